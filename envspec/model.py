@@ -1,0 +1,235 @@
+"""The values that stages hand each other: frozen, typed, without behaviour that touches the world."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Final
+
+#: The index that uv and pip use when nothing else is said. Its address is never written to a lock.
+DEFAULT_INDEX: Final = "default"
+#: The "index" of a wheel that the spec names by URL.
+DIRECT_URL: Final = "url"
+
+
+class Platform(Enum):
+    """A conda subdir."""
+
+    LINUX_64 = "linux-64"
+    LINUX_AARCH64 = "linux-aarch64"
+    OSX_ARM64 = "osx-arm64"
+    WIN_64 = "win-64"
+
+    @property
+    def is_linux(self) -> bool:
+        return self.value.startswith("linux-")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CudaVersion:
+    """A CUDA minor version such as 12.8."""
+
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: str) -> CudaVersion:
+        """Read `12.8`, `12.8.1` (the patch is dropped) or `cu128`; ValueError for anything else."""
+        found = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*|cu(\d+)(\d)", text)
+        if not found:
+            raise ValueError(f"not a CUDA version: {text!r}")
+        major, minor = (found[1], found[2]) if found[1] else (found[3], found[4])
+        return cls(int(major), int(minor))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+    @property
+    def variant(self) -> str:
+        """PyTorch's name for the build: `cu128`."""
+        return f"cu{self.major}{self.minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """The exact Python of a target, and where it comes from.
+
+    source: `standalone` (url and sha256 given), `system` (Debian/Ubuntu's own package), `conda`,
+    `base` (the base image says it has it) or `spec` (the spec names the patch itself).
+    """
+
+    version: str
+    source: str
+    url: str | None = None
+    sha256: str | None = None
+
+    @property
+    def series(self) -> str:
+        return ".".join(self.version.split(".")[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One environment to resolve for: everything a marker or a wheel tag can ask about.
+
+    glibc: newest glibc that a wheel may need (the base image's), None off Linux.
+    macos: the oldest macOS that the environment runs on, None elsewhere.
+    """
+
+    platform: Platform
+    python: Python
+    glibc: tuple[int, int] | None = None
+    macos: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A choice that was made, why, and where the fact behind it comes from.
+
+    what: a dotted key such as `python`, `cuda.release`, `image.flavor`, `driver.minimum`.
+    """
+
+    what: str
+    value: str
+    why: str
+    source: str = ""
+    platform: Platform | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WheelFile:
+    """One row: the one file that is locked for a package on a platform.
+
+    index: `default`, a `[[pip.index]]` name, `pytorch-cu126` and the like, or `url`.
+    url: only for named indexes and direct URLs, never with credentials; None for the default index.
+    size_bytes: None where neither index nor server tells.
+    """
+
+    index: str
+    filename: str
+    sha256: str
+    size_bytes: int | None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Asker:
+    """Who asked for a package, and in which words. name: a package, or `spec`."""
+
+    name: str
+    requirement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The newest candidate that was not taken, and why."""
+
+    version: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A pinned package on one platform."""
+
+    name: str
+    version: str
+    file: WheelFile
+    askers: tuple[Asker, ...]
+    uploaded: datetime | None = None
+    newest: Refusal | None = None
+    extras: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Everything that one target installs, sorted by name.
+
+    warnings: what the user should know (a package years older than `as_of`, a family that could not be checked).
+    """
+
+    target: Target
+    packages: tuple[Package, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCode:
+    """The GPU code that one package's wheel holds on one platform.
+
+    variant: `cu128`, `cpu`. sm: SASS, such as `sm_80`. ptx: such as `compute_120`.
+    """
+
+    platform: Platform
+    package: str
+    version: str
+    variant: str
+    sm: tuple[str, ...]
+    ptx: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedDigest:
+    """The manifest digest of the base image for one platform.
+
+    source: `registry`, `recorded`, `spec` or `unresolved` (then digest is None).
+    kind: `index` (a manifest list: the same digest for all its platforms), `manifest`, or `` when unresolved.
+    """
+
+    platform: Platform
+    digest: str | None
+    source: str
+    kind: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseImage:
+    """The image that the environment sits on.
+
+    repository: `docker.io/nvidia/cuda`. tag: `12.8.1-base-ubuntu24.04`. end_of_life: what is known of the tag's end.
+    """
+
+    repository: str
+    tag: str
+    cuda_release: str | None
+    flavor: str | None
+    os: str
+    digests: tuple[PinnedDigest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Oldest Linux driver that runs the lock.
+
+    minimum: by minor-version compatibility. bundled: the driver that the toolkit ships with; PTX needs it.
+    """
+
+    minimum: str
+    bundled: str | None
+    why: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The document of record.
+
+    format: version of the document's form. input_sha256: of the canonical spec. as_of: nothing newer was considered.
+    gpus: the GPUs that the spec names. facts: version of the facts in `data/` that decided.
+    """
+
+    format: int
+    name: str
+    input_sha256: str
+    as_of: datetime
+    resolutions: tuple[Resolution, ...]
+    decisions: tuple[Decision, ...]
+    base_image: BaseImage | None
+    driver: Driver | None
+    gpu_code: tuple[GpuCode, ...]
+    gpus: tuple[str, ...] = ()
+    facts: str = ""
