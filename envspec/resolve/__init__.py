@@ -1,0 +1,1 @@
+"""Finding the packages: one index on loopback, engines in front of it."""

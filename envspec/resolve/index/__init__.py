@@ -1,0 +1,1 @@
+"""The one index that the engines see."""
