@@ -1,0 +1,15 @@
+"""Read TOML by the standard library's parser, or by `tomli` on Python 3.10."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def loads(text: str) -> dict[str, Any]:
+    """Parse a TOML document; ValueError (with line and column) if it is not one."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(text)
