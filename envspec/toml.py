@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 
 def loads(text: str) -> dict[str, Any]:
     """Parse a TOML document; ValueError (with line and column) if it is not one."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     return tomllib.loads(text)
