@@ -1,0 +1,147 @@
+"""An index page, in either form that indexes have, as rows.
+
+Sources: PEP 503 (HTML), PEP 592 (yanked), PEP 629 (version), PEP 658 and 714 (core metadata), PEP 691 and 700 (JSON, sizes,
+upload times). Some indexes give upload times in HTML as `data-upload-time`, which no PEP describes.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote, urljoin
+
+ACCEPT: Final = (
+    "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
+)
+
+# Attribute values may hold ">" unescaped, so quoted runs are taken whole.
+_ANCHOR = re.compile(r"""<a\b((?:[^>"']|"[^"]*"|'[^']*')*)>([^<]*)</a\s*>""", re.IGNORECASE)
+_ATTRIBUTE = re.compile(r"""([a-zA-Z-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>]+))|([a-zA-Z-]+)""")
+_BASE = re.compile(r"""<base\b[^>]*\bhref\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """One file of a page.
+
+    url: absolute. sha256: None where the index gives none. size_bytes: None in HTML. uploaded: ISO 8601 as the index wrote it, or None.
+    metadata_sha256: of the `.metadata` file beside it; "" where it is there without a hash, None where it is not there.
+    """
+
+    filename: str
+    url: str
+    sha256: str | None
+    size_bytes: int | None
+    uploaded: str | None
+    requires_python: str | None
+    yanked: str | None
+    metadata_sha256: str | None
+
+
+class BadPage(ValueError):
+    """The body is not an index page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All files of a project, read only as far as asked: a page may list thousands.
+
+    names: file names in the page's order.
+    """
+
+    names: tuple[str, ...]
+    _read: Callable[[int], ListedFile]
+
+    def files(self, wanted: Callable[[str], bool]) -> Iterator[ListedFile]:
+        """The files whose name is wanted, in the page's order."""
+        for number, name in enumerate(self.names):
+            if wanted(name):
+                yield self._read(number)
+
+    def file(self, filename: str) -> ListedFile | None:
+        return next(self.files(filename.__eq__), None)
+
+
+def parse_page(body: bytes, content_type: str, url: str) -> Listing:
+    """Read a project page.
+
+    Raises:
+        BadPage: neither a JSON nor an HTML project page.
+    """
+    try:
+        if "json" in content_type.partition(";")[0]:
+            return _parse_json(body, url)
+        return _parse_html(body.decode("utf-8"), url)
+    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise BadPage(f"not a package index page: {error}") from error
+
+
+def _parse_json(body: bytes, url: str) -> Listing:
+    document: dict[str, Any] = json.loads(body)
+    major = str(document.get("meta", {}).get("api-version", "1.0")).partition(".")[0]
+    if major != "1":
+        raise BadPage(f"index API version {document['meta']['api-version']} is newer than the 1.x that is understood")
+    entries: list[dict[str, Any]] = document["files"]
+
+    def read(number: int) -> ListedFile:
+        entry = entries[number]
+        metadata = entry.get("core-metadata", entry.get("data-dist-info-metadata", False))
+        yanked = entry.get("yanked", False)
+        return ListedFile(
+            filename=entry["filename"],
+            url=urljoin(url, entry["url"]),
+            sha256=entry.get("hashes", {}).get("sha256"),
+            size_bytes=entry.get("size"),
+            uploaded=entry.get("upload-time"),
+            requires_python=entry.get("requires-python") or None,
+            yanked=yanked if isinstance(yanked, str) else ("" if yanked else None),
+            metadata_sha256=metadata.get("sha256", "") if isinstance(metadata, dict) else ("" if metadata else None),
+        )
+
+    return Listing(tuple([entry["filename"] for entry in entries]), read)
+
+
+def _parse_html(text: str, url: str) -> Listing:
+    if "<a" not in text and "<html" not in text.lower():
+        raise BadPage("not a package index page: no HTML in it")
+    base = _BASE.search(text)
+    root = urljoin(url, html.unescape(base[1])) if base else url
+    anchors = _ANCHOR.findall(text)
+
+    def read(number: int) -> ListedFile:
+        attributes = _attributes(anchors[number][0])
+        href, _, fragment = attributes.get("href", "").partition("#")
+        algorithm, _, digest = fragment.partition("=")
+        metadata = attributes.get("data-core-metadata", attributes.get("data-dist-info-metadata"))
+        return ListedFile(
+            filename=names[number],
+            url=urljoin(root, href),
+            sha256=digest if algorithm == "sha256" else None,
+            size_bytes=None,
+            uploaded=attributes.get("data-upload-time"),
+            requires_python=attributes.get("data-requires-python") or None,
+            yanked=attributes.get("data-yanked"),
+            metadata_sha256=None if metadata in (None, "false") else metadata.partition("sha256=")[2],
+        )
+
+    names = tuple([_filename(attributes, label) for attributes, label in anchors])
+    return Listing(names, read)
+
+
+def _filename(attributes: str, label: str) -> str:
+    """PEP 503 wants the file's name as the text of its anchor; where it is not, the address has it."""
+    name = label.strip()
+    if name.endswith((".whl", ".gz", ".zip")) and "/" not in name:
+        return html.unescape(name) if "&" in name else name
+    return unquote(_attributes(attributes).get("href", "").partition("#")[0].rpartition("/")[2])
+
+
+def _attributes(text: str) -> dict[str, str]:
+    return {
+        (name or bare).lower(): html.unescape(double or single or plain)
+        for name, double, single, plain, bare in _ATTRIBUTE.findall(text)
+    }

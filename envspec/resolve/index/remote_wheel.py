@@ -1,0 +1,154 @@
+"""A wheel's METADATA, read from the end of the file by range requests where the index does not serve it by itself.
+
+A wheel is a zip: its directory is at the end, and build tools write `*.dist-info` last, so that one request for the tail
+often holds both. Sources: PKWARE's APPNOTE 6.3.10 (4.3.7, 4.3.12, 4.3.14 to 4.3.16); RFC 9110, 14 (range requests).
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+#: Bytes asked for first. Measured over the wheels of a torch stack: holds directory and METADATA of nine wheels in ten.
+TAIL_BYTES: Final = 48 * 1024
+
+_END = b"PK\x05\x06"
+_END64_LOCATOR = b"PK\x06\x07"
+_END64 = b"PK\x06\x06"
+_DIRECTORY_ENTRY = b"PK\x01\x02"
+_LOCAL_HEADER_BYTES = 30
+_METADATA = b".dist-info/METADATA"
+
+
+class BadWheel(ValueError):
+    """The bytes are not those of a wheel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a file. start: its offset. total: the whole file's size in bytes."""
+
+    start: int
+    total: int
+    body: bytes
+
+    def holds(self, start: int, end: int) -> bool:
+        return self.start <= start and end <= self.start + len(self.body)
+
+    def cut(self, start: int, end: int) -> bytes:
+        return self.body[start - self.start : end - self.start]
+
+
+#: Fetches a piece of one file: (None, n) the last n bytes; (start, end) a half-open interval.
+ReadPart = Callable[["int | None", int], Awaitable[Part]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: str
+    method: int
+    compressed: int
+    offset: int
+
+
+async def read_metadata(read: ReadPart) -> tuple[bytes, int]:
+    """The METADATA file of a wheel, and the wheel's size in bytes.
+
+    Raises:
+        BadWheel: no zip, or no single `*.dist-info/METADATA` in it.
+    """
+    tail = await read(None, TAIL_BYTES)
+    start, size = _directory_place(tail) if not _needs_zip64(tail) else await _zip64_place(tail, read)
+    if start + size > tail.total:
+        raise BadWheel("its zip directory lies beyond its end")
+    piece = tail if tail.holds(start, start + size) else await read(start, tail.total)
+    entry = _find_metadata(piece.cut(start, start + size))
+    # The local header repeats the name and may carry extra fields of its own length: 1 KiB more than needed is asked for.
+    end = min(entry.offset + _LOCAL_HEADER_BYTES + len(entry.name) + 1024 + entry.compressed, start)
+    if not piece.holds(entry.offset, end):
+        piece = tail if tail.holds(entry.offset, end) else await read(entry.offset, end)
+    return _inflate(entry, piece.cut(entry.offset, end)), tail.total
+
+
+def _end_record(tail: Part) -> int:
+    place = tail.body.rfind(_END)
+    if place < 0 or len(tail.body) - place < 22:
+        raise BadWheel("no end of a zip directory in it")
+    return place
+
+
+def _needs_zip64(tail: Part) -> bool:
+    place = _end_record(tail)
+    return tail.body[place + 10 : place + 20].find(b"\xff\xff") >= 0 and place >= 20 and (
+        tail.body[place - 20 : place - 16] == _END64_LOCATOR
+    )
+
+
+def _directory_place(tail: Part) -> tuple[int, int]:
+    size, start = struct.unpack_from("<II", tail.body, _end_record(tail) + 12)
+    return start, size
+
+
+async def _zip64_place(tail: Part, read: ReadPart) -> tuple[int, int]:
+    (place,) = struct.unpack_from("<Q", tail.body, _end_record(tail) - 20 + 8)
+    piece = tail if tail.holds(place, place + 56) else await read(place, place + 56)
+    record = piece.cut(place, place + 56)
+    if record[:4] != _END64:
+        raise BadWheel("its zip64 directory is not where it says")
+    size, start = struct.unpack_from("<QQ", record, 40)
+    return start, size
+
+
+def _find_metadata(directory: bytes) -> _Entry:
+    """The one `*.dist-info/METADATA` at the top of the wheel. Directories of 10,000 files are searched, not walked."""
+    found: list[_Entry] = []
+    place = directory.find(_METADATA)
+    while place >= 0:
+        header = directory.rfind(_DIRECTORY_ENTRY, 0, place)
+        entry = _entry(directory, header) if header >= 0 else None
+        if entry and entry.name.endswith(_METADATA.decode()) and entry.name.count("/") == 1:
+            found.append(entry)
+        place = directory.find(_METADATA, place + 1)
+    if len(found) != 1:
+        raise BadWheel(f"{len(found)} METADATA files in it, one is needed")
+    return found[0]
+
+
+def _entry(directory: bytes, place: int) -> _Entry:
+    (method,) = struct.unpack_from("<H", directory, place + 10)
+    compressed, plain = struct.unpack_from("<II", directory, place + 20)
+    name_length, extra_length = struct.unpack_from("<HH", directory, place + 28)
+    (offset,) = struct.unpack_from("<I", directory, place + 42)
+    name_end = place + 46 + name_length
+    wide = _wide(directory[name_end : name_end + extra_length])
+    # The zip64 field holds only those values that overflow, in this order.
+    _, compressed, offset = (next(wide, value) if value == 0xFFFFFFFF else value for value in (plain, compressed, offset))
+    return _Entry(directory[place + 46 : name_end].decode("utf-8", "replace"), method, compressed, offset)
+
+
+def _wide(extra: bytes) -> Iterator[int]:
+    place = 0
+    while place + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, place)
+        if kind == 1:
+            yield from struct.unpack_from(f"<{length // 8}Q", extra, place + 4)
+        place += 4 + length
+
+
+def _inflate(entry: _Entry, piece: bytes) -> bytes:
+    if len(piece) < _LOCAL_HEADER_BYTES:
+        raise BadWheel("cut short")
+    name_length, extra_length = struct.unpack_from("<HH", piece, 26)
+    start = _LOCAL_HEADER_BYTES + name_length + extra_length
+    packed = piece[start : start + entry.compressed]
+    if entry.method == 0:
+        return packed
+    if entry.method != 8:
+        raise BadWheel(f"its METADATA is packed by method {entry.method}, which wheels don't use")
+    try:
+        return zlib.decompress(packed, -15)
+    except zlib.error as error:
+        raise BadWheel(f"its METADATA does not unpack: {error}") from error

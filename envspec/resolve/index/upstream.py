@@ -1,0 +1,241 @@
+"""The real indexes behind ours: every page and every wheel's metadata asked for once for one `as_of`, and remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+from envspec.effects.http import Http, Response
+from envspec.errors import NetworkError
+from envspec.resolve.index.page import ACCEPT, BadPage, ListedFile, Listing, parse_page
+from envspec.resolve.index.remote_wheel import BadWheel, Part, read_metadata
+from envspec.resolve.index.store import Store, StoredMetadata, StoredPage
+
+_METADATA_BYTES: Final = 32 * 1024 * 1024
+#: A wheel read whole because its server knows no ranges: the largest on any index known is 4 GB.
+_WHOLE_BYTES: Final = 6 * 1024**3
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A package index. url: of its simple pages, with a closing slash; may hold credentials, which are never written.
+
+    dated: whether its files have upload times. An index without them cannot be held to `as_of`.
+    """
+
+    name: str
+    url: str
+    dated: bool = True
+
+    @property
+    def key(self) -> str:
+        """Names the index in the memory on disk."""
+        return hashlib.sha256(self.url.encode()).hexdigest()[:16]
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without credentials."""
+        return without_credentials(self.url)
+
+
+def without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+class NotListed(Exception):
+    """The index does not know the project (404)."""
+
+
+class OfflineMiss(NetworkError):
+    """What is asked for is not in the memory, and the network may not be used."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"offline, and {what} is not in the cache", hint="run once without --offline")
+
+
+class IndexFault(NetworkError):
+    """An index answered what cannot be used."""
+
+
+class Upstream:
+    """Pages and metadata: from memory where that is right, else from the network, each asked for once.
+
+    now: the clock; a page counts for every `as_of` not after the moment at which it was asked for.
+    """
+
+    def __init__(self, http: Http | None, store: Store, now: Callable[[], datetime]) -> None:
+        self._http = http
+        self._store = store
+        self._now = now
+        self._running: dict[Hashable, asyncio.Task[Any]] = {}
+
+    async def listing(self, index: Index, name: str, as_of: datetime) -> Listing:
+        """A project's page, as new as `as_of` at least.
+
+        Raises:
+            NotListed: the index answers 404.
+            NetworkError: no usable answer, or offline without a memory of it.
+        """
+        return await self._once(("page", index.name, name), lambda: self._listing(index, name, as_of))
+
+    async def metadata(self, index: Index, file: ListedFile) -> StoredMetadata:
+        """The METADATA of a wheel.
+
+        Raises:
+            NetworkError: it can't be fetched, or its hash is not the one that the page gives.
+        """
+        key = file.sha256 or hashlib.sha256(without_credentials(file.url).encode()).hexdigest()
+        return await self._once(("metadata", key), lambda: self._metadata(index, file, key))
+
+    async def size_bytes(self, index: Index, file: ListedFile) -> int | None:
+        """The file's size: as the page says, else as the server says; None where neither does."""
+        if file.size_bytes is not None:
+            return file.size_bytes
+        key = file.sha256 or ""
+        known = self._store.metadata(key)
+        if known and known.size_bytes is not None:
+            return known.size_bytes
+        return await self._once(("size", file.url), lambda: self._size_bytes(index, file))
+
+    async def content(self, index: Index, file: ListedFile) -> bytes:
+        """The whole file, its hash checked (sdists: small; wheels only where a build backend asks for them)."""
+        answer = (await self._network(file.filename).get(self._authorised(index, file.url), max_bytes=_WHOLE_BYTES)).checked()
+        found = hashlib.sha256(answer.body).hexdigest()
+        if file.sha256 and found != file.sha256:
+            raise wrong_hash(index, file.filename, file.sha256, found)
+        return answer.body
+
+    async def _once(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = asyncio.ensure_future(make())
+        # Shielded: an engine that hangs up must not cancel what another one waits for.
+        result: T = await asyncio.shield(task)
+        return result
+
+    def _network(self, what: str) -> Http:
+        if self._http is None:
+            raise OfflineMiss(what)
+        return self._http
+
+    @staticmethod
+    def _authorised(index: Index, url: str) -> str:
+        """`url` with the index's credentials where it is on the index's own host, as pip and uv do."""
+        ours, theirs = urlsplit(index.url), urlsplit(url)
+        user, at, host = ours.netloc.rpartition("@")
+        if not at or theirs.netloc != host or theirs.scheme != ours.scheme:
+            return url
+        return urlunsplit(theirs._replace(netloc=f"{user}@{host}"))
+
+    async def _listing(self, index: Index, name: str, as_of: datetime) -> Listing:
+        stored = self._store.page(index.key, name)
+        if stored is None or stored.asked < as_of:
+            stored = await self._ask_page(index, name, stored)
+        if stored.status == 404:
+            raise NotListed(name)
+        try:
+            return parse_page(stored.body, stored.content_type, stored.url)
+        except BadPage as error:
+            raise IndexFault(
+                f"index {index.name}: the page of {name} at {index.shown_url} can't be read: {error}",
+                hint="the address must be that of the simple pages, which often end in /simple",
+            ) from error
+
+    async def _ask_page(self, index: Index, name: str, known: StoredPage | None) -> StoredPage:
+        asked = self._now()
+        headers = {"Accept": ACCEPT}
+        if known is not None and known.etag and known.status == 200:
+            headers["If-None-Match"] = known.etag
+        answer = await self._network(f"the page of {name} at index {index.name}").get(f"{index.url}{name}/", headers=headers)
+        if answer.status == 304 and known is not None:
+            page = replace(known, asked=asked)
+        else:
+            page = StoredPage(
+                status=404 if answer.status in (404, 410) else answer.checked().status,
+                asked=asked,
+                url=without_credentials(answer.url),
+                content_type=answer.headers.get("Content-Type", "text/html"),
+                etag=answer.headers.get("ETag"),
+                body=answer.body if answer.status == 200 else b"",
+            )
+        self._store.remember_page(index.key, name, page)
+        return page
+
+    async def _metadata(self, index: Index, file: ListedFile, key: str) -> StoredMetadata:
+        known = self._store.metadata(key)
+        if known is None:
+            known = await self._served_metadata(index, file) or await self._metadata_of_wheel(index, file)
+            self._store.remember_metadata(key, known)
+        return known
+
+    async def _served_metadata(self, index: Index, file: ListedFile) -> StoredMetadata | None:
+        """PEP 658: a file of its own beside the wheel; None where the index has none after all."""
+        if file.metadata_sha256 is None:
+            return None
+        http = self._network(f"the metadata of {file.filename}")
+        answer = await http.get(self._authorised(index, file.url + ".metadata"), max_bytes=_METADATA_BYTES)
+        if answer.status == 404:
+            return None
+        body = answer.checked().body
+        found = hashlib.sha256(body).hexdigest()
+        if file.metadata_sha256 and found != file.metadata_sha256:
+            raise wrong_hash(index, file.filename + ".metadata", file.metadata_sha256, found)
+        return StoredMetadata(body, file.size_bytes)
+
+    async def _metadata_of_wheel(self, index: Index, file: ListedFile) -> StoredMetadata:
+        http = self._network(f"the metadata of {file.filename}")
+        url = self._authorised(index, file.url)
+
+        async def read(start: int | None, end: int) -> Part:
+            wanted = f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}"
+            answer = await http.get(url, headers={"Range": wanted, "Accept-Encoding": "identity"}, max_bytes=_WHOLE_BYTES)
+            if start is None and answer.status in (400, 416, 501):
+                # No suffix ranges (or a file smaller than the suffix): ask for the size, then for the same bytes by number.
+                total = _length(await http.request("HEAD", url))
+                return await read(max(0, total - end), total)
+            return _part(answer.checked())
+
+        try:
+            body, total = await read_metadata(read)
+        except BadWheel as error:
+            raise IndexFault(f"index {index.name}: {file.filename} is no usable wheel: {error}") from error
+        return StoredMetadata(body, total)
+
+    async def _size_bytes(self, index: Index, file: ListedFile) -> int | None:
+        answer = await self._network(f"the size of {file.filename}").request("HEAD", self._authorised(index, file.url))
+        size = _length(answer) if answer.status == 200 else None
+        if size is not None and file.sha256 and (known := self._store.metadata(file.sha256)):
+            self._store.remember_metadata(file.sha256, replace(known, size_bytes=size))
+        return size
+
+
+def _part(answer: Response) -> Part:
+    if answer.status != 206:
+        return Part(0, len(answer.body), answer.body)
+    # "bytes 100-199/1234": RFC 9110, 14.4
+    span, _, total = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
+    if not total.isdigit():
+        raise BadWheel("the server answers a part without saying which")
+    return Part(int(span.partition("-")[0]), int(total), answer.body)
+
+
+def _length(answer: Response) -> int:
+    value = answer.checked().headers.get("Content-Length", "")
+    if not value.isdigit():
+        raise BadWheel("the server tells neither its size nor a part of it")
+    return int(value)
+
+
+def wrong_hash(index: Index, what: str, wanted: str, found: str) -> IndexFault:
+    return IndexFault(
+        f"index {index.name}: {what} has SHA-256 {found}, its page says {wanted}",
+        hint="the file was changed on its way or on the server: tell who runs the index; nothing was locked",
+    )
