@@ -1,0 +1,359 @@
+"""The one door to HTTP: every request of envspec's goes through `Http`.
+
+aiohttp is imported when a session opens, never before: it costs 0.1 s of CPU, `lock --check` doesn't need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+import envspec
+from envspec.effects.http_faults import (
+    BadRedirect,
+    BadStatus,
+    BadUrl,
+    Stalled,
+    TooLarge,
+    describe,
+    is_passing,
+    retry_after_s,
+    shown,
+)
+from envspec.effects.surroundings import Proxies, ca_bundle, is_loopback, proxies, tls_context
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession, ClientTimeout
+    from multidict import CIMultiDictProxy
+    from yarl import URL
+
+#: A simple page of the largest projects is below 20 MB; what is larger than this is no page.
+PAGE_BYTES: Final = 64 * 1024 * 1024
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_PASSING_STATUS: Final = frozenset({429, 502, 503, 504})
+_SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A user name and a password or token for one host; the secret is in no repr."""
+
+    username: str
+    secret: str = field(repr=False)
+
+    @property
+    def basic(self) -> str:
+        """The value of the Authorization header (RFC 7617, UTF-8)."""
+        return "Basic " + base64.b64encode(f"{self.username}:{self.secret}".encode()).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait and how often to try, in seconds.
+
+    connect_s: for a connection with its TLS. stall_s: for the next byte. total_s: for a whole answer in memory (a
+    download has no such bound). attempts: tries in all for faults that pass; a stalled server gets two.
+    backoff_s: the first pause, doubled each time. retry_after_s: the longest `Retry-After` that is waited for.
+    """
+
+    connect_s: float = 15.0
+    stall_s: float = 30.0
+    total_s: float = 600.0
+    attempts: int = 4
+    backoff_s: float = 0.5
+    retry_after_s: float = 20.0
+    redirects: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole answer. url: where it came from after redirects, without credentials. headers: case doesn't matter."""
+
+    url: str
+    status: int
+    headers: CIMultiDictProxy[str]
+    body: bytes = field(repr=False)
+
+    def checked(self) -> Response:
+        """Itself when the status is 2xx; BadStatus otherwise."""
+        if 200 <= self.status < 300:
+            return self
+        raise BadStatus(self.url, self.status, retry_after=self.headers.get("Retry-After"))
+
+
+class Sink(Protocol):
+    """Where a download's bytes go; `write` may be called from the event loop and must not block for long."""
+
+    def write(self, chunk: bytes, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """One request as the caller wants it."""
+
+    method: str
+    url: URL
+    headers: Mapping[str, str]
+    body: bytes | None
+    timeout: ClientTimeout
+
+
+class Http:
+    """Requests with retries, bounds and clear errors. Open one with `open_http`."""
+
+    def __init__(
+        self,
+        session: ClientSession,
+        *,
+        routes: Proxies,
+        credentials: Mapping[str, Credential],
+        patience: Patience,
+        notice: Callable[[str], None],
+    ) -> None:
+        from aiohttp import ClientTimeout
+        from yarl import URL
+
+        self._session = session
+        self._routes = routes
+        self._credentials = {_origin(URL(url)): credential.basic for url, credential in credentials.items()}
+        self._patience = patience
+        self._notice = notice
+        self._url = URL
+        self._whole = ClientTimeout(total=patience.total_s, sock_connect=patience.connect_s, sock_read=patience.stall_s)
+        self._open_ended = ClientTimeout(sock_connect=patience.connect_s, sock_read=patience.stall_s)
+        self._proxy_of: dict[tuple[str, str, int | None], str | None] = {}
+
+    async def get(self, url: str, *, headers: Mapping[str, str] | None = None, max_bytes: int = PAGE_BYTES) -> Response:
+        """Fetch a whole answer, whatever its status (`Response.checked` refuses other than 2xx).
+
+        A user and password in `url` are sent as basic authentication, to that origin only.
+
+        Raises:
+            NetworkError: no answer, after the retries that `Patience` allows, or one larger than `max_bytes`.
+        """
+        return await self.request("GET", url, headers=headers, max_bytes=max_bytes)
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        max_bytes: int = PAGE_BYTES,
+    ) -> Response:
+        """As `get`, with another method; only GET and HEAD follow redirects."""
+        ask = self._ask(method, url, headers, body, self._whole)
+
+        async def read(answer: ClientResponse) -> Response:
+            return Response(str(answer.url), answer.status, answer.headers, await _read(answer, max_bytes))
+
+        return await self._persist(ask, read)
+
+    async def download(
+        self, url: str, start: Callable[[], Sink], *, headers: Mapping[str, str] | None = None, max_bytes: int
+    ) -> int:
+        """Write the body of a 2xx answer, as it was sent, to `start()`; the number of bytes.
+
+        start: called for every attempt, so that one which broke off leaves nothing in the next one's sink.
+
+        Raises:
+            NetworkError: no answer, another status, a body larger than `max_bytes` or one that broke off.
+        """
+        ask = self._ask("GET", url, {"Accept-Encoding": "identity", **(headers or {})}, None, self._open_ended)
+
+        async def pour(answer: ClientResponse) -> int:
+            if not 200 <= answer.status < 300:
+                raise BadStatus(str(answer.url), answer.status, retry_after=answer.headers.get("Retry-After"))
+            sink, total = start(), 0
+            async for chunk in answer.content.iter_any():
+                total += len(chunk)
+                if total > max_bytes:
+                    raise TooLarge(str(answer.url), max_bytes)
+                sink.write(chunk)
+            return total
+
+        return await self._persist(ask, pour)
+
+    def _ask(
+        self, method: str, url: str, headers: Mapping[str, str] | None, body: bytes | None, timeout: ClientTimeout
+    ) -> _Ask:
+        try:
+            target = self._url(url)
+            if target.scheme not in {"http", "https"} or not target.host:
+                raise ValueError("not an http(s) URL")
+            if target.user is not None or target.password is not None:
+                credential = Credential(target.user or "", target.password or "")
+                headers = {**(headers or {}), "Authorization": credential.basic}
+                target = target.with_user(None)
+        except ValueError:
+            raise BadUrl(url) from None
+        return _Ask(method, target.with_fragment(None), headers or {}, body, timeout)
+
+    async def _persist(self, ask: _Ask, use: Callable[[ClientResponse], Awaitable[_T]]) -> _T:
+        """Try until there is an answer, the fault is not one that passes, or patience ends."""
+        from aiohttp import ClientError
+
+        stalls = 0
+        for attempt in count(1):
+            try:
+                answer = await self._follow(ask)
+                try:
+                    pause = self._pause_before_retry(answer, attempt)
+                    if pause is None:
+                        return await use(answer)
+                    why = f"HTTP {answer.status}"
+                finally:
+                    answer.release()
+            except (ClientError, asyncio.TimeoutError, OSError) as fault:
+                known = describe(fault, str(ask.url), self._patience.connect_s, self._patience.stall_s)
+                stalls += isinstance(known, Stalled)
+                if attempt >= self._patience.attempts or stalls >= 2 or not is_passing(fault):
+                    raise known from fault
+                pause, why = self._backoff(str(ask.url), attempt), known.message
+            self._notice(f"{shown(str(ask.url))}: {why}; trying again in {pause:.1f} s")
+            await asyncio.sleep(pause)
+        raise AssertionError("count() has no end")
+
+    async def _follow(self, ask: _Ask) -> ClientResponse:
+        """Send, and follow redirects of GET and HEAD.
+
+        Each hop carries the credentials of its own origin and nothing else: what was meant for the first origin does
+        not reach the second, nor does a user name that a server writes into `Location`.
+        """
+        url, headers = ask.url, ask.headers
+        for _ in range(self._patience.redirects + 1):
+            if self._credentials and "Authorization" not in headers and (mine := self._credentials.get(_origin(url))):
+                headers = {**headers, "Authorization": mine}
+            answer = await self._session.request(
+                ask.method,
+                url,
+                headers=headers,
+                data=ask.body,
+                timeout=ask.timeout,
+                proxy=self._proxy(url),
+                allow_redirects=False,
+            )
+            if answer.status not in _REDIRECTS or ask.method not in {"GET", "HEAD"}:
+                return answer
+            answer.release()
+            following = self._next(url, answer.headers.get("Location"))
+            if following.origin() != url.origin():
+                headers = {name: value for name, value in headers.items() if name.lower() not in _SECRET_HEADERS}
+            url = following
+        raise BadRedirect(str(ask.url), "redirects without an end", hint="look at the URL with curl -L")
+
+    def _next(self, url: URL, location: str | None) -> URL:
+        """Where a redirect leads."""
+        try:
+            target = url.join(self._url(location or ""))
+        except ValueError:
+            target = url
+        if not location or target.scheme not in {"http", "https"} or not target.host:
+            raise BadRedirect(str(url), "redirects to no http(s) URL", hint="look at the URL with curl -v")
+        if url.scheme == "https" and target.scheme == "http" and not is_loopback(target.host):
+            raise BadRedirect(
+                str(url),
+                f"redirects from https to {shown(str(target))}, where anyone on the way can change the answer",
+                hint="name the https address of the server that has it",
+            )
+        return target.with_user(None).with_fragment(None)
+
+    def _pause_before_retry(self, answer: ClientResponse, attempt: int) -> float | None:
+        """Seconds to wait before asking again; None to take the answer as it is."""
+        if answer.status not in _PASSING_STATUS or attempt >= self._patience.attempts:
+            return None
+        wanted = retry_after_s(answer.headers.get("Retry-After"))
+        if wanted is None:
+            return self._backoff(str(answer.url), attempt)
+        return wanted if wanted <= self._patience.retry_after_s else None
+
+    def _backoff(self, url: str, attempt: int) -> float:
+        # Spread by the URL: the retries of many requests that failed together should not arrive together.
+        spread = 0.75 + (zlib.crc32(f"{url}{attempt}".encode()) % 1000) / 2000
+        return self._patience.backoff_s * float(2 ** (attempt - 1)) * spread
+
+    def _proxy(self, url: URL) -> str | None:
+        key = (url.scheme, url.host or "", url.port)
+        if key not in self._proxy_of:
+            self._proxy_of[key] = self._routes.of(*key)
+        return self._proxy_of[key]
+
+
+@asynccontextmanager
+async def open_http(
+    environ: Mapping[str, str],
+    *,
+    credentials: Mapping[str, Credential] | None = None,
+    patience: Patience | None = None,
+    per_host: int = 32,
+    notice: Callable[[str], None] = lambda _: None,
+) -> AsyncIterator[Http]:
+    """Open the door: connections are kept alive and shared until the context ends.
+
+    environ: where the CA bundle and the proxies are read from. netrc is never read: what a lock holds must not depend
+    on it. credentials: by origin (`https://host`, `https://host:8443`), sent to that origin alone. per_host:
+    connections to one host at a time. notice: told of every retry, one line each.
+
+    Raises:
+        UsageError: the environment names a CA bundle or a proxy that cannot be used.
+    """
+    routes, bundle = proxies(environ), ca_bundle(environ)
+    from aiohttp import ClientSession, DummyCookieJar, TCPConnector
+
+    # aiohttp builds OpenSSL's default context while it is imported, and that one honours SSL_CERT_FILE: a second one
+    # would cost 20 ms for the same certificates.
+    same = bundle is None or str(bundle) == _openssl_bundle()
+    connector = TCPConnector(
+        limit=4 * per_host,
+        limit_per_host=per_host,
+        ttl_dns_cache=300,
+        keepalive_timeout=60,
+        ssl=True if same else tls_context(bundle),
+    )
+    async with ClientSession(
+        connector=connector,
+        cookie_jar=DummyCookieJar(),
+        headers={"User-Agent": f"envspec/{envspec.__version__}"},
+        trust_env=False,
+        auto_decompress=True,
+    ) as session:
+        yield Http(
+            session,
+            routes=routes,
+            credentials=credentials or {},
+            patience=patience or Patience(),
+            notice=notice,
+        )
+
+
+def _origin(url: URL) -> tuple[str, str | None, int | None]:
+    return (url.scheme, url.host, url.port)
+
+
+def _openssl_bundle() -> str | None:
+    """The CA file that OpenSSL's default context reads: SSL_CERT_FILE of this process, or the built-in path."""
+    return ssl.get_default_verify_paths().cafile
+
+
+async def _read(answer: ClientResponse, max_bytes: int) -> bytes:
+    """The body in memory; TooLarge as soon as it is known to be."""
+    if answer.method != "HEAD" and (answer.content_length or 0) > max_bytes:
+        raise TooLarge(str(answer.url), max_bytes)
+    if answer.content_length is not None and "Content-Encoding" not in answer.headers:
+        return await answer.read()
+    chunks, total = [], 0
+    async for chunk in answer.content.iter_any():
+        total += len(chunk)
+        if total > max_bytes:
+            raise TooLarge(str(answer.url), max_bytes)
+        chunks.append(chunk)
+    return b"".join(chunks)

@@ -1,0 +1,119 @@
+"""What the machine says about HTTP: the CA bundle and the proxies, read from an environment that is passed in."""
+
+from __future__ import annotations
+
+import ipaddress
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from envspec.errors import UsageError
+
+
+def ca_bundle(environ: Mapping[str, str]) -> Path | None:
+    """The file or directory of CA certificates that the environment names, None for the system's own.
+
+    SSL_CERT_FILE is OpenSSL's variable, REQUESTS_CA_BUNDLE that of requests and pip, CURL_CA_BUNDLE that of curl; the
+    first that is set wins, in this order.
+
+    Raises:
+        UsageError: the variable names something that is not there. (OpenSSL would go on with no certificate at all and
+            every request would then fail with a message that doesn't name the variable.)
+    """
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        if value := environ.get(name):
+            path = Path(value)
+            if not path.exists():
+                raise UsageError(f"{name}={value}: no such file", hint=f"correct {name} or unset it")
+            return path
+    return None
+
+
+def tls_context(bundle: Path | None) -> ssl.SSLContext:
+    """A verifying client context that trusts `bundle`, or the system's certificates when there is none."""
+    try:
+        if bundle is None:
+            context = ssl.create_default_context()
+        elif bundle.is_dir():
+            context = ssl.create_default_context(capath=str(bundle))
+        else:
+            context = ssl.create_default_context(cafile=str(bundle))
+    except (ssl.SSLError, OSError) as fault:
+        raise UsageError(
+            f"{bundle}: not a bundle of CA certificates ({fault})",
+            hint="SSL_CERT_FILE, REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE name a PEM file or a hashed directory",
+        ) from fault
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+@dataclass(frozen=True, slots=True)
+class Proxies:
+    """Which proxy a request goes through.
+
+    by_scheme: `http`, `https` or `all` to the proxy's URL. exempt: the entries of NO_PROXY.
+    """
+
+    by_scheme: Mapping[str, str]
+    exempt: tuple[str, ...] = ()
+
+    def of(self, scheme: str, host: str, port: int | None) -> str | None:
+        """The proxy's URL for a request to `host`, None to go straight there."""
+        proxy = self.by_scheme.get(scheme) or self.by_scheme.get("all")
+        if not proxy or is_loopback(host) or any(_exempts(entry, host, port) for entry in self.exempt):
+            return None
+        return proxy
+
+
+def proxies(environ: Mapping[str, str]) -> Proxies:
+    """HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, the lower-case spelling first as curl does it.
+
+    Raises:
+        UsageError: a proxy that is no http(s) URL.
+    """
+
+    def value(name: str) -> str:
+        return environ.get(name.lower()) or environ.get(name) or ""
+
+    found: dict[str, str] = {}
+    for scheme in ("http", "https", "all"):
+        if proxy := value(f"{scheme}_proxy".upper()):
+            url = proxy if "://" in proxy else f"http://{proxy}"
+            if urlsplit(url).scheme not in {"http", "https"}:
+                raise UsageError(
+                    f"{scheme.upper()}_PROXY names a {urlsplit(url).scheme} proxy; only http and https proxies work",
+                    hint="set it to an http:// proxy, or unset it for envspec",
+                )
+            found[scheme] = url
+    return Proxies(found, tuple(entry.strip().lower() for entry in value("NO_PROXY").split(",") if entry.strip()))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine by name or by address."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _exempts(entry: str, host: str, port: int | None) -> bool:
+    """Whether one entry of NO_PROXY covers the host: `*`, a name and all below it, an address or a network."""
+    if entry == "*":
+        return True
+    host = host.lower().strip("[]")
+    if "/" in entry:
+        try:
+            return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+        except ValueError:
+            return False
+    name, colon, entry_port = entry.rpartition(":")
+    if colon and entry_port.isdigit() and not name.endswith(":") and "]" not in entry_port:
+        if port is not None and int(entry_port) != port:
+            return False
+        entry = name
+    entry = entry.strip("[]").lstrip("*").lstrip(".")
+    return host == entry or host.endswith(f".{entry}")
