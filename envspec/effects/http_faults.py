@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -108,6 +106,8 @@ def retry_after_s(header: str | None, now: datetime | None = None) -> float | No
         return None
     if header.strip().isdigit():
         return float(header)
+    from email.utils import parsedate_to_datetime
+
     try:
         then = parsedate_to_datetime(header)
     except ValueError:
@@ -129,6 +129,8 @@ def is_passing(fault: BaseException) -> bool:
 
 def describe(fault: BaseException, url: str, connect_s: float, stall_s: float) -> RequestFault:
     """The fault that aiohttp or the system raised, in words for the user."""
+    import asyncio
+
     import aiohttp
 
     again = "try again; if it stays, look at the server"
