@@ -1,0 +1,245 @@
+"""Tiny real wheels and sdists, made in memory: the same arguments give the same bytes on every machine."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import random
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+#: The oldest moment that a zip can hold; every file of every wheel has it.
+ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+class Method(Enum):
+    """How a wheel's files are held. Deflate's bytes differ between builds of zlib, stored ones do not."""
+
+    STORED = zipfile.ZIP_STORED
+    DEFLATED = zipfile.ZIP_DEFLATED
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One distribution file.
+
+    metadata: the core metadata of it, as `METADATA` or `PKG-INFO` holds it.
+    name: the project's normalised name (PEP 503).
+    """
+
+    name: str
+    version: str
+    filename: str
+    data: bytes
+    metadata: bytes
+    requires_python: str | None = None
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    @property
+    def is_wheel(self) -> bool:
+        return self.filename.endswith(".whl")
+
+
+def normalized(name: str) -> str:
+    """PEP 503's form of a project name: `My.Package_x` -> `my-package-x`."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def module_name(name: str) -> str:
+    """The importable name that `wheel` gives a project: `My-Package` -> `my_package`."""
+    return normalized(name).replace("-", "_")
+
+
+def padding(size_bytes: int, seed: int = 0) -> bytes:
+    """Bytes that do not compress, the same for the same seed: to make a wheel worth not downloading."""
+    return random.Random(seed).randbytes(size_bytes)
+
+
+def core_metadata(
+    name: str,
+    version: str,
+    *,
+    requires: Sequence[str] = (),
+    extras: Mapping[str, Sequence[str]] | None = None,
+    requires_python: str | None = None,
+    metadata_version: str = "2.1",
+    dynamic: Sequence[str] = (),
+) -> bytes:
+    """Core metadata with the requirements of each extra given its marker."""
+    lines = [f"Metadata-Version: {metadata_version}", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Dynamic: {field}" for field in dynamic]
+    if requires_python:
+        lines.append(f"Requires-Python: {requires_python}")
+    lines += [f"Requires-Dist: {requirement}" for requirement in requires]
+    for extra, wanted in (extras or {}).items():
+        lines.append(f"Provides-Extra: {extra}")
+        lines += [f"Requires-Dist: {_with_extra(requirement, extra)}" for requirement in wanted]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def wheel(
+    name: str,
+    version: str,
+    *,
+    requires: Sequence[str] = (),
+    extras: Mapping[str, Sequence[str]] | None = None,
+    requires_python: str | None = None,
+    tag: str = "py3-none-any",
+    build: str | None = None,
+    files: Mapping[str, bytes] | None = None,
+    metadata: bytes | None = None,
+    method: Method = Method.STORED,
+) -> Artifact:
+    """A wheel that pip, uv and installer accept; without `files` it holds one module with `__version__`.
+
+    tag: `python-abi-platform`, each part may be compressed with dots (`py2.py3-none-any`).
+    build: build number of the file name, such as `1` or `2cu118`.
+    files: path inside the wheel -> content, instead of the module.
+    metadata: written as it stands instead of what the arguments say (for broken metadata).
+    """
+    escaped = module_name(name)
+    stem = f"{escaped}-{version}"
+    meta = metadata or core_metadata(name, version, requires=requires, extras=extras, requires_python=requires_python)
+    content = dict(files) if files is not None else {f"{escaped}/__init__.py": _module(version)}
+    info = f"{stem}.dist-info"
+    content[f"{info}/METADATA"] = meta
+    content[f"{info}/WHEEL"] = _wheel_file(tag, build)
+    content[f"{info}/RECORD"] = _record(content, info)
+    middle = f"-{build}" if build else ""
+    return Artifact(
+        name=normalized(name),
+        version=version,
+        filename=f"{stem}{middle}-{tag}.whl",
+        data=_zip(content, method),
+        metadata=meta,
+        requires_python=requires_python,
+    )
+
+
+def sdist(
+    name: str,
+    version: str,
+    *,
+    requires: Sequence[str] = (),
+    requires_python: str | None = None,
+    on_build: str = "",
+    metadata_version: str = "2.1",
+) -> Artifact:
+    """A `.tar.gz` source distribution that brings its own build backend: no index is asked when it is built.
+
+    on_build: Python that runs before each build: to fail, or to leave a mark where something builds that must not.
+    metadata_version: 2.2 or later lets a resolver trust PKG-INFO without a build; 2.1 makes it build.
+    """
+    escaped = module_name(name)
+    stem = f"{escaped}-{version}"
+    meta = core_metadata(
+        name, version, requires=requires, requires_python=requires_python, metadata_version=metadata_version
+    )
+    content = {
+        f"{stem}/PKG-INFO": meta,
+        f"{stem}/pyproject.toml": _PYPROJECT,
+        f"{stem}/backend.py": f"STEM = {stem!r}\nMODULE = {escaped!r}\n{on_build}\n{_BACKEND}".encode(),
+        f"{stem}/{escaped}/__init__.py": _module(version),
+    }
+    return Artifact(normalized(name), version, f"{stem}.tar.gz", _tar_gz(content), meta, requires_python)
+
+
+def wheels(name: str, version: str, tags: Iterable[str], *, requires: Sequence[str] = ()) -> list[Artifact]:
+    """One wheel per tag, as a project with compiled code publishes them."""
+    return [wheel(name, version, requires=requires, tag=tag) for tag in tags]
+
+
+def _with_extra(requirement: str, extra: str) -> str:
+    head, semicolon, marker = requirement.partition(";")
+    condition = f'extra == "{extra}"'
+    return f"{head.strip()}; ({marker.strip()}) and {condition}" if semicolon else f"{head.strip()}; {condition}"
+
+
+def _module(version: str) -> bytes:
+    return f'__version__ = "{version}"\n'.encode()
+
+
+def _wheel_file(tag: str, build: str | None) -> bytes:
+    pythons, abis, platforms = tag.split("-")
+    pure = "true" if abis == "none" and platforms == "any" else "false"
+    lines = ["Wheel-Version: 1.0", "Generator: envspec-tests", f"Root-Is-Purelib: {pure}"]
+    lines += [f"Tag: {p}-{a}-{f}" for p in pythons.split(".") for a in abis.split(".") for f in platforms.split(".")]
+    lines += [f"Build: {build}"] if build else []
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _record(content: Mapping[str, bytes], info: str) -> bytes:
+    rows = []
+    for path, data in sorted(content.items()):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        rows.append(f"{path},sha256={digest},{len(data)}")
+    return "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
+
+
+def _zip(content: Mapping[str, bytes], method: Method) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        # dist-info comes last, as PEP 427 recommends: a reader of the wheel's end has it in its first range.
+        for path in sorted(content, key=lambda path: (".dist-info/" in path, path)):
+            member = zipfile.ZipInfo(path, ZIP_EPOCH)
+            member.external_attr = 0o644 << 16
+            member.compress_type = method.value
+            member.create_system = 3
+            archive.writestr(member, content[path])
+    return buffer.getvalue()
+
+
+def _tar_gz(content: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", compresslevel=0, mtime=0, filename="") as zipped,
+        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path, data in sorted(content.items()):
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            member.mode = 0o644
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+_PYPROJECT: Final = b"""[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+"""
+
+_BACKEND: Final = """
+import zipfile
+from pathlib import Path
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    name = f"{STEM}-py3-none-any.whl"
+    info = f"{STEM}.dist-info"
+    content = {
+        f"{MODULE}/__init__.py": Path(MODULE, "__init__.py").read_text(),
+        f"{info}/METADATA": Path("PKG-INFO").read_text(),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\\nGenerator: backend\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    rows = [f"{path},," for path in (*content, f"{info}/RECORD")]
+    content[f"{info}/RECORD"] = "\\n".join(rows) + "\\n"
+    with zipfile.ZipFile(Path(wheel_directory, name), "w") as archive:
+        for path, text in content.items():
+            archive.writestr(zipfile.ZipInfo(path), text)
+    return name
+"""
