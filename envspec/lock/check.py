@@ -1,0 +1,129 @@
+"""Whether a lock still belongs to its spec, without a network, a resolution, or the lock's body.
+
+This is what CI and editors run on every change, so nothing heavy is imported on its way: no model, no `packaging`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+from envspec import toml
+from envspec.errors import StaleLock, UsageError
+from envspec.lock.head import LOCK_FILE, Head, NewerFormat, unseal
+from envspec.lock.names import current, is_plain
+from envspec.spec_hash import input_sha256
+
+
+class Why(Enum):
+    """What makes a lock stale."""
+
+    NO_LOCK = "no-lock"
+    FORMAT = "format"
+    DAMAGED = "damaged"
+    SPEC = "spec"
+    FILE = "file"
+
+
+class Reason(NamedTuple):
+    """One cause of staleness. text: one line for the user. hint: what to do when it isn't `envspec lock SPEC`."""
+
+    why: Why
+    text: str
+    hint: str = ""
+
+
+class CheckResult(NamedTuple):
+    """Fresh when there is no reason; warnings alone leave a lock fresh."""
+
+    reasons: tuple[Reason, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_fresh(self) -> bool:
+        return not self.reasons
+
+
+def check(spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckResult:
+    """Every reason for which the lock in `lock_dir` is not, or is no longer, what the spec compiles to.
+
+    facts_version: the version of the facts at hand; None where it is unknown. Other facts than the lock's only warn.
+    Raises:
+        UsageError: the spec can't be read.
+    """
+    data = _parse(spec_path)
+    # A folder that another run replaces between two reads would look changed: what counts is one reading of one lock.
+    result = _check(data, spec_path, lock_dir, facts_version)
+    for _ in range(5):
+        if result.is_fresh:
+            break
+        again = _check(data, spec_path, lock_dir, facts_version)
+        if again == result:
+            break
+        result = again
+    return result
+
+
+def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckResult:
+    document = lock_dir / LOCK_FILE
+    try:
+        head, _ = unseal(current(lock_dir, LOCK_FILE).read_bytes(), str(document))
+    except (FileNotFoundError, NotADirectoryError):
+        return CheckResult((Reason(Why.NO_LOCK, f"{document} does not exist: nothing is locked yet"),))
+    except OSError as fault:
+        return CheckResult((Reason(Why.NO_LOCK, f"{document} can't be read: {fault.strerror}"),))
+    except NewerFormat as fault:
+        return CheckResult((Reason(Why.FORMAT, fault.message, fault.hint or ""),))
+    except StaleLock as fault:
+        return CheckResult((Reason(Why.DAMAGED, fault.message, fault.hint or ""),))
+    return CheckResult(
+        (*_spec_reasons(data, spec_path, head), *_file_reasons(lock_dir, head)), _warnings(head, facts_version)
+    )
+
+
+def _parse(spec_path: Path) -> dict[str, object]:
+    try:
+        return toml.loads(spec_path.read_text(encoding="utf-8"))
+    except OSError as fault:
+        raise UsageError(
+            f"{spec_path} can't be read: {fault.strerror}", hint="name the spec that was locked"
+        ) from fault
+    except ValueError as fault:
+        raise UsageError(
+            f"{spec_path} is not TOML: {fault}", hint="mend it; `envspec lock` shows every fault"
+        ) from fault
+
+
+def _spec_reasons(data: dict[str, object], spec_path: Path, head: Head) -> list[Reason]:
+    if input_sha256(data) == head.input_sha256:
+        return []
+    return [Reason(Why.SPEC, f"{spec_path} says something else than what was locked")]
+
+
+def _file_reasons(lock_dir: Path, head: Head) -> list[Reason]:
+    reasons: list[Reason] = []
+    for name, digest in head.files.items():
+        if not is_plain(name):
+            reasons.append(Reason(Why.DAMAGED, f"{lock_dir / LOCK_FILE} names a file outside of its folder: {name!r}"))
+            continue
+        try:
+            found = hashlib.sha256(current(lock_dir, name).read_bytes()).hexdigest()
+        except FileNotFoundError:
+            reasons.append(Reason(Why.FILE, f"{lock_dir / name} is missing"))
+        except OSError as fault:
+            reasons.append(Reason(Why.FILE, f"{lock_dir / name} can't be read: {fault.strerror}"))
+        else:
+            if found != digest:
+                reasons.append(Reason(Why.FILE, f"{lock_dir / name} was changed after envspec wrote it"))
+    return reasons
+
+
+def _warnings(head: Head, facts_version: str | None) -> tuple[str, ...]:
+    if facts_version is None or not head.facts or facts_version == head.facts:
+        return ()
+    return (
+        f"locked with the facts of {head.facts}, at hand are those of {facts_version}: "
+        "`envspec lock --upgrade` decides anew with them",
+    )
