@@ -1,16 +1,16 @@
-"""Read TOML by the standard library's parser, or by `tomli` on Python 3.10."""
+"""Read TOML by the standard library's parser, or by `tomli` (the same code) on Python 3.10."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+# By name, so that one type check covers interpreters that have only one of the two.
+_PARSER: Final = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 
 def loads(text: str) -> dict[str, Any]:
     """Parse a TOML document; ValueError (with line and column) if it is not one."""
-    return tomllib.loads(text)
+    document: dict[str, Any] = _PARSER.loads(text)
+    return document
