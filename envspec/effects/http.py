@@ -158,7 +158,7 @@ class Http:
                     pause = self._pause_before_retry(answer, attempt)
                     if pause is None:
                         return await use(answer)
-                    why = f"HTTP {answer.status}"
+                    what = f"{shown(str(ask.url))}: HTTP {answer.status}"
                 finally:
                     answer.release()
             except (ClientError, asyncio.TimeoutError, OSError) as fault:
@@ -166,8 +166,8 @@ class Http:
                 stalls += isinstance(known, Stalled)
                 if attempt >= self._patience.attempts or stalls >= 2 or not is_passing(fault):
                     raise known from fault
-                pause, why = self._backoff(str(ask.url), attempt), known.message
-            self._notice(f"{shown(str(ask.url))}: {why}; trying again in {pause:.1f} s")
+                pause, what = self._backoff(str(ask.url), attempt), known.message
+            self._notice(f"{what}; trying again in {pause:.1f} s")
             await asyncio.sleep(pause)
         raise AssertionError("count() has no end")
 
@@ -202,10 +202,10 @@ class Http:
     def _next(self, url: URL, location: str | None) -> URL:
         """Where a redirect leads."""
         try:
-            target = url.join(self._url(location or ""))
+            target = url.join(self._url(location)) if location else None
         except ValueError:
-            target = url
-        if not location or target.scheme not in {"http", "https"} or not target.host:
+            target = None
+        if target is None or target.scheme not in {"http", "https"} or not target.host:
             raise BadRedirect(str(url), "redirects to no http(s) URL", hint="look at the URL with curl -v")
         if url.scheme == "https" and target.scheme == "http" and not is_loopback(target.host):
             raise BadRedirect(

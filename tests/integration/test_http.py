@@ -1,0 +1,400 @@
+"""The door to HTTP against servers that misbehave in every way that was seen in the wild."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import shutil
+import ssl
+import subprocess
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envspec.effects import http_faults
+from envspec.effects.http import Credential, Http, Patience, Response, open_http
+from tests.support.raw_server import CLOSE, RESET, Answer, Asked, RawServer, reply
+
+QUICK = Patience(connect_s=1.0, stall_s=0.3, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)
+
+
+def talk(
+    answer: Callable[[Asked], Answer],
+    scenario: Callable[[Http, RawServer], Awaitable[object]],
+    *,
+    credentials: dict[str, Credential] | None = None,
+    patience: Patience = QUICK,
+    environ: dict[str, str] | None = None,
+    notice: Callable[[str], None] = lambda _: None,
+) -> RawServer:
+    """Run a scenario against a server with this behaviour; the server with what it was asked."""
+
+    async def run() -> RawServer:
+        async with RawServer(answer) as server:
+            given = {key.replace("SERVER", server.url): value for key, value in (credentials or {}).items()}
+            settings = {key: value.replace("SERVER", server.url) for key, value in (environ or {}).items()}
+            async with open_http(settings, credentials=given, patience=patience, notice=notice) as http:
+                await scenario(http, server)
+        return server
+
+    return asyncio.run(run())
+
+
+def fetch(answer: Callable[[Asked], Answer], **settings: object) -> Response:
+    """GET / from a server with this behaviour."""
+    got: list[Response] = []
+
+    async def scenario(http: Http, server: RawServer) -> None:
+        got.append(await http.get(f"{server.url}/"))
+
+    talk(answer, scenario, **settings)  # type: ignore[arg-type]
+    return got[0]
+
+
+def after(times: int, first: Answer, then: Answer) -> Callable[[Asked], Answer]:
+    """`first` for the first requests, `then` for all later ones."""
+    left = iter([first] * times)
+    return lambda _: next(left, then)
+
+
+def test_an_answer_comes_whole_with_its_headers() -> None:
+    got = fetch(lambda _: reply(200, b"page", {"X-Kind": "simple"}))
+    assert (got.status, got.body, got.headers["x-kind"]) == (200, b"page", "simple")
+
+
+def test_connections_are_kept_alive() -> None:
+    async def scenario(http: Http, server: RawServer) -> None:
+        for _ in range(10):
+            await http.get(f"{server.url}/")
+
+    assert talk(lambda _: reply(200, b"x"), scenario).connections == 1
+
+
+def test_connections_to_one_host_are_bounded() -> None:
+    async def scenario(http: Http, server: RawServer) -> None:
+        await asyncio.gather(*(http.get(f"{server.url}/{n}") for n in range(100)))
+
+    server = talk(lambda _: [0.01, *reply(200, b"x")], scenario)
+    assert (len(server.asked), server.connections) == (100, 32)
+
+
+def test_the_user_agent_says_who_asks() -> None:
+    seen: list[str] = []
+    fetch(lambda asked: seen.append(asked.headers["user-agent"]) or reply(200))
+    assert seen[0].startswith("envspec/")
+
+
+@pytest.mark.parametrize("fault", [[CLOSE], [RESET], reply(502), reply(503), reply(504), reply(429)])
+def test_a_fault_that_passes_is_tried_again(fault: Answer) -> None:
+    notices: list[str] = []
+    got = fetch(after(2, fault, reply(200, b"at last")), notice=notices.append)
+    assert got.body == b"at last"
+    assert 1 <= len(notices) <= 2  # aiohttp itself asks once more where a connection ends without an answer
+    assert all("trying again" in line for line in notices)
+
+
+def test_a_truncated_body_is_tried_again_and_then_refused() -> None:
+    short = [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this", CLOSE]
+    assert fetch(after(1, short, reply(200, b"whole"))).body == b"whole"
+    with pytest.raises(http_faults.BrokenOff, match="broke off before its end"):
+        fetch(lambda _: short)
+
+
+def test_a_chunked_body_that_breaks_off_is_refused() -> None:
+    with pytest.raises(http_faults.BrokenOff):
+        fetch(lambda _: [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", CLOSE])
+
+
+def test_retries_end() -> None:
+    async def scenario(http: Http, server: RawServer) -> None:
+        with pytest.raises(http_faults.Unreachable, match="the connection broke"):
+            await http.get(f"{server.url}/")
+
+    # aiohttp asks once more within each attempt that ends without an answer.
+    assert QUICK.attempts <= len(talk(lambda _: [RESET], scenario).asked) <= 2 * QUICK.attempts
+
+
+def test_a_status_that_stays_is_the_answer() -> None:
+    async def scenario(http: Http, server: RawServer) -> None:
+        with pytest.raises(http_faults.BadStatus, match="HTTP 503") as caught:
+            (await http.get(f"{server.url}/")).checked()
+        assert caught.value.status == 503
+
+    assert len(talk(lambda _: reply(503), scenario).asked) == QUICK.attempts
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 500, 501])
+def test_a_status_that_lasts_is_not_tried_again(status: int) -> None:
+    async def scenario(http: Http, server: RawServer) -> None:
+        assert (await http.get(f"{server.url}/")).status == status
+
+    assert len(talk(lambda _: reply(status), scenario).asked) == 1
+
+
+def test_retry_after_is_waited_for() -> None:
+    start = time.monotonic()
+    assert fetch(after(1, reply(429, b"", {"Retry-After": "1"}), reply(200, b"x"))).status == 200
+    assert time.monotonic() - start >= 1.0
+
+
+def test_a_retry_after_beyond_patience_is_told_at_once() -> None:
+    start = time.monotonic()
+    with pytest.raises(http_faults.BadStatus, match="try again in 3600 s"):
+        fetch(lambda _: reply(429, b"", {"Retry-After": "3600"})).checked()
+    assert time.monotonic() - start < 1.0
+
+
+def test_a_server_that_stalls_before_its_answer_is_given_up() -> None:
+    async def scenario(http: Http, server: RawServer) -> None:
+        with pytest.raises(http_faults.Stalled, match=r"no byte for 0\.3 s"):
+            await http.get(f"{server.url}/")
+
+    assert len(talk(lambda _: [30.0], scenario).asked) == 2
+
+
+def test_a_server_that_stalls_within_its_answer_is_given_up() -> None:
+    with pytest.raises(http_faults.Stalled):
+        fetch(lambda _: [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", 30.0])
+
+
+def test_a_server_that_drips_is_given_up() -> None:
+    drip = [b"HTTP/1.1 200 OK\r\n\r\n", *([b".", 0.1] * 100)]
+    with pytest.raises(http_faults.Stalled, match="longest time allowed"):
+        fetch(lambda _: drip, patience=replace(QUICK, total_s=0.5))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n",
+    ],
+    ids=["never ends", "announced"],
+)
+def test_a_page_that_never_ends_is_cut(head: bytes) -> None:
+    async def scenario(http: Http, server: RawServer) -> None:
+        with pytest.raises(http_faults.TooLarge, match="larger than 100000 bytes"):
+            await http.get(f"{server.url}/", max_bytes=100_000)
+
+    assert len(talk(lambda _: [head, *([b"x" * 65536] * 100)], scenario).asked) == 1
+
+
+def test_a_small_answer_that_unpacks_to_a_large_one_is_cut() -> None:
+    bomb = gzip.compress(b"\0" * 10_000_000)
+
+    async def scenario(http: Http, server: RawServer) -> None:
+        with pytest.raises(http_faults.TooLarge):
+            await http.get(f"{server.url}/", max_bytes=1_000_000)
+
+    talk(lambda _: reply(200, bomb, {"Content-Encoding": "gzip"}), scenario)
+
+
+def test_what_is_not_http_is_refused() -> None:
+    with pytest.raises(http_faults.BrokenOff, match="not HTTP"):
+        fetch(lambda _: [b"220 ftp.example.com ready\r\n\r\n"])
+
+
+def test_a_closed_port_is_named() -> None:
+    async def run() -> None:
+        async with RawServer(lambda _: []) as server:
+            url = f"{server.url}/simple/?key=secret"
+        async with open_http({}, patience=QUICK) as http:
+            with pytest.raises(http_faults.Unreachable, match="no connection") as caught:
+                await http.get(url)
+            assert "secret" not in str(caught.value)
+            assert caught.value.exit_code == 5
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("url", ["ftp://host/x", "http://", "no url", "http://[bad/", "/simple/", "file:///etc/passwd"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    async def scenario(http: Http, server: RawServer) -> None:
+        with pytest.raises(http_faults.BadUrl):
+            await http.get(url)
+
+    talk(lambda _: reply(200), scenario)
+
+
+def test_credentials_of_a_url_are_sent_and_never_told() -> None:
+    async def scenario(http: Http, server: RawServer) -> None:
+        got = await http.get(server.url.replace("://", "://user:hunter2@"))
+        assert "hunter2" not in got.url
+        with pytest.raises(http_faults.BadStatus) as caught:
+            got.checked()
+        assert "hunter2" not in str(caught.value)
+
+    asked = talk(lambda _: reply(401), scenario).asked
+    assert asked[0].headers["authorization"] == "Basic dXNlcjpodW50ZXIy"
+
+
+def test_credentials_belong_to_an_origin() -> None:
+    async def scenario(http: Http, server: RawServer) -> None:
+        async with RawServer(lambda _: reply(200)) as other:
+            await http.get(server.url)
+            await http.get(other.url)
+        assert "authorization" in server.asked[0].headers
+        assert "authorization" not in other.asked[0].headers
+
+    talk(lambda _: reply(200), scenario, credentials={"SERVER": Credential("user", "hunter2")})
+
+
+def test_a_redirect_is_followed_within_its_origin_with_credentials() -> None:
+    def answer(asked: Asked) -> Answer:
+        return reply(200, b"there") if asked.path == "/b" else reply(302, b"", {"Location": "b"})
+
+    async def scenario(http: Http, server: RawServer) -> None:
+        got = await http.get(f"{server.url}/a", headers={"Authorization": "Bearer token"})
+        assert (got.body, got.url) == (b"there", f"{server.url}/b")
+
+    assert [asked.headers.get("authorization") for asked in talk(answer, scenario).asked] == ["Bearer token"] * 2
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_carries_no_credentials_to_another_origin(status: int) -> None:
+    async def run() -> None:
+        async with (
+            RawServer(lambda _: reply(200, b"there")) as other,
+            RawServer(
+                lambda _: reply(status, b"", {"Location": other.url.replace("://", "://planted:name@") + "/file"})
+            ) as server,
+            open_http({}, credentials={server.url: Credential("user", "hunter2")}, patience=QUICK) as http,
+        ):
+            headers = {"Authorization": "Bearer token", "Cookie": "a=b", "X-Plain": "kept"}
+            assert (await http.get(server.url, headers=headers)).body == b"there"
+            assert server.asked[0].headers["authorization"] == "Bearer token"
+            arrived = other.asked[0].headers
+            assert "authorization" not in arrived
+            assert "cookie" not in arrived
+            assert arrived["x-plain"] == "kept"
+            await http.get(server.url)
+            assert "authorization" not in other.asked[1].headers
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("location", [{}, {"Location": "ftp://host/x"}, {"Location": "http://[bad/"}])
+def test_a_redirect_to_nowhere_is_refused(location: dict[str, str]) -> None:
+    with pytest.raises(http_faults.BadRedirect, match="redirects to no"):
+        fetch(lambda _: reply(302, b"", location))
+
+
+def test_redirects_in_a_circle_end() -> None:
+    with pytest.raises(http_faults.BadRedirect, match="without an end"):
+        fetch(lambda _: reply(302, b"", {"Location": "/"}))
+
+
+def test_the_netrc_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login user password hunter2\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    seen: list[Asked] = []
+    fetch(lambda asked: seen.append(asked) or reply(200))
+    assert "authorization" not in seen[0].headers
+
+
+def test_a_proxy_is_used_for_other_hosts_and_not_for_loopback() -> None:
+    async def scenario(http: Http, server: RawServer) -> None:
+        assert (await http.get("http://index.invalid/simple/")).body == b"by proxy"
+        await http.get(f"{server.url}/direct")
+
+    server = talk(lambda _: reply(200, b"by proxy"), scenario, environ={"http_proxy": "SERVER"})
+    assert [asked.target for asked in server.asked] == ["http://index.invalid/simple/", "/direct"]
+
+
+def test_a_proxy_that_refuses_is_named() -> None:
+    async def scenario(http: Http, server: RawServer) -> None:
+        with pytest.raises(http_faults.ProxyFault, match="HTTP 407"):
+            await http.get("https://index.invalid/simple/")
+
+    talk(lambda _: reply(407), scenario, environ={"HTTPS_PROXY": "SERVER"})
+
+
+def test_https_to_a_plain_server_is_explained() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+        async with open_http({}, patience=QUICK) as http:
+            with pytest.raises(http_faults.TlsFault, match="is this an http:// server"):
+                await http.get(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_a_download_starts_afresh_after_a_broken_attempt() -> None:
+    sinks: list[bytearray] = []
+
+    class Sink(bytearray):
+        def write(self, chunk: bytes) -> object:
+            return self.extend(chunk)
+
+    def start() -> Sink:
+        sinks.append(Sink())
+        return sinks[-1]  # type: ignore[return-value]
+
+    async def scenario(http: Http, server: RawServer) -> None:
+        assert await http.download(f"{server.url}/x.whl", start, max_bytes=100) == 5
+
+    broken = [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwh", CLOSE]
+    talk(after(1, broken, reply(200, b"wheel")), scenario)
+    assert [bytes(sink) for sink in sinks] == [b"wh", b"wheel"]
+
+
+def test_a_download_is_bounded_and_refuses_other_statuses() -> None:
+    class Nowhere:
+        def write(self, chunk: bytes) -> object:
+            return None
+
+    async def scenario(http: Http, server: RawServer) -> None:
+        with pytest.raises(http_faults.TooLarge):
+            await http.download(f"{server.url}/large", Nowhere, max_bytes=3)
+        with pytest.raises(http_faults.BadStatus, match="not found"):
+            await http.download(f"{server.url}/none", Nowhere, max_bytes=3)
+
+    talk(lambda asked: reply(200, b"wheel") if asked.path == "/large" else reply(404), scenario)
+
+
+def test_a_certificate_that_is_not_trusted_is_explained() -> None:
+    """Needs a TLS server: made with openssl, when the machine has it."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("not run: openssl is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        key, certificate = Path(folder, "key.pem"), Path(folder, "cert.pem")
+        subprocess.run(
+            [
+                *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate),
+                *("-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nsafe")
+            writer.close()
+
+        async def run() -> None:
+            server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+            url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+            async with open_http({}, patience=QUICK) as http:
+                with pytest.raises(http_faults.TlsFault, match=r"not trusted.*self.signed"):
+                    await http.get(url)
+            for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+                async with open_http({variable: str(certificate)}, patience=QUICK) as http:
+                    assert (await http.get(url)).body == b"safe"
+            server.close()
+
+        asyncio.run(run())
