@@ -5,38 +5,18 @@ A file is read when its table is first asked for, once in a process.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date, datetime
-from difflib import get_close_matches
+from collections.abc import Mapping
 from functools import cache, cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from envspec.data import DATA, facts_version
 from envspec.errors import UsageError
 from envspec.facts import rows
+from envspec.facts.added import added_rows, build
 from envspec.facts.rows import numeric
 from envspec.model import CudaVersion, Platform
 
-#: Tables that a spec may add to, as `[[facts.<table>]]`.
-ADDABLE: Final[Mapping[str, type[rows.Row]]] = {
-    "torch": rows.TorchRelease,
-    "gpu_code": rows.GpuCodeRow,
-    "edge": rows.EdgeRow,
-    "gpu": rows.Gpu,
-    "digest": rows.DigestRow,
-    "driver": rows.DriverRow,
-    "image": rows.ImageRow,
-    "parts": rows.PartsRow,
-    "python": rows.PythonRow,
-    "member": rows.MemberRow,
-}
-
 R = TypeVar("R", bound=rows.Row)
-
-
-class BadFact(UsageError):
-    """A row under a spec's `[facts]` that is not one."""
 
 
 def load_facts(extra: Mapping[str, Any] | None = None) -> Facts:
@@ -48,7 +28,7 @@ def load_facts(extra: Mapping[str, Any] | None = None) -> Facts:
     Raises:
         BadFact: an unknown table or key, a missing key, or a value of the wrong type.
     """
-    added = {table: tuple(_added(table, listed)) for table, listed in (extra or {}).items()}
+    added = {table: added_rows(table, listed) for table, listed in (extra or {}).items()}
     return Facts(added)
 
 
@@ -63,7 +43,7 @@ class Facts:
         return facts_version()
 
     def _rows(self, file: str, table: str, kind: type[R]) -> tuple[R, ...]:
-        own = tuple(_build(kind, raw) for raw in _read(file)[table])
+        own = tuple(build(kind, raw) for raw in _read(file)[table])
         added = self._added.get(table, ())
         return tuple(row for row in added if isinstance(row, kind)) + own
 
@@ -76,7 +56,10 @@ class Facts:
 
     @cached_property
     def gpu_code(self) -> tuple[rows.GpuCodeRow, ...]:
-        return self._rows("gpu_code", "gpu_code", rows.GpuCodeRow)
+        told = [
+            _code(row, variant, platform) for row in self.torch for variant in row.gpu_code for platform in Platform
+        ]
+        return (*told, *self._rows("gpu_code", "gpu_code", rows.GpuCodeRow))
 
     @cached_property
     def gpus(self) -> tuple[rows.Gpu, ...]:
@@ -219,66 +202,13 @@ def _read(file: str) -> dict[str, Any]:
     return loads((DATA / f"{file}.toml").read_text(encoding="utf-8"))
 
 
-def _build(kind: type[R], raw: Mapping[str, Any]) -> R:
-    """A row from its TOML table: arrays become tuples, everything else stays."""
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
-    return kind(**values)
-
-
-def _added(table: str, listed: Any) -> Sequence[rows.Row]:
-    kind = ADDABLE.get(table)
-    if kind is None:
-        near = get_close_matches(table, ADDABLE, n=1)
-        hint = f"did you mean [[facts.{near[0]}]]?" if near else f"tables: {', '.join(sorted(ADDABLE))}"
-        raise BadFact(f"[facts] has no table `{table}`", hint=hint)
-    if not isinstance(listed, Sequence) or isinstance(listed, str):
-        raise BadFact(f"facts.{table} is not a list of rows", hint=f"write [[facts.{table}]]")
-    return [_checked(kind, raw, f"facts.{table}[{number}]") for number, raw in enumerate(listed)]
-
-
-def _checked(kind: type[rows.Row], raw: Any, where: str) -> rows.Row:
-    if not isinstance(raw, Mapping):
-        raise BadFact(f"{where} is not a table", hint=f"write [[{where.partition('[')[0]}]] and its keys below it")
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    for key in raw:
-        if key not in fields:
-            near = get_close_matches(key, fields, n=1)
-            raise BadFact(
-                f"{where}: unknown key `{key}`",
-                hint=f"did you mean `{near[0]}`?" if near else f"keys: {', '.join(sorted(fields))}",
-            )
-    filled = {"source": "the spec's [facts]", **raw}
-    for name, field in fields.items():
-        if name not in filled:
-            if field.default is dataclasses.MISSING:
-                raise BadFact(f"{where}: `{name}` is missing", hint=f"as in envspec/data: {name} = ...")
-        elif not _fits(filled[name], str(field.type)):
-            raise BadFact(f"{where}: `{name}` is not {_spoken(str(field.type))}", hint=f"found {filled[name]!r}")
-    return _build(kind, filled)
-
-
-#: Annotation of a row's field -> what the value must be. The rows' annotations are strings (PEP 563).
-_CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    "str": (lambda value: isinstance(value, str), "a string"),
-    "int": (lambda value: isinstance(value, int), "a number"),
-    "date": (lambda value: isinstance(value, date), "a date"),
-    "datetime": (lambda value: isinstance(value, datetime) and value.tzinfo is not None, "a moment with its offset"),
-    "tuple[str, ...]": (lambda value: _all(value, str), "a list of strings"),
-    "tuple[int, ...]": (lambda value: _all(value, int), "a list of numbers"),
-    "Mapping[str, str]": (
-        lambda value: isinstance(value, Mapping) and _all(list(value.values()), str),
-        "a table of platform = variant",
-    ),
-}
-
-
-def _all(value: Any, kind: type) -> bool:
-    return isinstance(value, (list, tuple)) and all(isinstance(item, kind) for item in value)
-
-
-def _fits(value: Any, annotation: str) -> bool:
-    return _CHECKS[annotation.removesuffix(" | None")][0](value)
-
-
-def _spoken(annotation: str) -> str:
-    return _CHECKS[annotation.removesuffix(" | None")][1]
+def _code(row: rows.TorchRelease, variant: str, platform: Platform) -> rows.GpuCodeRow:
+    held = row.gpu_code[variant]
+    return rows.GpuCodeRow(
+        torch=row.version,
+        variant=variant,
+        platform=platform.value,
+        sm=tuple(code for code in held if code.startswith("sm_")),
+        ptx=tuple(code for code in held if code.startswith("compute_")),
+        source=row.source,
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime
 
 from envspec.model import CudaVersion
@@ -34,6 +34,7 @@ class TorchRelease(Row):
 
     default: conda subdir -> variant of the build on the default index. variants: published on PyTorch's own indexes;
     unsure: reported there, but in no build matrix. cudart, cudnn, nccl: versions that the default linux build pins.
+    gpu_code: variant -> GPU code (`sm_90`, `compute_120`), for rows that a spec adds; ours is in a table of its own.
     """
 
     version: str
@@ -46,6 +47,7 @@ class TorchRelease(Row):
     cudart: str | None = None
     cudnn: str | None = None
     nccl: str | None = None
+    gpu_code: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def published(self) -> tuple[str, ...]:
@@ -55,7 +57,7 @@ class TorchRelease(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCodeRow(Row):
-    """GPU code in torch's wheels. torch: a minor version (`2.8`). measured: releases whose wheel was asked itself."""
+    """GPU code in torch's wheels. torch: a minor version (`2.8`), or one release. measured: wheels that were asked."""
 
     torch: str
     variant: str

@@ -1,0 +1,136 @@
+"""Which GPU runs which GPU code, and which GPU a name means.
+
+SASS (`sm_80`) runs on GPUs of the same major compute capability whose minor is equal or higher. PTX (`compute_120`) is
+compiled by the driver for any GPU at least as new. Source: CUDA C++ Programming Guide, Binary Compatibility and PTX
+Compatibility; there too: binaries are not exchanged with Tegra parts, and `a` code is for one capability alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import Final
+
+from envspec.errors import UsageError
+from envspec.facts.load import Facts
+from envspec.facts.rows import Gpu
+
+#: Integrated GPUs of the Jetson line: their SASS is theirs alone.
+TEGRA: Final = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
+
+_VENDOR: Final = frozenset({"nvidia", "tesla", "geforce", "gpu", "graphics"})
+
+
+class Runs(Enum):
+    """How a GPU runs a package's code."""
+
+    SASS = "sass"
+    PTX = "ptx"
+    NOT = "not"
+
+
+class UnknownGpu(UsageError):
+    """A GPU name that no row has."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ComputeCapability:
+    """9.0 for sm_90."""
+
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: str) -> ComputeCapability:
+        """Read `9.0`, `sm_90` or `compute_90` (a suffix `a` or `f` is dropped); ValueError for anything else."""
+        found = re.fullmatch(r"(\d+)\.(\d)|(?:sm|compute)_(\d+)(\d)[af]?", text)
+        if not found:
+            raise ValueError(f"not a compute capability: {text!r}")
+        major, minor = (found[1], found[2]) if found[1] else (found[3], found[4])
+        return cls(int(major), int(minor))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+    @property
+    def sm(self) -> str:
+        return f"sm_{self.major}{self.minor}"
+
+
+def runs(capability: ComputeCapability, sm: Iterable[str], ptx: Iterable[str] = ()) -> Runs:
+    """How a GPU of this capability runs code that holds these SASS and PTX targets."""
+    if any(_runs_sass(capability, target) for target in sm):
+        return Runs.SASS
+    if any(_runs_ptx(capability, target) for target in ptx):
+        return Runs.PTX
+    return Runs.NOT
+
+
+def _runs_sass(gpu: ComputeCapability, target: str) -> bool:
+    built = ComputeCapability.parse(target)
+    alone = target.endswith("a") or (gpu.major, gpu.minor) in TEGRA or (built.major, built.minor) in TEGRA
+    return built == gpu if alone else built.major == gpu.major and built.minor <= gpu.minor
+
+
+def _runs_ptx(gpu: ComputeCapability, target: str) -> bool:
+    built = ComputeCapability.parse(target)
+    if target.endswith("a"):
+        return built == gpu
+    if target.endswith("f"):
+        return built.major == gpu.major and built <= gpu
+    return built <= gpu
+
+
+def capability_of(gpu: Gpu) -> ComputeCapability:
+    return ComputeCapability.parse(gpu.compute_capability)
+
+
+def find_gpu(facts: Facts, name: str) -> Gpu:
+    """The row that a name means: as people write it (`h100`, `RTX4090`), as NVML gives it (`NVIDIA H100 80GB HBM3`),
+    or a compute capability itself (`9.0`, `sm_90`).
+
+    Raises:
+        UnknownGpu: no row; the hint has the nearest names.
+    """
+    found = match_gpu(facts, name)
+    if found:
+        return found
+    names = [row.name for row in facts.gpus]
+    by_squeezed = {_squeezed(text): row.name for row in facts.gpus for text in (row.name, *row.aliases)}
+    near = list(dict.fromkeys(by_squeezed[key] for key in get_close_matches(_squeezed(name), by_squeezed, 3, 0.5)))
+    known = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
+    raise UnknownGpu(
+        f"unknown GPU `{name}`",
+        hint=f'{known} A GPU that is missing: write its compute capability ("9.0"), or add a [[facts.gpu]] row',
+    )
+
+
+def match_gpu(facts: Facts, name: str) -> Gpu | None:
+    """As `find_gpu`, with None for a name that no row has."""
+    try:
+        capability = ComputeCapability.parse(name.strip().lower())
+    except ValueError:
+        pass
+    else:
+        return Gpu(name=f"compute capability {capability}", compute_capability=str(capability), source="as given")
+    asked = _words(name)
+    best: tuple[int, Gpu] | None = None
+    for row in facts.gpus:
+        for text in (row.name, *row.aliases):
+            known = _words(text)
+            # Words after the name are memory size, form factor and the like: `A100-SXM4-80GB`.
+            same = asked[: len(known)] == known or _squeezed(text) == _squeezed(name)
+            if same and known and (best is None or len(known) > best[0]):
+                best = (len(known), row)
+    return best[1] if best else None
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word and word not in _VENDOR]
+
+
+def _squeezed(name: str) -> str:
+    return "".join(_words(name))

@@ -1,0 +1,225 @@
+"""Choose the torch build for a requested CUDA: which index holds it, and which releases may be taken from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Final
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from envspec.errors import NoSolution
+from envspec.facts.load import Facts
+from envspec.facts.rows import TorchRelease
+from envspec.model import CudaVersion, Platform
+
+#: PyTorch's own index of one variant. Only the torch family is ever taken from there.
+PYTORCH_INDEX: Final = "https://download.pytorch.org/whl/{variant}"
+
+#: What comes from PyTorch's index together with torch. torchdata and PyG's packages do not.
+INDEX_FAMILY: Final = ("torch", "torchvision", "torchaudio", "torchtext", "triton", "pytorch-triton")
+
+
+class Wish(Enum):
+    """What a spec says of CUDA when it names no version."""
+
+    CPU = "cpu"  # no [cuda] table
+    ANY = "any"  # [cuda] without a version: whatever the default build has
+
+
+class Index(Enum):
+    """Where the torch family comes from."""
+
+    DEFAULT = "default"
+    PYTORCH = "pytorch"
+
+
+class Known(Enum):
+    """What stands behind a choice."""
+
+    SURE = "sure"
+    UNSURE = "unsure"  # reported, but in no build matrix; or never looked up for this platform
+    UNKNOWN = "unknown"  # a torch outside the data
+
+
+class NoSuchBuild(NoSolution):
+    """A (torch, CUDA) pair that was never published."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """The choice.
+
+    variant: `cu128`, `cpu`; None where nothing is asked of it. versions: known releases that serve, oldest first.
+    constraint: what to add to every request for torch (`>=2.8.0,<=2.10.0`), empty where the index alone decides.
+    url: the index, None for the default one. warning: what the user should know, empty where nothing is doubtful.
+    """
+
+    index: Index
+    variant: str | None
+    versions: tuple[str, ...]
+    known: Known
+    why: str
+    source: str
+    constraint: str = ""
+    url: str | None = None
+    warning: str = ""
+
+
+def choose_build(
+    facts: Facts,
+    torch: SpecifierSet,
+    cuda: CudaVersion | Wish,
+    platform: Platform,
+    as_of: datetime | None = None,
+) -> Build:
+    """Which index and which torch releases serve a request.
+
+    Takes the newest torch that matches and was published for that CUDA. Is it the default build, the default index
+    holds it; else PyTorch's own index of that variant does. Releases uploaded after `as_of` are not considered.
+
+    Raises:
+        NoSuchBuild: no torch that matches was ever published for that CUDA.
+    """
+    if cuda is Wish.ANY:
+        return Build(Index.DEFAULT, None, (), Known.SURE, "no CUDA version is asked for: the default build", "")
+    if platform is Platform.OSX_ARM64:
+        why = "macOS has no CUDA: the default index's build"
+        return Build(Index.DEFAULT, "cpu", (), Known.SURE, why, "NVIDIA, CUDA on macOS ended with 10.2")
+    variant = cuda.variant if isinstance(cuda, CudaVersion) else "cpu"
+    reach = reaches_past(facts, torch, as_of)
+    if reach is Reach.ONLY_OUTSIDE:
+        return _outside(facts, torch, variant, platform)
+    matching = [row for row in facts.torch if torch.contains(row.version, prereleases=True) and _in_time(row, as_of)]
+    if not matching:
+        why = f"no torch release known here matches {torch} by the date given"
+        return Build(Index.DEFAULT, None, (), Known.UNKNOWN, why, facts.torch[-1].source)
+    candidates = [row for row in matching if _has(row, variant, platform)]
+    if not candidates:
+        raise _no_such_build(facts, matching, cuda, platform)
+    return _from_newest(facts, candidates, variant, platform)
+
+
+def _from_newest(facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform) -> Build:
+    newest = candidates[-1]
+    usual = newest.default.get(platform.value)
+    if usual == variant:
+        same = tuple(row.version for row in candidates if row.default.get(platform.value) == variant)
+        always = all(row.default.get(platform.value) == variant for row in facts.torch)
+        why = f"torch {newest.version} is the newest match with {variant}, its default build on {platform.value}"
+        constraint = "" if always else _range(same)
+        return Build(Index.DEFAULT, variant, same, Known.SURE, why, newest.source, constraint)
+    versions = tuple(row.version for row in candidates)
+    known = _certainty(facts, newest, variant, platform)
+    warning = (
+        f"torch {newest.version}: a {variant} build for {platform.value} was reported, but it is in no build matrix"
+    )
+    return Build(
+        Index.PYTORCH,
+        variant,
+        versions,
+        known,
+        f"torch {newest.version} is the newest match with {variant}; "
+        f"its default build on {platform.value} is {usual or 'not known'}",
+        newest.source,
+        _range(versions),
+        PYTORCH_INDEX.format(variant=variant),
+        "" if known is Known.SURE else warning,
+    )
+
+
+def _range(versions: Sequence[str]) -> str:
+    return f"=={versions[0]}" if len(versions) == 1 else f">={versions[0]},<={versions[-1]}"
+
+
+def _certainty(facts: Facts, torch: TorchRelease, variant: str, platform: Platform) -> Known:
+    """The build matrix speaks of linux x86-64 and Windows; for Arm, a row of GPU code says that a build was made."""
+    if variant in torch.unsure:
+        return Known.UNSURE
+    if platform is not Platform.LINUX_AARCH64 or variant == "cpu":
+        return Known.SURE
+    return Known.SURE if facts.gpu_code_of(torch.version, variant, platform) else Known.UNSURE
+
+
+def _outside(facts: Facts, torch: SpecifierSet, variant: str, platform: Platform) -> Build:
+    """A torch that the data does not have: the default index, unless its newest default build is another variant."""
+    oldest, newest = facts.torch[0], facts.torch[-1]
+    usual = newest.default.get(platform.value)
+    index = Index.DEFAULT if variant == usual else Index.PYTORCH
+    outside = f"torch {torch} is outside the facts ({oldest.version} to {newest.version})"
+    return Build(
+        index,
+        variant,
+        (),
+        Known.UNKNOWN,
+        f"{outside}; {variant} is{'' if index is Index.DEFAULT else ' not'} torch {newest.version}'s default build",
+        newest.source,
+        "",
+        None if index is Index.DEFAULT else PYTORCH_INDEX.format(variant=variant),
+        f"{outside}: its builds and its family could not be checked. Add it to the spec: "
+        '[[facts.torch]] version = "...", default = { linux-64 = "cu..." }, variants = ["cu..."]',
+    )
+
+
+class Reach(Enum):
+    """Where a specifier's versions lie."""
+
+    INSIDE = "inside"
+    BOTH = "both"
+    ONLY_OUTSIDE = "only outside"
+
+
+def reaches_past(facts: Facts, torch: SpecifierSet, as_of: datetime | None = None) -> Reach:
+    """Does a torch specifier allow releases that the data does not have (older than the first row, or newer)?
+
+    Asked by trying versions: a specifier has no bounds of its own. Only those that could be out by `as_of` count.
+    """
+    inside = any(torch.contains(row.version, prereleases=True) for row in facts.torch if _in_time(row, as_of))
+    outside = any(torch.contains(version, prereleases=False) for version in probes_outside(facts, torch))
+    if inside:
+        return Reach.BOTH if outside else Reach.INSIDE
+    return Reach.ONLY_OUTSIDE if outside else Reach.INSIDE
+
+
+def probes_outside(facts: Facts, torch: SpecifierSet) -> list[str]:
+    """Versions to try a specifier with: below the first release of the data, above the last, and those it names."""
+    first, last = Version(facts.torch[0].version), Version(facts.torch[-1].version)
+    named = [Version(clause.version.removesuffix(".*")) for clause in torch]
+    above = [Version(f"{last.major}.{last.minor + step}.0") for step in range(1, 10)]
+    above += [Version(f"{last.major}.{last.minor}.{last.micro + step}") for step in range(1, 5)]
+    above += [Version(f"{last.major + 1}.0.0")]
+    below = [Version(f"{first.major}.{minor}.{patch}") for minor in range(first.minor) for patch in range(3)]
+    below += [Version(text) for text in ("1.0.0", "1.8.0", "1.13.1")]
+    around = [Version(f"{v.major}.{v.minor}.{v.micro + step}") for v in named for step in range(2)]
+    return [str(version) for version in (*below, *above, *named, *around) if not first <= version <= last]
+
+
+def _in_time(row: TorchRelease, as_of: datetime | None) -> bool:
+    return as_of is None or row.uploaded is None or row.uploaded <= as_of
+
+
+def _has(row: TorchRelease, variant: str, platform: Platform) -> bool:
+    return row.default.get(platform.value) == variant or variant in row.published
+
+
+def _no_such_build(
+    facts: Facts, matching: Sequence[TorchRelease], cuda: CudaVersion | Wish, platform: Platform
+) -> NoSuchBuild:
+    wanted = f"CUDA {cuda}" if isinstance(cuda, CudaVersion) else "the CPU alone"
+    variant = cuda.variant if isinstance(cuda, CudaVersion) else "cpu"
+    newest = matching[-1]
+    releases = newest.version if len(matching) == 1 else f"{matching[0].version} to {newest.version}"
+    published = ", ".join(_spoken(name) for name in newest.published)
+    others = [row.version for row in facts.torch if _has(row, variant, platform)]
+    elsewhere = f"; torch with {wanted}: {', '.join(others)}" if others else f"; no torch known here has {wanted}"
+    return NoSuchBuild(
+        f"torch {releases}: no build for {wanted} was ever published",
+        hint=f"published for torch {newest.version}: {published}. Set [cuda] version to one of them{elsewhere}",
+    )
+
+
+def _spoken(variant: str) -> str:
+    return str(CudaVersion.parse(variant)) if variant.startswith("cu") else variant
