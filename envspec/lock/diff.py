@@ -1,0 +1,227 @@
+"""What differs between two locks: packages, files, the image, the driver, and what was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+from packaging.version import InvalidVersion, Version
+
+from envspec.lock.writer import moment
+from envspec.model import GpuCode, Lock, Package, Platform, Resolution
+
+
+class Move(Enum):
+    """What happened to a package. MOVED: to another version, and nobody can say which of the two is higher."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    UP = "up"
+    DOWN = "down"
+    MOVED = "moved"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """The file of a package on one platform, when its version stayed. From and to: index, file name, SHA-256."""
+
+    platform: Platform
+    old_index: str
+    new_index: str
+    old_filename: str
+    new_filename: str
+    old_sha256: str
+    new_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class PackageChange:
+    """One package, on those platforms of both locks where the same happened to it.
+
+    old, new: versions; None before it was added and after it was removed. files: for Move.FILE alone.
+    """
+
+    move: Move
+    name: str
+    old: str | None
+    new: str | None
+    platforms: tuple[Platform, ...]
+    files: tuple[FileChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValueChange:
+    """One value of the lock. old, new: None where it is not there. platforms: none, when it has nothing to do with any.
+
+    why: the reason that the new lock gives for it, or the old one where it is gone.
+    """
+
+    what: str
+    old: str | None
+    new: str | None
+    platforms: tuple[Platform, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LockDiff:
+    """Everything that differs, in the order in which it is shown.
+
+    platforms: those of both locks; what differs on all of them is told without naming them. A platform that only one
+    lock has is a change of `environment`, and its packages are not listed.
+    """
+
+    old_name: str
+    new_name: str
+    platforms: tuple[Platform, ...]
+    environment: tuple[ValueChange, ...]
+    packages: tuple[PackageChange, ...]
+    decisions: tuple[ValueChange, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.environment and not self.packages and not self.decisions
+
+
+def diff_locks(old: Lock, new: Lock) -> LockDiff:
+    """Compare two locks of one environment, or of two."""
+    olds, news = _by_platform(old), _by_platform(new)
+    both = tuple(sorted(olds.keys() & news.keys(), key=lambda platform: platform.value))
+    reasons = {decision.what: decision.why for lock in (old, new) for decision in lock.decisions}
+    environment = _values(_environment(old, olds, both), _environment(new, news, both), reasons)
+    decisions = _values(_decided(old, both), _decided(new, both), reasons)
+    told = {change.what for change in environment}
+    return LockDiff(
+        old_name=old.name,
+        new_name=new.name,
+        platforms=both,
+        environment=environment,
+        packages=_packages(olds, news, both),
+        decisions=tuple(change for change in decisions if change.what not in told),
+    )
+
+
+def _by_platform(lock: Lock) -> dict[Platform, Resolution]:
+    return {resolution.target.platform: resolution for resolution in lock.resolutions}
+
+
+#: (what, platform or none) -> value. What has no value is not there.
+_Values: TypeAlias = Mapping[tuple[str, Platform | None], str]
+
+
+def _environment(lock: Lock, resolutions: Mapping[Platform, Resolution], both: Sequence[Platform]) -> _Values:
+    """Everything but packages and decisions, under the keys that decisions have where there is one for it."""
+    image, driver = lock.base_image, lock.driver
+    values: dict[tuple[str, Platform | None], str | None] = {
+        ("name", None): lock.name,
+        ("spec", None): lock.input_sha256[:12],
+        ("as_of", None): moment(lock.as_of),
+        ("facts", None): lock.facts,
+        ("platforms", None): ", ".join(sorted(platform.value for platform in resolutions)),
+        ("gpus", None): ", ".join(lock.gpus),
+        ("image.base", None): f"{image.repository}:{image.tag}" if image else None,
+        ("image.os", None): image.os if image else None,
+        ("image.flavor", None): image.flavor if image else None,
+        ("cuda.release", None): image.cuda_release if image else None,
+        ("driver.minimum", None): driver.minimum if driver else None,
+        ("driver.bundled", None): driver.bundled if driver else None,
+    }
+    for platform in both:
+        target = resolutions[platform].target
+        values["python", platform] = target.python.version
+        values["python.source", platform] = target.python.source
+        values["python.sha256", platform] = target.python.sha256
+        values["glibc", platform] = _level(target.glibc)
+        values["macos", platform] = _level(target.macos)
+    for pinned in image.digests if image else ():
+        values["image.digest", pinned.platform] = pinned.digest or "unresolved"
+    for code in lock.gpu_code:
+        values[f"gpu_code.{code.package}", code.platform] = _code(code)
+    return {key: value for key, value in values.items() if value and (key[1] is None or key[1] in both)}
+
+
+def _level(level: tuple[int, int] | None) -> str | None:
+    return level and f"{level[0]}.{level[1]}"
+
+
+def _code(code: GpuCode) -> str:
+    return " ".join((f"{code.variant}:", *code.sm, *code.ptx))
+
+
+def _decided(lock: Lock, both: Sequence[Platform]) -> _Values:
+    return {
+        (decision.what, decision.platform): decision.value
+        for decision in lock.decisions
+        if decision.platform is None or decision.platform in both
+    }
+
+
+def _values(old: _Values, new: _Values, reasons: Mapping[str, str]) -> tuple[ValueChange, ...]:
+    """What differs, in the order of the keys; platforms on which the same happened together."""
+    changes: dict[tuple[str, str | None, str | None], list[Platform]] = {}
+    for key in dict.fromkeys((*old, *new)):
+        before, after = old.get(key), new.get(key)
+        if before != after:
+            changes.setdefault((key[0], before, after), []).extend([key[1]] if key[1] else [])
+    return tuple(
+        ValueChange(what, before, after, tuple(platforms), reasons.get(what, ""))
+        for (what, before, after), platforms in changes.items()
+    )
+
+
+def _packages(
+    olds: Mapping[Platform, Resolution], news: Mapping[Platform, Resolution], both: Sequence[Platform]
+) -> tuple[PackageChange, ...]:
+    merged: dict[tuple[str, str | None, str | None], PackageChange] = {}
+    for platform in both:
+        before = {package.name: package for package in olds[platform].packages}
+        after = {package.name: package for package in news[platform].packages}
+        for name in before.keys() | after.keys():
+            change = _change(before.get(name), after.get(name), platform)
+            if change:
+                key = (name, change.old, change.new)
+                known = merged.get(key)
+                merged[key] = (
+                    replace(known, platforms=(*known.platforms, *change.platforms), files=(*known.files, *change.files))
+                    if known
+                    else change
+                )
+    return tuple(
+        sorted(
+            merged.values(),
+            key=lambda change: (change.name, tuple(platform.value for platform in change.platforms)),
+        )
+    )
+
+
+def _change(old: Package | None, new: Package | None, platform: Platform) -> PackageChange | None:
+    if old is None and new is not None:
+        return PackageChange(Move.ADDED, new.name, None, new.version, (platform,))
+    if new is None and old is not None:
+        return PackageChange(Move.REMOVED, old.name, old.version, None, (platform,))
+    if old is None or new is None:
+        return None
+    if old.version != new.version:
+        return PackageChange(_direction(old.version, new.version), new.name, old.version, new.version, (platform,))
+    if (old.file.index, old.file.filename, old.file.sha256) == (new.file.index, new.file.filename, new.file.sha256):
+        return None
+    file = FileChange(
+        platform,
+        old.file.index,
+        new.file.index,
+        old.file.filename,
+        new.file.filename,
+        old.file.sha256,
+        new.file.sha256,
+    )
+    return PackageChange(Move.FILE, new.name, old.version, new.version, (platform,), (file,))
+
+
+def _direction(old: str, new: str) -> Move:
+    try:
+        return Move.UP if Version(new) > Version(old) else Move.DOWN
+    except InvalidVersion:
+        return Move.MOVED
