@@ -1,0 +1,218 @@
+"""What no single value can tell: how the values of a spec go together.
+
+Each check reads the parsed TOML, not the Spec: a spec with one bad value still gets all of its faults told at once. A
+value that can't be read is passed over here; its own fault is told by whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final
+
+from envspec.spec.faults import BadValue, KeyPath
+from envspec.spec.requirements import Requirement, read_requirement
+from envspec.spec.words import shown
+
+Document = Mapping[str, Any]
+Found = tuple[KeyPath, BadValue]
+
+
+def check(data: Document, now: datetime) -> list[Found]:
+    """Every fault between values; `now` is an aware moment, later than which `as_of` can't be."""
+    return [*_future(data, now), *(found for one in _CHECKS for found in one(data))]
+
+
+def _get(data: Document, *path: str) -> Any:
+    value: Any = data
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _texts(data: Document, *path: str) -> list[tuple[int, str]]:
+    values = _get(data, *path)
+    return (
+        [(at, value) for at, value in enumerate(values) if isinstance(value, str)] if isinstance(values, list) else []
+    )
+
+
+def _tables(data: Document, *path: str) -> list[tuple[int, Document]]:
+    values = _get(data, *path)
+    return (
+        [(at, value) for at, value in enumerate(values) if isinstance(value, Mapping)]
+        if isinstance(values, list)
+        else []
+    )
+
+
+def _future(data: Document, now: datetime) -> Iterator[Found]:
+    for path in (("env", "as_of"), ("system", "snapshot")):
+        moment = _get(data, *path)
+        if isinstance(moment, datetime) and moment.tzinfo is not None and moment > now:
+            yield (
+                path,
+                BadValue(
+                    f"{moment.isoformat()} lies in the future (it is {now.isoformat(timespec='seconds')})",
+                    "what is uploaded until then would change the lock: write a moment that has passed",
+                ),
+            )
+
+
+def _asked_twice(data: Document) -> Iterator[Found]:
+    """One name under one condition is one requirement; under different markers it may well be several."""
+    for key in ("dependencies", "constraints"):
+        seen: dict[tuple[str, str], tuple[int, Requirement]] = {}
+        for at, text in _texts(data, "pip", key):
+            try:
+                requirement = read_requirement(text)
+            except BadValue:
+                continue
+            condition = (requirement.name, str(requirement.marker or ""))
+            first_at, first = seen.setdefault(condition, (at, requirement))
+            if first_at != at:
+                yield ("pip", key, at), _twice(requirement, first, first_at, key)
+
+
+def _twice(requirement: Requirement, first: Requirement, first_at: int, key: str) -> BadValue:
+    found = f"`{requirement.name}` is asked for twice, here and in {key}[{first_at}]"
+    if requirement.url or first.url:
+        return BadValue(found, "keep one of them")
+    extras = ",".join(sorted({*first.extras, *requirement.extras}))
+    versions = ",".join(dict.fromkeys(str(one.specifier) for one in (first, requirement) if str(one.specifier)))
+    marker = f"; {requirement.marker}" if requirement.marker else ""
+    joined = f"{requirement.name}{f'[{extras}]' if extras else ''}{versions}{marker}"
+    return BadValue(found, f"keep one of them; both together are {shown(joined)}")
+
+
+def _index_names(data: Document) -> Iterator[Found]:
+    seen: dict[str, int] = {}
+    for at, table in _tables(data, "pip", "index"):
+        name = table.get("name")
+        if isinstance(name, str) and seen.setdefault(name, at) != at:
+            yield (
+                ("pip", "index", at, "name"),
+                BadValue(f"{shown(name)} names index [{seen[name]}] already", "give each index a name of its own"),
+            )
+
+
+def _index_patterns(data: Document) -> Iterator[Found]:
+    """A package that two indexes claim would come from whichever was asked first."""
+    seen: list[tuple[int, str]] = []
+    for at, table in _tables(data, "pip", "index"):
+        for position, pattern in _texts(table, "packages"):
+            claimed = [
+                (other, known) for other, known in seen if other != at and _clash(pattern.lower(), known.lower())
+            ]
+            if claimed:
+                other, known = claimed[0]
+                yield (
+                    ("pip", "index", at, "packages", position),
+                    BadValue(
+                        f"{shown(pattern)} and {shown(known)} of index [{other}] take the same names",
+                        "let each name come from one index: make one of the patterns narrower",
+                    ),
+                )
+            seen.append((at, pattern))
+
+
+def _clash(one: str, other: str) -> bool:
+    """Whether one name can come from both; a plain name goes before a pattern, so that pair decides itself."""
+    if ("*" in one) != ("*" in other):
+        return False
+    return _overlap(one, other)
+
+
+@lru_cache(maxsize=4096)
+def _overlap(one: str, other: str) -> bool:
+    """Whether some text matches both patterns, in which `*` stands for any text."""
+    if not one or not other:
+        return not (one or other).strip("*")
+    if one[0] == "*":
+        return _overlap(one[1:], other) or _overlap(one, other[1:])
+    if other[0] == "*":
+        return _overlap(other, one)
+    return one[0] == other[0] and _overlap(one[1:], other[1:])
+
+
+def _cuda_without_linux(data: Document) -> Iterator[Found]:
+    platforms = _get(data, "env", "platforms")
+    if not isinstance(_get(data, "cuda"), Mapping) or not isinstance(platforms, list) or not platforms:
+        return
+    if all(platform in ("osx-arm64", "win-64") for platform in platforms):
+        yield (
+            ("cuda",),
+            BadValue(
+                f"[cuda] has no platform to be for: {', '.join(platforms)} can't have a CUDA image",
+                'add "linux-64" to `env.platforms`, or remove [cuda]',
+            ),
+        )
+
+
+def _custom_base(data: Document) -> Iterator[Found]:
+    image = _get(data, "image")
+    if not isinstance(image, Mapping):
+        return
+    if "base" not in image:
+        for key in ("glibc", "python"):
+            if key in image:
+                yield (
+                    ("image", key),
+                    BadValue("speaks of a custom base, and there is none", "add `base`, or remove this key"),
+                )
+    elif "glibc" not in image and _get(data, "cuda", "os") is None:
+        yield (
+            ("image", "base"),
+            BadValue(
+                "the base's glibc is not known, which bounds the wheels that it can load",
+                "add `glibc`, as `docker run --rm IMAGE ldd --version` prints it, or `os` to [cuda]",
+            ),
+        )
+
+
+def _python_of_base(data: Document) -> Iterator[Found]:
+    wanted, held = _get(data, "env", "python"), _get(data, "image", "python")
+    if isinstance(wanted, str) and isinstance(held, str) and held != wanted and not held.startswith(f"{wanted}."):
+        yield (
+            ("image", "python"),
+            BadValue(f"the base holds Python {held}, and `env.python` asks for {wanted}", "make the two agree"),
+        )
+    source = _get(data, "env", "python_source")
+    if source == "base" and held is None:
+        yield (
+            ("env", "python_source"),
+            BadValue("nothing says which Python the base has", 'add [image] with `base` and `python = "3.11.7"`'),
+        )
+    if source in ("standalone", "system") and held is not None:
+        yield (
+            ("env", "python_source"),
+            BadValue(
+                f"`{source}`, although `image.python` says that the base holds one",
+                "remove one of the two keys: two Pythons in one image hide each other",
+            ),
+        )
+
+
+def _ports(data: Document) -> Iterator[Found]:
+    services = _get(data, "services")
+    seen: dict[int, str] = {}
+    for name, default in (("jupyter", 8888), ("tensorboard", 6006), ("ssh", 22)):
+        service = _get(data, "services", name)
+        port = service.get("port", default) if isinstance(service, Mapping) else None
+        if isinstance(services, Mapping) and isinstance(port, int) and seen.setdefault(port, name) != name:
+            yield (
+                ("services", name, "port"),
+                BadValue(f"port {port} is `{seen[port]}`'s already", "give each service a port of its own"),
+            )
+
+
+_CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
+    _asked_twice,
+    _index_names,
+    _index_patterns,
+    _cuda_without_linux,
+    _custom_base,
+    _python_of_base,
+    _ports,
+)

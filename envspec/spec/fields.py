@@ -1,0 +1,324 @@
+"""How single values of a spec are read: one function a kind of value, BadValue for what is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timezone
+from enum import Enum
+from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+
+from envspec.model import CudaVersion, Platform
+from envspec.spec.faults import BadValue
+from envspec.spec.requirements import Requirement, read_constraint, read_name, read_requirement
+from envspec.spec.words import nearest, shown
+from envspec.spec_hash import without_credentials
+
+T = TypeVar("T")
+
+
+class OfText:
+    """The annotation of a value that `read` makes of text; `schema` is what JSON schema can say of that text."""
+
+    def __init__(self, read: Callable[[str], object], **schema: object) -> None:
+        self.read = read
+        self.schema = schema
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(value: object) -> object:
+            if not isinstance(value, str):
+                raise PydanticKnownError("string_type")
+            return self.read(value)
+
+        return core_schema.no_info_plain_validator_function(validate)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", **self.schema}
+
+
+class Choice:
+    """The annotation of a key that takes one value of an Enum; `aliases` are other tools' words for them."""
+
+    def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
+        self.aliases = aliases or {}
+
+    def __get_pydantic_core_schema__(self, source: type[Enum], handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(value: object) -> Enum:
+            if not isinstance(value, str):
+                raise PydanticKnownError("string_type")
+            return self._read(source, value)
+
+        values = [member.value for member in source]
+        return core_schema.no_info_plain_validator_function(validate, metadata={"values": values})
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "enum": schema.get("metadata", {})["values"]}
+
+    def _read(self, kind: type[Enum], text: str) -> Enum:
+        values = [member.value for member in kind]
+        if text in values:
+            return kind(text)
+        close = self.aliases.get(text.lower()) or nearest(text, values)
+        told = ", ".join(f"`{value}`" for value in values)
+        hint = f"did you mean `{close}`? Known: {told}" if close else f"known: {told}"
+        raise BadValue(f"{shown(text)} is not known here", hint)
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _once(values: tuple[T, ...]) -> tuple[T, ...]:
+    """Refuse a value that a list holds twice."""
+    seen: dict[str, int] = {}
+    for position, value in enumerate(values):
+        told = str(value.value) if isinstance(value, Enum) else str(value)
+        first = seen.setdefault(told.lower(), position)
+        if first != position:
+            raise BadValue(f"{shown(told)} is listed twice, at [{first}] and [{position}]", "remove one of them")
+    return values
+
+
+ListOf = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]
+SetOf = Annotated[tuple[T, ...], BeforeValidator(_as_tuple), AfterValidator(_once)]
+
+
+# An OCI repository's name, so that the lock's folder and the image can be called the same on every system.
+# Source: OCI distribution specification 1.1, "Pulling manifests", <name>.
+_ENV_NAME: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+
+
+def _read_env_name(text: str) -> str:
+    if re.fullmatch(_ENV_NAME, text) and len(text) <= 64:
+        return text
+    mended = re.sub(r"[^a-z0-9]+", "-", text.lower().replace("_", "-")).strip("-")[:64].rstrip("-") or "my-env"
+    raise BadValue(
+        f"{shown(text)} can't name a folder and an image",
+        f"lower-case letters and digits, joined by `.`, `_` or `-`, 64 at most: `{mended}`",
+    )
+
+
+# 3.8 is the oldest Python that a torch of the data (2.4) has wheels for.
+_PYTHON: Final = r"3\.(?:[89]|[1-9]\d)(?:\.(?:0|[1-9]\d?))?"
+
+
+def _read_python(text: str) -> str:
+    if re.fullmatch(_PYTHON, text):
+        return text
+    raise BadValue(f"{shown(text)} is no Python to lock for", _python_hint(text))
+
+
+def _python_hint(text: str) -> str:
+    if re.fullmatch(r"3\.\d+(?:\.\d+)?t", text):
+        return f'free-threaded builds are not locked for; write "{text[:-1]}"'
+    found = re.search(r"3\.(?:[89]|[1-9]\d)", text)
+    series = found[0] if found else "3.10" if text == "3.1" else "3.11"
+    return f'write one series, "{series}", or an exact patch such as "{series}.7"; 3.8 is the oldest'
+
+
+def _read_exact_python(text: str) -> str:
+    if re.fullmatch(_PYTHON, text) and text.count(".") == 2:
+        return text
+    raise BadValue(
+        f"{shown(text)} is not an exact Python",
+        "say the patch release too, as `docker run --rm IMAGE python3 --version` prints it",
+    )
+
+
+_CUDA: Final = r"[1-9]\d\.\d{1,2}"
+_GLIBC: Final = r"2\.[1-9]\d?"
+
+
+def _read_cuda(text: str) -> CudaVersion:
+    if re.fullmatch(_CUDA, text):
+        return CudaVersion.parse(text)
+    raise BadValue(f"{shown(text)} is not a CUDA version", _cuda_hint(text))
+
+
+def _cuda_hint(text: str) -> str:
+    patch = re.fullmatch(r"([1-9]\d\.\d{1,2})\.\d+", text)
+    if patch:
+        return f'write "{patch[1]}": the patch release follows from the locked packages'
+    variant = re.fullmatch(r"cu([1-9]\d)(\d)", text)
+    if variant:
+        return f'write "{variant[1]}.{variant[2]}"'
+    major = text if re.fullmatch(r"[1-9]\d", text) else "12"
+    return f'say the minor version too, in quotes: "{major}.8"'
+
+
+def _read_moment(value: object) -> datetime:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise BadValue(f"{value.isoformat()} has no timezone", f"write {value.isoformat()}Z, which is UTC")
+        try:
+            return value.astimezone(timezone.utc)
+        except OverflowError:
+            raise BadValue(f"{value.isoformat()} is outside the years 1 to 9999", "write a moment in UTC") from None
+    if isinstance(value, date):
+        raise BadValue(f"{value.isoformat()} is a date, not a moment", f"write {value.isoformat()}T00:00:00Z")
+    if isinstance(value, str):
+        raise BadValue(f"{shown(value)} is text, not a moment", "write it without quotes: 2026-11-15T00:00:00Z")
+    raise BadValue("not a moment", "write one in UTC, without quotes: 2026-11-15T00:00:00Z")
+
+
+def _read_glibc(text: str) -> tuple[int, int]:
+    if not re.fullmatch(_GLIBC, text):
+        raise BadValue(f"{shown(text)} is not a glibc version", 'write it as `ldd --version` prints it: "2.35"')
+    return 2, int(text.partition(".")[2])
+
+
+def read_index_url(text: str) -> str:
+    """An index's address without a slash at its end; it may hold credentials."""
+    told = shown(without_credentials(text))
+    try:
+        parts = urlsplit(text)
+        reachable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        reachable = False
+    if not reachable or re.search(r"\s", text):
+        raise BadValue(f"{told} is not an index's address", "write it as `https://host/simple`")
+    if parts.query or parts.fragment:
+        raise BadValue(
+            f"{told} has a query or a fragment", "an index's address ends with its path: `https://host/simple`"
+        )
+    return text.rstrip("/")
+
+
+# Indexes that envspec names itself: the default one, a wheel named by URL, PyTorch's per CUDA version.
+_RESERVED: Final = ("default", "url")
+
+
+def _read_index_name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", text):
+        raise BadValue(f"{shown(text)} can't name an index", "lower-case letters, digits and `-`")
+    if text in _RESERVED or text.startswith("pytorch-"):
+        raise BadValue(f"{shown(text)} is envspec's own name for an index", f'choose another: "corp-{text}"')
+    return text
+
+
+def _read_pattern(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9*](?:[A-Za-z0-9._*-]*[A-Za-z0-9*])?", text):
+        raise BadValue(f"{shown(text)} is not a name or a pattern of names", 'write "corp-utils" or "corp-*"')
+    return re.sub(r"[-_.]+", "-", text).lower()
+
+
+def _read_image(text: str) -> str:
+    host = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::\d{1,5})?"
+    repository = rf"(?:{host}/)?{_ENV_NAME}(?:/{_ENV_NAME})*"
+    if re.fullmatch(rf"{repository}(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", text, re.ASCII):
+        return text
+    hint = (
+        "write `registry/repository:tag`, best with the digest: `registry.corp/cuda@sha256:` and 64 hexadecimal digits"
+    )
+    raise BadValue(f"{shown(text)} does not name an image", hint)
+
+
+def _read_workdir(text: str) -> str:
+    if not text.startswith("/") or "\0" in text or "\n" in text:
+        raise BadValue(f"{shown(text)} is not a folder of the image", 'write a whole path: "/workspace"')
+    return text
+
+
+def _read_apt(text: str) -> str:
+    # Source: Debian Policy 5.6.1 (names) and 5.6.12 (versions).
+    if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+~:-]+)?", text):
+        raise BadValue(f"{shown(text)} is not a package of apt's", 'write "git", or "git=1:2.43.0-1" for one version')
+    return text
+
+
+def _read_match_spec(text: str) -> str:
+    # The solver reads the rest; a name is all that can be told here without it.
+    if not re.match(r"(?:[A-Za-z0-9._/:-]+::)?[A-Za-z0-9_][A-Za-z0-9._-]*(?=$|[\s=<>!~\[])", text):
+        raise BadValue(f"{shown(text)} is not a conda package", 'write "ffmpeg", "ffmpeg >=7" or "conda-forge::ffmpeg"')
+    return text
+
+
+def _read_word(text: str) -> str:
+    if not text or text != text.strip() or not text.isprintable():
+        raise BadValue(f"{shown(text)} is blank, or has blanks around it", "write the plain word")
+    return text
+
+
+def _read_env_variable(text: str) -> str:
+    if "\0" in text:
+        raise BadValue("holds a NUL character", "no environment can carry it: remove it")
+    return text
+
+
+def _read_variable_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        raise BadValue(f"{shown(text)} can't name an environment variable", "letters, digits and `_`, no digit first")
+    return text
+
+
+def _read_host(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?(?:/[a-z0-9._/-]+)?", text):
+        raise BadValue(f"{shown(text)} is not a registry", 'write its host, without `https://`: "registry.corp:5000"')
+    return text
+
+
+def _read_world_size(value: object) -> int | None:
+    if value == "all":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise BadValue("neither a number of GPUs nor all of them", 'write a whole number from 1 on, or "all"')
+
+
+EnvName = Annotated[str, OfText(_read_env_name, pattern=f"^{_ENV_NAME}$", maxLength=64)]
+PythonVersion = Annotated[str, OfText(_read_python, pattern=f"^{_PYTHON}$")]
+ExactPython = Annotated[str, OfText(_read_exact_python, pattern=r"^3\.\d{1,2}\.\d{1,2}$")]
+CudaMinor = Annotated[CudaVersion, OfText(_read_cuda, pattern=f"^{_CUDA}$")]
+Moment = Annotated[datetime, PlainValidator(_read_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
+Glibc = Annotated[tuple[int, int], OfText(_read_glibc, pattern=f"^{_GLIBC}$")]
+RequirementText = Annotated[Requirement, OfText(read_requirement)]
+ConstraintText = Annotated[Requirement, OfText(read_constraint)]
+PackageName = Annotated[str, OfText(read_name)]
+IndexName = Annotated[str, OfText(_read_index_name)]
+IndexUrl = Annotated[str, OfText(read_index_url, pattern="^https?://")]
+NamePattern = Annotated[str, OfText(_read_pattern)]
+ImageReference = Annotated[str, OfText(_read_image)]
+Folder = Annotated[str, OfText(_read_workdir, pattern="^/")]
+AptPackage = Annotated[str, OfText(_read_apt)]
+MatchSpec = Annotated[str, OfText(_read_match_spec)]
+Word = Annotated[str, OfText(_read_word)]
+EnvVariable = Annotated[str, OfText(_read_env_variable)]
+VariableName = Annotated[str, OfText(_read_variable_name)]
+RegistryHost = Annotated[str, OfText(_read_host)]
+WorldSize = Annotated[
+    int | None,
+    PlainValidator(_read_world_size),
+    WithJsonSchema({"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}]}),
+]
+
+# Other tools' words for a platform: docker's, Python's, Rust's.
+PLATFORM_ALIASES: Final = {
+    "linux": "linux-64",
+    "linux-x86_64": "linux-64",
+    "linux-x86-64": "linux-64",
+    "linux/amd64": "linux-64",
+    "linux-amd64": "linux-64",
+    "x86_64": "linux-64",
+    "linux-arm64": "linux-aarch64",
+    "linux/arm64": "linux-aarch64",
+    "aarch64": "linux-aarch64",
+    "macos": "osx-arm64",
+    "macos-arm64": "osx-arm64",
+    "darwin-arm64": "osx-arm64",
+    "windows": "win-64",
+    "win32": "win-64",
+    "win-amd64": "win-64",
+    "windows-64": "win-64",
+}
+PlatformName = Annotated[Platform, Choice(PLATFORM_ALIASES)]

@@ -1,0 +1,228 @@
+"""Requirements as a spec writes them, read once into values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from packaging.markers import Marker
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as Pep508
+from packaging.specifiers import SpecifierSet
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from envspec.spec.faults import BadValue
+from envspec.spec.words import shown
+from envspec.spec_hash import without_credentials
+
+_SDIST_ENDINGS: Final = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
+_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://|\\)|[a-z]+\+|\.{0,2}[/\\]|\.{1,2}$|~")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class RequirementKind(Enum):
+    """Where a requirement's files come from."""
+
+    NAME = "name"
+    WHEEL_URL = "wheel-url"
+    SDIST_URL = "sdist-url"
+    GIT = "git"
+    LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One requirement of the spec.
+
+    text: as the spec has it, outer blanks removed; may hold credentials, see `without_credentials`.
+    name: normalised (PEP 503). specifier: empty for anything but `RequirementKind.NAME`.
+    url: of a wheel, an sdist or a git repository, or the path of a local project; without its fragment, None for names.
+    sha256: what the spec demands of the file, by `#sha256=`.
+    wheel_version: what the file name of a wheel says.
+    """
+
+    text: str
+    name: str
+    kind: RequirementKind
+    extras: tuple[str, ...] = ()
+    specifier: SpecifierSet = SpecifierSet()  # noqa: RUF009 - packaging's sets are immutable
+    marker: Marker | None = None
+    url: str | None = None
+    sha256: str | None = None
+    wheel_version: Version | None = None
+
+    def __str__(self) -> str:
+        return without_credentials(self.text)
+
+    def without_credentials(self) -> Requirement:
+        """The same requirement as a lock may hold it."""
+        url = self.url and without_credentials(self.url)
+        return replace(self, text=without_credentials(self.text), url=url)
+
+    def applies_to(self, environment: Mapping[str, str]) -> bool:
+        """Whether the marker holds in `environment`, a whole PEP 508 environment (`target.marker_environment`)."""
+        return self.marker is None or self.marker.evaluate(dict(environment))
+
+
+def read_requirement(text: str) -> Requirement:
+    """Parse one item of `pip.dependencies`; BadValue if it is none."""
+    stripped = text.strip()
+    _refuse_other_forms(stripped)
+    try:
+        parsed = Pep508(stripped)
+    except InvalidRequirement as error:
+        raise BadValue(f"{shown(text)} is not a requirement: {_reason(error)}", _mend(stripped)) from None
+    _refuse_extra_marker(parsed.marker, text)
+    plain = Requirement(
+        text=stripped,
+        name=canonicalize_name(parsed.name),
+        kind=RequirementKind.NAME,
+        extras=tuple(sorted({canonicalize_name(extra) for extra in parsed.extras})),
+        specifier=parsed.specifier,
+        marker=parsed.marker,
+    )
+    return plain if parsed.url is None else _from_url(plain, parsed.url)
+
+
+def read_constraint(text: str) -> Requirement:
+    """Parse one item of `pip.constraints`: a name and versions, perhaps a marker; BadValue for anything else."""
+    found = read_requirement(text)
+    if found.kind is not RequirementKind.NAME or found.extras:
+        raise BadValue(
+            f"{shown(str(found))} is more than a constraint",
+            f'constraints bound versions (`"{found.name}<2"`); URLs and extras belong in `pip.dependencies`',
+        )
+    if not found.specifier:
+        raise BadValue(f"{shown(text)} constrains nothing", f'say which versions may be taken: `"{found.name}<2"`')
+    return found
+
+
+def read_name(text: str) -> str:
+    """Parse a package's name and normalise it; BadValue if it is none."""
+    if not _NAME.fullmatch(text):
+        raise BadValue(
+            f"{shown(text)} is not a package's name", "letters, digits, `-`, `_` and `.` only, without a version"
+        )
+    return canonicalize_name(text)
+
+
+def _refuse_other_forms(text: str) -> None:
+    if not text:
+        raise BadValue("an empty requirement", 'remove it, or name a package: `"numpy>=1.26"`')
+    if text.startswith("-"):
+        raise BadValue(
+            f"{shown(without_credentials(text))} is an option of pip, not a requirement",
+            "list requirements only; indexes are `[[pip.index]]` tables, source builds `allow_sdist`",
+        )
+    if _ADDRESS.match(text) or (text.endswith(".whl") and "@" not in text):
+        shown_text = without_credentials(text)
+        raise BadValue(f"{shown(shown_text)} has no name", f'write `"{_name_in(text)} @ {shown_text}"`')
+
+
+def _name_in(address: str) -> str:
+    last = unquote(re.split(r"[?#]", address, maxsplit=1)[0].rstrip("/\\")).replace("\\", "/").rpartition("/")[2]
+    found = _NAME.match(last.partition("-")[0].removesuffix(".git"))
+    return found[0] if found else "name"
+
+
+def _reason(error: InvalidRequirement) -> str:
+    """The parser's own words without its drawing of the place."""
+    return str(error).partition("\n")[0].strip().rstrip(".:") or "it can't be read"
+
+
+def _mend(text: str) -> str:
+    single = re.fullmatch(r"([A-Za-z0-9._-]+(?:\[[^\]]*\])?)\s*=\s*([^=\s]\S*)", text)
+    if single:
+        return f'exactly this version is written with two equals signs: `"{single[1]}=={single[2]}"`'
+    bare = re.fullmatch(r"([A-Za-z0-9._-]+)\s+v?(\d\S*)", text)
+    if bare:
+        return f'did you mean `"{bare[1]}=={bare[2]}"`?'
+    return 'write requirements as PEP 508 does: `"torch==2.9.*"`, `"transformers[torch]>=4.57,<5"`'
+
+
+def _refuse_extra_marker(marker: Marker | None, text: str) -> None:
+    if marker is not None and re.search(r"\bextras?\b(?=\s*(?:[=!<>~]|in\b|not\b))|\bin\s+extras\b", str(marker)):
+        raise BadValue(
+            f"{shown(without_credentials(text))}: a spec has no extras to ask for",
+            "remove the `extra` marker; list what is wanted, or make a second spec",
+        )
+
+
+def _from_url(plain: Requirement, address: str) -> Requirement:
+    url, _, fragment = address.partition("#")
+    scheme = url.partition(":")[0].lower() if "://" in url else ""
+    if scheme == "git" or scheme.startswith("git+"):
+        return replace(plain, kind=RequirementKind.GIT, url=address)
+    if scheme in ("", "file"):
+        return replace(plain, kind=RequirementKind.LOCAL, url=address)
+    if scheme not in ("http", "https"):
+        raise BadValue(
+            f"{shown(without_credentials(address))}: `{scheme}` can't be fetched",
+            "use an `https://` address of a wheel or an sdist, or `git+https://`",
+        )
+    return _from_web(plain, url, fragment)
+
+
+def _from_web(plain: Requirement, url: str, fragment: str) -> Requirement:
+    path = _web_path(url)
+    filename = unquote(path.rpartition("/")[2])
+    sha256 = _sha256(fragment)
+    if filename.endswith(".whl"):
+        version = _wheel_version(plain.name, filename)
+        return replace(plain, kind=RequirementKind.WHEEL_URL, url=url, sha256=sha256, wheel_version=version)
+    if filename.endswith(_SDIST_ENDINGS):
+        return replace(plain, kind=RequirementKind.SDIST_URL, url=url, sha256=sha256)
+    address = without_credentials(url)
+    if path.rstrip("/").endswith(".git"):
+        raise BadValue(f"{shown(address)} is a git repository", f'write `"{plain.name} @ git+{address}"`')
+    raise BadValue(
+        f"{shown(address)} is neither a wheel nor an sdist",
+        "the address must end in a file's name: `.whl`, or `.tar.gz` for an sdist",
+    )
+
+
+def _web_path(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        known = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        known = False
+    if not known:
+        raise BadValue(
+            f"{shown(without_credentials(url))} is not an address", "write it as `https://host/path/file.whl`"
+        )
+    return parts.path
+
+
+def _wheel_version(name: str, filename: str) -> Version:
+    try:
+        wheel_name, version, _, _ = parse_wheel_filename(filename)
+    except InvalidWheelFilename:
+        raise BadValue(
+            f"{shown(filename)} is not the name of a wheel", "a wheel is `name-version-python-abi-platform.whl`"
+        ) from None
+    if wheel_name != name:
+        raise BadValue(
+            f"{shown(filename)} is a wheel of `{wheel_name}`, not of `{name}`", f"write `{wheel_name} @ ...`"
+        )
+    return version
+
+
+def _sha256(fragment: str) -> str | None:
+    """The hash that a fragment demands; `egg` and `subdirectory` are pip's own and say nothing about bytes."""
+    found = None
+    for part in filter(None, fragment.split("&")):
+        key, _, value = part.partition("=")
+        if key == "sha256" and _SHA256.fullmatch(value.lower()):
+            found = value.lower()
+        elif key not in ("egg", "subdirectory"):
+            raise BadValue(
+                f"{shown('#' + part)} is no hash that can be checked", "write `#sha256=` and 64 hexadecimal digits"
+            )
+    return found

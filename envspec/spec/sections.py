@@ -1,0 +1,312 @@
+"""The sections of a spec, read and frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+from pydantic import Field
+
+from envspec.model import Platform
+from envspec.spec import fields as f
+from envspec.spec.rows import Facts
+from envspec.spec.section import Section
+from envspec.spec_hash import without_credentials
+
+
+class PythonSource(Enum):
+    """Where Python comes from; AUTO: the base where it says that it has one, else a standalone build."""
+
+    AUTO = "auto"
+    STANDALONE = "standalone"
+    SYSTEM = "system"
+    BASE = "base"
+
+
+class Flavor(Enum):
+    """What of CUDA the base image holds, in NVIDIA's words; AUTO: the smallest that completes the lock."""
+
+    AUTO = "auto"
+    BASE = "base"
+    RUNTIME = "runtime"
+    CUDNN_RUNTIME = "cudnn-runtime"
+    DEVEL = "devel"
+    CUDNN_DEVEL = "cudnn-devel"
+
+
+class Os(Enum):
+    """The system of the base image, in the words of NVIDIA's tags."""
+
+    UBUNTU_20_04 = "ubuntu20.04"
+    UBUNTU_22_04 = "ubuntu22.04"
+    UBUNTU_24_04 = "ubuntu24.04"
+    UBUNTU_26_04 = "ubuntu26.04"
+
+
+class Undated(Enum):
+    """What to do with files of an index that does not say when they were uploaded."""
+
+    REFUSE = "refuse"
+    ACCEPT = "accept"
+
+
+class Compiler(Enum):
+    """The C compiler that Triton's launcher needs; AUTO: when the lock holds Triton."""
+
+    AUTO = "auto"
+    APT = "apt"
+    NONE = "none"
+
+
+class Check(Enum):
+    """What is tested inside the image."""
+
+    DEVICE = "device"
+    LOCK = "lock"
+    MATMUL = "matmul"
+    AMP = "amp"
+    DDP = "ddp"
+    FSDP = "fsdp"
+    DATALOADER = "dataloader"
+    TRANSFORMER = "transformer"
+    PYG = "pyg"
+    WIDEDEEP = "widedeep"
+
+
+class Env(Section):
+    """The environment itself."""
+
+    name: f.EnvName = Field(
+        description="The environment's name: its lock is written to locks/<name>.", examples=["pytorch-2.9"]
+    )
+    python: f.PythonVersion = Field(
+        description="Python's series, whose exact patch comes from its source, or an exact patch.",
+        examples=["3.11", "3.11.7"],
+    )
+    platforms: f.SetOf[f.PlatformName] = Field(
+        default=(Platform.LINUX_64,),
+        min_length=1,
+        description="The platforms to lock for, as conda calls them.",
+        examples=[["linux-64", "linux-aarch64"]],
+    )
+    as_of: f.Moment | None = Field(
+        default=None,
+        description="Nothing that was uploaded later is considered: the same spec locks the same next year.",
+        examples=["2026-11-15T00:00:00Z"],
+    )
+    python_source: Annotated[PythonSource, f.Choice()] = Field(
+        default=PythonSource.AUTO,
+        description="Where Python comes from; auto: the base where it says that it has one, else a standalone build.",
+    )
+
+    @property
+    def python_series(self) -> str:
+        """`3.11` for `3.11` and for `3.11.7`."""
+        return ".".join(self.python.split(".")[:2])
+
+    @property
+    def exact_python(self) -> str | None:
+        """`3.11.7` where the spec names the patch, None where it names a series."""
+        return self.python if self.python.count(".") == 2 else None
+
+
+class Cuda(Section):
+    """CUDA; leave it out for an environment that runs on the CPU only."""
+
+    version: f.CudaMinor | None = Field(
+        default=None,
+        description="CUDA's minor version; left out: what torch's wheels were built for.",
+        examples=["12.8"],
+    )
+    flavor: Annotated[Flavor, f.Choice()] = Field(
+        default=Flavor.AUTO,
+        description="What of CUDA the base image holds; auto: the smallest that completes the lock.",
+    )
+    os: Annotated[Os, f.Choice()] = Field(
+        default=Os.UBUNTU_24_04, description="The base image's system; its glibc bounds the wheels that may be locked."
+    )
+    gpus: f.SetOf[f.Word] = Field(
+        default=(),
+        description="The GPUs that must run the environment: checked against the GPU code in the wheels.",
+        examples=[["T4", "A100", "H100"]],
+    )
+
+
+class Index(Section):
+    """A private or an extra index: its names come from there and from nowhere else."""
+
+    name: f.IndexName = Field(description="What the lock calls this index.", examples=["corp"])
+    url: f.IndexUrl = Field(
+        description="Address of the simple index. Credentials in it never reach the lock.",
+        examples=["https://wheels.example.com/simple"],
+    )
+    packages: f.SetOf[f.NamePattern] = Field(
+        min_length=1,
+        description="Names, or patterns of names, that come from this index and from nowhere else.",
+        examples=[["corp-*"]],
+    )
+    undated: Annotated[Undated, f.Choice()] = Field(
+        default=Undated.REFUSE, description="Whether files without an upload time are taken, which `as_of` can't bound."
+    )
+
+    @property
+    def public_url(self) -> str:
+        """The address as a lock may hold it."""
+        return without_credentials(self.url)
+
+
+class Pip(Section):
+    """What comes from Python package indexes."""
+
+    dependencies: f.ListOf[f.RequirementText] = Field(
+        default=(),
+        description="What is asked for: PEP 508 requirements, wheels by `name @ https://...whl#sha256=...`.",
+        examples=[["torch==2.9.*", "transformers[torch]>=4.57"]],
+    )
+    constraints: f.ListOf[f.ConstraintText] = Field(
+        default=(),
+        description="Bounds on versions, for packages that something else asks for.",
+        examples=[["numpy<2.4"]],
+    )
+    allow_sdist: f.SetOf[f.PackageName] = Field(
+        default=(),
+        description="Names that may be built from source, once; the hash of the wheel is locked.",
+        examples=[["deepspeed"]],
+    )
+    index: f.ListOf[Index] = Field(default=(), description="Private or extra indexes, each with the names it serves.")
+
+    def index_for(self, name: str) -> Index | None:
+        """The index that serves a normalised name, None for the default one. A name goes before a pattern."""
+        for index in self.index:
+            if name in index.packages:
+                return index
+        for index in self.index:
+            if any(fnmatchcase(name, pattern) for pattern in index.packages):
+                return index
+        return None
+
+
+class Conda(Section):
+    """What comes from conda channels."""
+
+    channels: f.SetOf[f.Word] = Field(
+        default=("conda-forge",), min_length=1, description="Channels, the first goes first."
+    )
+    dependencies: f.SetOf[f.MatchSpec] = Field(
+        default=(), description="What is asked for, as conda writes it.", examples=[["ffmpeg >=7"]]
+    )
+
+
+class System(Section):
+    """What comes from the system's own packages."""
+
+    apt: f.SetOf[f.AptPackage] = Field(
+        default=(), description="Debian or Ubuntu packages.", examples=[["git", "openssh-server"]]
+    )
+    snapshot: f.Moment | None = Field(
+        default=None,
+        description="The moment of the package archive to install from.",
+        examples=["2026-11-01T00:00:00Z"],
+    )
+
+
+_PORT = "The port it listens on inside the container."
+
+
+class Jupyter(Section):
+    """JupyterLab; a token is needed, never an empty or a fixed one."""
+
+    port: int = Field(default=8888, ge=1, le=65535, description=_PORT)
+
+
+class Tensorboard(Section):
+    """TensorBoard."""
+
+    port: int = Field(default=6006, ge=1, le=65535, description=_PORT)
+    logdir: f.Word = Field(
+        default="runs", description="Folder of the runs, from the working folder on.", examples=["runs"]
+    )
+
+
+class Ssh(Section):
+    """An SSH server: keys only, no passwords, no root password."""
+
+    port: int = Field(default=22, ge=1, le=65535, description=_PORT)
+
+
+class Services(Section):
+    """What the container serves, each only if it is named here."""
+
+    jupyter: Jupyter | None = Field(default=None, description="JupyterLab.", examples=[{"port": 8888}])
+    tensorboard: Tensorboard | None = Field(
+        default=None, description="TensorBoard.", examples=[{"port": 6006, "logdir": "runs"}]
+    )
+    ssh: Ssh | None = Field(default=None, description="An SSH server, with keys only.", examples=[{"port": 22}])
+
+
+class Image(Section):
+    """The image."""
+
+    base: f.ImageReference | None = Field(
+        default=None,
+        description="A base image instead of the one that follows from [cuda].",
+        examples=["registry.corp/cuda:12.8.1-base-ubuntu24.04"],
+    )
+    glibc: f.Glibc | None = Field(
+        default=None, description="The custom base's glibc, as `ldd --version` prints it.", examples=["2.35"]
+    )
+    python: f.ExactPython | None = Field(
+        default=None, description="The exact Python that the custom base holds.", examples=["3.11.7"]
+    )
+    compiler: Annotated[Compiler, f.Choice()] = Field(
+        default=Compiler.AUTO, description="The C compiler that torch.compile needs; auto: when the lock holds Triton."
+    )
+    env: Mapping[f.VariableName, f.EnvVariable] = Field(
+        default_factory=dict, description="Environment variables of the image.", examples=[{"OMP_NUM_THREADS": "8"}]
+    )
+    workdir: f.Folder = Field(default="/workspace", description="The folder that the container starts in.")
+
+
+class Registry(Section):
+    """Where images come from."""
+
+    mirrors: Mapping[f.RegistryHost, f.RegistryHost] = Field(
+        default_factory=dict,
+        description="Registries that stand in for others; the lock names the original.",
+        examples=[{"docker.io": "registry.corp:5000"}],
+    )
+
+
+class Conformance(Section):
+    """What is tested inside the image."""
+
+    checks: f.SetOf[Annotated[Check, f.Choice()]] = Field(
+        default=tuple(Check), min_length=1, description="The checks to run; left out: all of them."
+    )
+    world_size: f.WorldSize = Field(
+        default=None, description="Number of GPUs for the distributed checks, or all of the machine's."
+    )
+
+
+class Spec(Section):
+    """One environment, as envspec locks it."""
+
+    env: Env = Field(description="The environment itself.")
+    cuda: Cuda | None = Field(default=None, description="CUDA; leave it out for an environment for the CPU only.")
+    pip: Pip = Field(default_factory=Pip, description="What comes from Python package indexes.")
+    conda: Conda | None = Field(default=None, description="What comes from conda channels.")
+    system: System | None = Field(default=None, description="What comes from the system's own packages.")
+    services: Services | None = Field(default=None, description="What the container serves.")
+    image: Image = Field(default_factory=Image, description="The image; every key is optional.")
+    registry: Registry = Field(default_factory=Registry, description="Where images come from.")
+    conformance: Conformance | None = Field(default=None, description="What is tested inside the image.")
+    facts: Facts = Field(
+        default_factory=Facts, description="Rows that extend envspec's own data, each with its source."
+    )
+
+    @property
+    def os(self) -> Os:
+        """The base image's system; without [cuda], and so without nvidia/cuda's image, Ubuntu 24.04."""
+        return self.cuda.os if self.cuda else Os.UBUNTU_24_04

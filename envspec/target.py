@@ -1,0 +1,237 @@
+"""Spec -> Targets: the exact Python of each platform, and what may be installed beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Final
+
+from packaging import tags
+
+from envspec.errors import UsageError
+from envspec.facts import Facts
+from envspec.facts.rows import PythonRow, numeric
+from envspec.model import Decision, Platform, Python, Target
+from envspec.spec import PythonSource, Spec
+
+#: Oldest macOS that an osx-arm64 environment runs on. Every Mac with Apple silicon can run it, and from it on wheels
+#: may use Accelerate's new BLAS: numpy and scipy publish theirs as macosx_14_0_arm64.
+MACOS: Final = (14, 0)
+
+_SPEC: Final = "the spec"
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """How CPython on a platform describes itself, in the words of PEP 508."""
+
+    os_name: str
+    sys_platform: str
+    platform_system: str
+    platform_machine: str
+
+
+_MACHINES: Final = {
+    Platform.LINUX_64: _Machine("posix", "linux", "Linux", "x86_64"),
+    Platform.LINUX_AARCH64: _Machine("posix", "linux", "Linux", "aarch64"),
+    Platform.OSX_ARM64: _Machine("posix", "darwin", "Darwin", "arm64"),
+    Platform.WIN_64: _Machine("nt", "win32", "Windows", "AMD64"),
+}
+
+# Older names of three manylinux levels. Source: PEP 600, "Legacy manylinux tags".
+_LEGACY: Final = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+# The oldest glibc that wheels were ever built for. Source: PEP 513 (x86_64), PEP 599 (aarch64).
+_OLDEST: Final = {Platform.LINUX_64: 5, Platform.LINUX_AARCH64: 17}
+
+
+class UnknownPython(UsageError):
+    """A Python that no source named by the spec has."""
+
+
+def targets_of(
+    spec: Spec, facts: Facts, as_of: datetime | None = None
+) -> tuple[tuple[Target, ...], tuple[Decision, ...]]:
+    """One target for each platform of the spec, in its order, and why they are what they are.
+
+    as_of: bounds the age of a standalone Python where the spec has no `as_of` of its own: the moment of the resolution.
+
+    Python's source, the first that applies:
+      1. `base`: `[image] python` says what the base holds (Linux only, as images are);
+      2. `system`: only if `python_source = "system"`; the series must be the system's own;
+      3. `spec`: an exact patch in the spec, and no `python_source`;
+      4. `standalone`: the exact patch, or the newest patch of the series built no later than `as_of`.
+    A platform without any standalone build of the series (macOS, Windows) takes the patch that the others' builds have.
+
+    Raises:
+        UnknownPython: the source has no such Python.
+        UsageError: the system's glibc is not known.
+    """
+    moment = spec.env.as_of or as_of
+    targets, decisions = [], []
+    for platform in spec.env.platforms:
+        python, decision = _python(spec, facts, platform, moment)
+        glibc, bound = _glibc(spec, facts, platform) if platform.is_linux else (None, _no_glibc(platform))
+        macos = MACOS if platform is Platform.OSX_ARM64 else None
+        targets.append(Target(platform, python, glibc, macos))
+        decisions += [decision, *bound]
+    return tuple(targets), tuple(decisions)
+
+
+def _glibc(spec: Spec, facts: Facts, platform: Platform) -> tuple[tuple[int, int], list[Decision]]:
+    if spec.image.glibc:
+        major, minor = spec.image.glibc
+        why = "the custom base's own glibc bounds the wheels that it can load"
+        return spec.image.glibc, [Decision("glibc", f"{major}.{minor}", why, f"{_SPEC}: image.glibc", platform)]
+    os = spec.os.value
+    row = facts.system(os)
+    if row is None:
+        raise UsageError(f"the glibc of {os} is not known", hint="choose another `cuda.os`, or say `image.glibc`")
+    major, minor = numeric(row.glibc)[:2]
+    stated = spec.cuda is not None and "os" in spec.cuda.model_fields_set
+    named = os if stated else f"{os}, the system where the spec names none,"
+    why = f"the glibc of {named} bounds the wheels that it can load"
+    return (major, minor), [Decision("glibc", row.glibc, why, row.source, platform)]
+
+
+def _no_glibc(platform: Platform) -> list[Decision]:
+    if platform is not Platform.OSX_ARM64:
+        return []
+    why = "the oldest macOS to run on: every Mac with Apple silicon can have it, and newer wheels need no more"
+    return [Decision("macos", ".".join(map(str, MACOS)), why, "envspec's default", platform)]
+
+
+def _python(spec: Spec, facts: Facts, platform: Platform, moment: datetime | None) -> tuple[Python, Decision]:
+    env, held = spec.env, spec.image.python
+    if held and platform.is_linux:
+        return _stated(held, "base", "the base image says that it holds it", "image.python", platform)
+    if env.python_source is PythonSource.SYSTEM and platform.is_linux:
+        return _system(spec, facts, platform)
+    exact = env.exact_python or held
+    if exact and env.python_source is not PythonSource.STANDALONE:
+        key = "env.python" if env.exact_python else "image.python"
+        return _stated(exact, "spec", "the spec names the patch itself", key, platform)
+    return _standalone(spec, facts, platform, moment)
+
+
+def _stated(version: str, source: str, why: str, key: str, platform: Platform) -> tuple[Python, Decision]:
+    return Python(version, source), Decision("python", f"{version} ({source})", why, f"{_SPEC}: {key}", platform)
+
+
+def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decision]:
+    os, wanted = spec.os.value, spec.env.python
+    row = facts.system(os)
+    if row is None or not row.python_patch:
+        raise UnknownPython(
+            f"which Python {os} installs is not known",
+            hint='take `python_source = "standalone"`, or another `cuda.os`',
+        )
+    if wanted not in (row.python, row.python_patch):
+        raise UnknownPython(
+            f"{os} installs Python {row.python_patch}, and `env.python` asks for {wanted}",
+            hint=f'write `python = "{row.python}"`, or take `python_source = "standalone"`',
+        )
+    why = f"the Python that {os} itself installs, as `env.python_source` asks"
+    decision = Decision("python", f"{row.python_patch} (system)", why, row.source, platform)
+    return Python(row.python_patch, "system"), decision
+
+
+def _standalone(spec: Spec, facts: Facts, platform: Platform, moment: datetime | None) -> tuple[Python, Decision]:
+    env = spec.env
+    own = _wanted(facts.standalone_pythons(env.python_series, platform), env.exact_python)
+    if own:
+        row, why = _newest(own, moment)
+        python = Python(row.version, "standalone", row.url, row.sha256)
+        return python, Decision("python", f"{row.version} (standalone)", why, row.source, platform)
+    others = [row for other in Platform for row in facts.standalone_pythons(env.python_series, other)]
+    newest_first = sorted(_wanted(others, env.exact_python), key=lambda row: numeric(row.version), reverse=True)
+    if not newest_first:
+        raise _unknown(spec, facts)
+    row, _ = _newest(newest_first, moment)
+    why = (
+        f"no standalone build for {platform.value} is known; resolved for the patch that {row.platform} has: "
+        "install that one yourself"
+    )
+    return Python(row.version, "spec"), Decision("python", f"{row.version} (spec)", why, row.source, platform)
+
+
+def _wanted(rows: Sequence[PythonRow], exact: str | None) -> list[PythonRow]:
+    return [row for row in rows if exact in (None, row.version)]
+
+
+def _newest(rows: Sequence[PythonRow], moment: datetime | None) -> tuple[PythonRow, str]:
+    """The first of `rows` (newest first) that was built by `moment`; where none was, the oldest, which says so."""
+    if moment is None:
+        return rows[0], "the newest patch of the series with a standalone build"
+    for row in rows:
+        if _built(row) <= moment:
+            return row, f"the newest patch of the series with a standalone build from before {moment.date()} (as_of)"
+    oldest = rows[-1]
+    built = _built(oldest).date()
+    return oldest, f"no standalone build from before {moment.date()} (as_of) is known: the oldest known, of {built}"
+
+
+def _built(row: PythonRow) -> datetime:
+    return datetime.strptime(row.build, "%Y%m%d").replace(tzinfo=timezone.utc)
+
+
+def _unknown(spec: Spec, facts: Facts) -> UnknownPython:
+    wanted, series = spec.env.python, spec.env.python_series
+    patches = dict.fromkeys(row.version for row in facts.pythons if row.version.startswith(f"{series}."))
+    if patches:
+        return UnknownPython(
+            f"no standalone build of Python {wanted} is known",
+            hint=f"known of {series}: {', '.join(patches)}; or add a [[facts.python]] row with its URL and SHA-256",
+        )
+    known = dict.fromkeys(".".join(row.version.split(".")[:2]) for row in facts.pythons)
+    return UnknownPython(
+        f"no standalone build of Python {series} is known",
+        hint=f"known series: {', '.join(known)}; or name an exact patch, which you then have to provide",
+    )
+
+
+def marker_environment(target: Target) -> dict[str, str]:
+    """What PEP 508 markers see on the target; kernel release and version, which differ between machines, are empty."""
+    machine = _MACHINES[target.platform]
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": target.python.version,
+        "os_name": machine.os_name,
+        "platform_machine": machine.platform_machine,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": machine.platform_system,
+        "platform_version": "",
+        "python_full_version": target.python.version,
+        "python_version": target.python.series,
+        "sys_platform": machine.sys_platform,
+    }
+
+
+def wheel_tags(target: Target) -> list[tags.Tag]:
+    """The tags of wheels that the target can load, best first; no `linux_*` tag, which promises nothing of glibc."""
+    major, minor = (int(part) for part in target.python.series.split("."))
+    interpreter = f"cp{major}{minor}"
+    abi = f"{interpreter}m" if (major, minor) < (3, 8) else interpreter
+    platforms = list(_platform_tags(target))
+    return [
+        *tags.cpython_tags((major, minor), [abi], platforms),
+        *tags.compatible_tags((major, minor), interpreter, platforms),
+    ]
+
+
+def _platform_tags(target: Target) -> Iterator[str]:
+    if target.glibc is not None:
+        yield from _manylinux(target.platform, target.glibc)
+    elif target.macos is not None:
+        yield from tags.mac_platforms(target.macos, _MACHINES[target.platform].platform_machine)
+    else:
+        yield "win_amd64"
+
+
+def _manylinux(platform: Platform, glibc: tuple[int, int]) -> Iterator[str]:
+    machine = _MACHINES[platform].platform_machine
+    for minor in range(glibc[1], _OLDEST[platform] - 1, -1):
+        yield f"manylinux_2_{minor}_{machine}"
+        if minor in _LEGACY:
+            yield f"{_LEGACY[minor]}_{machine}"
