@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from envspec import toml
 from envspec.lock import writer
+from envspec.lock.canonical import canonical
 from envspec.lock.fields import Fields
 from envspec.lock.head import FORMAT, NEEDS, DamagedLock, unseal
 from envspec.lock.head import seal as _seal
@@ -30,34 +30,6 @@ from envspec.model import (
 )
 
 _RESTORE: Final = "run `envspec lock SPEC` to write it again, or restore it from version control"
-
-
-def canonical(lock: Lock) -> Lock:
-    """The same lock in the one order that is written, whatever order its stages finished in.
-
-    Resolutions by platform, packages by name, askers by name, decisions by key; warnings, reasons and the spec's
-    list of GPUs keep their order, which carries meaning.
-    """
-    return replace(
-        lock,
-        resolutions=tuple(
-            replace(
-                resolution,
-                packages=tuple(
-                    replace(package, askers=tuple(sorted(package.askers)), extras=tuple(sorted(package.extras)))
-                    for package in sorted(resolution.packages, key=lambda package: (package.name, package.version))
-                ),
-            )
-            for resolution in sorted(lock.resolutions, key=lambda item: item.target.platform.value)
-        ),
-        decisions=tuple(sorted(lock.decisions, key=lambda item: (item.what, _name(item.platform) or "", item.value))),
-        base_image=lock.base_image
-        and replace(
-            lock.base_image,
-            digests=tuple(sorted(lock.base_image.digests, key=lambda item: item.platform.value)),
-        ),
-        gpu_code=tuple(sorted(lock.gpu_code, key=lambda item: (item.platform.value, item.package, item.version))),
-    )
 
 
 def dump(lock: Lock, files: Mapping[str, str]) -> str:
