@@ -1,0 +1,1 @@
+"""Side-by-side measurements of envspec and its peers; `python -m bench.lock --help`."""
