@@ -94,6 +94,9 @@ def parse(text: str) -> Reference:
         BadReference: with what is wrong.
     """
     scheme, rest = _split_scheme(text)
+    first, slash, _ = rest.partition("/")
+    if slash and "@" in first:
+        raise BadReference(rest.rpartition("@")[2], "a login stood before its host", "log in with `docker login HOST`")
     rest, _, digest = rest.partition("@")
     if "@" in text and not is_digest(digest):
         raise BadReference(text, "its digest is not sha256: and 64 lower-case hex digits")
