@@ -107,14 +107,15 @@ async def _token(bearer: Challenge, place: Endpoint, login: Login | None, reques
 
 
 def _realm(bearer: Challenge, place: Endpoint) -> str:
-    """The token server's address: https, except where the registry itself is asked in plain http."""
+    """The token server's address: https, except on loopback and on the host of a registry asked in plain http."""
     realm = bearer.parameters.get("realm", "")
     parts = urlsplit(realm)
     if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
         raise RegistryFault(
             f"{place.registry}: its token server is not a URL", hint="tell whoever runs the registry: `realm` is wrong"
         )
-    if parts.scheme == "http" and not place.is_plain and not is_loopback(parts.hostname):
+    same = place.is_plain and urlsplit(place.base).hostname == parts.hostname
+    if parts.scheme == "http" and not same and not is_loopback(parts.hostname):
         raise RegistryFault(
             f"{place.registry}: its token server {parts.hostname} is plain http, and logins are not sent over that",
             hint="tell whoever runs the registry: `realm` has to be https",
