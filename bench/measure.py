@@ -16,6 +16,9 @@ from typing import IO
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: Often enough to see the peak of a resolver (a second or more), seldom enough not to slow it down.
 _SAMPLE_S = 0.02
+#: At the start more often, for commands that live shorter than that.
+_FIRST_SAMPLE_S = 0.004
+_FIRST_SAMPLES = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,14 @@ def _watch(pid: int, until: float) -> tuple[int, bool]:
     ended = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(ended, select.POLLIN)
-    peak_bytes = 0
+    peak_bytes = samples = 0
     try:
+        # Waiting comes first: before its exec the child still shows this process's own memory.
         while time.perf_counter() < until:
-            peak_bytes = max(peak_bytes, _tree_bytes(pid))
-            if poll.poll(_SAMPLE_S * 1000):
+            if poll.poll((_FIRST_SAMPLE_S if samples < _FIRST_SAMPLES else _SAMPLE_S) * 1000):
                 return peak_bytes, True
+            peak_bytes = max(peak_bytes, _tree_bytes(pid))
+            samples += 1
     finally:
         os.close(ended)
     return peak_bytes, False

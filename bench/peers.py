@@ -19,12 +19,20 @@ class Pace(Enum):
     SLOW = "slow"
 
 
+class Interpreter(Enum):
+    """Which Python a tool runs on."""
+
+    SERIES = "the stack's own: it resolves for the interpreter that runs it, or refuses to go on with another"
+    ANY = "any"
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One request of one tool.
 
     folder: its own, where its project and result are. cache: emptied for a cold run.
-    python: interpreter of the stack's series. bin: where the tool's commands are. index: the default index's pages.
+    python: the interpreter, of the stack's series where the tool needs that.
+    bin: where the tool's commands are. index: the default index's simple pages.
     """
 
     stack: Stack
@@ -59,6 +67,7 @@ class Peer:
     again: Callable[[Job], Command] | None = None
     environ: Callable[[Job], Mapping[str, str]] = lambda _: {}
     pace: Pace = Pace.QUICK
+    interpreter: Interpreter = Interpreter.SERIES
     note: str = ""
 
 
@@ -149,7 +158,14 @@ _TODAY: Final = "resolves for today, not for the stack's `as_of`"
 PEERS: Final[Mapping[str, Peer]] = {
     peer.name: peer
     for peer in (
-        Peer("uv pip compile", ("uv",), "requirements.txt", _requirements_in, _uv_compile),
+        Peer(
+            "uv pip compile",
+            ("uv",),
+            "requirements.txt",
+            _requirements_in,
+            _uv_compile,
+            interpreter=Interpreter.ANY,
+        ),
         Peer(
             "uv lock",
             ("uv",),
@@ -167,6 +183,7 @@ PEERS: Final[Mapping[str, Peer]] = {
             _envspec_lock,
             again=lambda job: [*_envspec_lock(job), "--check"],
             environ=lambda job: {"ENVSPEC_CACHE_DIR": str(job.cache)},
+            interpreter=Interpreter.ANY,
         ),
         Peer(
             "pip-compile",
@@ -203,7 +220,7 @@ PEERS: Final[Mapping[str, Peer]] = {
             ("poetry",),
             "poetry.lock",
             _poetry_project,
-            lambda job: [job.bin / "poetry", "lock", "--quiet"],
+            lambda job: [job.bin / "poetry", "lock", "--no-ansi"],
             again=lambda job: [job.bin / "poetry", "check", "--lock"],
             environ=_poetry_environ,
             pace=Pace.SLOW,
@@ -214,7 +231,7 @@ PEERS: Final[Mapping[str, Peer]] = {
             ("poetry",),
             "poetry.lock",
             _poetry_project_with_source,
-            lambda job: [job.bin / "poetry", "lock", "--quiet"],
+            lambda job: [job.bin / "poetry", "lock", "--no-ansi"],
             again=lambda job: [job.bin / "poetry", "check", "--lock"],
             environ=_poetry_environ,
             pace=Pace.SLOW,
@@ -222,14 +239,14 @@ PEERS: Final[Mapping[str, Peer]] = {
         ),
         Peer(
             "pdm",
-            ("pdm",),
+            ("pdm[locked]",),
             "pdm.lock",
             _pyproject,
-            lambda job: [job.bin / "pdm", "lock", "--quiet", "--exclude-newer", job.as_of],
+            lambda job: [job.bin / "pdm", "lock", "--quiet"],
             again=lambda job: [job.bin / "pdm", "lock", "--quiet", "--check"],
             environ=_pdm_environ,
             pace=Pace.SLOW,
-            note="universal for the platform that runs it",
+            note=f"{_TODAY} (its `--exclude-newer` finds nothing on an index that dates HTML pages only)",
         ),
     )
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.environment import clean
-from bench.peers import Job, Peer
+from bench.peers import Interpreter, Job, Peer
 from bench.stacks import Stack
 
 
@@ -37,7 +37,7 @@ class Workshop:
         Raises:
             NotHere: no interpreter of the stack's series, or the tool does not install.
         """
-        python = self.python(stack.python)
+        python = own_python() if peer.interpreter is Interpreter.ANY else self.python(stack.python)
         folder = self.root / "jobs" / _slug(f"{stack.name}-{peer.name}")
         shutil.rmtree(folder, ignore_errors=True)
         for part in ("project", "home"):
@@ -57,7 +57,7 @@ class Workshop:
             NotHere: there is none.
         """
         if series == ".".join(map(str, sys.version_info[:2])):
-            return Path(getattr(sys, "_base_executable", sys.executable))
+            return own_python()
         found = self._run([uv(), "python", "find", "--no-python-downloads", "--system", "--no-project", series])
         if found.returncode != 0:
             raise NotHere(f"no interpreter of Python {series} on this machine")
@@ -73,7 +73,18 @@ class Workshop:
             self._must([uv(), "venv", "--quiet", "--clear", "--seed", "--python", python, place], peer)
             packages = [*peer.packages, "pip"]
             self._must(
-                [uv(), "pip", "install", "--quiet", "--upgrade", "--python", place / "bin" / "python", *packages], peer
+                [
+                    uv(),
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--compile-bytecode",
+                    "--upgrade",
+                    "--python",
+                    place / "bin" / "python",
+                    *packages,
+                ],
+                peer,
             )
             (place / "ready").touch()
         return place / "bin"
@@ -91,9 +102,14 @@ class Workshop:
 
     def version(self, peer: Peer, bin_folder: Path) -> str:
         """What the tool's package says of its version."""
-        name = peer.packages[0] if peer.packages else "envspec"
+        name = peer.packages[0].split("[")[0] if peer.packages else "envspec"
         code = f"from importlib.metadata import version; print(version({name!r}))"
         return self._run([bin_folder / "python", "-c", code]).stdout.strip()
+
+
+def own_python() -> Path:
+    """The interpreter behind this environment: a virtual environment is a poor base for others."""
+    return Path(getattr(sys, "_base_executable", sys.executable))
 
 
 def uv() -> Path:
