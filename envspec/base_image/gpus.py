@@ -1,0 +1,151 @@
+"""GPU code of the locked builds, and whether the GPUs that a spec names run it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from envspec.base_image.pins import Pins
+from envspec.base_image.request import GpuNotServed
+from envspec.facts import Facts
+from envspec.facts.gpu import ComputeCapability, Runs, capability_of, find_gpu, runs
+from envspec.facts.rows import Gpu
+from envspec.model import CudaVersion, Decision, GpuCode, Platform
+
+
+@dataclass(frozen=True, slots=True)
+class GpuChecks:
+    """What came of the GPUs that the spec names. ptx: names that run only what their driver compiles from PTX."""
+
+    decisions: tuple[Decision, ...]
+    warnings: tuple[str, ...]
+    ptx: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OtherBuild:
+    """A torch build with code for a GPU. default: it is the default index's build on that platform."""
+
+    torch: str
+    variant: str
+    default: bool
+
+    def __str__(self) -> str:
+        how = "default build" if self.default else f'[cuda] version = "{CudaVersion.parse(self.variant)}"'
+        return f"torch {self.torch} {self.variant} ({how})"
+
+
+def code_of(pins: Pins, facts: Facts) -> GpuCode | None:
+    """GPU code of the locked torch on one platform; None where there is no torch or nobody looked."""
+    torch = pins.torch
+    if torch is None or torch.variant is None:
+        return None
+    if torch.variant == "cpu":
+        return GpuCode(pins.platform, "torch", torch.version, "cpu", (), (), "a CPU build")
+    row = facts.gpu_code_of(torch.version, torch.variant, pins.platform)
+    if row is None:
+        return None
+    source = f"{row.source}; {row.note}" if row.note else row.source
+    return GpuCode(pins.platform, "torch", torch.version, torch.variant, row.sm, row.ptx, source)
+
+
+def check_gpus(names: Sequence[str], pins: Sequence[Pins], codes: Sequence[GpuCode], facts: Facts) -> GpuChecks:
+    """Does every GPU run the locked torch on some platform?
+
+    A platform whose wheels have no code for it is warned of; without any that has, the GPU is refused.
+
+    Raises:
+        UnknownGpu: a name that no row has.
+        GpuNotServed: a GPU for which the wheels hold no code.
+    """
+    gpus = [find_gpu(facts, name) for name in names]
+    unchecked = [each for each in pins if each.platform not in {code.platform for code in codes}]
+    decisions: list[Decision] = []
+    warnings: list[str] = []
+    by_ptx: list[str] = []
+    for gpu in gpus:
+        capability = capability_of(gpu)
+        how = {code.platform: runs(capability, code.sm, code.ptx) for code in codes}
+        if how and not unchecked and set(how.values()) == {Runs.NOT}:
+            raise _not_served(gpu, codes, facts)
+        served = [found for found in how.values() if found is not Runs.NOT]
+        if served and all(found is Runs.PTX for found in served):
+            by_ptx.append(gpu.name)
+        decisions += [_decision(gpu, capability, code, how[code.platform]) for code in codes]
+        warnings += [_lacking(gpu, capability, code) for code in codes if how[code.platform] is Runs.NOT]
+    if gpus:
+        warnings += [_unchecked(each) for each in unchecked]
+    return GpuChecks(tuple(decisions), tuple(warnings), tuple(by_ptx))
+
+
+def other_builds(facts: Facts, capability: ComputeCapability, platform: Platform) -> tuple[OtherBuild, ...]:
+    """Every known torch build with code for a GPU, newest torch first, the default build before the others."""
+    found: list[OtherBuild] = []
+    for release in reversed(facts.torch):
+        usual = release.default.get(platform.value)
+        variants = sorted({*release.published, *([usual] if usual else [])} - {"cpu"}, key=lambda v: (v != usual, v))
+        for variant in variants:
+            row = facts.gpu_code_of(release.version, variant, platform)
+            if row and runs(capability, row.sm, row.ptx) is not Runs.NOT:
+                found.append(OtherBuild(release.version, variant, variant == usual))
+    return tuple(found)
+
+
+def spoken_builds(facts: Facts, capability: ComputeCapability, platform: Platform, torch: str) -> str:
+    """The builds to turn to: those of the same torch, then the default builds of others."""
+    builds = other_builds(facts, capability, platform)
+    public = torch.partition("+")[0]
+    same = [str(build) for build in builds if build.torch == public]
+    defaults = [build.torch for build in builds if build.default and build.torch != public]
+    told = []
+    if same:
+        told.append(f"builds with {capability.sm}: {', '.join(same)}")
+    if defaults:
+        told.append(f"default builds with it: torch {', '.join(defaults)}")
+    elsewhere = [str(build) for build in builds if build.torch != public][:3]
+    if not defaults and elsewhere:
+        told.append(f"builds with {capability.sm}: {', '.join(elsewhere)}")
+    return "; ".join(told) or f"no torch build known here has code for {capability.sm}"
+
+
+def _not_served(gpu: Gpu, codes: Sequence[GpuCode], facts: Facts) -> GpuNotServed:
+    capability = capability_of(gpu)
+    held = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
+    return GpuNotServed(
+        f"{gpu.name} ({capability.sm}) can't run this lock: {held}",
+        hint=spoken_builds(facts, capability, codes[0].platform, codes[0].version),
+    )
+
+
+def _decision(gpu: Gpu, capability: ComputeCapability, code: GpuCode, how: Runs) -> Decision:
+    reasons = {
+        Runs.SASS: f"{gpu.name} is {capability.sm}; {_named(code)} holds {_holds(code)}",
+        Runs.PTX: f"{gpu.name} is {capability.sm}; its driver compiles it from {', '.join(code.ptx)}, which needs the "
+        "driver that the toolkit ships with",
+        Runs.NOT: f"{gpu.name} is {capability.sm}; {_named(code)} holds {_holds(code)}",
+    }
+    return Decision(f"gpu.{gpu.name}", how.value, reasons[how], code.source, code.platform)
+
+
+def _lacking(gpu: Gpu, capability: ComputeCapability, code: GpuCode) -> str:
+    return f"{gpu.name} ({capability.sm}) can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}"
+
+
+def _unchecked(pins: Pins) -> str:
+    where = pins.platform.value
+    if pins.torch is None:
+        return f"{where}: no torch in the lock, so nothing tells whether [cuda] gpus run it"
+    build = f"torch {pins.torch.version} {pins.torch.variant or ''}".rstrip()
+    return (
+        f"{where}: the GPU code of {build} is not known here, so [cuda] gpus could not be checked. "
+        'Add it to the spec: [[facts.torch]] with gpu_code = { cu132 = ["sm_75", "sm_80"] }'
+    )
+
+
+def _named(code: GpuCode) -> str:
+    local = "" if "+" in code.version or code.variant == "cpu" else f" {code.variant}"
+    return f"torch {code.version}{local}"
+
+
+def _holds(code: GpuCode) -> str:
+    return " ".join((*code.sm, *code.ptx)) or "no GPU code (a CPU build)"

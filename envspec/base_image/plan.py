@@ -1,0 +1,99 @@
+"""From pins to base image, driver and GPU code: pure, no registry is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envspec.base_image.gpus import GpuChecks, check_gpus, code_of
+from envspec.base_image.image import Choice, Release, choose_flavor, choose_image, choose_release, custom_image
+from envspec.base_image.pins import Pins, read_pins
+from envspec.base_image.request import BaseImagePlan, CudaRequest
+from envspec.facts import Facts
+from envspec.facts.rows import numeric
+from envspec.model import Decision, Driver, GpuCode, Resolution
+
+
+def plan_base_image(request: CudaRequest | None, resolutions: Sequence[Resolution], facts: Facts) -> BaseImagePlan:
+    """The base image, the oldest driver and the GPU code that go with resolved pins.
+
+    request: None for an environment without CUDA. The image's digests are those that data or spec know; a registry
+    may fill the rest in later.
+
+    Raises:
+        CudaMismatch: the pins are for another CUDA than `[cuda] version`.
+        NoCudaRelease: nothing tells which CUDA is needed.
+        NoSuchImage: NVIDIA has no such image.
+        UnknownGpu, GpuNotServed: a GPU of `[cuda] gpus` that nobody knows, or for which the wheels hold no code.
+    """
+    pins = [read_pins(resolution, facts) for resolution in resolutions]
+    codes = tuple(code for code in (code_of(each, facts) for each in pins) if code)
+    warnings = [_newer(each, facts) for each in pins if each.torch and _is_newer(each.torch.version, facts)]
+    if request is None:
+        return _without_cuda(pins, codes, tuple(warnings))
+    linux = [each for each in pins if each.platform.is_linux]
+    checks = check_gpus(request.gpus, linux, [code for code in codes if code.platform.is_linux], facts)
+    if not linux:
+        why = "no linux platform: NVIDIA's images are for linux"
+        none = Decision("image.tag", "none", why, "[env] platforms")
+        return BaseImagePlan(None, None, codes, (none,), (*warnings, *checks.warnings))
+    release = choose_release(request, linux)
+    choice = _image(request, release, linux, facts)
+    driver = _driver(release, choice, checks, facts)
+    warnings += [_cpu_build(each) for each in linux if each.torch and each.torch.variant == "cpu"]
+    return BaseImagePlan(
+        choice.image,
+        driver,
+        codes,
+        (release.decision, *choice.decisions, _driver_decision(driver), *checks.decisions),
+        (*warnings, *release.warnings, *choice.warnings, *checks.warnings),
+    )
+
+
+def _image(request: CudaRequest, release: Release, pins: Sequence[Pins], facts: Facts) -> Choice:
+    platforms = [each.platform for each in pins]
+    if request.base:
+        return custom_image(request.base, request.os, platforms)
+    return choose_image(release, choose_flavor(request, pins), request, platforms, facts)
+
+
+def _driver(release: Release, choice: Choice, checks: GpuChecks, facts: Facts) -> Driver:
+    """Minor-version compatibility asks for the major's first driver; code kept as PTX for the toolkit's own."""
+    row = facts.driver_of(release.exact or choice.image.cuda_release or str(release.cuda))
+    if checks.ptx and row.bundled:
+        why = f"{', '.join(checks.ptx)} runs code that the driver compiles from PTX: the toolkit's own driver is needed"
+        return Driver(row.bundled, row.bundled, why, row.source)
+    why = f"CUDA {release.cuda.major}.x runs from driver {row.minimum} on (minor-version compatibility)" + (
+        f"; {release.exact or row.cuda} ships with {row.bundled}" if row.bundled else ""
+    )
+    return Driver(row.minimum, row.bundled, why, row.source)
+
+
+def _driver_decision(driver: Driver) -> Decision:
+    return Decision("driver.minimum", driver.minimum, driver.why, driver.source)
+
+
+def _without_cuda(pins: Sequence[Pins], codes: tuple[GpuCode, ...], warnings: tuple[str, ...]) -> BaseImagePlan:
+    brought = [f"{found.told_by} on {each.platform.value}" for each in pins for found in each.cudas]
+    told = (f"the spec has no [cuda] table, and {', '.join(brought)} is in the lock all the same",) if brought else ()
+    none = Decision("image.tag", "none", "no [cuda] table: an environment for the CPU", "the spec")
+    return BaseImagePlan(None, None, codes, (none,), (*warnings, *told))
+
+
+def _is_newer(torch: str, facts: Facts) -> bool:
+    return facts.torch_release(torch) is None and numeric(torch) > numeric(facts.torch[-1].version)
+
+
+def _newer(pins: Pins, facts: Facts) -> str:
+    version = pins.torch.version if pins.torch else ""
+    return (
+        f"torch {version} on {pins.platform.value} is newer than the facts (up to {facts.torch[-1].version}): "
+        'its family and its GPU code could not be checked. Add it to the spec: [[facts.torch]] version = "..."'
+    )
+
+
+def _cpu_build(pins: Pins) -> str:
+    version = pins.torch.version if pins.torch else ""
+    return (
+        f"torch {version} is a CPU build on {pins.platform.value}: no GPU is used there. Its CUDA builds, if any, "
+        "are on PyTorch's own index: set [cuda] version, or take a torch whose default build has CUDA"
+    )

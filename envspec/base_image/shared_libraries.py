@@ -1,0 +1,52 @@
+"""CUDA libraries that the base image holds and the wheels bring again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from envspec.base_image.pins import LIBRARIES
+from envspec.facts import Facts
+from envspec.facts.rows import PartsRow
+from envspec.model import BaseImage, Resolution
+
+#: Flavour -> CUDA libraries in it (of those that also come as wheels). Source: NVIDIA container-images Dockerfiles.
+HELD: Final[Mapping[str, tuple[str, ...]]] = {
+    "base": ("cudart",),
+    "runtime": ("cudart", "cublas", "nccl"),
+    "devel": ("cudart", "cublas", "nccl"),
+    "cudnn-runtime": ("cudart", "cublas", "nccl", "cudnn"),
+    "cudnn-devel": ("cudart", "cublas", "nccl", "cudnn"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLibrary:
+    """A library that is there twice. image_version: None where the image's parts are not known."""
+
+    library: str
+    image_version: str | None
+    package: str
+    package_version: str
+
+
+def shared_libraries(image: BaseImage, resolution: Resolution, facts: Facts) -> tuple[SharedLibrary, ...]:
+    """What image and wheels both hold on one platform. Python loads the wheels' copy, by the path in the wheels."""
+    if image.flavor is None or image.cuda_release is None:
+        return ()
+    parts = next(
+        (row for row in facts.parts if row.cuda == image.cuda_release and (image.os in row.os or not row.os)), None
+    )
+    return tuple(
+        SharedLibrary(library, _version(parts, library), package.name, package.version)
+        for library in HELD.get(image.flavor, ())
+        for package in resolution.packages
+        if LIBRARIES[library].fullmatch(package.name)
+    )
+
+
+def _version(parts: PartsRow | None, library: str) -> str | None:
+    if parts is None:
+        return None
+    return {"cudart": parts.cudart, "cublas": parts.cublas, "nccl": parts.nccl, "cudnn": parts.cudnn}[library]
