@@ -86,8 +86,9 @@ def _how(results: Results) -> list[str]:
     options = ", ".join(f"{key} {value}" for key, value in results.options.items())
     return [
         f"Medians over the rounds; the tools take turns within each round. Options: {options}. Each",
-        "tool has a home, a cache and an environment of its own; bytes are counted by a forward proxy on loopback that",
-        "every run goes through. Peak memory is the sum of the resident sets of the process tree, sampled every 20 ms.",
+        "tool has a home, a cache and an environment of its own; bytes are counted by a forward proxy on loopback:",
+        "in a round of its own that is not timed for the quick tools, in every run of the slow ones.",
+        "Peak memory is the sum of the resident sets of the process tree, sampled every 20 ms.",
     ]
 
 

@@ -91,14 +91,20 @@ class Results:
 
 
 def mid(samples: Iterable[Sample], stack: str, tool: str, scenario: Scenario, what: str = "wall_s") -> float | None:
-    """The median of a figure over the runs that ended well; None where there is none."""
-    values = [
-        getattr(sample, what)
+    """The median of a figure over the runs that ended well; None where there is none.
+
+    Times are those of the runs whose bytes were not counted, where there are such: the proxy takes part of a core.
+    """
+    found = [
+        sample
         for sample in samples
         if (sample.stack, sample.tool, sample.scenario) == (stack, tool, scenario.value) and sample.exit_code == 0
     ]
-    counted = [value for value in values if value is not None]
-    return median(counted) if counted else None
+    if what == "received_bytes":
+        found = [sample for sample in found if sample.received_bytes is not None]
+    else:
+        found = [sample for sample in found if sample.received_bytes is None] or found
+    return median(getattr(sample, what) for sample in found) if found else None
 
 
 def ratio(samples: Sequence[Sample], stack: str, tool: str, scenario: Scenario) -> float | None:

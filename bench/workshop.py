@@ -23,13 +23,9 @@ class NotHere(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Everything lies under `root`; tools are kept between runs, homes and caches are not.
-
-    proxy: URL of the counting proxy, None for none. Installing never goes through it.
-    """
+    """Everything lies under `root`; tools are kept between runs, homes and caches are not."""
 
     root: Path
-    proxy: str | None
 
     def job(self, peer: Peer, stack: Stack) -> Job:
         """A fresh folder and an installed tool.
@@ -45,8 +41,9 @@ class Workshop:
         tools = self._tool(peer, python)
         return Job(stack, folder / "project", folder / "home" / "cache", python, tools, default_index())
 
-    def environ(self, peer: Peer, job: Job) -> Mapping[str, str]:
-        base = clean(os.environ, home=job.folder.parent / "home", proxy=self.proxy)
+    def environ(self, peer: Peer, job: Job, proxy: str | None) -> Mapping[str, str]:
+        """Variables of a measured command. proxy: URL of the counting proxy, None for the direct way."""
+        base = clean(os.environ, home=job.folder.parent / "home", proxy=proxy)
         path = os.pathsep.join([str(job.bin), base.get("PATH", os.defpath)])
         return {**base, "PATH": path, "VIRTUAL_ENV": str(job.bin.parent), **peer.environ(job)}
 
