@@ -1,0 +1,230 @@
+"""Installs committed locks into empty environments and imports what their specs name: `python -m bench.install_locks`.
+
+Each linux-64 lock, by `uv pip install --require-hashes` and by `pip install --require-hashes`, on a machine without a
+GPU: CUDA builds run their CPU half. An environment takes up to 8 GB; there is one at a time, and it is deleted after.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench import machine
+from bench.environment import clean
+from bench.measure import Cost, run
+from bench.results import published
+from bench.workshop import NotHere, Workshop, uv
+from envspec.lock.document import load
+from envspec.lock.head import LOCK_FILE
+from envspec.lock.requirements import requirements_name
+from envspec.model import Platform, Resolution
+
+LIMIT_S: Final = 1200
+INSTALLERS: Final = ("uv", "pip")
+SPEC: Final = "spec"
+
+#: Runs in the environment: what the distributions that the spec names provide, each imported. The name that is the
+#: distribution's own where it has one; all public ones else. Distributions of data or commands alone provide none.
+IMPORT: Final = """
+import importlib, json, re, sys
+from importlib.metadata import packages_distributions
+provided = {}
+for module, distributions in packages_distributions().items():
+    for distribution in distributions:
+        provided.setdefault(re.sub(r"[-_.]+", "-", distribution).lower(), set()).add(module)
+done = []
+for name in sys.argv[1:]:
+    modules = sorted(m for m in provided.get(name, ()) if m.isidentifier() and not m.startswith("_"))
+    own = [m for m in modules if m.replace("_", "-").lower() == name]
+    for module in own or modules:
+        try:
+            importlib.import_module(module)
+        except BaseException as fault:
+            raise SystemExit(f"import {module}: {type(fault).__name__}: {fault}")
+        done.append(module)
+print(json.dumps(done))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one lock and one installer. A step that was not reached says so; `ok` is a step that went well."""
+
+    lock: str
+    python: str
+    packages: int
+    installer: str
+    seconds: float = 0.0
+    install: str = "not run"
+    check: str = "not run"
+    imports: str = "not run"
+
+    @property
+    def is_well(self) -> bool:
+        return self.install == self.check == "ok" and self.imports.startswith("ok")
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """An environment under test, in a folder that is deleted after."""
+
+    folder: Path
+    installer: str
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "venv" / "bin" / "python"
+
+    def create(self, base: Path) -> Cost:
+        seed = ["--seed"] if self.installer == "pip" else []
+        return self._run([uv(), "venv", "--quiet", *seed, "--python", base, self.folder / "venv"])
+
+    def install(self, requirements: Path) -> Cost:
+        cache = ["--no-cache-dir"] if self.installer == "pip" else []
+        return self._pip("install", "--quiet", *cache, "--require-hashes", "-r", requirements)
+
+    def check(self) -> Cost:
+        return self._pip("check")
+
+    def imports(self, names: Sequence[str]) -> tuple[Cost, list[str]]:
+        """The cost, and the modules that were imported."""
+        out = self.folder / "modules.json"
+        cost = self._run([self.python, "-c", IMPORT, *names], out)
+        return cost, json.loads(out.read_text().splitlines()[-1]) if cost.is_done else []
+
+    def _pip(self, command: str, *options: str | Path) -> Cost:
+        """A command of pip's, by pip itself or by uv."""
+        if self.installer == "pip":
+            return self._run([self.python, "-m", "pip", command, *options])
+        return self._run([uv(), "pip", command, "--python", self.python, *options])
+
+    def _run(self, command: Sequence[str | Path], stdout: Path | None = None) -> Cost:
+        environ = clean(os.environ, home=self.folder, proxy=None)
+        return run(command, cwd=self.folder, env=environ, limit_s=LIMIT_S, stdout=stdout)
+
+
+def try_lock(folder: Path, installer: str, workshop: Workshop) -> Outcome | None:
+    """Install, check and import one lock by one installer; None for a lock without linux-64."""
+    lock = load((folder / LOCK_FILE).read_text(encoding="utf-8"), folder.name)
+    mine = next((item for item in lock.resolutions if item.target.platform is Platform.LINUX_64), None)
+    if mine is None:
+        return None
+    python = mine.target.python
+    known = (folder.name, python.version, len(mine.packages), installer)
+    try:
+        base = workshop.python(python.series)
+    except NotHere as why:
+        return Outcome(*known, install=f"not run: {why}")
+    place = workshop.root / "environment"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    try:
+        return _steps(known, Environment(place, installer), base, folder, mine)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _steps(
+    known: tuple[str, str, int, str], environment: Environment, base: Path, folder: Path, resolution: Resolution
+) -> Outcome:
+    made = environment.create(base)
+    if not made.is_done:
+        return Outcome(*known, install=_fault(made))
+    done = environment.install((folder / requirements_name(Platform.LINUX_64)).resolve())
+    if not done.is_done:
+        return Outcome(*known, seconds=done.wall_s, install=_fault(done))
+    checked = environment.check()
+    check = "ok" if checked.is_done else _fault(checked)
+    imported, modules = environment.imports(asked_for(resolution))
+    imports = f"ok: {', '.join(modules)}" if imported.is_done else _fault(imported)
+    return Outcome(*known, seconds=done.wall_s, install="ok", check=check, imports=imports)
+
+
+def asked_for(resolution: Resolution) -> list[str]:
+    """Names that the spec itself asks for."""
+    return [package.name for package in resolution.packages if any(asker.name == SPEC for asker in package.askers)]
+
+
+def _fault(cost: Cost) -> str:
+    end = "over its limit" if cost.exit_code is None else f"exit {cost.exit_code}"
+    return f"{end}: {' '.join(published(cost.said, 300).split())}"
+
+
+def page(outcomes: Sequence[Outcome], about: dict[str, str]) -> str:
+    """The outcomes as a Markdown page."""
+    head = [
+        "lock",
+        "Python",
+        "packages",
+        "installer",
+        "install",
+        "seconds",
+        "pip check",
+        "imports of what the spec names",
+    ]
+    rows = [
+        [o.lock, o.python, str(o.packages), o.installer, o.install, f"{o.seconds:.0f}", o.check, o.imports]
+        for o in outcomes
+    ]
+    lines = [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (head, ["---"] * len(head), *rows)
+    ]
+    facts = " · ".join(f"{key}: {value}" for key, value in about.items())
+    intro = "Each committed linux-64 lock, installed with hashes required into an empty environment of its Python."
+    return "\n".join(
+        [
+            "# Do the committed locks install?",
+            "",
+            f"{intro} Written by `nox -s install_locks`.",
+            "",
+            facts,
+            "",
+            *lines,
+            "",
+        ]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try the locks; 0 when every one that could be tried is well, 1 else."""
+    options = _options().parse_args(arguments)
+    locks = Path("locks")
+    folders = [locks / name for name in options.names] or sorted(path.parent for path in locks.glob(f"*/{LOCK_FILE}"))
+    if not folders:
+        sys.stderr.write(f"{locks}/ holds no lock: run `envspec lock` first\n")
+        return 2
+    workshop = Workshop(Path(tempfile.gettempdir()) / f"envspec-install-{os.getuid()}")
+    outcomes = []
+    for folder in folders:
+        for installer in options.by:
+            outcome = try_lock(folder, installer, workshop)
+            if outcome is not None:
+                outcomes.append(outcome)
+                print(
+                    f"{outcome.lock}, {outcome.installer}: {outcome.install}; {outcome.check}; {outcome.imports}",
+                    flush=True,
+                )
+    if options.output:
+        Path(options.output).write_text(page(outcomes, machine.describe()), encoding="utf-8")
+    tried = [outcome for outcome in outcomes if not outcome.install.startswith("not run")]
+    return 0 if tried and all(outcome.is_well for outcome in tried) else 1
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.install_locks", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("names", nargs="*", help="folders under locks/ (all)")
+    parser.add_argument("--by", nargs="+", choices=INSTALLERS, default=list(INSTALLERS), help="installers (both)")
+    parser.add_argument("--output", help="a Markdown file for the table")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
