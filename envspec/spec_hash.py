@@ -24,7 +24,7 @@ def without_credentials(text: str) -> str:
 
     The user name of an SSH address stays (`git+ssh://git@host/...`): it is part of the address and no secret.
     """
-    return _USERINFO.sub(_bare, text)
+    return _USERINFO.sub(_bare, text) if "://" in text else text
 
 
 def _bare(found: re.Match[str]) -> str:

@@ -6,17 +6,19 @@ value that can't be read is passed over here; its own fault is told by whoever r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from envspec.spec.faults import BadValue, KeyPath
-from envspec.spec.requirements import Requirement, read_requirement
+from envspec.spec.fields import read_pattern
+from envspec.spec.requirements import Requirement, read_name, read_requirement
 from envspec.spec.words import shown
 
 Document = Mapping[str, Any]
 Found = tuple[KeyPath, BadValue]
+T = TypeVar("T")
 
 
 def check(data: Document, now: datetime) -> list[Found]:
@@ -60,15 +62,33 @@ def _future(data: Document, now: datetime) -> Iterator[Found]:
             )
 
 
+def _read(read: Callable[[str], T], texts: Iterable[tuple[int, str]]) -> Iterator[tuple[int, T]]:
+    """Those of `texts` that can be read."""
+    for at, text in texts:
+        with suppress(BadValue):
+            yield at, read(text)
+
+
+def _listed_twice(data: Document) -> Iterator[Found]:
+    for path, read in _SETS:
+        yield from _twice_in(_texts(data, *path), path, read)
+    for at, table in _tables(data, "pip", "index"):
+        yield from _twice_in(_texts(table, "packages"), ("pip", "index", at, "packages"), read_pattern)
+
+
+def _twice_in(texts: list[tuple[int, str]], path: KeyPath, read: Callable[[str], str]) -> Iterator[Found]:
+    seen: dict[str, int] = {}
+    for at, value in _read(read, texts):
+        first = seen.setdefault(value, at)
+        if first != at:
+            yield (*path, at), BadValue(f"{shown(value)} is listed already, at [{first}]", "remove one of them")
+
+
 def _asked_twice(data: Document) -> Iterator[Found]:
     """One name under one condition is one requirement; under different markers it may well be several."""
     for key in ("dependencies", "constraints"):
         seen: dict[tuple[str, str], tuple[int, Requirement]] = {}
-        for at, text in _texts(data, "pip", key):
-            try:
-                requirement = read_requirement(text)
-            except BadValue:
-                continue
+        for at, requirement in _read(read_requirement, _texts(data, "pip", key)):
             condition = (requirement.name, str(requirement.marker or ""))
             first_at, first = seen.setdefault(condition, (at, requirement))
             if first_at != at:
@@ -101,39 +121,39 @@ def _index_patterns(data: Document) -> Iterator[Found]:
     """A package that two indexes claim would come from whichever was asked first."""
     seen: list[tuple[int, str]] = []
     for at, table in _tables(data, "pip", "index"):
-        for position, pattern in _texts(table, "packages"):
-            claimed = [
-                (other, known) for other, known in seen if other != at and _clash(pattern.lower(), known.lower())
-            ]
+        own = list(_read(read_pattern, _texts(table, "packages")))
+        for position, pattern in own:
+            claimed = next(((other, known) for other, known in seen if _clash(pattern, known)), None)
             if claimed:
-                other, known = claimed[0]
                 yield (
                     ("pip", "index", at, "packages", position),
                     BadValue(
-                        f"{shown(pattern)} and {shown(known)} of index [{other}] take the same names",
+                        f"{shown(pattern)} and {shown(claimed[1])} of index [{claimed[0]}] take the same names",
                         "let each name come from one index: make one of the patterns narrower",
                     ),
                 )
-            seen.append((at, pattern))
+        seen += [(at, pattern) for _, pattern in own]
 
 
 def _clash(one: str, other: str) -> bool:
     """Whether one name can come from both; a plain name goes before a pattern, so that pair decides itself."""
-    if ("*" in one) != ("*" in other):
-        return False
-    return _overlap(one, other)
+    return ("*" in one) == ("*" in other) and overlap(one, other)
 
 
-@lru_cache(maxsize=4096)
-def _overlap(one: str, other: str) -> bool:
+def overlap(one: str, other: str) -> bool:
     """Whether some text matches both patterns, in which `*` stands for any text."""
-    if not one or not other:
-        return not (one or other).strip("*")
-    if one[0] == "*":
-        return _overlap(one[1:], other) or _overlap(one, other[1:])
-    if other[0] == "*":
-        return _overlap(other, one)
-    return one[0] == other[0] and _overlap(one[1:], other[1:])
+    rows, columns = len(one), len(other)
+    # common[i][j]: whether the rests one[i:] and other[j:] have a text in common.
+    common = [[False] * (columns + 1) for _ in range(rows + 1)]
+    common[rows][columns] = True
+    for i in range(rows, -1, -1):
+        for j in range(columns, -1, -1):
+            here, there = one[i : i + 1], other[j : j + 1]
+            if "*" in (here, there):
+                common[i][j] = (here != "" and common[i + 1][j]) or (there != "" and common[i][j + 1])
+            elif here and here == there:
+                common[i][j] = common[i + 1][j + 1]
+    return common[0][0]
 
 
 def _cuda_without_linux(data: Document) -> Iterator[Found]:
@@ -207,7 +227,19 @@ def _ports(data: Document) -> Iterator[Found]:
             )
 
 
+#: Lists in which no value stands twice, and how two ways to write one value are made the same.
+_SETS: Final[tuple[tuple[tuple[str, ...], Callable[[str], str]], ...]] = (
+    (("env", "platforms"), str),
+    (("cuda", "gpus"), str.upper),
+    (("pip", "allow_sdist"), read_name),
+    (("conda", "channels"), str),
+    (("conda", "dependencies"), str),
+    (("system", "apt"), str),
+    (("conformance", "checks"), str),
+)
+
 _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
+    _listed_twice,
     _asked_twice,
     _index_names,
     _index_patterns,

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -23,7 +22,6 @@ from envspec.model import CudaVersion, Platform
 from envspec.spec.faults import BadValue
 from envspec.spec.requirements import Requirement, read_constraint, read_name, read_requirement
 from envspec.spec.words import nearest, shown
-from envspec.spec_hash import without_credentials
 
 T = TypeVar("T")
 
@@ -79,19 +77,7 @@ def _as_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _once(values: tuple[T, ...]) -> tuple[T, ...]:
-    """Refuse a value that a list holds twice."""
-    seen: dict[str, int] = {}
-    for position, value in enumerate(values):
-        told = str(value.value) if isinstance(value, Enum) else str(value)
-        first = seen.setdefault(told.lower(), position)
-        if first != position:
-            raise BadValue(f"{shown(told)} is listed twice, at [{first}] and [{position}]", "remove one of them")
-    return values
-
-
 ListOf = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]
-SetOf = Annotated[tuple[T, ...], BeforeValidator(_as_tuple), AfterValidator(_once)]
 
 
 # An OCI repository's name, so that the lock's folder and the image can be called the same on every system.
@@ -102,7 +88,8 @@ _ENV_NAME: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 def _read_env_name(text: str) -> str:
     if re.fullmatch(_ENV_NAME, text) and len(text) <= 64:
         return text
-    mended = re.sub(r"[^a-z0-9]+", "-", text.lower().replace("_", "-")).strip("-")[:64].rstrip("-") or "my-env"
+    mended = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\.{2,}", "-", text.lower()))
+    mended = re.sub(r"-?\.-|-\.", "-", mended).strip("-.")[:64].rstrip("-.") or "my-env"
     raise BadValue(
         f"{shown(text)} can't name a folder and an image",
         f"lower-case letters and digits, joined by `.`, `_` or `-`, 64 at most: `{mended}`",
@@ -180,7 +167,7 @@ def _read_glibc(text: str) -> tuple[int, int]:
 
 def read_index_url(text: str) -> str:
     """An index's address without a slash at its end; it may hold credentials."""
-    told = shown(without_credentials(text))
+    told = shown(text)
     try:
         parts = urlsplit(text)
         reachable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -207,8 +194,9 @@ def _read_index_name(text: str) -> str:
     return text
 
 
-def _read_pattern(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9*](?:[A-Za-z0-9._*-]*[A-Za-z0-9*])?", text):
+def read_pattern(text: str) -> str:
+    """A name, or a pattern of names in which `*` stands for any text, normalised as PEP 503 does."""
+    if len(text) > 100 or not re.fullmatch(r"[A-Za-z0-9*](?:[A-Za-z0-9._*-]*[A-Za-z0-9*])?", text):
         raise BadValue(f"{shown(text)} is not a name or a pattern of names", 'write "corp-utils" or "corp-*"')
     return re.sub(r"[-_.]+", "-", text).lower()
 
@@ -287,7 +275,7 @@ ConstraintText = Annotated[Requirement, OfText(read_constraint)]
 PackageName = Annotated[str, OfText(read_name)]
 IndexName = Annotated[str, OfText(_read_index_name)]
 IndexUrl = Annotated[str, OfText(read_index_url, pattern="^https?://")]
-NamePattern = Annotated[str, OfText(_read_pattern)]
+NamePattern = Annotated[str, OfText(read_pattern)]
 ImageReference = Annotated[str, OfText(_read_image)]
 Folder = Annotated[str, OfText(_read_workdir, pattern="^/")]
 AptPackage = Annotated[str, OfText(_read_apt)]

@@ -30,11 +30,11 @@ def find_spec(argument: str, cwd: Path) -> Path:
 def _no_file(argument: str, path: Path) -> UsageError:
     if "\0" not in argument and path.is_dir():
         specs = _specs_in(path)
-        hint = f"name a file, such as {path / specs[0]}" if specs else "name a `.toml` file"
+        hint = f"name a file, such as {Path(argument) / specs[0]}.toml" if specs else "name a `.toml` file"
         return UsageError(f"{shown(argument)} is a folder, not a spec", hint=hint)
-    close = nearest(path.name, _specs_in(path.parent))
+    close = nearest(path.stem, _specs_in(path.parent))
     hint = (
-        f"did you mean {path.parent / close}?"
+        f"did you mean {Path(argument).parent / close}.toml?"
         if close
         else "check the path; a name without `.toml` is looked up under specs/"
     )
@@ -42,7 +42,7 @@ def _no_file(argument: str, path: Path) -> UsageError:
 
 
 def _no_name(argument: str, cwd: Path) -> UsageError:
-    known = [name.removesuffix(".toml") for name in _specs_in(cwd / _FOLDER)]
+    known = _specs_in(cwd / _FOLDER)
     close = nearest(argument, known)
     if close:
         hint = f"did you mean `{close}`?"
@@ -57,6 +57,6 @@ def _no_name(argument: str, cwd: Path) -> UsageError:
 
 def _specs_in(folder: Path) -> list[str]:
     try:
-        return sorted(path.name for path in folder.iterdir() if path.suffix == ".toml")
+        return sorted(path.stem for path in folder.iterdir() if path.suffix == ".toml")
     except (OSError, ValueError):
         return []

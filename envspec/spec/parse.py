@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -15,7 +15,6 @@ from envspec.spec.faults import BadValue, Fault, KeyPath, SpecError, dotted
 from envspec.spec.locate import Places, locate
 from envspec.spec.sections import Spec
 from envspec.spec.told import tell_all
-from envspec.spec.words import shown
 
 _SMALLEST = '[env] with `name = "my-env"` and `python = "3.11"`, and [pip] with `dependencies = ["torch"]`'
 
@@ -85,16 +84,35 @@ def _document(text: str, where: str) -> tuple[dict[str, Any], Places]:
         raise SpecError([_syntax(error, text, where)]) from None
 
 
+#: What tomllib and tomli say, whose words differ between versions, in ours: part of theirs, what was found, what to do.
+_SYNTAX: Final = (
+    ("Illegal character '\\n'", "a text ends with its line", 'close it with a quote, or write it in """three"""'),
+    ("Illegal character", "a character that no TOML holds as it is", "remove it, or write it as an escape"),
+    ("Unterminated string", "a text without its closing quote", "close it"),
+    ('Expected "\'"', "a text without its closing quote", "close it"),
+    ("Unclosed array", "a list without its closing bracket", "close it with ]"),
+    ("Unclosed inline table", "a table without its closing brace", "close it with }"),
+    ("Cannot", "this key or table stands in the file already", "remove one of the two"),
+    ("Duplicate", "this key or table stands in the file already", "remove one of the two"),
+    ("Invalid value", "no value of TOML's", "text goes in quotes, a list in brackets"),
+    ("Expected '=' after", "a key without an equals sign", "write `key = value`"),
+    ("Invalid date", "no moment of the calendar", "write it as 2026-11-15T00:00:00Z"),
+)
+
+
 def _syntax(error: ValueError, text: str, where: str) -> Fault:
-    found = re.fullmatch(r"(?s)(.*?) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error))
-    hint = "mend the TOML at this place; text goes in quotes, a list in [ ]"
-    if not found:
-        return Fault(where, None, "", f"not valid TOML: {shown(str(error))}", hint)
-    end = text.rstrip("\n")
-    line = int(found[2]) if found[2] else end.count("\n") + 1
-    column = int(found[3]) if found[3] else len(end) - end.rfind("\n")
-    reason = re.sub(r"[^\x20-\x7e]", "?", found[1])
-    return Fault(where, line, "", f"column {column}: not valid TOML: {reason}", hint)
+    told = str(error)
+    place = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)$", told)
+    found, hint = next(
+        ((found, hint) for words, found, hint in _SYNTAX if words in told),
+        ("not valid TOML", "write `key = value` or `[table]` on a line of its own"),
+    )
+    if not place:
+        return Fault(where, None, "", "not valid TOML", "a number in it may be far too long")
+    end = text.rstrip()
+    line = int(place[1]) if place[1] else end.count("\n") + 1
+    column = int(place[2]) if place[2] else len(end) - end.rfind("\n")
+    return Fault(where, line, "", f"column {column}: {found}", hint)
 
 
 def _validated(data: dict[str, Any], places: Places) -> tuple[Spec | None, list[tuple[KeyPath, BadValue]]]:

@@ -23,6 +23,8 @@ from envspec.spec_hash import without_credentials
 _SDIST_ENDINGS: Final = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://|\\)|[a-z]+\+|\.{0,2}[/\\]|\.{1,2}$|~")
+# Far beyond any real one; Python itself refuses to read numbers of more than 4300 digits.
+_LONGEST: Final = 2000
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
@@ -74,10 +76,7 @@ def read_requirement(text: str) -> Requirement:
     """Parse one item of `pip.dependencies`; BadValue if it is none."""
     stripped = text.strip()
     _refuse_other_forms(stripped)
-    try:
-        parsed = Pep508(stripped)
-    except InvalidRequirement as error:
-        raise BadValue(f"{shown(text)} is not a requirement: {_reason(error)}", _mend(stripped)) from None
+    parsed = _parsed(stripped)
     _refuse_extra_marker(parsed.marker, text)
     plain = Requirement(
         text=stripped,
@@ -117,23 +116,38 @@ def _refuse_other_forms(text: str) -> None:
         raise BadValue("an empty requirement", 'remove it, or name a package: `"numpy>=1.26"`')
     if text.startswith("-"):
         raise BadValue(
-            f"{shown(without_credentials(text))} is an option of pip, not a requirement",
+            f"{shown(text)} is an option of pip, not a requirement",
             "list requirements only; indexes are `[[pip.index]]` tables, source builds `allow_sdist`",
         )
     if _ADDRESS.match(text) or (text.endswith(".whl") and "@" not in text):
         shown_text = without_credentials(text)
-        raise BadValue(f"{shown(shown_text)} has no name", f'write `"{_name_in(text)} @ {shown_text}"`')
+        raise BadValue(f"{shown(shown_text)} has no name", f"write {shown(f'{_name_in(text)} @ {shown_text}', 200)}")
 
 
 def _name_in(address: str) -> str:
     last = unquote(re.split(r"[?#]", address, maxsplit=1)[0].rstrip("/\\")).replace("\\", "/").rpartition("/")[2]
-    found = _NAME.match(last.partition("-")[0].removesuffix(".git"))
-    return found[0] if found else "name"
+    stem = re.sub(r"@.*|\.git$|\.whl$|\.zip$|\.tar\.\w+$|-\d.*", "", re.sub(r"@.*", "", last))
+    return stem if _NAME.fullmatch(stem) else "name"
 
 
-def _reason(error: InvalidRequirement) -> str:
-    """The parser's own words without its drawing of the place."""
-    return str(error).partition("\n")[0].strip().rstrip(".:") or "it can't be read"
+def _parsed(text: str) -> Pep508:
+    told = shown(text)
+    if len(text) > _LONGEST:
+        raise BadValue(f"{told} is {len(text)} characters long", f"a requirement has {_LONGEST} at most")
+    try:
+        return Pep508(text)
+    except RecursionError:
+        raise BadValue(f"{told} nests its marker too deeply to read", "make it simpler") from None
+    except InvalidRequirement as error:
+        rest = shown(_unread(error, text))
+        place = f": it can't be read from {rest} on" if rest not in ('""', told) else ""
+        raise BadValue(f"{told} is not a requirement{place}", _mend(text)) from None
+
+
+def _unread(error: InvalidRequirement, text: str) -> str:
+    """The rest of the text, from where packaging's parser could not go on; all of it where it does not say."""
+    _, end = getattr(error.__cause__, "span", (0, 0))
+    return text[end:].strip()
 
 
 def _mend(text: str) -> str:
@@ -149,7 +163,7 @@ def _mend(text: str) -> str:
 def _refuse_extra_marker(marker: Marker | None, text: str) -> None:
     if marker is not None and re.search(r"\bextras?\b(?=\s*(?:[=!<>~]|in\b|not\b))|\bin\s+extras\b", str(marker)):
         raise BadValue(
-            f"{shown(without_credentials(text))}: a spec has no extras to ask for",
+            f"{shown(text)}: a spec has no extras to ask for",
             "remove the `extra` marker; list what is wanted, or make a second spec",
         )
 
@@ -163,7 +177,7 @@ def _from_url(plain: Requirement, address: str) -> Requirement:
         return replace(plain, kind=RequirementKind.LOCAL, url=address)
     if scheme not in ("http", "https"):
         raise BadValue(
-            f"{shown(without_credentials(address))}: `{scheme}` can't be fetched",
+            f"{shown(address)}: `{scheme}` can't be fetched",
             "use an `https://` address of a wheel or an sdist, or `git+https://`",
         )
     return _from_web(plain, url, fragment)
@@ -194,9 +208,7 @@ def _web_path(url: str) -> str:
     except ValueError:
         known = False
     if not known:
-        raise BadValue(
-            f"{shown(without_credentials(url))} is not an address", "write it as `https://host/path/file.whl`"
-        )
+        raise BadValue(f"{shown(url)} is not an address", "write it as `https://host/path/file.whl`")
     return parts.path
 
 

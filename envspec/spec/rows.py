@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from datetime import date, datetime
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timezone
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 from pydantic import Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema
 
 from envspec.facts import rows
 from envspec.facts.rows import Row
+from envspec.model import Platform
 from envspec.spec import fields as f
+from envspec.spec.faults import BadValue
+from envspec.spec.requirements import read_name, read_requirement
 from envspec.spec.section import Section
+from envspec.spec.words import shown
 
 _KEYS: Final[Mapping[str, str]] = {
     "source": "Where the fact comes from.",
@@ -63,13 +70,72 @@ _KEYS: Final[Mapping[str, str]] = {
 }
 
 
-def _annotation(hint: Any) -> Any:
-    """A row's type as a spec's: lists for tuples, and moments with their timezone."""
+def _form(pattern: str, example: str) -> f.OfText:
+    def read(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise BadValue(f"{shown(text)} has another form", f'write it like "{example}"')
+        return text
+
+    return f.OfText(read, pattern=f"^(?:{pattern})$")
+
+
+def _kept(read: Callable[[str], object], example: str) -> f.OfText:
+    """Text that `read` can read, as it is."""
+
+    def check(text: str) -> str:
+        try:
+            read(text)
+        except ValueError:
+            raise BadValue(f"{shown(text)} can't be read", f'write it like "{example}"') from None
+        return text
+
+    return f.OfText(check)
+
+
+_PLATFORM: Final = _form("|".join(platform.value for platform in Platform), "linux-64")
+_VARIANT: Final = _form(r"cpu|cu\d{3}|rocm\d+(?:\.\d+)*|xpu", "cu128")
+_DRIVER: Final = _form(r"\d+(?:\.\d+)*", "570.26")
+
+#: The form of a text, or of the texts in a list, by the key's name: what other stages take for granted.
+_FORMS: Final[Mapping[str, f.OfText]] = {
+    "version": _kept(Version, "2.9.1"),
+    "versions": _kept(SpecifierSet, ">=2.11,<3"),
+    "requires": _kept(read_requirement, "torch>=2.11"),
+    "package": f.OfText(read_name),
+    "variant": _VARIANT,
+    "variants": _VARIANT,
+    "unsure": _VARIANT,
+    "platform": _PLATFORM,
+    "platforms": _PLATFORM,
+    "pythons": _form(r"3\.\d{1,2}t?", "3.11"),
+    "compute_capability": _form(r"\d{1,2}\.\d", "9.0"),
+    "sm": _form(r"sm_\d{2,3}[af]?", "sm_90"),
+    "ptx": _form(r"compute_\d{2,3}[af]?", "compute_120"),
+    "cuda": _form(r"\d{2}\.\d{1,2}(?:\.\d+)?", "12.8.1"),
+    "minimum": _DRIVER,
+    "bundled": _DRIVER,
+    "kind": _form("index|manifest", "index"),
+    "digest": _form("sha256:[0-9a-f]{64}", "sha256:" + "0123456789abcdef" * 4),
+    "sha256": _form("[0-9a-f]{64}", "0123456789abcdef" * 4),
+    "build": _kept(lambda text: datetime.strptime(text, "%Y%m%d").replace(tzinfo=timezone.utc), "20260814"),
+    "url": _form(r"https?://\S+", "https://downloads.example.com/python.tar.gz"),
+    "confidence": _form("high|medium|low", "high"),
+}
+
+
+def _annotation(key: str, hint: Any) -> Any:
+    """A row's type as a spec's: lists for tuples, moments with their timezone, text in its form."""
     if hint == datetime | None:
         return f.Moment | None
     if hint == date | None:
         return date | None
-    return f.ListOf[get_args(hint)[0]] if get_origin(hint) is tuple else hint  # type: ignore[misc]
+    form = _FORMS.get(key)
+    if get_origin(hint) is tuple:
+        item = get_args(hint)[0]
+        return f.ListOf[Annotated[item, form] if form else item]  # type: ignore[misc]
+    if form is None:
+        return hint
+    return Annotated[str, form] if hint is str else Annotated[str, form] | None
 
 
 def _field(field: dataclasses.Field[Any]) -> Any:
@@ -86,7 +152,7 @@ class RowOf:
         hints = get_type_hints(kind)
         keys: dict[str, Any] = {}
         for field in dataclasses.fields(kind):
-            keys[field.name] = (_annotation(hints[field.name]), _field(field))
+            keys[field.name] = (_annotation(field.name, hints[field.name]), _field(field))
         self.model: type[Section] = create_model(kind.__name__, __base__=Section, **keys)
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -85,7 +85,7 @@ class Env(Section):
         description="Python's series, whose exact patch comes from its source, or an exact patch.",
         examples=["3.11", "3.11.7"],
     )
-    platforms: f.SetOf[f.PlatformName] = Field(
+    platforms: f.ListOf[f.PlatformName] = Field(
         default=(Platform.LINUX_64,),
         min_length=1,
         description="The platforms to lock for, as conda calls them.",
@@ -127,7 +127,7 @@ class Cuda(Section):
     os: Annotated[Os, f.Choice()] = Field(
         default=Os.UBUNTU_24_04, description="The base image's system; its glibc bounds the wheels that may be locked."
     )
-    gpus: f.SetOf[f.Word] = Field(
+    gpus: f.ListOf[f.Word] = Field(
         default=(),
         description="The GPUs that must run the environment: checked against the GPU code in the wheels.",
         examples=[["T4", "A100", "H100"]],
@@ -142,7 +142,7 @@ class Index(Section):
         description="Address of the simple index. Credentials in it never reach the lock.",
         examples=["https://wheels.example.com/simple"],
     )
-    packages: f.SetOf[f.NamePattern] = Field(
+    packages: f.ListOf[f.NamePattern] = Field(
         min_length=1,
         description="Names, or patterns of names, that come from this index and from nowhere else.",
         examples=[["corp-*"]],
@@ -170,7 +170,7 @@ class Pip(Section):
         description="Bounds on versions, for packages that something else asks for.",
         examples=[["numpy<2.4"]],
     )
-    allow_sdist: f.SetOf[f.PackageName] = Field(
+    allow_sdist: f.ListOf[f.PackageName] = Field(
         default=(),
         description="Names that may be built from source, once; the hash of the wheel is locked.",
         examples=[["deepspeed"]],
@@ -191,10 +191,10 @@ class Pip(Section):
 class Conda(Section):
     """What comes from conda channels."""
 
-    channels: f.SetOf[f.Word] = Field(
+    channels: f.ListOf[f.Word] = Field(
         default=("conda-forge",), min_length=1, description="Channels, the first goes first."
     )
-    dependencies: f.SetOf[f.MatchSpec] = Field(
+    dependencies: f.ListOf[f.MatchSpec] = Field(
         default=(), description="What is asked for, as conda writes it.", examples=[["ffmpeg >=7"]]
     )
 
@@ -202,7 +202,7 @@ class Conda(Section):
 class System(Section):
     """What comes from the system's own packages."""
 
-    apt: f.SetOf[f.AptPackage] = Field(
+    apt: f.ListOf[f.AptPackage] = Field(
         default=(), description="Debian or Ubuntu packages.", examples=[["git", "openssh-server"]]
     )
     snapshot: f.Moment | None = Field(
@@ -282,7 +282,7 @@ class Registry(Section):
 class Conformance(Section):
     """What is tested inside the image."""
 
-    checks: f.SetOf[Annotated[Check, f.Choice()]] = Field(
+    checks: f.ListOf[Annotated[Check, f.Choice()]] = Field(
         default=tuple(Check), min_length=1, description="The checks to run; left out: all of them."
     )
     world_size: f.WorldSize = Field(

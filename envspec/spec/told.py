@@ -14,21 +14,28 @@ from envspec.spec.rows import RowOf
 from envspec.spec.sections import Spec
 from envspec.spec.words import nearest, shown
 
-#: By pydantic's type of an error: what the key wants, and an example.
+#: By pydantic's type of an error: what the key wants.
 _WANTED: Final = {
-    "string_type": ("text in quotes", '"..."'),
-    "int_type": ("a whole number", "8888"),
-    "tuple_type": ("a list", "[...]"),
-    "dict_type": ("a table", "{ key = ... }"),
-    "mapping_type": ("a table", "{ key = ... }"),
-    "model_type": ("a table", "{ key = ... }"),
+    "string_type": "text in quotes",
+    "int_type": "a whole number",
+    "tuple_type": "a list",
+    "dict_type": "a table",
+    "mapping_type": "a table",
+    "model_type": "a table",
 }
 
 
 def tell_all(findings: list[dict[str, Any]], places: Places) -> list[tuple[KeyPath, BadValue]]:
     """pydantic's findings (`ValidationError.errors()`) as faults: a mistyped key is not also told as missing."""
     mistyped = {(*path[:-1], _close(path)) for path in (f["loc"] for f in findings if f["type"] == "extra_forbidden")}
-    return [_tell(found, places) for found in findings if found["type"] != "missing" or found["loc"] not in mistyped]
+    return [_tell(found, places) for found in findings if not _repeats(found, mistyped)]
+
+
+def _repeats(found: dict[str, Any], mistyped: set[KeyPath]) -> bool:
+    """Whether another fault says it already: the mistyped key, or each of the values that a list has lost."""
+    if found["type"] == "too_short":
+        return bool(found["input"])
+    return found["type"] == "missing" and found["loc"] in mistyped
 
 
 def _close(path: KeyPath) -> str | None:
@@ -45,7 +52,7 @@ def _tell(found: dict[str, Any], places: Places) -> tuple[KeyPath, BadValue]:
     if kind == "missing":
         return path, _missing(path)
     if kind in _WANTED:
-        return path, _wrong_type(found, places.written(path))
+        return path, _wrong_type(found, path, places.written(path))
     return path, _out_of_bounds(found)
 
 
@@ -65,20 +72,13 @@ def _unknown(path: KeyPath) -> BadValue:
 def _missing(path: KeyPath) -> BadValue:
     field = _fields(_section(path[:-1]))[str(path[-1])]
     example = _written((field.examples or ["..."])[0])
-    hint = (
-        f"add `{path[-1]} = {example}`"
-        if len(path) > 1
-        else f'add [{path[-1]}] with `name = "my-env"` and `python = "3.11"`'
-    )
-    return BadValue("missing", f"{hint}: {_uncapitalised(field.description or '')}".rstrip(": "))
+    if len(path) == 1:
+        return BadValue("missing", f'add [{path[-1]}] with `name = "my-env"` and `python = "3.11"`')
+    return BadValue("missing", f"add `{path[-1]} = {example}`. {field.description or ''}".rstrip())
 
 
-def _uncapitalised(text: str) -> str:
-    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
-
-
-def _wrong_type(found: dict[str, Any], written: str | None) -> BadValue:
-    wanted, example = _WANTED[found["type"]]
+def _wrong_type(found: dict[str, Any], path: KeyPath, written: str | None) -> BadValue:
+    wanted = _WANTED[found["type"]]
     value = found["input"]
     told = f"expected {wanted}, found {_described(value, written)}"
     if found["type"] == "string_type" and isinstance(value, (int, float, date, time)) and written:
@@ -87,7 +87,24 @@ def _wrong_type(found: dict[str, Any], written: str | None) -> BadValue:
         return BadValue(told, f"write it without quotes: {value}")
     if found["type"] == "tuple_type" and isinstance(value, str):
         return BadValue(told, f"put it in brackets: [{shown(value)}]")
-    return BadValue(told, f"write {example}")
+    return BadValue(told, _form(found["type"], path))
+
+
+def _form(kind: str, path: KeyPath) -> str:
+    """How a table, a list or a number is written at `path`."""
+    field = _field(path)
+    example = _written(field.examples[0]) if field and field.examples else None
+    if kind == "tuple_type" and field and _model_in(field.annotation):
+        return f"write each as a table of its own: [[{dotted(path)}]]"
+    if example and isinstance(path[-1], str):
+        return f"write `{path[-1]} = {example}`"
+    if kind == "int_type":
+        return "write a whole number without quotes"
+    return f"write [{dotted(path)}] on a line of its own, and its keys below"
+
+
+def _field(path: KeyPath) -> FieldInfo | None:
+    return _fields(_section(path[:-1])).get(str(path[-1]))
 
 
 def _described(value: object, written: str | None) -> str:
@@ -123,6 +140,8 @@ def _written(example: object) -> str:
         return f'"{example}"'
     if isinstance(example, list):
         return "[" + ", ".join(map(_written, example)) + "]"
+    if isinstance(example, dict):
+        return "{ " + ", ".join(f"{dotted((key,))} = {_written(value)}" for key, value in example.items()) + " }"
     return str(example)
 
 

@@ -1,0 +1,40 @@
+"""`[facts]` takes the rows that envspec's own data is made of, and hands them on as the facts take them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+import tomlkit
+
+from envspec import toml
+from envspec.data import DATA
+from envspec.facts import load_facts
+from envspec.facts.added import ADDABLE
+from envspec.spec import parse_spec
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+SMALL = '[env]\nname = "small"\npython = "3.11"\n'
+DOCUMENTS = [toml.loads(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.toml"))]
+
+
+@pytest.mark.parametrize("table", sorted(ADDABLE))
+def test_rows_of_the_data_are_rows_of_a_spec(table: str) -> None:
+    rows = [row for document in DOCUMENTS for row in document.get(table, [])]
+    assert rows
+    spec = parse_spec(SMALL + tomlkit.dumps({"facts": {table: rows}}), "spec.toml", NOW)
+    assert len(spec.facts.tables()[table]) == len(rows)
+    load_facts(spec.facts.tables())
+
+
+def test_a_row_of_a_spec_decides() -> None:
+    row = '[[facts.gpu]]\nname = "X9000"\ncompute_capability = "13.0"\nsource = "its data sheet"\n'
+    spec = parse_spec(SMALL + row, "spec.toml", NOW)
+    gpus = load_facts(spec.facts.tables()).gpus
+    assert [(gpu.name, gpu.compute_capability, gpu.source) for gpu in gpus if gpu.name == "X9000"] == [
+        ("X9000", "13.0", "its data sheet")
+    ]
+
+
+def test_no_facts_are_no_tables() -> None:
+    assert parse_spec(SMALL, "spec.toml", NOW).facts.tables() == {}

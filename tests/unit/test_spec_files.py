@@ -1,0 +1,192 @@
+"""Reading a spec's file, finding it by name, and changing its date."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from envspec.errors import UsageError
+from envspec.spec import SpecError, find_spec, load_spec, parse_spec, set_as_of
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+SMALL = '[env]\nname = "small"\npython = "3.11"\n'
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"(?s)^none\.toml: there is no such file\n  hint: check the path$"):
+        load_spec(tmp_path / "none.toml", NOW, "none.toml")
+
+
+def test_folder(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="is a folder, not a spec"):
+        load_spec(tmp_path, NOW)
+
+
+def test_path_through_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(SMALL)
+    with pytest.raises(SpecError, match="can't be read: Not a directory"):
+        load_spec(tmp_path / "a.toml" / "b.toml", NOW)
+
+
+def test_path_that_no_system_has() -> None:
+    with pytest.raises(SpecError, match="can't be read: "):
+        load_spec(Path("a\0b.toml"), NOW)
+
+
+def test_nesting_too_deep_for_the_parser() -> None:
+    with pytest.raises(SpecError, match="nested too deeply"):
+        parse_spec(f"a = {'[' * 5000}{']' * 5000}", "spec.toml", NOW)
+
+
+def test_number_too_long_for_python() -> None:
+    with pytest.raises(SpecError, match="far too long"):
+        parse_spec(f"a = {'1' * 5000}", "spec.toml", NOW)
+
+
+def test_marker_nested_too_deeply() -> None:
+    marker = "(" * 900 + "os_name == 'posix'" + ")" * 900
+    text = f'{SMALL}[pip]\ndependencies = ["torch; {marker}"]\n'
+    with pytest.raises(SpecError, match=r"spec\.toml:5: pip\.dependencies\[0\]: .* nests its marker too deeply"):
+        parse_spec(text, "spec.toml", NOW)
+
+
+def test_long_requirement() -> None:
+    with pytest.raises(SpecError, match="is 5007 characters long"):
+        parse_spec(f'{SMALL}[pip]\ndependencies = ["torch=={"1" * 5000}"]\n', "spec.toml", NOW)
+
+
+def test_credentials_are_in_no_message() -> None:
+    text = SMALL + (
+        '[pip]\ndependencies = ["https://user:hunter2@host/x.whl", "a @ https://user:hunter2@host/x"]\n'
+        'constraints = ["a @ https://user:hunter2@host/a-1-py3-none-any.whl"]\nallow_sdist = "https://u:hunter2@host"\n'
+        '[[pip.index]]\nname = "corp"\nurl = "https://user:hunter2@host/simple?x"\npackages = ["a"]\n'
+        '[image]\nbase = "https://user:hunter2@host/image"\n'
+        '[registry.mirrors]\n"docker.io" = "https://user:hunter2@host"\n'
+    )
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text, "spec.toml", NOW)
+    assert len(caught.value.faults) == 7
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "specs").mkdir()
+    for name in ("pytorch-2.8", "pytorch-2.9", "llm"):
+        (tmp_path / "specs" / f"{name}.toml").write_text(SMALL)
+    (tmp_path / "mine.toml").write_text(SMALL)
+    (tmp_path / "notes.txt").write_text(SMALL)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("argument", "path"),
+    [
+        ("llm", "specs/llm.toml"),
+        ("pytorch-2.9", "specs/pytorch-2.9.toml"),
+        ("mine.toml", "mine.toml"),
+        ("specs/llm.toml", "specs/llm.toml"),
+        ("./specs/llm.toml", "specs/llm.toml"),
+    ],
+)
+def test_find(folder: Path, argument: str, path: str) -> None:
+    assert find_spec(argument, folder) == folder / path
+
+
+def test_find_takes_whole_paths_from_anywhere(folder: Path) -> None:
+    assert find_spec(str(folder / "mine.toml"), Path("elsewhere")) == folder / "mine.toml"
+
+
+@pytest.mark.parametrize(
+    ("argument", "found", "hint"),
+    [
+        ("pytorch2.9", 'there is no spec "pytorch2.9" under specs/', "did you mean `pytorch-2.9`?"),
+        ("zzz", 'there is no spec "zzz" under specs/', "there are: llm, pytorch-2.8, pytorch-2.9"),
+        ("specs/lmm.toml", 'there is no file "specs/lmm.toml"', "did you mean specs/llm.toml?"),
+        ("nowhere/x.toml", 'there is no file "nowhere/x.toml"', "check the path"),
+        ("./specs", '"./specs" is a folder, not a spec', "name a file, such as specs/llm.toml"),
+        ("a\0b", 'there is no spec "a\\u0000b" under specs/', "there are: "),
+        ("\x1b[31m.toml", 'there is no file "\\u001b[31m.toml"', "check the path"),
+        ("", 'there is no spec "" under specs/', "there are: "),
+    ],
+)
+def test_find_says_what_there_is(folder: Path, argument: str, found: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        find_spec(argument, folder)
+    assert caught.value.message == found
+    assert caught.value.hint is not None and caught.value.hint.startswith(hint)
+    assert caught.value.exit_code == 2
+
+
+def test_find_without_specs(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text(SMALL)
+    with pytest.raises(UsageError, match="rename notes"):
+        find_spec("notes", tmp_path)
+    with pytest.raises(UsageError, match="or put one under specs/"):
+        find_spec("other", tmp_path)
+
+
+MOMENT = datetime(2026, 11, 15, 1, 30, tzinfo=timezone(timedelta(hours=1)))
+
+
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        (SMALL, SMALL + "as_of = 2026-11-15T00:30:00Z\n"),
+        (SMALL.rstrip(), SMALL + "as_of = 2026-11-15T00:30:00Z"),
+        (
+            '[env]\r\nname = "x" # a\r\nas_of = 2020-01-01 00:00:00+02:00   # b\r\n[pip]\r\n',
+            '[env]\r\nname = "x" # a\r\nas_of = 2026-11-15T00:30:00Z   # b\r\n[pip]\r\n',
+        ),
+        (
+            '[env]\r\nname = "x"\r\n\r\n[pip]\r\n',
+            '[env]\r\nname = "x"\r\nas_of = 2026-11-15T00:30:00Z\r\n\r\n[pip]\r\n',
+        ),
+        (
+            '[env]\nname = "x" # c\n\n\n# about pip\n[pip]\n',
+            '[env]\nname = "x" # c\nas_of = 2026-11-15T00:30:00Z\n\n\n# about pip\n[pip]\n',
+        ),
+        (
+            '[env]\n  name = "x"\n  platforms = [\n    "linux-64", # ]\n  ]\n',
+            '[env]\n  name = "x"\n  platforms = [\n    "linux-64", # ]\n  ]\n  as_of = 2026-11-15T00:30:00Z\n',
+        ),
+        ('env = { name = "x" }\n', 'env = { name = "x", as_of = 2026-11-15T00:30:00Z }\n'),
+        ('env.name = "x"\n[pip]\n', 'env.name = "x"\nenv.as_of = 2026-11-15T00:30:00Z\n[pip]\n'),
+        ('[env]\n"as_of" = 2020-01-01T00:00:00Z\n', '[env]\n"as_of" = 2026-11-15T00:30:00Z\n'),
+        (
+            '[pip]\n[env]\nname = """\n[pip]\n"""\n[cuda]\n',
+            '[pip]\n[env]\nname = """\n[pip]\n"""\nas_of = 2026-11-15T00:30:00Z\n[cuda]\n',
+        ),
+    ],
+)
+def test_set_as_of(text: str, changed: str) -> None:
+    assert set_as_of(text, MOMENT) == changed
+
+
+def test_set_as_of_again_changes_nothing() -> None:
+    once = set_as_of(SMALL, MOMENT)
+    assert set_as_of(once, MOMENT) == once
+    assert parse_spec(once, "spec.toml", NOW).env.as_of == MOMENT
+
+
+def test_set_as_of_needs_a_spec() -> None:
+    with pytest.raises(ValueError, match="no key"):
+        set_as_of("[pip]\n", MOMENT)
+    with pytest.raises(ValueError, match="line 1"):
+        set_as_of("[env\n", MOMENT)
+
+
+def test_finding_and_hashing_a_spec_import_next_to_nothing() -> None:
+    """They are on the path of `lock --check`, which must stay below 8 times the CPU of `python -c pass`."""
+    program = (
+        "import sys; before = set(sys.modules); import envspec.spec_hash; from envspec.spec.find import find_spec;"
+        "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    heavy = {"pydantic", "packaging", "tomlkit", "dataclasses", "inspect", "asyncio", "difflib", "rich", "click"}
+    assert "envspec" in told.split()
+    assert not heavy & set(told.split())

@@ -1,0 +1,90 @@
+"""What belongs to the identity of a spec, and what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from envspec import toml
+from envspec.spec_hash import input_sha256
+
+SPEC = """
+[env]
+name = "x"
+python = "3.11"
+as_of = 2026-11-15T00:00:00Z
+
+[pip]
+dependencies = ["torch", "numpy"]
+
+[[pip.index]]
+name = "corp"
+url = "https://wheels.example.com/simple"
+packages = ["corp-*"]
+"""
+SAME = input_sha256(toml.loads(SPEC))
+
+
+def digest(old: str = "", new: str = "", more: str = "") -> str:
+    assert old in SPEC
+    return input_sha256(toml.loads(SPEC.replace(old, new) + more))
+
+
+def test_it_is_the_same_forever() -> None:
+    """A changed digest makes every committed lock stale: raise the lock's format when you mean it."""
+    assert SAME == "f0a86f895306fb26d89befe7c30e1e9fd7d5245398923df4ad7281eba60dbed5"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "more"),
+    [
+        ('name = "x"', "  name   =   'x' # a comment", ""),
+        ('name = "x"\npython = "3.11"', 'python = "3.11"\nname = "x"', ""),
+        ("2026-11-15T00:00:00Z", "2026-11-15 02:00:00+02:00", ""),
+        ("2026-11-15T00:00:00Z", "2026-11-15T00:00:00.000Z", ""),
+        ('["torch", "numpy"]', '[\n  "torch", # first\n  "numpy",\n]', ""),
+        ("https://wheels", "https://user:secret@wheels", ""),
+        ("", "", '[registry.mirrors]\n"docker.io" = "registry.corp:5000"\n'),
+        ("", "", "[registry]\n"),
+        ("", "", '[conformance]\nchecks = ["device"]\n'),
+    ],
+)
+def test_what_does_not_matter(old: str, new: str, more: str) -> None:
+    assert digest(old, new, more) == SAME
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "more"),
+    [
+        ('"x"', '"y"', ""),
+        ('"3.11"', '"3.12"', ""),
+        ("2026-11-15T00:00:00Z", "2026-11-15T00:00:01Z", ""),
+        ("as_of = 2026-11-15T00:00:00Z", "", ""),
+        ("as_of = 2026-11-15T00:00:00Z", 'as_of = "2026-11-15T00:00:00+00:00"', ""),
+        ('["torch", "numpy"]', '["numpy", "torch"]', ""),
+        ('["torch", "numpy"]', '["torch"]', ""),
+        ("/simple", "/other", ""),
+        ("", "", "[cuda]\n"),
+        ("", "", '[registry]\nother = "x"\n'),
+        ("", "", '[image.env]\nA = "1"\n'),
+        ("", "", "[image.env]\nA = 1\n"),
+    ],
+)
+def test_what_matters(old: str, new: str, more: str) -> None:
+    assert digest(old, new, more) != SAME
+
+
+def test_values_of_other_types_differ() -> None:
+    texts = ["a = 1", "a = 1.0", "a = true", 'a = "1"', "a = 1970-01-01", "a = 00:00:00", "a = 1970-01-01T00:00:00"]
+    texts += ["a = 1970-01-01T00:00:00Z", "a = []", "a = {}", 'a = { datetime = "1970-01-01T00:00:00+00:00" }']
+    assert len({input_sha256(toml.loads(text)) for text in texts}) == len(texts)
+
+
+def test_it_leaves_the_document_as_it_is() -> None:
+    data = {"registry": {"mirrors": {"a": "b"}}, "conformance": {}}
+    assert input_sha256(data) == input_sha256({})
+    assert data == {"registry": {"mirrors": {"a": "b"}}, "conformance": {}}
+
+
+def test_moments_that_have_no_utc() -> None:
+    early = input_sha256(toml.loads("a = 0001-01-01T00:00:00+14:00"))
+    assert early != input_sha256(toml.loads("a = 0001-01-01T00:00:00+13:00"))

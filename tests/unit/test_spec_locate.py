@@ -1,0 +1,143 @@
+"""Lines of keys and items, in every form that TOML has for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from envspec import toml
+from envspec.spec.faults import KeyPath, dotted
+from envspec.spec.locate import locate
+
+TEXT = '''# [comment] = "no key"
+top = 1
+"quoted key" = "a # no comment ] } ["
+'literal' = 'C:\\path\\'
+dotted.inner . "third part" = true
+
+[env]   # trailing [comment]
+name = "x"
+multi = """
+name = "not a key"
+[not-a-table]
+""\\""" # a comment """"
+after = 1
+raw = \'\'\'
+[[no]] "quotes" '' \'\'\'\'
+empty = ["", '', """""", \'\'\'\'\'\']
+when = 2026-11-15 00:00:00Z # moment
+
+[pip]
+list = [ # first
+  "one", "two",   # ] not the end
+
+  [ "nested", [
+    3 ] ],
+  { a = 1, b.c = [ 4,
+    5 ] },
+]
+inline = { one = { two = "}" }, "three" = [] }
+
+[[pip.index]]
+name = "first"
+[pip.index.deep]
+key = 1
+[[pip.index.more]]
+key = 2
+[[pip.index.more]]
+key = 3
+[[pip.index]]
+name = "second"
+[[pip.index.more]]
+key = 4
+[ late . "er" ]
+x = 1
+[late]
+y = 2'''
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (("top",), 2),
+        (("quoted key",), 3),
+        (("literal",), 4),
+        (("dotted",), 5),
+        (("dotted", "inner", "third part"), 5),
+        (("env",), 7),
+        (("env", "name"), 8),
+        (("env", "multi"), 9),
+        (("env", "after"), 13),
+        (("env", "raw"), 14),
+        (("env", "empty", 3), 16),
+        (("env", "when"), 17),
+        (("pip", "list"), 20),
+        (("pip", "list", 0), 21),
+        (("pip", "list", 1), 21),
+        (("pip", "list", 2), 23),
+        (("pip", "list", 2, 1, 0), 24),
+        (("pip", "list", 3), 25),
+        (("pip", "list", 3, "b"), 25),
+        (("pip", "list", 3, "b", "c", 1), 26),
+        (("pip", "inline", "one", "two"), 28),
+        (("pip", "inline", "three"), 28),
+        (("pip", "index"), 30),
+        (("pip", "index", 0), 30),
+        (("pip", "index", 0, "name"), 31),
+        (("pip", "index", 0, "deep"), 32),
+        (("pip", "index", 0, "deep", "key"), 33),
+        (("pip", "index", 0, "more", 0, "key"), 35),
+        (("pip", "index", 0, "more", 1), 36),
+        (("pip", "index", 0, "more", 1, "key"), 37),
+        (("pip", "index", 1), 38),
+        (("pip", "index", 1, "name"), 39),
+        (("pip", "index", 1, "more", 0, "key"), 41),
+        (("late", "er"), 42),
+        (("late", "er", "x"), 43),
+        (("late",), 44),
+        (("late", "y"), 45),
+        (("env", "missing"), 7),
+        (("pip", "index", 1, "missing"), 38),
+        (("pip", "list", 99), 20),
+        (("missing",), None),
+        ((), None),
+    ],
+)
+def test_line(path: KeyPath, line: int | None) -> None:
+    toml.loads(TEXT)
+    assert locate(TEXT).line(path) == line
+
+
+@pytest.mark.parametrize(
+    ("path", "written"),
+    [
+        (("quoted key",), '"a # no comment ] } ["'),
+        (("env", "when"), "2026-11-15 00:00:00Z"),
+        (("env", "empty", 2), '""""""'),
+        (("pip", "list", 2, 1), "[\n    3 ]"),
+        (("pip", "inline", "one"), '{ two = "}" }'),
+        (("late", "y"), "2"),
+        (("missing",), None),
+    ],
+)
+def test_written(path: KeyPath, written: str | None) -> None:
+    assert locate(TEXT).written(path) == written
+
+
+def test_line_ends_of_windows() -> None:
+    places = locate(TEXT.replace("\n", "\r\n"))
+    assert places.line(("late", "y")) == 45
+    assert places.written(("env", "after")) == "1"
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ((), ""),
+        (("pip", "dependencies", 3), "pip.dependencies[3]"),
+        (("registry", "mirrors", "docker.io"), 'registry.mirrors."docker.io"'),
+        (("a", 0, 1, "b c"), 'a[0][1]."b c"'),
+        (("", "\x1b"), '""."\\u001b"'),
+    ],
+)
+def test_dotted(path: KeyPath, told: str) -> None:
+    assert dotted(path) == told
