@@ -15,7 +15,7 @@ import nox
 
 nox.needs_version = ">=2025.5.1"
 nox.options.sessions = ["lint", "types", "imports", "lock_check", "tests"]
-nox.options.default_venv_backend = "venv"
+nox.options.default_venv_backend = "uv|venv"
 nox.options.error_on_external_run = True
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
