@@ -188,7 +188,7 @@ def _variant(lock: Lock, package: Package, packages: Mapping[str, Package], plat
     return Variant(
         version=package.version,
         extras=package.extras,
-        chains=tuple(_chain(asker, packages) for asker in package.askers),
+        chains=tuple(_chain(asker, package.name, packages) for asker in package.askers),
         newest=package.newest,
         files=(PackageFile(platform, package.file, package.uploaded),),
         gpu_code=tuple(code for code in lock.gpu_code if (code.platform, code.package) == (platform, package.name)),
@@ -206,13 +206,14 @@ def _joined(one: Variant, other: Variant) -> Variant:
     )
 
 
-def _chain(asker: Asker, packages: Mapping[str, Package]) -> tuple[Link, ...]:
+def _chain(asker: Asker, asked: str, packages: Mapping[str, Package]) -> tuple[Link, ...]:
     """The shortest way from the spec to `asker`, which is last; where none begins at the spec, as far up as it goes.
 
-    Of ways of one length the first by name, so that the same lock always tells the same.
+    It does not lead through the package that was asked for. Of ways of one length the first by name, so that the same
+    lock always tells the same.
     """
     waiting: deque[tuple[Asker, ...]] = deque([(asker,)])
-    seen = {asker.name}
+    seen = {asked, asker.name}
     longest: tuple[Asker, ...] = (asker,)
     while waiting:
         way = waiting.popleft()

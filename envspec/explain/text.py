@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, Final
 
-from envspec.explain.explanation import Explanation, Link, PackageExplanation, PlatformExplanation, Variant
+from envspec.explain.explanation import SPEC, Explanation, Link, PackageExplanation, PlatformExplanation, Variant
 from envspec.model import DEFAULT_INDEX, BaseImage, Decision, GpuCode, Platform
 
 _UNITS: Final = (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000))
@@ -21,7 +21,7 @@ def lock_text(told: Explanation, width: int = 100) -> str:
     gpus = f", for {', '.join(told.gpus)}" if told.gpus else ""
     facts = f", by the facts of {told.facts}" if told.facts else ""
     sections = [
-        [f"{told.name}: nothing newer than {_moment(told.as_of)}{facts}{gpus}"],
+        textwrap.wrap(f"{told.name}: nothing newer than {_moment(told.as_of)}{facts}{gpus}", width),
         _section("decisions", _decisions(told.decisions, width)),
         _section("base image", _base_image(told.base_image, width) if told.base_image else []),
         _section("driver", _driver(told, width)),
@@ -152,7 +152,7 @@ def _platform(item: PlatformExplanation, width: int) -> list[str]:
         f"{name} {level[0]}.{level[1]}" for name, level in (("glibc", item.glibc), ("macOS", item.macos)) if level
     ]
     download = item.download
-    fetched = f"{download.files} files, {size(download.size_bytes)}"
+    fetched = f"{download.files} {'file' if download.files == 1 else 'files'}, {size(download.size_bytes)}"
     if download.unsized:
         fetched += f" and {len(download.unsized)} of unknown size: {', '.join(download.unsized)}"
     lines = [
@@ -183,7 +183,7 @@ def _tree(chains: Sequence[Sequence[Link]]) -> list[str]:
     """Chains with what they begin with in common told once, each step indented below the one that led to it."""
     lines: list[str] = []
     before: Sequence[Link] = ()
-    for chain in sorted(chains, key=lambda links: [(link.name, link.requirement) for link in links]):
+    for chain in sorted(chains, key=_from_the_spec_first):
         shared = next(
             (place for place, (one, other) in enumerate(zip(before, chain, strict=False)) if one != other),
             min(len(before), len(chain)),
@@ -195,6 +195,10 @@ def _tree(chains: Sequence[Sequence[Link]]) -> list[str]:
         ]
         before = chain
     return lines
+
+
+def _from_the_spec_first(chain: Sequence[Link]) -> tuple[bool, list[tuple[str, str]]]:
+    return chain[0].name != SPEC, [(link.name, link.requirement) for link in chain]
 
 
 def _files(variant: Variant) -> list[str]:

@@ -6,15 +6,19 @@ This is what CI and editors run on every change, so nothing heavy is imported on
 from __future__ import annotations
 
 import hashlib
+import time
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from envspec import toml
 from envspec.errors import StaleLock, UsageError
 from envspec.lock.head import LOCK_FILE, Head, NewerFormat, unseal
 from envspec.lock.names import current, is_plain
 from envspec.spec_hash import input_sha256
+
+_LOOKS: Final = 8
+_BETWEEN_LOOKS_S: Final = 0.004
 
 
 class Why(Enum):
@@ -54,15 +58,15 @@ def check(spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckRe
         UsageError: the spec can't be read.
     """
     data = _parse(spec_path)
-    # A folder that another run replaces between two reads would look changed: what counts is one reading of one lock.
+    # A folder that another run replaces between two reads looks changed: what is stale is so at a second look, too.
     result = _check(data, spec_path, lock_dir, facts_version)
-    for _ in range(5):
+    for _ in range(_LOOKS):
         if result.is_fresh:
             break
-        again = _check(data, spec_path, lock_dir, facts_version)
-        if again == result:
+        time.sleep(_BETWEEN_LOOKS_S)
+        before, result = result, _check(data, spec_path, lock_dir, facts_version)
+        if result == before:
             break
-        result = again
     return result
 
 

@@ -166,9 +166,11 @@ def _values(old: _Values, new: _Values, reasons: Mapping[str, str]) -> tuple[Val
         before, after = old.get(key), new.get(key)
         if before != after:
             changes.setdefault((key[0], before, after), []).extend([key[1]] if key[1] else [])
+    # All that is told of one key stands together, at the place where the key came first.
+    places = {key[0]: place for place, key in reversed(list(enumerate(changes)))}
     return tuple(
         ValueChange(what, before, after, tuple(platforms), reasons.get(what, ""))
-        for (what, before, after), platforms in changes.items()
+        for (what, before, after), platforms in sorted(changes.items(), key=lambda item: places[item[0][0]])
     )
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from envspec.lock.diff import FileChange, LockDiff, Move, PackageChange, ValueChange
 from envspec.model import Platform
 
-_SHOWN: Final = 12  # hexadecimal digits of a hash that people compare
+_HASH: Final = re.compile(r"\b[0-9a-f]{64}\b")
 _COUNTED: Final = {
     Move.ADDED: "added",
     Move.REMOVED: "removed",
@@ -21,18 +22,18 @@ _COUNTED: Final = {
 }
 
 
-def as_text(diff: LockDiff) -> str:
-    """Aligned lines for a terminal; ends with a line feed."""
+def as_text(diff: LockDiff, width: int = 100) -> str:
+    """Aligned lines for a terminal, hashes by their first digits, words broken at `width`; ends with a line feed."""
     if diff.is_empty:
         return f"{_title(diff)}: no differences\n"
     lines = [f"{_title(diff)}: {_summary(diff)}"]
-    for heading, rows in (
-        ("environment", [_value_row(change, diff) for change in diff.environment]),
-        ("packages", [row for change in diff.packages for row in _package_rows(change, diff)]),
-        ("decisions", [_value_row(change, diff) for change in diff.decisions]),
+    for heading, told in (
+        ("environment", _value_lines(diff.environment, diff, width)),
+        ("packages", _package_lines(diff, width)),
+        ("decisions", _value_lines(diff.decisions, diff, width)),
     ):
-        if rows:
-            lines += ["", heading, *_aligned(rows)]
+        if told:
+            lines += ["", heading, *told]
     return "\n".join(lines) + "\n"
 
 
@@ -69,11 +70,24 @@ def _title(diff: LockDiff) -> str:
 
 
 def _summary(diff: LockDiff) -> str:
-    counts = Counter(change.move for change in diff.packages)
-    parts = [f"{counts[move]} {words}" for move, words in _COUNTED.items() if counts[move]]
-    told = [f"packages: {', '.join(parts)}" if parts else "no package differs"]
-    others = len(diff.environment) + len(diff.decisions)
-    return "; ".join([*told, *([f"{others} other {'change' if others == 1 else 'changes'}"] if others else [])])
+    names: dict[Move, set[str]] = {move: set() for move in _COUNTED}
+    for change in diff.packages:
+        names[change.move].add(change.name)
+    counts = [(len(names[move]), words) for move, words in _COUNTED.items() if names[move]]
+    packages = [
+        f"{count} {words}" if place else f"{_several(count, 'package')} {words}"
+        for place, (count, words) in enumerate(counts)
+    ]
+    others = len({change.what for change in (*diff.environment, *diff.decisions)})
+    told = [
+        ", ".join(packages) or "no package differs",
+        *([f"{_several(others, 'other value')} changed"] if others else []),
+    ]
+    return "; ".join(told)
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _capital(text: str) -> str:
@@ -86,39 +100,61 @@ def _where(platforms: Sequence[Platform], diff: LockDiff) -> str:
     return ", ".join(platform.value for platform in platforms)
 
 
-def _value_row(change: ValueChange, diff: LockDiff) -> tuple[str, ...]:
-    note = "; ".join(filter(None, (_where(change.platforms, diff), change.why)))
-    return change.what, _arrow(change.old, change.new), note
+def _value_lines(changes: Sequence[ValueChange], diff: LockDiff, width: int) -> list[str]:
+    column = max((len(change.what) for change in changes), default=0)
+    lines: list[str] = []
+    for change in changes:
+        where = _where(change.platforms, diff)
+        note = f"  ({where})" if where else ""
+        head = f"  {change.what.ljust(column)}  "
+        lines += _arrow(head, _short(change.old or "(none)"), _short(change.new or "(none)"), note, width)
+        lines += textwrap.wrap(
+            change.why, width, initial_indent="      ", subsequent_indent="      ", break_long_words=False
+        )
+    return lines
 
 
-def _arrow(old: str | None, new: str | None) -> str:
-    return f"{old or '(none)'} -> {new or '(none)'}"
+def _arrow(head: str, old: str, new: str, note: str, width: int) -> list[str]:
+    """`old -> new` on one line, or on two where that is too long."""
+    line = f"{head}{old} -> {new}{note}"
+    if len(line) <= width:
+        return [line]
+    return [f"{head}{old}", f"{' ' * (len(head) - 3)}-> {new}{note}"]
 
 
-def _package_rows(change: PackageChange, diff: LockDiff) -> list[tuple[str, ...]]:
-    versions = change.new if change.old is None else change.old if change.new is None else None
-    if change.move is Move.FILE:
-        versions = change.new
-    row = (change.move.value, change.name, versions or _arrow(change.old, change.new), _where(change.platforms, diff))
-    return [row, *(("", "", _file(file), "") for file in change.files)]
-
-
-def _file(file: FileChange) -> str:
-    parts = [f"{file.platform.value}: sha256 {file.old_sha256[:_SHOWN]} -> {file.new_sha256[:_SHOWN]}"]
-    if file.old_filename != file.new_filename:
-        parts.append(f"{file.old_filename} -> {file.new_filename}")
-    if file.old_index != file.new_index:
-        parts.append(f"index {file.old_index} -> {file.new_index}")
-    return ", ".join(parts)
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as what stands before another cell in them, indented by two."""
-    columns = max(map(len, rows))
-    widths = [max((len(row[column]) for row in rows if any(row[column + 1 :])), default=0) for column in range(columns)]
-    return [
-        ("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip() for row in rows
+def _package_lines(diff: LockDiff, width: int) -> list[str]:
+    rows = [
+        (change.move.value, change.name, _versions(change), _where(change.platforms, diff)) for change in diff.packages
     ]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
+    lines: list[str] = []
+    for row, change in zip(rows, diff.packages, strict=True):
+        lines.append("  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip())
+        for file in change.files:
+            for what, old, new in _file(file):
+                lines += _arrow(f"      {file.platform.value}: {what} ", old, new, "", width)
+    return lines
+
+
+def _versions(change: PackageChange) -> str:
+    if change.old == change.new or change.old is None or change.new is None:
+        return change.new or change.old or ""
+    return f"{change.old} -> {change.new}"
+
+
+def _file(file: FileChange) -> list[tuple[str, str, str]]:
+    """What differs of a file: (what, old, new)."""
+    pairs = [
+        ("index", file.old_index, file.new_index),
+        ("file", file.old_filename, file.new_filename),
+        ("sha256", _short(file.old_sha256), _short(file.new_sha256)),
+    ]
+    return [(what, old, new) for what, old, new in pairs if old != new]
+
+
+def _short(text: str) -> str:
+    """Hashes in `text` by the digits that people compare."""
+    return _HASH.sub(lambda found: found[0][:12], text)
 
 
 def _value_object(change: ValueChange) -> Mapping[str, Any]:
@@ -155,8 +191,8 @@ def _value_cells(changes: Sequence[ValueChange], diff: LockDiff) -> list[tuple[s
     return [
         (
             " on ".join(filter(None, (change.what, _where(change.platforms, diff)))),
-            _code(change.old),
-            _code(change.new),
+            _code(_short(change.old or "")),
+            _code(_short(change.new or "")),
             _plain(change.why),
         )
         for change in changes
@@ -168,7 +204,11 @@ def _package_cells(diff: LockDiff) -> list[tuple[str, ...]]:
     for change in diff.packages:
         name = " on ".join(filter(None, (_plain(change.name), _where(change.platforms, diff))))
         rows.append((name, change.move.value, _code(change.old), _code(change.new)))
-        rows += [("", "", "", _code(_file(file))) for file in change.files]
+        rows += [
+            (f"{file.platform.value}: {what}", "", _code(old), _code(new))
+            for file in change.files
+            for what, old, new in _file(file)
+        ]
     return rows
 
 

@@ -11,7 +11,7 @@ from envspec.errors import UsageError
 from envspec.lock import journal, swap
 from envspec.lock.disk import FULL, cannot, exclusive, make_directories
 from envspec.lock.document import load
-from envspec.lock.head import LOCK_FILE
+from envspec.lock.head import LOCK_FILE, DamagedLock
 from envspec.lock.names import current
 from envspec.lock.plan import Plan, make_plan
 from envspec.model import Lock
@@ -68,7 +68,7 @@ def read_lock(path: Path) -> Lock:
     try:
         text = current(path, LOCK_FILE).read_bytes().decode()
     except UnicodeDecodeError as fault:
-        raise UsageError(f"{document} is not text", hint="restore it from version control, or lock again") from fault
+        raise DamagedLock(f"{document} is not text", hint="restore it from version control, or lock again") from fault
     except OSError as fault:
         raise UsageError(f"{document} can't be read: {fault.strerror}", hint="`envspec lock SPEC` writes it") from fault
     return load(text, str(document))

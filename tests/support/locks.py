@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime, timezone
 
+from envspec.lock.head import seal
 from envspec.model import (
     DEFAULT_INDEX,
     DIRECT_URL,
@@ -202,3 +203,10 @@ def _linux(platform: Platform) -> Resolution:
     )
     warnings = ("filelock 3.20.0 is years older than as_of",) if platform is ARM else ()
     return Resolution(Target(platform, python, glibc=(2, 39)), with_extras, warnings)
+
+
+def sealed(text: str) -> str:
+    """A document whose first line was left out, with the first line that its bytes need."""
+    head, marker, rest = text.partition("# end of the head\n")
+    assert marker, "a lock's document has a line that ends its head"
+    return seal(head, rest)

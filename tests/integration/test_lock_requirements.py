@@ -1,0 +1,144 @@
+"""requirements.<platform>.txt before its readers: pip, pip-sync and uv, with an index on loopback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envspec.lock.requirements import requirements_name, requirements_text
+from envspec.model import DEFAULT_INDEX, DIRECT_URL, Asker, Lock, Package, WheelFile
+from tests.conftest import Serve
+from tests.support.index_server import IndexServer
+from tests.support.locks import X86, lock, resolution
+from tests.support.projects import File
+from tests.support.wheels import Artifact, wheel
+
+PLAIN = wheel("plain-lib", "1.4", requires=["leaf>=1"])
+LEAF = wheel("leaf", "2.0")
+NEWER_LEAF = wheel("leaf", "2.1")
+CORP = wheel("corp-tools", "0.3", requires=["leaf"])
+DIRECT = wheel("tiny-model", "7.0")
+
+
+def locked(artifact: Artifact, index: str, url: str | None) -> Package:
+    file = WheelFile(index, artifact.filename, artifact.sha256, artifact.size_bytes, url)
+    return Package(artifact.name, artifact.version, file, (Asker("spec", artifact.name),), extras=("fast",))
+
+
+@pytest.fixture
+def index(serve: Serve) -> IndexServer:
+    """The default index; what the private index and the direct URL hold is no project of it that pip may take."""
+    return serve([File(item) for item in (PLAIN, LEAF, NEWER_LEAF)])
+
+
+@pytest.fixture
+def made(index: IndexServer, serve: Serve) -> Lock:
+    private = serve([File(CORP), File(DIRECT)])
+    secret = private.file_url(CORP.filename).replace("http://", "http://user:hunter2@")
+    return lock(
+        resolution(
+            X86,
+            locked(PLAIN, DEFAULT_INDEX, None),
+            locked(LEAF, DEFAULT_INDEX, None),
+            locked(CORP, "corp", secret),
+            locked(DIRECT, DIRECT_URL, private.file_url(DIRECT.filename)),
+        )
+    )
+
+
+def run(command: Sequence[str], home: Path) -> subprocess.CompletedProcess[str]:
+    """In an environment without this machine's configuration, whose PATH finds this interpreter's tools."""
+    environ = {
+        "HOME": str(home),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.defpath]),
+        "PIP_CONFIG_FILE": os.devnull,
+        "UV_NO_CONFIG": "1",
+    }
+    return subprocess.run(command, capture_output=True, text=True, env=environ, cwd=home, check=False)
+
+
+def commands(name: str, url: str) -> dict[str, list[str]]:
+    python = sys.executable
+    return {
+        "pip install": [
+            *(python, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-cache-dir"),
+            *("--disable-pip-version-check", "--index-url", url, "--require-hashes", "-r", name),
+        ],
+        "uv pip install": [
+            *("uv", "pip", "install", "--dry-run", "--no-cache", "--python", python),
+            *("--index-url", url, "--require-hashes", "-r", name),
+        ],
+        "uv pip sync": [
+            *("uv", "pip", "sync", "--dry-run", "--no-cache", "--python", python),
+            *("--index-url", url, "--require-hashes", name),
+        ],
+        "pip-sync": [python, "-m", "piptools", "sync", "--dry-run", "--index-url", url, name],
+    }
+
+
+WAYS = pytest.mark.parametrize("way", ["pip install", "uv pip install", "uv pip sync", "pip-sync"])
+
+
+@WAYS
+def test_each_reader_takes_exactly_the_pins(tmp_path: Path, index: IndexServer, made: Lock, way: str) -> None:
+    name = requirements_name(X86)
+    text = requirements_text(made, X86)
+    assert "hunter2" not in text
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    done = run(commands(name, index.url)[way], tmp_path)
+    said = done.stdout + done.stderr
+    # pip-sync ends with 1 when a dry run finds something to do.
+    assert done.returncode == (1 if way == "pip-sync" else 0), said
+    lowered = said.lower().replace("_", "-")
+    for package in made.resolutions[0].packages:
+        assert package.name in lowered
+    assert "2.1" not in [word.rpartition("-")[2] for word in lowered.split()]
+
+
+def into(target: Path, command: Sequence[str]) -> list[str]:
+    """The command, installing into a folder: uv looks at hashes only when it does install."""
+    return [part for word in command for part in (["--target", str(target)] if word == "--dry-run" else [word])]
+
+
+INSTALLERS = pytest.mark.parametrize("way", ["pip install", "uv pip install", "uv pip sync"])
+
+
+@INSTALLERS
+def test_each_installer_installs_exactly_the_pins(tmp_path: Path, index: IndexServer, made: Lock, way: str) -> None:
+    (tmp_path / requirements_name(X86)).write_text(requirements_text(made, X86), encoding="utf-8")
+    done = run(into(tmp_path / "out", commands(requirements_name(X86), index.url)[way]), tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    installed = {path.name.removesuffix(".dist-info") for path in (tmp_path / "out").glob("*.dist-info")}
+    assert installed == {"plain_lib-1.4", "leaf-2.0", "corp_tools-0.3", "tiny_model-7.0"}
+
+
+@INSTALLERS
+def test_each_installer_refuses_another_file(tmp_path: Path, index: IndexServer, made: Lock, way: str) -> None:
+    first, *others = made.resolutions[0].packages
+    changed = replace(first, file=replace(first.file, sha256="0" * 64))
+    (tmp_path / requirements_name(X86)).write_text(
+        requirements_text(lock(resolution(X86, changed, *others)), X86), encoding="utf-8"
+    )
+    done = run(into(tmp_path / "out", commands(requirements_name(X86), index.url)[way]), tmp_path)
+    assert done.returncode != 0
+    assert "hash" in (done.stdout + done.stderr).lower()
+    assert not list(tmp_path.glob("out/*.dist-info"))
+
+
+def test_what_an_environment_variable_would_change_is_quoted(tmp_path: Path, index: IndexServer) -> None:
+    """pip and uv replace `${HOME}` in requirement files."""
+    odd = replace(
+        locked(DIRECT, DIRECT_URL, f"{index.root}/${{HOME}}/a b/{DIRECT.filename}"), name="tiny-model", extras=()
+    )
+    (tmp_path / requirements_name(X86)).write_text(requirements_text(lock(resolution(X86, odd)), X86), encoding="utf-8")
+    for way in ("pip install", "uv pip install"):
+        assert run(commands(requirements_name(X86), index.url)[way], tmp_path).returncode != 0
+    asked = {request.path for request in index.requests}
+    assert f"/${{HOME}}/a b/{DIRECT.filename}" in asked
+    assert not any(str(tmp_path) in path for path in asked)

@@ -1,0 +1,179 @@
+"""A lock's folder under fire: writers that are killed at any moment, and writers and readers at once.
+
+Runs are real processes, ended by SIGKILL; what is asserted is what lies on the disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import multiprocessing
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from envspec import toml
+from envspec.lock import swap
+from envspec.lock.check import check
+from envspec.lock.document import dump
+from envspec.lock.folder import read_lock, write_folder
+from envspec.lock.head import LOCK_FILE
+from envspec.lock.requirements import requirements_name, requirements_text
+from envspec.model import Platform
+from envspec.spec_hash import input_sha256
+from tests.support.locks import lock, package, resolution
+
+SPEC: Final = '[env]\nname = "under-fire"\n'
+MOMENTS: Final = 50
+SEED: Final = 20261115
+#: A loop of writes is under way all of this time after it said that it began.
+LONGEST_S: Final = 0.03
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL and fork servers are not Windows's")
+
+
+def no_exchange(one: Path, other: Path) -> None:
+    """What a file system without renameat2's flags answers."""
+    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
+def version(number: int, platforms: tuple[Platform, ...]) -> dict[str, bytes]:
+    """A whole lock that says `number` in each of its files."""
+    made = replace(
+        lock(*(resolution(platform, package("filelock", f"3.{number}")) for platform in platforms), name="under-fire"),
+        input_sha256=input_sha256(toml.loads(SPEC)),
+    )
+    files = {requirements_name(platform): requirements_text(made, platform).encode() for platform in platforms}
+    files["Dockerfile"] = f"# by envspec lock\nFROM scratch\nLABEL version={number}\n".encode()
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    return {**files, LOCK_FILE: dump(made, hashes).encode()}
+
+
+#: They differ in every file, and in which files there are.
+VERSIONS: Final = (
+    version(1, (Platform.LINUX_64, Platform.WIN_64)),
+    version(2, (Platform.LINUX_64, Platform.LINUX_AARCH64)),
+)
+README: Final = b"somebody's own\n"
+
+
+def write_on_and_on(folder: Path, exchange: swap.Exchange, began: Connection) -> None:
+    began.send(None)
+    for turn in range(1_000_000):
+        write_folder(folder, VERSIONS[turn % 2], exchange=exchange)
+
+
+def write_often(folder: Path, exchange: swap.Exchange, times: int, first: int) -> None:
+    for turn in range(times):
+        write_folder(folder, VERSIONS[(first + turn) % 2], exchange=exchange)
+
+
+def start(work: Callable[..., None], *arguments: object) -> BaseProcess:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=work, args=arguments, daemon=True)
+    process.start()
+    return process
+
+
+def on_disk(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def is_whole(found: Mapping[str, bytes]) -> bool:
+    return found in [{**files, "README": README} for files in VERSIONS]
+
+
+def prepare(tmp_path: Path) -> tuple[Path, Path]:
+    spec, folder = tmp_path / "spec.toml", tmp_path / "locks" / "under-fire"
+    spec.write_text(SPEC, encoding="utf-8")
+    write_folder(folder, VERSIONS[0])
+    (folder / "README").write_bytes(README)
+    return spec, folder
+
+
+@pytest.mark.parametrize("exchange", [swap.exchange, no_exchange], ids=["exchange", "journal"])
+def test_killed_at_any_moment(tmp_path: Path, exchange: swap.Exchange) -> None:
+    """By exchange, every file on the disk is of one version at any moment; by journal, what readers are shown is."""
+    spec, folder = prepare(tmp_path)
+    moments = random.Random(SEED)
+    in_the_middle = 0
+    for moment in range(MOMENTS):
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        process = start(write_on_and_on, folder, exchange, writer)
+        reader.recv()
+        time.sleep(moments.uniform(0, LONGEST_S))
+        process.kill()
+        process.join()
+        assert process.exitcode == -9
+        result = check(spec, folder, None)
+        assert result.is_fresh, (moment, result)
+        assert read_lock(folder).name == "under-fire"
+        assert (folder / "README").read_bytes() == README
+        if exchange is swap.exchange:
+            assert is_whole(on_disk(folder)), moment
+        beside = len(list(folder.parent.iterdir())) > 1
+        inside = any(path.is_dir() for path in folder.iterdir())
+        in_the_middle += beside or inside
+    # Otherwise the moments prove nothing.
+    assert in_the_middle > MOMENTS // 5
+    write_folder(folder, VERSIONS[0], exchange=exchange)
+    write_folder(folder, VERSIONS[1], exchange=exchange)
+    assert on_disk(folder) == {**VERSIONS[1], "README": README}
+    assert list(folder.parent.iterdir()) == [folder]
+    assert not any(path.is_dir() for path in folder.iterdir())
+
+
+def test_killed_while_the_first_lock_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "locks" / "under-fire"
+    moments = random.Random(SEED)
+    for moment in range(10):
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        process = start(write_on_and_on, folder.with_name(f"n{moment}"), swap.exchange, writer)
+        reader.recv()
+        time.sleep(moments.uniform(0, 0.004))
+        process.kill()
+        process.join()
+        made = folder.with_name(f"n{moment}")
+        assert not made.exists() or on_disk(made) in VERSIONS
+        write_folder(made, VERSIONS[0])
+        assert on_disk(made) == VERSIONS[0]
+
+
+@pytest.mark.parametrize("exchange", [swap.exchange, no_exchange], ids=["exchange", "journal"])
+def test_two_writers_and_a_reader(tmp_path: Path, exchange: swap.Exchange) -> None:
+    spec, folder = prepare(tmp_path)
+    writers = [start(write_often, folder, exchange, 60, first) for first in (0, 1)]
+    looks = 0
+    while any(writer.is_alive() for writer in writers):
+        result = check(spec, folder, None)
+        assert result.is_fresh, result
+        looks += 1
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    assert looks > 10
+    assert is_whole(on_disk(folder))
+    assert check(spec, folder, None).is_fresh
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_killed_writer_holds_nobody_up(tmp_path: Path) -> None:
+    _, folder = prepare(tmp_path)
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    process = start(write_on_and_on, folder, swap.exchange, writer)
+    reader.recv()
+    time.sleep(0.01)
+    process.kill()
+    process.join()
+    write_folder(folder, VERSIONS[1], wait_s=1.0)
+    assert on_disk(folder) == {**VERSIONS[1], "README": README}

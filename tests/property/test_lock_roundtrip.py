@@ -1,0 +1,154 @@
+"""Whatever a Lock holds, its document holds; whatever is done to the document is found."""
+
+from __future__ import annotations
+
+import string
+from datetime import datetime, timezone
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envspec import toml
+from envspec.lock.canonical import canonical
+from envspec.lock.diff import diff_locks
+from envspec.lock.diff_text import as_json, as_markdown, as_text
+from envspec.lock.document import dump, load
+from envspec.lock.head import DamagedLock, NewerFormat, unseal
+from envspec.lock.writer import pairs
+from envspec.model import (
+    Asker,
+    BaseImage,
+    Decision,
+    Driver,
+    GpuCode,
+    Lock,
+    Package,
+    PinnedDigest,
+    Platform,
+    Python,
+    Refusal,
+    Resolution,
+    Target,
+    WheelFile,
+)
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+NAMES = st.text(string.ascii_lowercase + string.digits + "-", min_size=1, max_size=8)
+VERSIONS = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda pair: f"{pair[0]}.{pair[1]}")
+MOMENTS = st.datetimes(datetime(1980, 1, 1), datetime(2200, 1, 1), timezones=st.just(timezone.utc))  # noqa: DTZ001
+LEVELS = st.none() | st.tuples(st.integers(0, 99), st.integers(0, 99))
+HASHES = st.integers(0, 2**256 - 1).map(lambda number: f"{number:064x}")
+PLATFORMS = st.sampled_from(Platform)
+FILES = st.builds(
+    WheelFile,
+    index=st.sampled_from(["default", "corp", "url"]),
+    filename=TEXT,
+    sha256=HASHES,
+    size_bytes=st.none() | st.integers(0, 2**62),
+    url=st.none() | TEXT,
+)
+PACKAGES = st.builds(
+    Package,
+    name=NAMES,
+    version=VERSIONS,
+    file=FILES,
+    askers=st.lists(st.builds(Asker, NAMES, TEXT), max_size=3).map(tuple),
+    uploaded=st.none() | MOMENTS,
+    newest=st.none() | st.builds(Refusal, TEXT, TEXT),
+    extras=st.lists(NAMES, max_size=2, unique=True).map(tuple),
+)
+PYTHONS = st.builds(Python, version=VERSIONS, source=TEXT, url=st.none() | TEXT, sha256=st.none() | HASHES)
+RESOLUTIONS = st.builds(
+    Resolution,
+    target=st.builds(Target, platform=PLATFORMS, python=PYTHONS, glibc=LEVELS, macos=LEVELS),
+    packages=st.lists(PACKAGES, max_size=4, unique_by=lambda item: item.name).map(tuple),
+    warnings=st.lists(TEXT, max_size=2).map(tuple),
+)
+IMAGES = st.builds(
+    BaseImage,
+    repository=TEXT,
+    tag=TEXT,
+    cuda_release=st.none() | TEXT,
+    flavor=st.none() | TEXT,
+    os=TEXT,
+    digests=st.lists(
+        st.builds(PinnedDigest, platform=PLATFORMS, digest=st.none() | TEXT, source=TEXT, kind=TEXT, note=TEXT),
+        max_size=2,
+        unique_by=lambda item: item.platform,
+    ).map(tuple),
+)
+CODES = st.builds(
+    GpuCode,
+    platform=PLATFORMS,
+    package=NAMES,
+    version=VERSIONS,
+    variant=TEXT,
+    sm=st.lists(TEXT, max_size=3).map(tuple),
+    ptx=st.lists(TEXT, max_size=1).map(tuple),
+    source=TEXT,
+)
+LOCKS = st.builds(
+    Lock,
+    format=st.just(1),
+    name=NAMES,
+    input_sha256=HASHES,
+    as_of=MOMENTS,
+    resolutions=st.lists(RESOLUTIONS, max_size=3, unique_by=lambda item: item.target.platform).map(tuple),
+    decisions=st.lists(
+        st.builds(Decision, what=TEXT, value=TEXT, why=TEXT, source=TEXT, platform=st.none() | PLATFORMS),
+        max_size=3,
+    ).map(tuple),
+    base_image=st.none() | IMAGES,
+    driver=st.none() | st.builds(Driver, minimum=TEXT, bundled=st.none() | TEXT, why=TEXT, source=TEXT),
+    gpu_code=st.lists(CODES, max_size=2, unique_by=lambda item: (item.platform, item.package, item.version)).map(tuple),
+    gpus=st.lists(TEXT, max_size=3).map(tuple),
+    facts=TEXT,
+)
+LISTED = st.dictionaries(TEXT, HASHES, max_size=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOCKS, LISTED)
+def test_what_is_dumped_is_loaded(lock: Lock, files: dict[str, str]) -> None:
+    text = dump(lock, files)
+    wanted = canonical(lock)
+    assert load(text, "x") == wanted
+    assert canonical(wanted) == wanted
+    assert dump(wanted, files) == text
+    head, _ = unseal(text.encode(), "x")
+    assert dict(head.files) == files
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(TEXT, TEXT | st.lists(TEXT, min_size=1, max_size=4) | st.integers(-(2**63), 2**63 - 1)))
+def test_what_is_written_is_toml_of_the_same_value(values: dict[str, str | list[str] | int]) -> None:
+    assert toml.loads(pairs(values)) == values
+
+
+@settings(max_examples=60, deadline=None)
+@given(LOCKS, st.data())
+def test_a_changed_byte_is_found(lock: Lock, data: st.DataObject) -> None:
+    document = dump(lock, {}).encode()
+    place = data.draw(st.integers(0, len(document) - 1))
+    byte = data.draw(st.integers(0, 255).filter(lambda value: value != document[place]))
+    changed = document[:place] + bytes([byte]) + document[place + 1 :]
+    try:
+        head, body = unseal(changed, "x")
+    except (DamagedLock, NewerFormat):
+        return
+    # Only the words of the first line are not under the seal: they say nothing.
+    assert place < document.index(b"\n")
+    assert (head, body) == unseal(document, "x")
+
+
+@settings(max_examples=40, deadline=None)
+@given(LOCKS, LOCKS)
+def test_a_lock_does_not_differ_from_itself_and_every_difference_can_be_told(one: Lock, other: Lock) -> None:
+    assert diff_locks(one, one).is_empty
+    forth, back = diff_locks(one, other), diff_locks(other, one)
+    assert forth.is_empty == back.is_empty
+    assert len(forth.packages) == len(back.packages)
+    for diff in (forth, back):
+        assert as_text(diff).endswith("\n")
+        assert as_markdown(diff).endswith("\n")
+        assert as_json(diff).endswith("}\n")

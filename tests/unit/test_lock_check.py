@@ -1,0 +1,141 @@
+"""`check`: fresh, or stale with every reason, from the head alone."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from envspec import toml
+from envspec.errors import UsageError
+from envspec.lock.check import CheckResult, Why, check
+from envspec.lock.document import dump
+from envspec.lock.folder import write_folder
+from envspec.lock.head import LOCK_FILE
+from envspec.spec_hash import input_sha256
+from tests.support.locks import X86, lock, package, resolution, sealed
+
+SPEC = '[env]\nname = "small"\npython = "3.11"\n'
+REQUIREMENTS = b"filelock==3.20.0\n"
+
+
+@dataclass(frozen=True)
+class Place:
+    spec: Path
+    folder: Path
+
+    def check(self, facts: str | None = "2026-11-01") -> CheckResult:
+        return check(self.spec, self.folder, facts)
+
+    def write(self, files: Mapping[str, bytes], names: Mapping[str, bytes] | None = None) -> None:
+        hashes = {name: hashlib.sha256(data).hexdigest() for name, data in (names or files).items()}
+        one = replace(lock(resolution(X86, package("filelock", "3.20.0"))), input_sha256=input_sha256(toml.loads(SPEC)))
+        write_folder(self.folder, {**files, LOCK_FILE: dump(one, hashes).encode()})
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = Place(tmp_path / "spec.toml", tmp_path / "locks" / "small")
+    made.spec.write_text(SPEC, encoding="utf-8")
+    made.write({"requirements.linux-64.txt": REQUIREMENTS, "Dockerfile": b"FROM scratch\n"})
+    return made
+
+
+def reasons(result: CheckResult) -> list[Why]:
+    return [reason.why for reason in result.reasons]
+
+
+def test_fresh(place: Place) -> None:
+    assert place.check() == CheckResult(())
+    assert place.check().is_fresh
+
+
+def test_a_comment_in_the_spec_changes_nothing(place: Place) -> None:
+    place.spec.write_text(f"# why\n{SPEC}", encoding="utf-8")
+    assert place.check().is_fresh
+
+
+def test_the_spec_says_something_else(place: Place) -> None:
+    place.spec.write_text(SPEC.replace("3.11", "3.12"), encoding="utf-8")
+    assert reasons(place.check()) == [Why.SPEC]
+    assert "spec.toml says something else" in place.check().reasons[0].text
+
+
+def test_other_facts_only_warn(place: Place) -> None:
+    result = place.check("2026-12-01")
+    assert result.is_fresh
+    assert "2026-11-01" in result.warnings[0]
+    assert "2026-12-01" in result.warnings[0]
+    assert place.check(None).warnings == ()
+
+
+def test_every_reason_is_told_at_once(place: Place) -> None:
+    place.spec.write_text(SPEC.replace("3.11", "3.12"), encoding="utf-8")
+    (place.folder / "Dockerfile").unlink()
+    (place.folder / "requirements.linux-64.txt").write_bytes(REQUIREMENTS + b"more\n")
+    result = place.check()
+    assert reasons(result) == [Why.SPEC, Why.FILE, Why.FILE]
+    assert [reason.text.rpartition("/")[2] for reason in result.reasons[1:]] == [
+        "Dockerfile is missing",
+        "requirements.linux-64.txt was changed after envspec wrote it",
+    ]
+
+
+def test_a_file_that_is_a_folder(place: Place) -> None:
+    (place.folder / "Dockerfile").unlink()
+    (place.folder / "Dockerfile").mkdir()
+    assert reasons(place.check()) == [Why.FILE]
+    assert "Dockerfile can't be read" in place.check().reasons[0].text
+
+
+def test_no_lock_at_all(tmp_path: Path, place: Place) -> None:
+    assert reasons(check(place.spec, tmp_path / "locks" / "none", None)) == [Why.NO_LOCK]
+    assert reasons(check(place.spec, place.spec, None)) == [Why.NO_LOCK]
+
+
+def test_the_document_was_changed_by_hand(place: Place) -> None:
+    document = place.folder / LOCK_FILE
+    document.write_text(document.read_text(encoding="utf-8").replace("3.20.0", "3.21.0"), encoding="utf-8")
+    result = place.check()
+    assert reasons(result) == [Why.DAMAGED]
+    assert "changed after envspec wrote it" in result.reasons[0].text
+    assert "restore" in result.reasons[0].hint
+
+
+def test_another_format(place: Place) -> None:
+    document = place.folder / LOCK_FILE
+    document.write_text(document.read_text(encoding="utf-8").replace("format = 1", "format = 9"), encoding="utf-8")
+    assert reasons(place.check()) == [Why.FORMAT]
+
+
+def test_the_head_names_a_file_outside_of_the_folder(place: Place) -> None:
+    document = place.folder / LOCK_FILE
+    body = document.read_text(encoding="utf-8").split("\n", 1)[1]
+    document.write_text(sealed(body.replace("Dockerfile = ", '"../../spec.toml" = ')), encoding="utf-8")
+    assert reasons(place.check()) == [Why.DAMAGED]
+
+
+@pytest.mark.parametrize(("text", "words"), [("[env", "is not TOML"), (None, "can't be read")])
+def test_a_spec_that_cannot_be_read(place: Place, text: str | None, words: str) -> None:
+    if text is None:
+        place.spec.unlink()
+    else:
+        place.spec.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=words):
+        place.check()
+
+
+def test_it_imports_next_to_nothing() -> None:
+    """The way of `--check` is walked on every change: what it imports, everyone waits for."""
+    heavy = {"asyncio", "dataclasses", "pydantic", "packaging", "subprocess", "email", "http", "rich", "tomlkit", "uv"}
+    code = "import sys, envspec.lock.check; print('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "envspec.lock.head" in loaded
+    assert loaded & heavy == set()
+    assert "envspec.model" not in loaded

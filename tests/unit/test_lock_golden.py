@@ -1,0 +1,41 @@
+"""Every folder of tests/golden/lock: see the README there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envspec.errors import StaleLock
+from envspec.lock.document import dump, load
+from envspec.lock.head import unseal
+from envspec.lock.requirements import requirements_name, requirements_text
+
+CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "golden" / "lock").glob("*/envspec.lock"))
+WHERE = "locks/case/envspec.lock"
+
+
+def test_there_are_cases_of_both_kinds() -> None:
+    broken = [case for case in CASES if (case / "error.txt").exists()]
+    assert broken
+    assert len(broken) < len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case(case: Path) -> None:
+    data = (case / "envspec.lock").read_bytes()
+    error = case / "error.txt"
+    if error.exists():
+        with pytest.raises(StaleLock) as caught:
+            load(data.decode(), WHERE)
+        assert f"{caught.value}\n" == error.read_text(encoding="utf-8").replace("{where}", WHERE)
+        assert caught.value.exit_code == 3
+        return
+    lock = load(data.decode(), WHERE)
+    head, _ = unseal(data, WHERE)
+    assert dump(lock, head.files).encode() == data
+    texts = {
+        requirements_name(item.target.platform): requirements_text(lock, item.target.platform)
+        for item in lock.resolutions
+    }
+    assert texts == {path.name: path.read_text(encoding="utf-8") for path in case.glob("requirements.*.txt")}
