@@ -124,10 +124,14 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The newest candidate that was not taken, and why."""
+    """The newest candidate that was not taken, and why.
+
+    backtracked: nobody excludes it by name; its own requirements don't fit the others.
+    """
 
     version: str
     why: str
+    backtracked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,32 @@
-"""What the index remembers on disk: pages as they were answered, and the metadata of wheels.
+"""What the index remembers on disk: pages as they were answered, what views made of them, wheels' metadata, and answers.
 
-A page is good for every `as_of` up to the moment when it was asked for; metadata is kept by the wheel's SHA-256 and good for ever.
-Every file carries the SHA-256 of its body, so that one cut short by a crash or a full disk counts as absent.
+A page is good for every `as_of` up to the moment when it was asked for; everything else is named by what it was made from
+and good for ever. One SQLite file: a stack has 400 entries, and as many files would cost more than fetching them again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import tempfile
-from dataclasses import asdict, dataclass
+import sqlite3
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final
 
-#: Changes whenever the form of what is stored changes; older folders are then not read any more.
+#: Changes whenever the form of what is stored changes; older files are then not read any more.
 LAYOUT: Final = "v1"
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS page (
+    place TEXT, name TEXT, status INTEGER, asked TEXT, url TEXT, content_type TEXT, etag TEXT, body BLOB, PRIMARY KEY (place, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS metadata (wheel TEXT PRIMARY KEY, size_bytes INTEGER, body BLOB) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS selection (view TEXT, name TEXT, body TEXT, PRIMARY KEY (view, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS answer (question TEXT PRIMARY KEY, body TEXT) WITHOUT ROWID;
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,75 +50,125 @@ class StoredMetadata:
 
 
 class Store:
-    """Pages and metadata in one folder; many processes may share it.
+    """The memory in `<root>/index/`; many processes may share it.
 
-    A file that cannot be written is not remembered and nothing more: the memory only saves time.
+    It only saves time: what can't be read counts as absent, what can't be written is not remembered, and a file that is
+    no database any more is put aside. What is remembered is written by a thread of its own, in one transaction that `save`
+    ends: pages come in while engines and network are waited for.
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root / "index" / LAYOUT
+        self._path = root / "index" / f"{LAYOUT}.sqlite"
+        self._opened: sqlite3.Connection | None = None
+        self._fresh: dict[tuple[str, ...], Any] = {}
+        self._writer: _Writer | None = None
 
     def page(self, index_key: str, name: str) -> StoredPage | None:
-        found = self._read(self._page_path(index_key, name))
-        if found is None:
-            return None
-        head, body = found
-        head["asked"] = datetime.fromisoformat(head["asked"])
-        return StoredPage(body=body, **head)
+        row = self._row(
+            "SELECT status, asked, url, content_type, etag, body FROM page WHERE place = ? AND name = ?", index_key, name
+        )
+        return StoredPage(row[0], datetime.fromisoformat(row[1]), *row[2:]) if row else None
 
     def remember_page(self, index_key: str, name: str, page: StoredPage) -> None:
-        head = {key: value for key, value in asdict(page).items() if key != "body"}
-        head["asked"] = page.asked.isoformat()
-        self._write(self._page_path(index_key, name), head, page.body)
+        row = (index_key, name, page.status, page.asked.isoformat(), page.url, page.content_type, page.etag, page.body)
+        self._put("INSERT OR REPLACE INTO page VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
 
     def metadata(self, key: str) -> StoredMetadata | None:
-        found = self._read(self._metadata_path(key))
-        return StoredMetadata(found[1], found[0]["size_bytes"]) if found else None
+        fresh: StoredMetadata | None = self._fresh.get(("metadata", key))
+        if fresh is not None:
+            return fresh
+        row = self._row("SELECT body, size_bytes FROM metadata WHERE wheel = ?", key)
+        return StoredMetadata(*row) if row else None
 
     def remember_metadata(self, key: str, metadata: StoredMetadata) -> None:
-        self._write(self._metadata_path(key), {"size_bytes": metadata.size_bytes}, metadata.body)
+        self._fresh["metadata", key] = metadata
+        self._put("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", key, metadata.size_bytes, metadata.body)
 
-    def _page_path(self, index_key: str, name: str) -> Path:
-        return self._root / "pages" / index_key / name
+    def selection(self, view_key: str, name: str) -> dict[str, Any] | None:
+        """What a view made of a project's page: a JSON object."""
+        row = self._row("SELECT body FROM selection WHERE view = ? AND name = ?", view_key, name)
+        return json.loads(row[0]) if row else None
 
-    def _metadata_path(self, key: str) -> Path:
-        return self._root / "metadata" / key[:2] / key[2:]
+    def remember_selection(self, view_key: str, name: str, value: dict[str, Any]) -> None:
+        body = json.dumps(value, separators=(",", ":"))
+        self._put("INSERT OR REPLACE INTO selection VALUES (?, ?, ?)", view_key, name, body)
 
-    @staticmethod
-    def _read(path: Path) -> tuple[dict[str, Any], bytes] | None:
-        try:
-            content = path.read_bytes()
-        except OSError:
+    def answer(self, key: str) -> dict[str, Any] | None:
+        """What was resolved for a question: a JSON object."""
+        row = self._row("SELECT body FROM answer WHERE question = ?", key)
+        return json.loads(row[0]) if row else None
+
+    def remember_answer(self, key: str, value: dict[str, Any]) -> None:
+        body = json.dumps(value, separators=(",", ":"), default=datetime.isoformat)
+        self._put("INSERT OR REPLACE INTO answer VALUES (?, ?)", key, body)
+
+    def save(self) -> None:
+        """Write what is not yet written, and end the transaction."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.finish()
+
+    def close(self) -> None:
+        self.save()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _put(self, statement: str, *values: object) -> None:
+        if self._writer is None:
+            self._writer = _Writer(self._path)
+        self._writer.write(statement, values)
+
+    def _row(self, query: str, *values: str) -> tuple[Any, ...] | None:
+        if self._opened is None and not self._path.exists():
             return None
-        head, _, body = content.partition(b"\n")
         try:
-            values: dict[str, Any] = json.loads(head)
-            sound = values.pop("sha256") == hashlib.sha256(body).hexdigest()
-        except (ValueError, KeyError, AttributeError):
+            self._opened = self._opened or sqlite3.connect(self._path, timeout=0.5)
+            row: tuple[Any, ...] | None = self._opened.execute(query, values).fetchone()
+        except sqlite3.OperationalError:
+            # Locked for long, or no table in it yet.
             return None
-        return (values, body) if sound else None
+        except sqlite3.DatabaseError:
+            self._put_aside()
+            return None
+        return row
 
-    @staticmethod
-    def _write(path: Path, head: dict[str, Any], body: bytes) -> None:
-        line = json.dumps(head | {"sha256": hashlib.sha256(body).hexdigest()}).encode()
-        temporary = None
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=path.parent)
-            with os.fdopen(handle, "wb") as file:
-                file.write(line + b"\n")
-                file.write(body)
-            Path(temporary).replace(path)
-        except OSError:
-            if temporary is not None:
-                Path(temporary).unlink(missing_ok=True)
+    def _put_aside(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+        with suppress(OSError):
+            self._path.replace(self._path.with_suffix(".damaged"))
 
 
-def cache_root() -> Path:
-    """The folder of envspec's caches: `ENVSPEC_CACHE_DIR`, else the system's own place for caches."""
-    named = os.environ.get("ENVSPEC_CACHE_DIR")
-    if named:
-        return Path(named)
-    import platformdirs  # here, not above: 20 ms that most commands need not spend
+class _Writer:
+    """One transaction, written by a thread. A disk that is full or read-only ends it, and nothing is remembered."""
 
-    return Path(platformdirs.user_cache_dir("envspec", appauthor=False))
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._queue: SimpleQueue[tuple[str, tuple[object, ...]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="envspec store", daemon=True)
+        self._thread.start()
+
+    def write(self, statement: str, values: tuple[object, ...]) -> None:
+        self._queue.put((statement, values))
+
+    def finish(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with suppress(sqlite3.DatabaseError, OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            database = sqlite3.connect(self._path, timeout=20)
+            try:
+                # Readers, this process's own among them, must never wait for a writer.
+                database.execute("PRAGMA journal_mode = WAL")
+                # Losing the memory to a power cut costs a download; waiting for the disk costs every run.
+                database.execute("PRAGMA synchronous = OFF")
+                database.executescript(_TABLES)
+                with database:
+                    for statement, values in iter(self._queue.get, None):
+                        database.execute(statement, values)
+            finally:
+                database.close()

@@ -73,7 +73,7 @@ class Upstream:
 
     def __init__(self, http: Http | None, store: Store, now: Callable[[], datetime]) -> None:
         self._http = http
-        self._store = store
+        self.store = store
         self._now = now
         self._running: dict[Hashable, asyncio.Task[Any]] = {}
 
@@ -100,7 +100,7 @@ class Upstream:
         if file.size_bytes is not None:
             return file.size_bytes
         key = file.sha256 or ""
-        known = self._store.metadata(key)
+        known = self.store.metadata(key)
         if known and known.size_bytes is not None:
             return known.size_bytes
         return await self._once(("size", file.url), lambda: self._size_bytes(index, file))
@@ -136,7 +136,7 @@ class Upstream:
         return urlunsplit(theirs._replace(netloc=f"{user}@{host}"))
 
     async def _listing(self, index: Index, name: str, as_of: datetime) -> Listing:
-        stored = self._store.page(index.key, name)
+        stored = self.store.page(index.key, name)
         if stored is None or stored.asked < as_of:
             stored = await self._ask_page(index, name, stored)
         if stored.status == 404:
@@ -166,14 +166,14 @@ class Upstream:
                 etag=answer.headers.get("ETag"),
                 body=answer.body if answer.status == 200 else b"",
             )
-        self._store.remember_page(index.key, name, page)
+        self.store.remember_page(index.key, name, page)
         return page
 
     async def _metadata(self, index: Index, file: ListedFile, key: str) -> StoredMetadata:
-        known = self._store.metadata(key)
+        known = self.store.metadata(key)
         if known is None:
             known = await self._served_metadata(index, file) or await self._metadata_of_wheel(index, file)
-            self._store.remember_metadata(key, known)
+            self.store.remember_metadata(key, known)
         return known
 
     async def _served_metadata(self, index: Index, file: ListedFile) -> StoredMetadata | None:
@@ -212,8 +212,8 @@ class Upstream:
     async def _size_bytes(self, index: Index, file: ListedFile) -> int | None:
         answer = await self._network(f"the size of {file.filename}").request("HEAD", self._authorised(index, file.url))
         size = _length(answer) if answer.status == 200 else None
-        if size is not None and file.sha256 and (known := self._store.metadata(file.sha256)):
-            self._store.remember_metadata(file.sha256, replace(known, size_bytes=size))
+        if size is not None and file.sha256 and (known := self.store.metadata(file.sha256)):
+            self.store.remember_metadata(file.sha256, replace(known, size_bytes=size))
         return size
 
 

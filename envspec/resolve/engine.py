@@ -1,0 +1,92 @@
+"""What a PyPI resolver has to do here: requirements in, pins out, seeing one index only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from envspec.errors import EnvspecError, NoSolution
+from envspec.model import Target
+from envspec.resolve.index.view import normalised
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One target's question. requirements and constraints: PEP 508 lines. sdists: names that may be built from source."""
+
+    target: Target
+    requirements: tuple[str, ...]
+    constraints: tuple[str, ...] = ()
+    sdists: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an engine works. simple_url: the one index. proxy: through which it is reached. cache: a folder of envspec's own.
+
+    work: an empty folder for this run alone. path: the PATH for builds from source; empty where nothing is built.
+    """
+
+    simple_url: str
+    proxy: str
+    cache: Path
+    work: Path
+    path: str = ""
+
+    def environ(self) -> dict[str, str]:
+        """A whole environment: nothing of the user's comes through, and nothing but the proxy can be reached."""
+        return {
+            "HTTP_PROXY": self.proxy,
+            "HTTPS_PROXY": self.proxy,
+            "http_proxy": self.proxy,
+            "https_proxy": self.proxy,
+            "HOME": str(self.work),
+            "PATH": self.path,
+            "LC_ALL": "C.UTF-8",
+            "SOURCE_DATE_EPOCH": "315532800",
+        }
+
+
+#: Normalised names and the versions that were chosen for them.
+Pins = Mapping[str, str]
+
+
+class Engine(Protocol):
+    """A resolver. Engines decide pins and nothing more: files and hashes come from the index's rows."""
+
+    @property
+    def version(self) -> str:
+        """Name and version, for the memory of what was resolved."""
+
+    def unable(self, target: Target) -> str | None:
+        """Why it can't resolve for `target` on this machine; None when it can."""
+
+    async def resolve(self, request: Request, place: Place) -> Pins:
+        """The pins that satisfy the request.
+
+        Raises:
+            Unsolvable: nothing satisfies it.
+            EngineFault: the engine itself failed.
+        """
+
+
+class Unsolvable(NoSolution):
+    """No set of releases satisfies the requirements; says why in the engine's words."""
+
+
+class EngineFault(EnvspecError):
+    """The engine can't be run, or said something that isn't understood."""
+
+    exit_code = 1
+
+
+_PIN: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
+
+
+def read_pins(text: str) -> dict[str, str]:
+    """The pins in a requirements file; other lines are comments, options and hashes."""
+    found = (_PIN.match(line) for line in text.splitlines())
+    return {normalised(match[1]): match[2] for match in found if match}

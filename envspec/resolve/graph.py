@@ -1,0 +1,205 @@
+"""From pins to packages: the one file of each, who asked for it, and why nothing newer was taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+from envspec.errors import NetworkError
+from envspec.model import DEFAULT_INDEX, DIRECT_URL, Asker, Package, Refusal, Resolution, Target, WheelFile
+from envspec.resolve.engine import EngineFault, Pins
+from envspec.resolve.index.page import ListedFile
+from envspec.resolve.index.upstream import without_credentials
+from envspec.resolve.index.view import View, moment, normalised, version_of
+from envspec.resolve.requirements import declared, parsed, shown, wanted
+
+#: A package this much older than `as_of` is worth a word when something else than the spec holds it back.
+FAR_BACK_DAYS: Final = 2 * 365
+SPEC: Final = "spec"
+
+
+@dataclass(slots=True)
+class _Node:
+    """One pinned package while the graph is built."""
+
+    name: str
+    version: Version
+    file: ListedFile
+    requires: tuple[str, ...]
+    extras: set[str] = field(default_factory=set)
+    askers: set[Asker] = field(default_factory=set)
+
+
+async def build(
+    target: Target, environment: Mapping[str, str], requirements: tuple[str, ...], pins: Pins, view: View
+) -> Resolution:
+    """Everything that one target installs, from an engine's pins and the index's rows.
+
+    Raises:
+        EngineFault: the engine pinned what the index doesn't hold.
+        NetworkError: metadata or a size can't be fetched.
+    """
+    nodes = dict(zip(pins, await asyncio.gather(*(_node(name, pins[name], view) for name in pins)), strict=True))
+    _walk(nodes, environment, requirements)
+    held = await asyncio.gather(*(_newest(node, nodes, environment, target, view) for node in nodes.values()))
+    sizes = await asyncio.gather(*(view.size_bytes(name, node.file.filename) for name, node in nodes.items()))
+    packages = tuple(
+        Package(
+            name=node.name,
+            version=_locked_version(node),
+            file=_row(node, view, size),
+            askers=tuple(sorted(node.askers)),
+            uploaded=moment(node.file.uploaded) if node.file.uploaded else None,
+            newest=refusal,
+            extras=tuple(sorted(node.extras)),
+        )
+        for node, refusal, size in sorted(zip(nodes.values(), held, sizes, strict=True), key=lambda row: row[0].name)
+    )
+    warnings = tuple(text for package in packages if (text := far_back(package, view.rules.as_of)))
+    return Resolution(target, packages, warnings)
+
+
+async def _node(name: str, version: str, view: View) -> _Node:
+    wanted_version = Version(version)
+    ranked = [
+        (view.rank(file.filename), _build_tag(file.filename), file)
+        for file in (await view.selection(name)).files.values()
+        if version_of(file.filename) == wanted_version
+    ]
+    wheels = [(rank, build, file) for rank, build, file in ranked if rank is not None]
+    if wheels:
+        # Best tags first; of equal ones the highest build number, as pip and uv choose (binary distribution format, "build tag").
+        _, _, file = min(wheels, key=lambda row: (row[0], tuple(-number for number in row[1]), row[2].filename))
+        return _Node(name, wanted_version, file, declared(await view.metadata(name, file.filename)))
+    if ranked:
+        return _Node(name, wanted_version, ranked[0][2], await view.sdist_requirements(name, ranked[0][2].filename))
+    raise EngineFault(f"{name} {version} was chosen, and the index shows no file of it for this target")
+
+
+def _build_tag(filename: str) -> tuple[int, ...]:
+    parts = filename.split("-")
+    digits = parts[2] if filename.endswith(".whl") and len(parts) == 6 else ""
+    number = "".join(sign for sign in digits if sign.isdigit())
+    return (int(number),) if number else (0,)
+
+
+def _locked_version(node: _Node) -> str:
+    """The version as the file's own name writes it: engines normalise, `pip install` compares by value."""
+    return str(node.version)
+
+
+def _walk(nodes: Mapping[str, _Node], environment: Mapping[str, str], requirements: tuple[str, ...]) -> None:
+    """Record who asks for what: every package is looked at again when an extra of it is asked for."""
+    waiting = [(SPEC, requirement) for text in requirements if (requirement := parsed(text)) is not None]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while waiting:
+        asker, requirement = waiting.pop()
+        node = nodes.get(normalised(requirement.name))
+        if node is None or (asker == SPEC and requirement.marker and not requirement.marker.evaluate(dict(environment))):
+            continue
+        node.askers.add(Asker(asker, shown(requirement)))
+        node.extras |= {normalised(extra) for extra in requirement.extras}
+        state = (node.name, frozenset(node.extras))
+        if state not in seen:
+            seen.add(state)
+            waiting += [(node.name, more) for more in wanted(node.requires, environment, state[1])]
+
+
+def _row(node: _Node, view: View, size_bytes: int | None) -> WheelFile:
+    if node.file.sha256 is None:
+        raise NetworkError(f"{node.file.filename}: its index gives no SHA-256", hint="an index without hashes can't be locked")
+    if node.name in view.rules.direct:
+        return WheelFile(DIRECT_URL, node.file.filename, node.file.sha256, size_bytes, without_credentials(node.file.url))
+    index = view.rules.index_of(node.name)
+    url = None if index.name == DEFAULT_INDEX else without_credentials(node.file.url)
+    return WheelFile(index.name, node.file.filename, node.file.sha256, size_bytes, url)
+
+
+async def _newest(
+    node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], target: Target, view: View
+) -> Refusal | None:
+    """The newest release that `as_of` allows and that was not taken, with the reason; None where the newest was taken."""
+    if node.name in view.rules.direct:
+        return None
+    candidates = await _newer(node, view)
+    if not candidates:
+        return await _unloadable(node, target, view)
+    version = max(candidates)
+    file = candidates[version]
+    refusing = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
+    if refusing:
+        words = (f"the spec asks {a.requirement}" if a.name == SPEC else f"{a.name} needs {a.requirement}" for a in refusing)
+        return Refusal(str(version), "; ".join(words))
+    if file.requires_python and not _holds(file.requires_python, Version(target.python.version)):
+        return Refusal(str(version), f"needs Python {file.requires_python}, the target has {target.python.version}")
+    if not file.filename.endswith(".whl"):
+        return Refusal(str(version), "has no wheel for this target")
+    asked = declared(await view.metadata(node.name, file.filename))
+    for requirement in wanted(asked, environment, frozenset(node.extras)):
+        other = nodes.get(normalised(requirement.name))
+        if other is not None and not requirement.specifier.contains(other.version, prereleases=True):
+            return Refusal(str(version), f"needs {shown(requirement)}, and {other.name} is {other.version}", backtracked=True)
+    return Refusal(str(version), "what it needs leaves no set that fits", backtracked=True)
+
+
+async def _newer(node: _Node, view: View) -> dict[Version, ListedFile]:
+    """The releases newer than the pin that the target could load, with one file each. Yanked ones don't count."""
+    found: dict[Version, ListedFile] = {}
+    for file in (await view.selection(node.name)).files.values():
+        version = version_of(file.filename)
+        if version and version > node.version and file.yanked is None and (
+            not version.is_prerelease or node.version.is_prerelease
+        ):
+            best = found.get(version)
+            if best is None or _preference(view, file) < _preference(view, best):
+                found[version] = file
+    return found
+
+
+def _preference(view: View, file: ListedFile) -> tuple[int, str]:
+    rank = view.rank(file.filename)
+    return (len(view.rules.tags) if rank is None else rank, file.filename)
+
+
+async def _unloadable(node: _Node, target: Target, view: View) -> Refusal | None:
+    """A newer release with no file that this target can load."""
+    newest = (await view.selection(node.name)).unloadable
+    if newest is None or Version(newest) <= node.version:
+        return None
+    level = f", glibc up to {target.glibc[0]}.{target.glibc[1]}" if target.glibc else ""
+    return Refusal(newest, f"has no wheel for Python {target.python.series} on {target.platform.value}{level}")
+
+
+def _allows(asker: Asker, version: Version) -> bool:
+    requirement: Requirement | None = parsed(asker.requirement)
+    return requirement is None or requirement.specifier.contains(version, prereleases=True)
+
+
+def _holds(specifier: str, version: Version) -> bool:
+    try:
+        return SpecifierSet(specifier).contains(version, prereleases=True)
+    except InvalidSpecifier:
+        return True
+
+
+def far_back(package: Package, as_of: datetime) -> str | None:
+    """A warning for a package that went years back to make the set fit; None where all is well.
+
+    A bound that a dependant declares on something that the spec doesn't name (sympy's `mpmath<1.4`) is ordinary.
+    """
+    if package.uploaded is None or package.newest is None or (as_of - package.uploaded).days < FAR_BACK_DAYS:
+        return None
+    by_spec = any(asker.name == SPEC for asker in package.askers)
+    if package.newest.why.startswith("the spec asks") or not (by_spec or package.newest.backtracked):
+        return None
+    return (
+        f"{package.name} {package.version} is from {package.uploaded:%Y-%m}; "
+        f"{package.newest.version} was not taken: {package.newest.why}"
+    )

@@ -1,0 +1,77 @@
+"""The index on loopback, for the time of a lock: a proxy to which every address of the engines leads.
+
+The engines are told an address that exists nowhere, and a proxy: this server. So the addresses stay the same while the port
+changes, what an engine keeps of them stays good, and an engine cannot reach anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+from envspec.errors import EnvspecError
+from envspec.resolve.index.upstream import NotListed
+from envspec.resolve.index.view import View
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+#: `.invalid` is never given to anybody (RFC 2606), so nothing can answer for it but the proxy.
+HOST: Final = "index.envspec.invalid"
+
+# What a view shows is named by its key: it never changes.
+_HEADERS: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
+_PAGE_TYPE: Final = "application/vnd.pypi.simple.v1+json"
+
+
+def simple_url(key: str) -> str:
+    """The address of the pages of the view that is served under `key`."""
+    return f"http://{HOST}/{key}/simple/"
+
+
+@asynccontextmanager
+async def serve(views: Mapping[str, View]) -> AsyncIterator[str]:
+    """Serve each view under its key until the context ends; yields the proxy's address.
+
+    A fault of an index becomes a status of 502 and is kept in the view: the engine's own words for it are not told.
+    """
+    from aiohttp import web
+
+    async def page(request: web.Request) -> web.Response:
+        view, name = views[request.match_info["key"]], request.match_info["name"]
+        try:
+            body = await view.page(name)
+        except NotListed:
+            return web.Response(status=404)
+        except EnvspecError as error:
+            return web.Response(status=502, text=error.message)
+        return web.Response(body=body, content_type=_PAGE_TYPE, headers=_HEADERS)
+
+    async def file(request: web.Request) -> web.Response:
+        view, name = views[request.match_info["key"]], request.match_info["name"]
+        filename = request.match_info["filename"]
+        try:
+            if filename.endswith(".metadata"):
+                body = await view.metadata(name, filename.removesuffix(".metadata"))
+            else:
+                body = await view.content(name, filename)
+        except (NotListed, KeyError):
+            return web.Response(status=404)
+        except EnvspecError as error:
+            return web.Response(status=502, text=error.message)
+        return web.Response(body=body, content_type="application/octet-stream", headers=_HEADERS)
+
+    app = web.Application()
+    app.router.add_get("/{key}/simple/{name}/", page)
+    app.router.add_get("/{key}/files/{name}/{filename}", file)
+    # Engines ask for hundreds of small answers: no log line and no signal handler for each.
+    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=0.1)
+        await site.start()
+        port = runner.addresses[0][1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()

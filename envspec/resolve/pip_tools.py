@@ -1,0 +1,100 @@
+"""pip-tools as the resolver: pip's own resolver, for the Python and the platform that run it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from envspec.effects.process import run
+from envspec.model import Platform, Target
+from envspec.resolve.engine import EngineFault, Pins, Place, Request, Unsolvable, read_pins
+
+_MACHINES = {
+    ("Linux", "x86_64"): Platform.LINUX_64,
+    ("Linux", "aarch64"): Platform.LINUX_AARCH64,
+    ("Darwin", "arm64"): Platform.OSX_ARM64,
+    ("Windows", "AMD64"): Platform.WIN_64,
+}
+
+
+class PipTools:
+    """Works where an interpreter of the target's exact version and platform is at hand."""
+
+    @property
+    def version(self) -> str:
+        return f"pip-tools {version('pip-tools')} pip {version('pip')}"
+
+    def unable(self, target: Target) -> str | None:
+        here = _MACHINES.get((platform.system(), platform.machine()))
+        if here is not target.platform:
+            return f"pip resolves only for the platform that runs it ({here.value if here else platform.machine()})"
+        if _interpreter(target.python.version) is None:
+            return f"pip resolves only for the Python that runs it, and no Python {target.python.version} is on PATH"
+        return None
+
+    async def resolve(self, request: Request, place: Place) -> Pins:
+        import piptools
+
+        source = place.work / "requirements.in"
+        source.write_text("\n".join(request.requirements) + "\n", encoding="utf-8")
+        constraints = place.work / "constraints.txt"
+        constraints.write_text("\n".join(request.constraints) + "\n", encoding="utf-8")
+        command = [
+            _interpreter(request.target.python.version) or sys.executable,
+            *("-m", "piptools", "compile", str(source), "--output-file", "-", "--quiet", "--no-config"),
+            *("--no-header", "--no-annotate", "--strip-extras", "--allow-unsafe", "--rebuild"),
+            *("--constraint", str(constraints)),
+            *("--no-emit-index-url", "--no-emit-trusted-host", "--no-emit-options"),
+            *("--index-url", place.simple_url, "--trusted-host", place.simple_url.split("/")[2]),
+            *("--cache-dir", str(place.cache / "pip")),
+            *(() if request.sdists else ("--pip-args", "--only-binary :all:")),
+        ]
+        environ = place.environ() | {
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_NO_INPUT": "1",
+            # pip-tools and what it needs are plain Python: another interpreter can run them from where they are.
+            "PYTHONPATH": str(Path(piptools.__file__).parent.parent),
+            "PYTHONNOUSERSITE": "1",
+        }
+        done = await run(command, environ=environ, cwd=place.work)
+        if done.status == 0:
+            return read_pins(done.stdout)
+        if any(word in done.stderr for word in ("ResolutionImpossible", "No matching distribution", "Could not find a version")):
+            raise Unsolvable(_told(done.stderr))
+        raise EngineFault(f"pip-compile ended with status {done.status}: {_told(done.stderr)}", hint="try --resolver uv")
+
+
+@cache
+def _interpreter(wanted: str) -> str | None:
+    """A CPython of exactly this version: this one, else one on PATH."""
+    if platform.python_version() == wanted:
+        return sys.executable
+    series = ".".join(wanted.split(".")[:2])
+    for name in (f"python{series}", "python3", "python"):
+        path = shutil.which(name)
+        if path and _version_of(path) == wanted:
+            return path
+    return None
+
+
+def _version_of(path: str) -> str:
+    words = [path, "-I", "-c", "import platform; print(platform.python_version())"]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=20, check=False).stdout.strip()  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _told(stderr: str) -> str:
+    """pip's reason without the traceback of pip-tools."""
+    lines = [line.strip() for line in re.split(r"\nTraceback ", stderr)[0].splitlines()]
+    telling = [line for line in lines if line and not line.startswith(("WARNING", "To fix this", "1.", "2."))]
+    return " ".join(telling) or " ".join(stderr.split())[-500:]

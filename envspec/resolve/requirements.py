@@ -1,0 +1,54 @@
+"""What wheels ask for, and what of it counts on one target."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Final
+
+from packaging.markers import UndefinedComparison
+from packaging.requirements import InvalidRequirement, Requirement
+
+_FIELD: Final = re.compile(r"^Requires-Dist:[ \t]*(.+(?:\r?\n[ \t]+.+)*)", re.MULTILINE | re.IGNORECASE)
+
+
+def declared(metadata: bytes) -> tuple[str, ...]:
+    """The values of Requires-Dist in a METADATA file, in its order (core metadata 2.4)."""
+    head = re.split(r"\r?\n\r?\n", metadata.decode("utf-8", "replace"), maxsplit=1)[0]
+    return tuple(" ".join(found.split()) for found in _FIELD.findall(head))
+
+
+def wanted(requirements: tuple[str, ...], environment: Mapping[str, str], extras: frozenset[str]) -> Iterator[Requirement]:
+    """Those requirements that hold on the target with these extras. What PEP 508 can't read is left out, as the engines do."""
+    for text in requirements:
+        # Most lines of most packages belong to extras that nobody asked for: not worth parsing.
+        if not extras and "extra ==" in text and " or " not in text:
+            continue
+        requirement = parsed(text)
+        if requirement is not None and _holds(requirement, environment, extras):
+            yield requirement
+
+
+@lru_cache(maxsize=4096)
+def parsed(text: str) -> Requirement | None:
+    try:
+        return Requirement(text)
+    except InvalidRequirement:
+        return None
+
+
+def _holds(requirement: Requirement, environment: Mapping[str, str], extras: frozenset[str]) -> bool:
+    if requirement.marker is None:
+        return True
+    try:
+        return any(requirement.marker.evaluate({**environment, "extra": extra}) for extra in (extras or {""}))
+    except UndefinedComparison:
+        return False
+
+
+def shown(requirement: Requirement) -> str:
+    """The requirement without its marker, in one spelling: `jinja2>=3.1`, `uvicorn[standard]<1`."""
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    address = f" @ {requirement.url}" if requirement.url else ""
+    return f"{requirement.name}{extras}{requirement.specifier}{address}"

@@ -1,0 +1,176 @@
+"""The resolution stage: all targets at the same time, against one index on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from envspec.effects.http import Http, open_http
+from envspec.errors import EnvspecError, NoSolution, UsageError
+from envspec.model import Resolution
+from envspec.resolve import graph, memory
+from envspec.resolve.engine import Engine, Pins, Place, Request, Unsolvable
+from envspec.resolve.index.server import serve, simple_url
+from envspec.resolve.index.store import Store
+from envspec.resolve.index.upstream import Upstream
+from envspec.resolve.index.view import Rules, View, normalised
+from envspec.resolve.requirements import parsed
+
+#: Told what goes on, one short line each: (target's platform, what).
+Report = Callable[[str, str], None]
+
+_BUILD_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One target, whole: what is asked, by which rules, in which marker environment.
+
+    identity: JSON of all that decides the rules (indexes, `as_of`, facts, ...), without credentials: rules hold functions,
+    which cannot be compared. origins: requirement lines by the key in the spec that they stand at, for messages.
+    """
+
+    request: Request
+    rules: Rules
+    environment: Mapping[str, str]
+    identity: object
+
+    @property
+    def view_key(self) -> str:
+        """Names what the target may see, whatever is asked."""
+        target = self.request.target
+        return memory.key_of([self.identity, target.platform.value, target.python.version, target.glibc, target.macos])[:20]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The effects of this stage. environ: proxies and CA bundle are read from it. now: the clock."""
+
+    store: Store
+    cache: Path
+    environ: Mapping[str, str]
+    now: Callable[[], datetime]
+    report: Report = lambda platform, what: None
+
+
+async def resolve_all(
+    questions: Sequence[Question], engine: Engine, world: World, *, offline: bool, jobs: int
+) -> tuple[Resolution, ...]:
+    """Resolve every question, in their order; those asked before are answered from memory.
+
+    jobs: how many engines may run at the same time.
+
+    Raises:
+        UsageError: the engine can't resolve for one of the targets on this machine.
+        NoSolution: no set of releases satisfies a question.
+        NetworkError: an index failed, or offline and not in memory.
+    """
+    keys = [_answer_key(question, engine) for question in questions]
+    answers = [memory.recall(world.store, key, q.request.target) for key, q in zip(keys, questions, strict=True)]
+    if all(answer is not None for answer in answers):
+        return tuple(answer for answer in answers if answer is not None)
+    for question in questions:
+        if why := engine.unable(question.request.target):
+            raise UsageError(f"{engine.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
+    async with AsyncExitStack() as stack:
+        http = None if offline else await stack.enter_async_context(open_http(world.environ))
+        return await _resolve_open(questions, keys, answers, engine, world, http, asyncio.Semaphore(jobs))
+
+
+async def _resolve_open(
+    questions: Sequence[Question],
+    keys: Sequence[str],
+    answers: Sequence[Resolution | None],
+    engine: Engine,
+    world: World,
+    http: Http | None,
+    turn: asyncio.Semaphore,
+) -> tuple[Resolution, ...]:
+    upstream = Upstream(http, world.store, world.now)
+    views = {q.view_key: View(upstream, q.rules, q.view_key) for q in questions}
+
+    async def one(number: int, proxy: str) -> Resolution:
+        known = answers[number]
+        if known is not None:
+            return known
+        question = questions[number]
+        async with turn:
+            resolution = await _resolve(question, engine, views[question.view_key], world, proxy)
+        memory.remember(world.store, keys[number], resolution)
+        return resolution
+
+    async with serve(views) as proxy:
+        tasks = [asyncio.ensure_future(one(number, proxy)) for number in range(len(questions))]
+        try:
+            return tuple(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            world.store.save()
+
+
+async def _resolve(question: Question, engine: Engine, view: View, world: World, proxy: str) -> Resolution:
+    platform = question.request.target.platform.value
+    world.report(platform, "resolving")
+    with tempfile.TemporaryDirectory(prefix="envspec-") as work:
+        place = Place(
+            simple_url(view.key), proxy, world.cache / "engines", Path(work), _BUILD_PATH if question.rules.sdists else ""
+        )
+        try:
+            pins = await engine.resolve(question.request, place)
+        except Unsolvable as error:
+            raise _why(error, question, view) from error
+        except EnvspecError:
+            if view.faults:
+                raise view.faults[0] from None
+            raise
+    if view.faults:
+        # An engine may go round an index that fails by taking something older: then the answer is not to be trusted.
+        raise view.faults[0]
+    world.report(platform, f"reading what {len(pins)} packages ask for")
+    resolution = await graph.build(
+        question.request.target, question.environment, question.request.requirements, _without_direct(pins), view
+    )
+    world.report(platform, f"{len(resolution.packages)} packages")
+    return resolution
+
+
+def _without_direct(pins: Pins) -> Pins:
+    return {normalised(name): version for name, version in pins.items()}
+
+
+def _why(error: Unsolvable, question: Question, view: View) -> EnvspecError:
+    """The cause behind an engine's "no solution": a failing index or a name that nobody has comes before its own words."""
+    if view.faults:
+        return view.faults[0]
+    target = question.request.target
+    asked = {normalised(requirement.name) for text in question.request.requirements if (requirement := parsed(text))}
+    unknown = sorted(view.missing & asked)
+    if unknown:
+        return NoSolution(
+            f"no such package: {', '.join(unknown)} (asked by the spec's pip.dependencies)",
+            hint="correct the name, or name its index in [[pip.index]]",
+        )
+    return NoSolution(
+        f"no solution for Python {target.python.version} on {target.platform.value}: {error.message}",
+        hint="loosen one of the requirements named above, or move as_of",
+    )
+
+
+def _answer_key(question: Question, engine: Engine) -> str:
+    request = question.request
+    return memory.key_of(
+        [question.view_key, engine.version, sorted(request.requirements), sorted(request.constraints), sorted(request.sdists)]
+    )
+
+
+def with_cuts(rules: Rules, cuts: Mapping[str, datetime]) -> Rules:
+    """The same rules with other moments for some names."""
+    return replace(rules, cuts={**rules.cuts, **cuts})

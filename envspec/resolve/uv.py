@@ -1,0 +1,77 @@
+"""uv as the resolver: `uv pip compile` for one exact target."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from envspec.effects.process import run
+from envspec.model import Platform, Target
+from envspec.resolve.engine import EngineFault, Pins, Place, Request, Unsolvable, read_pins
+
+#: The glibc levels that uv has names for (`uv pip compile --help`, 0.9 to 0.13).
+_GLIBC_MINORS: Final = (17, 28, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40)
+
+
+class Uv:
+    """Knows every platform and Python, reads metadata and no wheels."""
+
+    @property
+    def version(self) -> str:
+        return f"uv {version('uv')}"
+
+    def unable(self, target: Target) -> str | None:  # noqa: ARG002 (uv resolves for any target)
+        return None
+
+    async def resolve(self, request: Request, place: Place) -> Pins:
+        from uv import find_uv_bin
+
+        command = [
+            find_uv_bin(),
+            *("pip", "compile", "-", "--quiet", "--no-config", "--color=never"),
+            *("--no-header", "--no-annotate", "--no-progress"),
+            *("--default-index", place.simple_url),
+            *("--cache-dir", str(place.cache / "uv")),
+            *("--python", sys.executable, "--no-python-downloads"),
+            *("--python-version", request.target.python.version),
+            *("--python-platform", platform_of(request.target)),
+            *(() if request.sdists else ("--only-binary", ":all:")),
+            *_constraints(request, place.work / "constraints.txt"),
+        ]
+        environ = place.environ()
+        if request.target.macos is not None:
+            environ["MACOSX_DEPLOYMENT_TARGET"] = ".".join(map(str, request.target.macos))
+        done = await run(command, environ=environ, cwd=place.work, stdin="\n".join(request.requirements) + "\n")
+        if done.status == 0:
+            return read_pins(done.stdout)
+        if "No solution found" in done.stderr or done.status == 1:
+            raise Unsolvable(_told(done.stderr))
+        raise EngineFault(f"uv ended with status {done.status}: {done.stderr.strip()}", hint="run again with --debug")
+
+
+def _constraints(request: Request, file: Path) -> tuple[str, ...]:
+    if not request.constraints:
+        return ()
+    file.write_text("\n".join(request.constraints) + "\n", encoding="utf-8")
+    return ("--constraints", str(file))
+
+
+def platform_of(target: Target) -> str:
+    """uv's name of a platform. Wheels above its glibc are not in the index that it sees, so the nearest name below will do."""
+    if target.platform is Platform.OSX_ARM64:
+        return "aarch64-apple-darwin"
+    if target.platform is Platform.WIN_64:
+        return "x86_64-pc-windows-msvc"
+    machine = "x86_64" if target.platform is Platform.LINUX_64 else "aarch64"
+    minor = max((known for known in _GLIBC_MINORS if target.glibc and known <= target.glibc[1]), default=17)
+    return f"{machine}-manylinux_2_{minor}"
+
+
+def _told(stderr: str) -> str:
+    """uv's explanation as plain lines: its drawing and its hints about its own options are left out."""
+    text = re.sub(r"^\s*(?:×|╰─▶|│|error:)\s?", "", stderr, flags=re.MULTILINE)
+    text = re.split(r"\n\s*(?:hint:|help:)", text)[0]
+    return " ".join(text.split()) or "uv found no solution and did not say why"
