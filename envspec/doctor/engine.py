@@ -1,0 +1,150 @@
+"""Container engines: which are here, and whether they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from envspec.doctor.finding import Finding, State
+from envspec.doctor.place import Place
+from envspec.effects.process import Finished
+
+_UNREADABLE: Final = "its answer can't be read"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine's program. version: the client's. server: the daemon's, None where none answers. problem: why not."""
+
+    name: str
+    version: str = ""
+    server: str | None = None
+    rootless: bool = False
+    problem: str = ""
+    runtimes: tuple[str, ...] = ()
+
+    @property
+    def works(self) -> bool:
+        """Whether containers can be started by it."""
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """engines: those with a program here. named_host: DOCKER_HOST. system: as `sys.platform`."""
+
+    system: str
+    engines: tuple[Engine, ...] = ()
+    named_host: bool = False
+    builders: Mapping[str, str] = field(default_factory=dict)
+
+
+async def look(place: Place) -> EngineFacts:
+    """Ask every engine at the same time."""
+    docker, podman, buildah = await asyncio.gather(_docker(place), _podman(place), _buildah(place))
+    return EngineFacts(
+        system=place.system,
+        engines=tuple(engine for engine in (docker, podman) if engine),
+        named_host=bool(place.environ.get("DOCKER_HOST")),
+        builders={"buildah": buildah} if buildah else {},
+    )
+
+
+def judge(facts: EngineFacts) -> tuple[Finding, ...]:
+    """One finding for each engine that is here; one for all when none is."""
+    if not facts.engines:
+        todo = "install docker or podman to run images; locking and assembling them need no engine"
+        return (Finding("container engine", State.MISSING, "neither docker nor podman", todo), *_builders(facts))
+    return (*(_engine(engine, facts) for engine in facts.engines), *_builders(facts))
+
+
+def _engine(engine: Engine, facts: EngineFacts) -> Finding:
+    rootless = ", rootless" if engine.rootless else ""
+    if engine.works:
+        server = f", daemon {engine.server}" if engine.server else ""
+        return Finding(engine.name, State.OK, f"{engine.version or 'version unknown'}{server}{rootless}")
+    known = f"{engine.version}: " if engine.version else ""
+    return Finding(engine.name, State.WARNING, f"{known}{engine.problem}", _todo(engine, facts))
+
+
+def _todo(engine: Engine, facts: EngineFacts) -> str:
+    if engine.name != "docker":
+        return f"`{engine.name} info` says more"
+    if "permission denied" in engine.problem.lower():
+        return "add your user to the group docker and log in again, or use docker rootless or podman"
+    if facts.named_host:
+        return "DOCKER_HOST names another daemon: start it, correct the variable, or unset it"
+    if facts.system in {"darwin", "win32"}:
+        return "start Docker Desktop"
+    return "start the daemon (`systemctl start docker`), or, in a container, mount its socket"
+
+
+def _builders(facts: EngineFacts) -> tuple[Finding, ...]:
+    return tuple(Finding(name, State.OK, version) for name, version in facts.builders.items())
+
+
+async def _docker(place: Place) -> Engine | None:
+    if place.path_of("docker") is None:
+        return None
+    done = await place.ask(("docker", "info", "--format", "{{json .}}"))
+    document = _json(done)
+    client = _part(document, "ClientInfo")
+    server = str(document.get("ServerVersion") or "") or None
+    errors = document.get("ServerErrors")
+    said = str(errors[0]) if isinstance(errors, list) and errors else (done.stderr if done else "")
+    options = document.get("SecurityOptions")
+    return Engine(
+        name="docker",
+        version=str(client.get("Version") or ""),
+        server=server,
+        rootless=isinstance(options, list) and any("rootless" in str(option) for option in options),
+        problem="" if server else _problem(done, said),
+        runtimes=tuple(sorted(_part(document, "Runtimes"))),
+    )
+
+
+async def _podman(place: Place) -> Engine | None:
+    if place.path_of("podman") is None:
+        return None
+    done = await place.ask(("podman", "info", "--format", "json"))
+    document = _json(done)
+    version = str(_part(document, "version").get("Version") or "")
+    return Engine(
+        name="podman",
+        version=version,
+        rootless=_part(_part(document, "host"), "security").get("rootless") is True,
+        problem="" if version else _problem(done, done.stderr if done else ""),
+        runtimes=(),
+    )
+
+
+async def _buildah(place: Place) -> str | None:
+    if place.path_of("buildah") is None:
+        return None
+    done = await place.ask(("buildah", "--version"))
+    found = re.search(r"\d+(?:\.\d+)+", done.stdout if done else "")
+    return found[0] if found else "version unknown"
+
+
+def _problem(done: Finished | None, said: str) -> str:
+    if done is None:
+        return "it can't be run, or doesn't answer"
+    lines: Sequence[str] = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[0][:200] if lines else _UNREADABLE
+
+
+def _json(done: Finished | None) -> Mapping[str, Any]:
+    try:
+        document = json.loads(done.stdout) if done else {}
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = document.get(key)
+    return value if isinstance(value, dict) else {}
