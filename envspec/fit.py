@@ -7,9 +7,9 @@ from enum import Enum
 
 from envspec.base_image.gpus import OtherBuild, other_builds, spoken_builds
 from envspec.facts import Facts
-from envspec.facts.gpu import ComputeCapability, Runs, match_gpu, runs
+from envspec.facts.gpu import ComputeCapability, Runs, first_driver, match_gpu, runs
 from envspec.facts.rows import numeric
-from envspec.machine import Machine, MachineGpu
+from envspec.machine import Machine, MachineGpu, Told
 from envspec.model import CudaVersion, Driver, GpuCode, Lock, Platform
 
 
@@ -17,6 +17,7 @@ class Verdict(Enum):
     """What can be said."""
 
     FITS = "fits"
+    NOT_ASKED = "not asked"  # whoever describes the machine left it out
     UNKNOWN = "unknown"
     DOES_NOT_FIT = "does not fit"
 
@@ -64,7 +65,7 @@ def fits(lock: Lock, machine: Machine, facts: Facts) -> FitReport:
     if not machine.platform.is_linux:
         return FitReport(lock.name, machine, (platform, _elsewhere(code, machine)))
     findings = (platform, _driver(lock.driver, machine), *_gpus(lock.driver, code, machine, facts))
-    return FitReport(lock.name, machine, findings, _smallest_change(findings, code, machine, facts))
+    return FitReport(lock.name, machine, findings, _smallest_change(lock.driver, code, machine, facts))
 
 
 def _elsewhere(code: GpuCode | None, machine: Machine) -> Finding:
@@ -76,58 +77,58 @@ def _elsewhere(code: GpuCode | None, machine: Machine) -> Finding:
 
 
 def _driver(needed: Driver, machine: Machine) -> Finding:
+    if machine.driver is None and machine.told is Told.DESCRIBED:
+        return Finding("driver", Verdict.NOT_ASKED, f"no driver is given: the lock needs {needed.minimum} or newer")
     if machine.driver is None:
-        return Finding(
-            "driver",
-            Verdict.DOES_NOT_FIT,
-            machine.problem or "no NVIDIA driver",
-            f"install an NVIDIA driver {needed.minimum} or newer",
+        why = machine.problem or "no NVIDIA driver"
+        return Finding("driver", Verdict.DOES_NOT_FIT, why, _newer_driver(needed.minimum, machine))
+    if not _enough(machine, needed.minimum):
+        why = f"the driver is {machine.driver}, the lock needs {needed.minimum} or newer: {needed.why}"
+        return Finding("driver", Verdict.DOES_NOT_FIT, why, _newer_driver(needed.minimum, machine))
+    why = f"{machine.driver} is {needed.minimum} or newer"
+    if needed.bundled and not _enough(machine, needed.bundled):
+        # NVIDIA_REQUIRE_CUDA of the images lists old driver branches for data center GPUs only (12.8.1's Dockerfile).
+        why += (
+            f"; older than the {needed.bundled} that the toolkit ships with, so NVIDIA's container toolkit may refuse "
+            "the image on GPUs that are not for data centers"
         )
-    if numeric(machine.driver) < numeric(needed.minimum):
-        return Finding(
-            "driver",
-            Verdict.DOES_NOT_FIT,
-            f"the driver is {machine.driver}, the lock needs {needed.minimum} or newer: {needed.why}",
-            f"update the NVIDIA driver to {needed.minimum} or newer",
-        )
-    return Finding("driver", Verdict.FITS, f"{machine.driver} is {needed.minimum} or newer")
+    return Finding("driver", Verdict.FITS, why)
 
 
 def _gpus(driver: Driver, code: GpuCode | None, machine: Machine, facts: Facts) -> tuple[Finding, ...]:
-    if not machine.gpus:
-        why = machine.problem or "the machine has no NVIDIA GPU"
-        return (
-            Finding("gpu", Verdict.DOES_NOT_FIT, why, "run it on a machine with an NVIDIA GPU, or name one: --gpu"),
-        )
-    return tuple(_gpu(gpu, driver, code, machine, facts) for gpu in machine.gpus)
+    if machine.gpus:
+        return tuple(_gpu(gpu, driver, code, machine, facts) for gpu in machine.gpus)
+    if machine.told is Told.DESCRIBED:
+        return (Finding("gpu", Verdict.NOT_ASKED, "no GPU is given"),)
+    why = machine.problem or "the machine has no NVIDIA GPU"
+    return (
+        Finding("gpu", Verdict.DOES_NOT_FIT, why, "run it on a machine with an NVIDIA GPU, or describe one: --gpu"),
+    )
 
 
 def _gpu(gpu: MachineGpu, driver: Driver, code: GpuCode | None, machine: Machine, facts: Facts) -> Finding:
     capability = _capability(gpu, facts)
     if capability is None:
-        return Finding(
-            "gpu", Verdict.UNKNOWN, f"{gpu.name}: its compute capability is not known here", "name it: --gpu 9.0"
-        )
+        why = f"{gpu.name}: its compute capability is not known here"
+        return Finding("gpu", Verdict.UNKNOWN, why, "name it: --gpu 9.0, or a [[facts.gpu]] row in the spec")
     named = f"{gpu.name} ({capability.sm})"
+    first = first_driver(facts, capability)
+    if first and not _enough(machine, first[0]):
+        why = f"{named}: the driver is older than {first[0]}, the first for it (CUDA {first[1]})"
+        return Finding("gpu", Verdict.DOES_NOT_FIT, why, _newer_driver(first[0], machine))
     if code is None:
         return Finding("gpu", Verdict.UNKNOWN, f"{named}: the lock does not tell which GPU code its wheels hold")
-    held = " ".join((*code.sm, *code.ptx)) or "none (a CPU build)"
     build = f"torch {code.version} {code.variant}"
     how = runs(capability, code.sm, code.ptx)
-    if how is Runs.SASS:
-        return Finding("gpu", Verdict.FITS, f"{named}: {build} holds code for it")
     if how is Runs.NOT:
-        return Finding(
-            "gpu", Verdict.DOES_NOT_FIT, f"{named}: {build} holds no code for it, only {held}", "another build"
-        )
-    if driver.bundled and machine.driver and numeric(machine.driver) < numeric(driver.bundled):
-        return Finding(
-            "gpu",
-            Verdict.DOES_NOT_FIT,
-            f"{named}: the driver must compile PTX for it, and {machine.driver} is older than the toolkit's own",
-            f"update the NVIDIA driver to {driver.bundled} or newer",
-        )
-    return Finding("gpu", Verdict.FITS, f"{named}: the driver compiles {build} for it from PTX")
+        held = f"only {' '.join((*code.sm, *code.ptx))}" if code.variant != "cpu" else "being a CPU build"
+        change = spoken_builds(facts, capability, machine.platform, code.version)
+        return Finding("gpu", Verdict.DOES_NOT_FIT, f"{named}: {build} holds no code for it, {held}", change)
+    if how is Runs.PTX and driver.bundled and not _enough(machine, driver.bundled):
+        why = f"{named}: the driver must compile PTX for it, and is older than the toolkit's own"
+        return Finding("gpu", Verdict.DOES_NOT_FIT, why, _newer_driver(driver.bundled, machine))
+    why = f"{build} holds code for it" if how is Runs.SASS else f"the driver compiles {build} for it from PTX"
+    return Finding("gpu", Verdict.FITS, f"{named}: {why}")
 
 
 def _capability(gpu: MachineGpu, facts: Facts) -> ComputeCapability | None:
@@ -137,29 +138,40 @@ def _capability(gpu: MachineGpu, facts: Facts) -> ComputeCapability | None:
     return ComputeCapability.parse(row.compute_capability) if row else None
 
 
-def _smallest_change(findings: tuple[Finding, ...], code: GpuCode | None, machine: Machine, facts: Facts) -> str:
-    """A newer driver where that is all, with the build that does without; else the nearest torch build that the GPUs
-    and the driver run, or the nearest one with the driver that it needs.
+def _smallest_change(needed: Driver, code: GpuCode | None, machine: Machine, facts: Facts) -> str:
+    """A newer driver where that is all (with the build that does without one), else the nearest torch build that GPUs
+    and driver run, else the nearest one with the driver that it needs; empty where nothing has to change.
     """
-    bad = [finding for finding in findings if finding.verdict is Verdict.DOES_NOT_FIT]
-    if not bad:
-        return ""
-    if not machine.gpus:
-        return "; ".join(dict.fromkeys(finding.change for finding in bad))
-    capabilities = [found for found in (_capability(gpu, facts) for gpu in machine.gpus) if found]
-    builds = _nearest_builds(code, capabilities, machine, facts)
-    with_driver = [build for build in builds if _runs_on(machine.driver, build, facts)]
-    driver_only = [finding.change for finding in bad if finding.change.startswith(("update", "install"))]
-    if len(driver_only) == len(bad):
-        instead = f", or lock {with_driver[0]}" if with_driver and machine.driver else ""
-        return driver_only[-1] + instead
-    if with_driver:
-        return f"lock {with_driver[0]}"
+    gpus = [found for found in (_capability(gpu, facts) for gpu in machine.gpus) if found]
+    builds = _nearest_builds(code, gpus, machine, facts)
+    as_is = [build for build in builds if _enough(machine, _driver_for(build, gpus, facts))]
+    if code is None or _worst(gpus, code) is not Runs.NOT:
+        own = needed.bundled if code and _worst(gpus, code) is Runs.PTX else needed.minimum
+        driver = _newest([own or needed.minimum, *_first_drivers(gpus, facts)])
+        if not machine.gpus and machine.told is Told.READ:
+            return (
+                f"run it on a machine with an NVIDIA GPU and driver {driver} or newer, or describe one: --gpu, --driver"
+            )
+        if _enough(machine, driver):
+            return ""
+        return _newer_driver(driver, machine) + (f", or lock {as_is[0]}" if as_is and machine.driver else "")
+    if as_is:
+        return f"lock {as_is[0]}"
     if builds:
-        cuda = CudaVersion.parse(builds[0].variant)
-        return f"lock {builds[0]} and update the NVIDIA driver to {facts.driver_of(str(cuda)).minimum} or newer"
-    names = ", ".join(gpu.name for gpu in machine.gpus)
-    return f"none known: no torch build known here has code for {names}"
+        driver = _driver_for(builds[0], gpus, facts) or needed.minimum
+        return f"lock {builds[0]}, and {_newer_driver(driver, machine)}"
+    return f"none known: no torch build known here has code for {', '.join(gpu.name for gpu in machine.gpus)}"
+
+
+def _newer_driver(version: str, machine: Machine) -> str:
+    verb = "update the NVIDIA driver to" if machine.driver else "install an NVIDIA driver"
+    return f"{verb} {version} or newer"
+
+
+def _worst(gpus: list[ComputeCapability], code: GpuCode) -> Runs:
+    """How the GPU that fares worst runs the code; SASS where there is none."""
+    how = {runs(each, code.sm, code.ptx) for each in gpus}
+    return next((each for each in (Runs.NOT, Runs.PTX) if each in how), Runs.SASS)
 
 
 def _nearest_builds(
@@ -170,7 +182,7 @@ def _nearest_builds(
     """
     if code is None or not capabilities:
         return []
-    shared = set.intersection(*({*other_builds(facts, each, machine.platform)} for each in capabilities))
+    shared = other_builds(facts, capabilities, machine.platform)
     versions = [row.version for row in facts.torch]
     public = code.version.partition("+")[0]
     here = versions.index(public) if public in versions else len(versions)
@@ -183,6 +195,25 @@ def _nearest_builds(
     return sorted(others, key=distance)
 
 
-def _runs_on(driver: str | None, build: OtherBuild, facts: Facts) -> bool:
-    minimum = facts.driver_of(str(CudaVersion.parse(build.variant))).minimum
-    return driver is not None and numeric(driver) >= numeric(minimum)
+def _driver_for(build: OtherBuild, gpus: list[ComputeCapability], facts: Facts) -> str | None:
+    """The oldest driver for a build on these GPUs; None where code is compiled from PTX and nobody knows the toolkit's
+    own driver.
+    """
+    row = facts.driver_of(str(CudaVersion.parse(build.variant)))
+    own = row.bundled if build.how is Runs.PTX else row.minimum
+    return _newest([own, *_first_drivers(gpus, facts)]) if own else None
+
+
+def _first_drivers(gpus: list[ComputeCapability], facts: Facts) -> list[str]:
+    return [first[0] for first in (first_driver(facts, each) for each in gpus) if first]
+
+
+def _newest(drivers: list[str]) -> str:
+    return max(drivers, key=numeric)
+
+
+def _enough(machine: Machine, needed: str | None) -> bool:
+    """Is the driver new enough? One that nobody was asked for is taken to be."""
+    if machine.driver is None:
+        return machine.told is Told.DESCRIBED
+    return needed is not None and numeric(machine.driver) >= numeric(needed)

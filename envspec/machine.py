@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +25,13 @@ _PLATFORMS: Final = {
     ("darwin", "arm64"): Platform.OSX_ARM64,
     ("win32", "amd64"): Platform.WIN_64,
 }
+
+
+class Told(Enum):
+    """Who tells of a machine: what is missing is not there (READ), or nobody said it (DESCRIBED)."""
+
+    READ = "read"
+    DESCRIBED = "described"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,7 @@ class Machine:
     driver: str | None
     gpus: tuple[MachineGpu, ...]
     problem: str = ""
+    told: Told = Told.READ
 
 
 def this_platform() -> Platform:
@@ -105,13 +114,14 @@ def read_machine(driver_file: Path = DRIVER_FILE, nvml: Callable[[], Nvml] = ask
 
 
 def described_machine(where: Platform, driver: str | None, gpus: tuple[str, ...], facts: Facts) -> Machine:
-    """A machine that somebody describes (`--driver 550.54.15 --gpu H100`).
+    """A machine that somebody describes (`--driver 550.54.15 --gpu H100`); what they leave out is not asked about.
 
     Raises:
         UnknownGpu: a name that no row has; the hint has the nearest ones.
     """
     rows = [find_gpu(facts, name) for name in gpus]
-    return Machine(where, driver, tuple(MachineGpu(row.name, capability_of(row)) for row in rows))
+    described = tuple(MachineGpu(row.name, capability_of(row)) for row in rows)
+    return Machine(where, driver, described, told=Told.DESCRIBED)
 
 
 def _driver_of_file(path: Path) -> str | None:

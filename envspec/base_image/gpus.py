@@ -24,15 +24,18 @@ class GpuChecks:
 
 @dataclass(frozen=True, slots=True)
 class OtherBuild:
-    """A torch build with code for a GPU. default: it is the default index's build on that platform."""
+    """A torch build with code for certain GPUs. default: it is the default index's build on that platform.
+    how: PTX where one of the GPUs runs only what its driver compiles.
+    """
 
     torch: str
     variant: str
     default: bool
+    how: Runs
 
     def __str__(self) -> str:
-        how = "default build" if self.default else f'[cuda] version = "{CudaVersion.parse(self.variant)}"'
-        return f"torch {self.torch} {self.variant} ({how})"
+        where = "default build" if self.default else f'[cuda] version = "{CudaVersion.parse(self.variant)}"'
+        return f"torch {self.torch} {self.variant} ({where}{', by PTX' if self.how is Runs.PTX else ''})"
 
 
 def code_of(pins: Pins, facts: Facts) -> GpuCode | None:
@@ -78,34 +81,45 @@ def check_gpus(names: Sequence[str], pins: Sequence[Pins], codes: Sequence[GpuCo
     return GpuChecks(tuple(decisions), tuple(warnings), tuple(by_ptx))
 
 
-def other_builds(facts: Facts, capability: ComputeCapability, platform: Platform) -> tuple[OtherBuild, ...]:
-    """Every known torch build with code for a GPU, newest torch first, the default build before the others."""
+def other_builds(facts: Facts, capabilities: Sequence[ComputeCapability], platform: Platform) -> tuple[OtherBuild, ...]:
+    """Every known torch build that all of these GPUs run, newest torch first, the default build before the others."""
     found: list[OtherBuild] = []
     for release in reversed(facts.torch):
         usual = release.default.get(platform.value)
-        variants = sorted({*release.published, *([usual] if usual else [])} - {"cpu"}, key=lambda v: (v != usual, v))
-        for variant in variants:
+        variants = {*release.published, *([usual] if usual else [])} - {"cpu"}
+        for variant in sorted(variants, key=lambda name: (name != usual, name)):
             row = facts.gpu_code_of(release.version, variant, platform)
-            if row and runs(capability, row.sm, row.ptx) is not Runs.NOT:
-                found.append(OtherBuild(release.version, variant, variant == usual))
+            how = {runs(each, row.sm, row.ptx) for each in capabilities} if row else {Runs.NOT}
+            if Runs.NOT not in how:
+                worst = Runs.PTX if Runs.PTX in how else Runs.SASS
+                found.append(OtherBuild(release.version, variant, variant == usual, worst))
     return tuple(found)
 
 
 def spoken_builds(facts: Facts, capability: ComputeCapability, platform: Platform, torch: str) -> str:
     """The builds to turn to: those of the same torch, then the default builds of others."""
-    builds = other_builds(facts, capability, platform)
+    builds = other_builds(facts, [capability], platform)
     public = torch.partition("+")[0]
-    same = [str(build) for build in builds if build.torch == public]
-    defaults = [build.torch for build in builds if build.default and build.torch != public]
-    told = []
-    if same:
-        told.append(f"builds with {capability.sm}: {', '.join(same)}")
-    if defaults:
-        told.append(f"default builds with it: torch {', '.join(defaults)}")
-    elsewhere = [str(build) for build in builds if build.torch != public][:3]
-    if not defaults and elsewhere:
-        told.append(f"builds with {capability.sm}: {', '.join(elsewhere)}")
-    return "; ".join(told) or f"no torch build known here has code for {capability.sm}"
+    told = [str(build) for build in builds if build.torch == public]
+    others = [build.torch for build in builds if build.default and build.torch != public]
+    if others:
+        told.append(f"the default build of torch {_ranges(others, [row.version for row in facts.torch])}")
+    elif not told:
+        told = [str(build) for build in builds[:3]]
+    if not told:
+        return f"no torch build known here has code for {capability.sm}"
+    return f"builds with code for {capability.sm}: {'; '.join(told)}"
+
+
+def _ranges(versions: Sequence[str], known: Sequence[str]) -> str:
+    """`2.8.0 to 2.10.0, 2.12.0`: neighbours among the known releases are told as one range."""
+    spans: list[list[str]] = []
+    for version in sorted(versions, key=known.index):
+        if spans and known.index(version) == known.index(spans[-1][-1]) + 1:
+            spans[-1].append(version)
+        else:
+            spans.append([version])
+    return ", ".join(span[0] if len(span) == 1 else f"{span[0]} to {span[-1]}" for span in spans)
 
 
 def _not_served(gpu: Gpu, codes: Sequence[GpuCode], facts: Facts) -> GpuNotServed:

@@ -1,37 +1,16 @@
-"""CUDA release, flavour, tag and recorded digests."""
+"""Tag and recorded digests of the base image."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
 
-from envspec.base_image.pins import LIBRARIES, Pins
-from envspec.base_image.request import (
-    AUTO,
-    REPOSITORY,
-    CudaMismatch,
-    CudaRequest,
-    NoCudaRelease,
-    NoSuchImage,
-)
+from envspec.base_image.release import Release
+from envspec.base_image.request import HELD, REPOSITORY, NoSuchImage
 from envspec.facts import Facts
 from envspec.facts.rows import ImageRow, numeric
 from envspec.model import BaseImage, CudaVersion, Decision, PinnedDigest, Platform
-
-#: Flavours from the smallest on; the cuDNN ones carry `cudnn8-` or `cudnn9-` in the tags of some releases.
-FLAVORS: Final = ("base", "runtime", "cudnn-runtime", "devel", "cudnn-devel")
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """cuda: the minor that the image must have. exact: the release that the pins name, if they do."""
-
-    cuda: CudaVersion
-    exact: str | None
-    decision: Decision
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,112 +22,64 @@ class Choice:
     warnings: tuple[str, ...] = ()
 
 
-def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
-    """The CUDA of the lock: what the pins name, else torch's build, else the spec.
-
-    Raises:
-        CudaMismatch: the pins are for another CUDA than the spec asks for.
-        NoCudaRelease: nothing tells.
-    """
-    told = sorted(
-        ((found, each.platform) for each in pins for found in each.cudas), key=lambda pair: pair[0].cuda, reverse=True
-    )
-    if not told:
-        return _untold_release(request, pins)
-    first, platform = told[0]
-    others = [(found, where) for found, where in told if found.cuda != first.cuda]
-    if request.version is not None:
-        for found, where in told:
-            if found.cuda != request.version:
-                raise CudaMismatch(
-                    f"[cuda] version is {request.version}, but {found.told_by} on {where.value} is CUDA {found.cuda}",
-                    hint=f'set [cuda] version = "{found.cuda}", or leave out what asks for {found.told_by.split()[0]}',
-                )
-    exact = max(
-        (found.release for found, _ in told if found.cuda == first.cuda and found.release), key=numeric, default=None
-    )
-    decision = Decision(
-        "cuda.release",
-        exact or str(first.cuda),
-        f"{first.told_by} is CUDA {exact or first.cuda}",
-        first.source,
-    )
-    warnings = tuple(
-        f"{found.told_by} on {where.value} is CUDA {found.cuda}, beside {first.told_by} on {platform.value}: "
-        "two CUDAs in one lock; the image and the driver are chosen for the newer one"
-        for found, where in others
-    )
-    return Release(first.cuda, exact, decision, warnings)
-
-
-def _untold_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
-    built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
-    if built and built.cuda and request.version in (None, built.cuda):
-        why = f"torch {built.version} is a {built.variant} build; no CUDA library comes as a wheel"
-        return Release(built.cuda, None, Decision("cuda.release", str(built.cuda), why, "torch's variant"))
-    if request.version is None:
-        raise NoCudaRelease(
-            "nothing that was locked tells which CUDA release it needs",
-            hint='set it in the spec: [cuda] version = "12.8", or leave [cuda] out for an environment for the CPU',
-        )
-    why = "as the spec says; no CUDA library comes as a wheel"
-    return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
-
-
-def choose_flavor(request: CudaRequest, pins: Sequence[Pins]) -> Decision:
-    """`auto` is the smallest flavour that completes what the wheels bring; nvcc is in devel and never needed to run."""
-    if request.flavor != AUTO:
-        return Decision("image.flavor", request.flavor, "as the spec says", "[cuda] flavor")
-    with_cuda = [each for each in pins if each.libraries or (each.torch and each.torch.cuda)]
-    needed: set[str] = set()
-    for each in with_cuda:
-        wanted = set(LIBRARIES) if each.torch and each.torch.cuda else {"cudart"}
-        needed |= wanted - set(each.libraries)
-    if not with_cuda:
-        needed = {"cudart"}
-    flavor = "cudnn-runtime" if "cudnn" in needed else "runtime" if needed else "base"
-    if not needed:
-        why = f"the wheels bring {_listed(sorted(set(LIBRARIES) & _brought(with_cuda)))}: nothing else is needed to run"
-    else:
-        why = f"the smallest with {_listed(sorted(needed))}, which no wheel of the lock brings"
-    return Decision("image.flavor", flavor, why, "names of the locked wheels; NVIDIA container-images Dockerfiles")
-
-
-def _brought(pins: Sequence[Pins]) -> set[str]:
-    return {library for each in pins for library in each.libraries}
-
-
 def choose_image(
-    release: Release, flavor: Decision, request: CudaRequest, platforms: Sequence[Platform], facts: Facts
+    release: Release, flavors: Sequence[Decision], os: str, platforms: Sequence[Platform], facts: Facts
 ) -> Choice:
-    """The tag: newest patch of the minor that has the flavour on that system. A patch whose digest is recorded for
-    every platform goes before a newer one without: a lock without a digest can't be built until a registry answers.
+    """The tag: the smallest flavour that exists, in the newest patch of the minor. A patch whose digest is recorded
+    for every platform goes before a newer one without: a lock without a digest can't be built until a registry answers.
+
+    A CUDA newer than every image known here takes the newest image of its major version: the wheels bring their own.
 
     Raises:
-        NoSuchImage: no patch of that minor has the flavour on that system.
+        NoSuchImage: no patch of that minor has such a flavour on that system.
     """
-    found = [
-        (name, row)
-        for name in facts.releases_of(release.cuda)
+    for cuda in (release.cuda, *_older_minors(release.cuda, facts)):
+        for flavor in flavors:
+            tagged = _tags(cuda, flavor.value, os, facts)
+            if tagged:
+                choice = _choice(flavor, tagged, platforms, facts)
+                return choice if cuda == release.cuda else _fallen_back(choice, release.cuda)
+    raise _no_such_image(release.cuda, flavors[0].value, os, facts)
+
+
+def _older_minors(cuda: CudaVersion, facts: Facts) -> tuple[CudaVersion, ...]:
+    """The minors to fall back on, newest first: none unless `cuda` is newer than all that are known of its major."""
+    known = {CudaVersion.parse(row.cuda) for row in facts.images}
+    same = sorted((each for each in known if each.major == cuda.major), reverse=True)
+    return tuple(same) if same and cuda > same[0] else ()
+
+
+def _tags(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> list[tuple[str, ImageRow]]:
+    return [
+        (f"{name}-{_tag_flavor(row, flavor)}-{os}", row)
+        for name in facts.releases_of(cuda)
         for row in facts.images
-        if row.cuda == name and request.os in row.os and _tag_flavor(row, flavor.value)
+        if row.cuda == name and os in row.os and _tag_flavor(row, flavor)
     ]
-    if not found:
-        raise _no_such_image(release.cuda, flavor.value, request.os, facts)
-    tagged = [(f"{name}-{_tag_flavor(row, flavor.value)}-{request.os}", row) for name, row in found]
+
+
+def _choice(
+    flavor: Decision, tagged: Sequence[tuple[str, ImageRow]], platforms: Sequence[Platform], facts: Facts
+) -> Choice:
     tag, row = max(
         tagged, key=lambda pair: (all(facts.digest_of(pair[0], each) for each in platforms), numeric(pair[1].cuda))
     )
-    newest = tagged[-1][1]
-    why = f"the newest patch of CUDA {release.cuda} with {flavor.value} on {request.os}"
-    if newest.cuda != row.cuda:
-        why = (
-            f"the newest patch of CUDA {release.cuda} with {flavor.value} and a recorded digest; {newest.cuda} has none"
-        )
+    cuda, os, newest = CudaVersion.parse(row.cuda), tag.rpartition("-")[2], tagged[-1][1].cuda
+    why = f"the newest patch of CUDA {cuda} with {flavor.value} on {os}"
+    if newest != row.cuda:
+        why = f"the newest patch of CUDA {cuda} with {flavor.value} and a recorded digest; {newest} has none"
     digests = tuple(pinned_digest(tag, platform, facts) for platform in platforms)
-    image = BaseImage(REPOSITORY, tag, row.cuda, flavor.value, request.os, digests)
+    image = BaseImage(REPOSITORY, tag, row.cuda, flavor.value, os, digests)
     decisions = (flavor, Decision("image.tag", tag, why, row.source), *map(_digest_decision, digests))
     return Choice(image, decisions, _end_of_life(tag, row, facts))
+
+
+def _fallen_back(choice: Choice, cuda: CudaVersion) -> Choice:
+    told = (
+        f"no image of CUDA {cuda} is known here: {choice.image.tag} is the newest of its major version, and the wheels "
+        "bring their own libraries. Another one: [image] base"
+    )
+    return replace(choice, warnings=(told, *choice.warnings))
 
 
 def pinned_digest(tag: str, platform: Platform, facts: Facts) -> PinnedDigest:
@@ -208,19 +139,13 @@ def _end_of_life(tag: str, row: ImageRow, facts: Facts) -> tuple[str, ...]:
 def _no_such_image(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> NoSuchImage:
     rows = [row for row in facts.images if CudaVersion.parse(row.cuda) == cuda]
     systems = sorted({name for row in rows if _tag_flavor(row, flavor) for name in row.os})
-    flavors = [name for name in FLAVORS if any(os in row.os and _tag_flavor(row, name) for row in rows)]
-    own = 'name an image of your own: [image] base = "..."'
-    hints = []
-    if systems:
-        hints.append(f"{flavor} exists on {_listed(systems)} ([cuda] os)")
-    if flavors:
-        hints.append(f"{os} has {_listed(flavors)} ([cuda] flavor)")
-    known = "no image of that CUDA is known here; " if not rows else ""
+    flavors = [name for name in HELD if any(os in row.os and _tag_flavor(row, name) for row in rows)]
+    hints = [f"{flavor} exists on {', '.join(systems)} ([cuda] os)"] if systems else []
+    hints += [f"{os} has {', '.join(flavors)} ([cuda] flavor)"] if flavors else []
+    # The lists of tags were read up to a day: of newer releases only those tags are known that somebody used.
+    listed = any(row.status != "unknown" for row in rows)
+    known = "NVIDIA publishes no" if listed else "nothing is known here of a"
     return NoSuchImage(
-        f"NVIDIA publishes no CUDA {cuda} image with flavour {flavor} on {os}",
-        hint=f"{known}{'; '.join([*hints, own])}",
+        f"{known} CUDA {cuda} image with flavour {flavor} on {os}",
+        hint="; ".join([*hints, 'name an image of your own: [image] base = "..."']),
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from envspec.base_image.flavor import flavors_to_try
 from envspec.base_image.gpus import GpuChecks, check_gpus, code_of
-from envspec.base_image.image import Choice, Release, choose_flavor, choose_image, choose_release, custom_image
+from envspec.base_image.image import Choice, choose_image, custom_image
 from envspec.base_image.pins import Pins, read_pins
+from envspec.base_image.release import Release, choose_release
 from envspec.base_image.request import BaseImagePlan, CudaRequest
 from envspec.facts import Facts
 from envspec.facts.rows import numeric
@@ -39,6 +41,10 @@ def plan_base_image(request: CudaRequest | None, resolutions: Sequence[Resolutio
     release = choose_release(request, linux)
     choice = _image(request, release, linux, facts)
     driver = _driver(release, choice, checks, facts)
+    if checks.ptx and not driver.bundled:
+        warnings.append(
+            f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with; not known here"
+        )
     warnings += [_cpu_build(each) for each in linux if each.torch and each.torch.variant == "cpu"]
     return BaseImagePlan(
         choice.image,
@@ -53,7 +59,7 @@ def _image(request: CudaRequest, release: Release, pins: Sequence[Pins], facts: 
     platforms = [each.platform for each in pins]
     if request.base:
         return custom_image(request.base, request.os, platforms)
-    return choose_image(release, choose_flavor(request, pins), request, platforms, facts)
+    return choose_image(release, flavors_to_try(request, pins), request.os, platforms, facts)
 
 
 def _driver(release: Release, choice: Choice, checks: GpuChecks, facts: Facts) -> Driver:

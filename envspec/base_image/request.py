@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,16 @@ REPOSITORY: Final = "docker.io/nvidia/cuda"
 
 #: The flavour that a spec leaves to us.
 AUTO: Final = "auto"
+
+#: Flavour, smallest first -> CUDA libraries in it, of those that also come as wheels. nvcc is in the devel ones.
+#: Source: NVIDIA container-images, Dockerfiles of 12.8.1 and 13.0.0.
+HELD: Final[Mapping[str, tuple[str, ...]]] = {
+    "base": ("cudart",),
+    "runtime": ("cudart", "cublas", "nccl"),
+    "cudnn-runtime": ("cudart", "cublas", "nccl", "cudnn"),
+    "devel": ("cudart", "cublas", "nccl"),
+    "cudnn-devel": ("cudart", "cublas", "nccl", "cudnn"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from envspec.base_image.pins import LIBRARIES
+from envspec.base_image.request import HELD
 from envspec.facts import Facts
 from envspec.facts.rows import PartsRow
 from envspec.model import BaseImage, Resolution
-
-#: Flavour -> CUDA libraries in it (of those that also come as wheels). Source: NVIDIA container-images Dockerfiles.
-HELD: Final[Mapping[str, tuple[str, ...]]] = {
-    "base": ("cudart",),
-    "runtime": ("cudart", "cublas", "nccl"),
-    "devel": ("cudart", "cublas", "nccl"),
-    "cudnn-runtime": ("cudart", "cublas", "nccl", "cudnn"),
-    "cudnn-devel": ("cudart", "cublas", "nccl", "cudnn"),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Final
 from envspec.errors import UsageError
 from envspec.facts.load import Facts
 from envspec.facts.rows import Gpu
+from envspec.model import CudaVersion
 
 #: Integrated GPUs of the Jetson line: their SASS is theirs alone.
 TEGRA: Final = frozenset({(5, 3), (6, 2), (7, 2), (8, 7)})
@@ -88,6 +89,19 @@ def capability_of(gpu: Gpu) -> ComputeCapability:
     return ComputeCapability.parse(gpu.compute_capability)
 
 
+def first_driver(facts: Facts, capability: ComputeCapability) -> tuple[str, CudaVersion] | None:
+    """The driver that came with the first toolkit for this capability, and that toolkit; None for what is older than
+    the table of drivers. An older driver does not know such a GPU (inferred: each toolkit ships with the first driver
+    branch for its new GPUs).
+    """
+    known = [row.first_cuda for row in facts.gpus if capability_of(row) == capability and row.first_cuda]
+    if not known:
+        return None
+    cuda = min(CudaVersion.parse(text) for text in known)
+    row = next((row for row in facts.drivers if CudaVersion.parse(row.cuda) == cuda and row.bundled), None)
+    return (row.bundled, cuda) if row and row.bundled else None
+
+
 def find_gpu(facts: Facts, name: str) -> Gpu:
     """The row that a name means: as people write it (`h100`, `RTX4090`), as NVML gives it (`NVIDIA H100 80GB HBM3`),
     or a compute capability itself (`9.0`, `sm_90`).
@@ -100,7 +114,7 @@ def find_gpu(facts: Facts, name: str) -> Gpu:
         return found
     names = [row.name for row in facts.gpus]
     by_squeezed = {_squeezed(text): row.name for row in facts.gpus for text in (row.name, *row.aliases)}
-    near = list(dict.fromkeys(by_squeezed[key] for key in get_close_matches(_squeezed(name), by_squeezed, 3, 0.5)))
+    near = list(dict.fromkeys(by_squeezed[key] for key in get_close_matches(_squeezed(name), by_squeezed, 3, 0.6)))
     known = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
     raise UnknownGpu(
         f"unknown GPU `{name}`",

@@ -1,0 +1,119 @@
+"""Golden cases of base image and fit: a small TOML of pins and a request becomes values; values become text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
+from envspec.errors import EnvspecError
+from envspec.facts import Facts, load_facts
+from envspec.fit import FitReport, fits
+from envspec.machine import Machine, Told, described_machine
+from envspec.model import CudaVersion, Lock, Platform, Resolution
+from envspec.toml import loads
+from tests.support.locks import lock, package, resolution, wheel
+
+
+def read_case(folder: Path) -> dict[str, Any]:
+    return loads((folder / "case.toml").read_text(encoding="utf-8"))
+
+
+def resolutions_of(case: Mapping[str, Any]) -> tuple[Resolution, ...]:
+    """`[pins.<platform>]`: name = version; `[index.<platform>]`: name = the index that the file came from."""
+    made = []
+    for name, pins in case["pins"].items():
+        indexes = case.get("index", {}).get(name, {})
+        packages = (
+            package(each, version, file=wheel(each, version, index=indexes.get(each, "default")))
+            for each, version in pins.items()
+        )
+        made.append(resolution(Platform(name), *packages))
+    return tuple(made)
+
+
+def request_of(case: Mapping[str, Any]) -> CudaRequest | None:
+    if "cuda" not in case:
+        return None
+    told = dict(case["cuda"])
+    version = told.pop("version", None)
+    gpus = tuple(told.pop("gpus", ()))
+    return CudaRequest(version=CudaVersion.parse(version) if version else None, gpus=gpus, **told)
+
+
+def facts_of(case: Mapping[str, Any]) -> Facts:
+    return load_facts(case.get("facts"))
+
+
+def plan_of(case: Mapping[str, Any]) -> BaseImagePlan:
+    return plan_base_image(request_of(case), resolutions_of(case), facts_of(case))
+
+
+def lock_of(case: Mapping[str, Any]) -> Lock:
+    plan = plan_of(case)
+    request = request_of(case)
+    return lock(
+        *resolutions_of(case),
+        decisions=plan.decisions,
+        base_image=plan.base_image,
+        driver=plan.driver,
+        gpu_code=plan.gpu_code,
+        gpus=request.gpus if request else (),
+    )
+
+
+def machine_of(case: Mapping[str, Any], facts: Facts) -> Machine:
+    """`[machine]`: platform, driver, gpus (names), problem; told = "read" for one that was not described by a user."""
+    told = case["machine"]
+    machine = described_machine(Platform(told["platform"]), told.get("driver"), tuple(told.get("gpus", ())), facts)
+    return replace(machine, problem=told.get("problem", ""), told=Told(told.get("told", "described")))
+
+
+def told_plan(case: Mapping[str, Any]) -> str:
+    """The plan, or its refusal, as text."""
+    try:
+        return "\n".join(_plan_lines(plan_of(case))) + "\n"
+    except EnvspecError as error:
+        return _refusal(error)
+
+
+def told_fit(case: Mapping[str, Any]) -> str:
+    facts = facts_of(case)
+    try:
+        return "\n".join(_fit_lines(fits(lock_of(case), machine_of(case, facts), facts))) + "\n"
+    except EnvspecError as error:
+        return _refusal(error)
+
+
+def _refusal(error: EnvspecError) -> str:
+    return f"refused: {type(error).__name__}, exit code {error.exit_code}\n{error.message}\nhint: {error.hint}\n"
+
+
+def _plan_lines(plan: BaseImagePlan) -> Iterator[str]:
+    image = plan.base_image
+    if image:
+        yield f"image: {image.repository}:{image.tag} (cuda {image.cuda_release}, {image.flavor}, {image.os})"
+        for pinned in image.digests:
+            yield f"  {pinned.platform.value}: {pinned.digest or '-'} {pinned.source} {pinned.kind}".rstrip()
+    else:
+        yield "image: none"
+    driver = plan.driver
+    yield f"driver: {driver.minimum} (bundled {driver.bundled})" if driver else "driver: none"
+    for code in plan.gpu_code:
+        held = " ".join((*code.sm, *code.ptx)) or "-"
+        yield f"gpu code: {code.platform.value} {code.package} {code.version} {code.variant}: {held}"
+    for decision in plan.decisions:
+        where = f" [{decision.platform.value}]" if decision.platform else ""
+        yield f"{decision.what}{where} = {decision.value}: {decision.why}"
+    for warning in plan.warnings:
+        yield f"warning: {warning}"
+
+
+def _fit_lines(report: FitReport) -> Iterator[str]:
+    yield f"verdict: {report.verdict.value}"
+    for finding in report.findings:
+        change = f" -> {finding.change}" if finding.change else ""
+        yield f"{finding.what}: {finding.verdict.value}: {finding.why}{change}"
+    yield f"change: {report.change or '-'}"
