@@ -29,6 +29,9 @@ KEPT = (
     "PIP_RETRIES",
     "PIP_CACHE_DIR",
     "UV_CACHE_DIR",
+    "UV_HTTP_TIMEOUT",
+    "UV_NATIVE_TLS",
+    "UV_SYSTEM_CERTS",
 )
 
 
