@@ -61,7 +61,8 @@ def targets_of(
       2. `system`: only if `python_source = "system"`; the series must be the system's own;
       3. `spec`: an exact patch in the spec, and no `python_source`;
       4. `standalone`: the exact patch, or the newest patch of the series built no later than `as_of`.
-    A platform without any standalone build of the series (macOS, Windows) takes the patch that the others' builds have.
+    A platform without any standalone build of the series (macOS, Windows) takes the patch of another platform's builds;
+    its source is `spec`: whoever installs the lock brings that Python.
 
     Raises:
         UnknownPython: the source has no such Python.
@@ -86,12 +87,17 @@ def _glibc(spec: Spec, facts: Facts, platform: Platform) -> tuple[tuple[int, int
     os = spec.os.value
     row = facts.system(os)
     if row is None:
-        raise UsageError(f"the glibc of {os} is not known", hint="choose another `cuda.os`, or say `image.glibc`")
+        raise UsageError(
+            f"the glibc of {os} is not known", hint="choose another `cuda.os`, or a base of your own with `image.glibc`"
+        )
     major, minor = numeric(row.glibc)[:2]
-    stated = spec.cuda is not None and "os" in spec.cuda.model_fields_set
-    named = os if stated else f"{os}, the system where the spec names none,"
+    named = os if _names_os(spec) else f"{os}, the system where the spec names none,"
     why = f"the glibc of {named} bounds the wheels that it can load"
     return (major, minor), [Decision("glibc", row.glibc, why, row.source, platform)]
+
+
+def _names_os(spec: Spec) -> bool:
+    return spec.cuda is not None and "os" in spec.cuda.model_fields_set
 
 
 def _no_glibc(platform: Platform) -> list[Decision]:
@@ -120,6 +126,11 @@ def _stated(version: str, source: str, why: str, key: str, platform: Platform) -
 
 def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decision]:
     os, wanted = spec.os.value, spec.env.python
+    if spec.image.base and not _names_os(spec):
+        raise UnknownPython(
+            "which system the custom base is, and so which Python it installs, is not known",
+            hint='add [cuda] with its `os`, or take `python_source = "standalone"`',
+        )
     row = facts.system(os)
     if row is None or not row.python_patch:
         raise UnknownPython(
@@ -137,56 +148,55 @@ def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decis
 
 
 def _standalone(spec: Spec, facts: Facts, platform: Platform, moment: datetime | None) -> tuple[Python, Decision]:
-    env = spec.env
-    own = _wanted(facts.standalone_pythons(env.python_series, platform), env.exact_python)
+    own = _builds(spec, facts, platform)
     if own:
-        row, why = _newest(own, moment)
+        row, why = _pick(spec, own, moment)
         python = Python(row.version, "standalone", row.url, row.sha256)
         return python, Decision("python", f"{row.version} (standalone)", why, row.source, platform)
-    others = [row for other in Platform for row in facts.standalone_pythons(env.python_series, other)]
-    newest_first = sorted(_wanted(others, env.exact_python), key=lambda row: numeric(row.version), reverse=True)
-    if not newest_first:
-        raise _unknown(spec, facts)
-    row, _ = _newest(newest_first, moment)
-    why = (
-        f"no standalone build for {platform.value} is known; resolved for the patch that {row.platform} has: "
-        "install that one yourself"
-    )
+    # Without an image, whoever installs the lock brings a Python; which patch is all that the resolution has to know.
+    elsewhere = {row.version: row for other in reversed(Platform) for row in _builds(spec, facts, other)}
+    needed = platform.is_linux and spec.env.python_source is PythonSource.STANDALONE
+    if needed or not elsewhere:
+        raise _unknown(spec, facts, platform)
+    row, why = _pick(spec, sorted(elsewhere.values(), key=lambda row: numeric(row.version), reverse=True), moment)
+    why = f"no standalone build for {platform.value} is known, so it is yours to install; {why}, on {row.platform}"
     return Python(row.version, "spec"), Decision("python", f"{row.version} (spec)", why, row.source, platform)
 
 
-def _wanted(rows: Sequence[PythonRow], exact: str | None) -> list[PythonRow]:
-    return [row for row in rows if exact in (None, row.version)]
+def _builds(spec: Spec, facts: Facts, platform: Platform) -> list[PythonRow]:
+    """The standalone builds on a platform that the spec may mean, newest first."""
+    rows = facts.standalone_pythons(spec.env.python_series, platform)
+    return [row for row in rows if spec.env.exact_python in (None, row.version)]
 
 
-def _newest(rows: Sequence[PythonRow], moment: datetime | None) -> tuple[PythonRow, str]:
+def _pick(spec: Spec, rows: Sequence[PythonRow], moment: datetime | None) -> tuple[PythonRow, str]:
     """The first of `rows` (newest first) that was built by `moment`; where none was, the oldest, which says so."""
+    if spec.env.exact_python:
+        return rows[0], "the standalone build of the patch that the spec names"
     if moment is None:
         return rows[0], "the newest patch of the series with a standalone build"
+    until = f"{moment:%Y-%m-%d} (as_of)"
     for row in rows:
         if _built(row) <= moment:
-            return row, f"the newest patch of the series with a standalone build from before {moment.date()} (as_of)"
+            return row, f"the newest patch of the series with a standalone build of {until} or earlier"
     oldest = rows[-1]
-    built = _built(oldest).date()
-    return oldest, f"no standalone build from before {moment.date()} (as_of) is known: the oldest known, of {built}"
+    return oldest, f"no standalone build of {until} or earlier is known: the oldest known, of {_built(oldest):%Y-%m-%d}"
 
 
 def _built(row: PythonRow) -> datetime:
     return datetime.strptime(row.build, "%Y%m%d").replace(tzinfo=timezone.utc)
 
 
-def _unknown(spec: Spec, facts: Facts) -> UnknownPython:
-    wanted, series = spec.env.python, spec.env.python_series
-    patches = dict.fromkeys(row.version for row in facts.pythons if row.version.startswith(f"{series}."))
-    if patches:
-        return UnknownPython(
-            f"no standalone build of Python {wanted} is known",
-            hint=f"known of {series}: {', '.join(patches)}; or add a [[facts.python]] row with its URL and SHA-256",
-        )
-    known = dict.fromkeys(".".join(row.version.split(".")[:2]) for row in facts.pythons)
+def _unknown(spec: Spec, facts: Facts, platform: Platform) -> UnknownPython:
+    series = spec.env.python_series
+    patches = [row.version for row in reversed(facts.standalone_pythons(series, platform))]
+    known = dict.fromkeys(
+        ".".join(row.version.split(".")[:2]) for row in facts.pythons if row.platform == platform.value
+    )
+    told = f"known of {series}: {', '.join(patches)}" if patches else f"known series: {', '.join(known) or 'none'}"
     return UnknownPython(
-        f"no standalone build of Python {series} is known",
-        hint=f"known series: {', '.join(known)}; or name an exact patch, which you then have to provide",
+        f"no standalone build of Python {spec.env.python} is known for {platform.value}",
+        hint=f"{told}; or add a [[facts.python]] row with its URL and SHA-256",
     )
 
 

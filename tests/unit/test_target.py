@@ -1,0 +1,146 @@
+"""Tags and markers of a target, held against what packaging says of the machine that runs this."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from datetime import datetime, timezone
+
+import pytest
+from packaging import tags
+from packaging.markers import default_environment
+from packaging.utils import parse_wheel_filename
+
+from envspec.facts import load_facts
+from envspec.model import Platform, Python, Target
+from envspec.spec import parse_spec
+from envspec.target import MACOS, marker_environment, targets_of, wheel_tags
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+HERE = {("Linux", "x86_64"): Platform.LINUX_64, ("Linux", "aarch64"): Platform.LINUX_AARCH64}.get(
+    (platform.system(), platform.machine())
+)
+needs_linux = pytest.mark.skipif(HERE is None, reason="compares with this machine, which is no Linux that is a target")
+
+
+def target(place: Platform = Platform.LINUX_64, python: str = "3.11.7", glibc: tuple[int, int] = (2, 35)) -> Target:
+    source = Python(python, "spec")
+    if place.is_linux:
+        return Target(place, source, glibc)
+    return Target(place, source, macos=MACOS if place is Platform.OSX_ARM64 else None)
+
+
+def this_machine() -> Target:
+    assert HERE is not None
+    major, minor = os.confstr("CS_GNU_LIBC_VERSION").split()[1].split(".")[:2]  # type: ignore[union-attr]
+    return target(HERE, platform.python_version(), (int(major), int(minor)))
+
+
+@needs_linux
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="the targets are CPython's")
+def test_tags_are_those_of_this_machine_without_bare_linux() -> None:
+    own = [tag for tag in tags.sys_tags() if not tag.platform.startswith(("linux_", "musllinux"))]
+    assert wheel_tags(this_machine()) == own
+
+
+@needs_linux
+def test_markers_are_those_of_this_machine_without_its_kernel() -> None:
+    own = {**default_environment(), "platform_release": "", "platform_version": ""}
+    assert marker_environment(this_machine()) == own
+
+
+TORCH = "torch-2.9.1-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+
+@pytest.mark.parametrize(
+    ("wheel", "place", "python", "glibc", "fits"),
+    [
+        (TORCH, Platform.LINUX_64, "3.11.7", (2, 31), True),
+        (TORCH, Platform.LINUX_64, "3.11.7", (2, 28), True),
+        (TORCH, Platform.LINUX_64, "3.11.7", (2, 27), False),
+        (TORCH, Platform.LINUX_64, "3.12.3", (2, 31), False),
+        (TORCH, Platform.LINUX_AARCH64, "3.11.7", (2, 39), False),
+        (TORCH, Platform.WIN_64, "3.11.7", (0, 0), False),
+        ("x-1-cp311-cp311-linux_x86_64.whl", Platform.LINUX_64, "3.11.7", (2, 39), False),
+        ("x-1-cp311-cp311-musllinux_1_2_x86_64.whl", Platform.LINUX_64, "3.11.7", (2, 39), False),
+        ("x-1-cp38-abi3-manylinux2014_x86_64.whl", Platform.LINUX_64, "3.14.0", (2, 17), True),
+        ("x-1-cp38-abi3-manylinux2014_x86_64.whl", Platform.LINUX_64, "3.14.0", (2, 16), False),
+        ("x-1-cp312-abi3-manylinux2014_x86_64.whl", Platform.LINUX_64, "3.11.7", (2, 39), False),
+        ("x-1-py2.py3-none-manylinux1_x86_64.whl", Platform.LINUX_64, "3.11.7", (2, 5), True),
+        ("x-1-py3-none-manylinux2010_x86_64.whl", Platform.LINUX_64, "3.11.7", (2, 12), True),
+        ("x-1-py3-none-manylinux2010_aarch64.whl", Platform.LINUX_AARCH64, "3.11.7", (2, 39), False),
+        ("x-1-py3-none-manylinux2014_aarch64.whl", Platform.LINUX_AARCH64, "3.11.7", (2, 17), True),
+        ("x-1-py3-none-any.whl", Platform.WIN_64, "3.13.1", (0, 0), True),
+        ("x-1-py2-none-any.whl", Platform.LINUX_64, "3.11.7", (2, 39), False),
+        ("x-1-cp311-cp311-win_amd64.whl", Platform.WIN_64, "3.11.7", (0, 0), True),
+        ("x-1-cp311-cp311-win32.whl", Platform.WIN_64, "3.11.7", (0, 0), False),
+        ("x-1-cp311-cp311-macosx_14_0_arm64.whl", Platform.OSX_ARM64, "3.11.7", (0, 0), True),
+        ("x-1-cp311-cp311-macosx_11_0_arm64.whl", Platform.OSX_ARM64, "3.11.7", (0, 0), True),
+        ("x-1-cp311-cp311-macosx_10_9_universal2.whl", Platform.OSX_ARM64, "3.11.7", (0, 0), True),
+        ("x-1-cp311-cp311-macosx_15_0_arm64.whl", Platform.OSX_ARM64, "3.11.7", (0, 0), False),
+        ("x-1-cp311-cp311-macosx_11_0_x86_64.whl", Platform.OSX_ARM64, "3.11.7", (0, 0), False),
+        ("x-1-cp313-cp313t-manylinux_2_28_x86_64.whl", Platform.LINUX_64, "3.13.1", (2, 39), False),
+    ],
+)
+def test_which_wheels_load(wheel: str, place: Platform, python: str, glibc: tuple[int, int], fits: bool) -> None:
+    tagged = parse_wheel_filename(wheel)[3]
+    assert bool(tagged & set(wheel_tags(target(place, python, glibc)))) is fits
+
+
+def test_the_nearest_wheel_comes_first() -> None:
+    order = wheel_tags(target())
+    wanted = [
+        "cp311-cp311-manylinux_2_35_x86_64",
+        "cp311-cp311-manylinux_2_17_x86_64",
+        "cp311-cp311-manylinux2014_x86_64",
+    ]
+    wanted += ["cp311-abi3-manylinux_2_28_x86_64", "cp310-abi3-manylinux_2_35_x86_64", "py3-none-any"]
+    places = [[str(tag) for tag in order].index(tag) for tag in wanted]
+    assert places == sorted(places)
+    assert len(set(order)) == len(order)
+
+
+@pytest.mark.parametrize(
+    ("place", "seen"),
+    [
+        (Platform.LINUX_64, ("posix", "linux", "Linux", "x86_64")),
+        (Platform.LINUX_AARCH64, ("posix", "linux", "Linux", "aarch64")),
+        (Platform.OSX_ARM64, ("posix", "darwin", "Darwin", "arm64")),
+        (Platform.WIN_64, ("nt", "win32", "Windows", "AMD64")),
+    ],
+)
+def test_markers(place: Platform, seen: tuple[str, str, str, str]) -> None:
+    found = marker_environment(target(place, "3.10.19"))
+    assert tuple(found[key] for key in ("os_name", "sys_platform", "platform_system", "platform_machine")) == seen
+    assert (found["python_version"], found["python_full_version"]) == ("3.10", "3.10.19")
+    assert found["implementation_version"] == "3.10.19"
+    assert set(found) == set(default_environment())
+
+
+SERIES = '[env]\nname = "x"\npython = "3.11"\nplatforms = ["linux-64", "linux-aarch64", "osx-arm64", "win-64"]\n'
+
+
+def test_the_moment_of_a_resolution_bounds_python_where_the_spec_has_none() -> None:
+    facts = load_facts()
+    builds = facts.standalone_pythons("3.11", Platform.LINUX_64)
+    assert len(builds) > 1
+    second = datetime.strptime(builds[1].build, "%Y%m%d").replace(tzinfo=timezone.utc)
+    free = parse_spec(SERIES, "spec.toml", NOW)
+    bound = parse_spec(f"{SERIES}as_of = {NOW:%Y-%m-%dT%H:%M:%SZ}\n", "spec.toml", NOW)
+    assert targets_of(free, facts)[0][0].python.version == builds[0].version
+    assert targets_of(free, facts, second)[0][0].python.version == builds[1].version
+    assert targets_of(bound, facts, second)[0][0].python.version == builds[0].version
+
+
+def test_every_series_of_the_data_gives_whole_targets() -> None:
+    facts = load_facts()
+    for series in sorted({".".join(row.version.split(".")[:2]) for row in facts.pythons}):
+        spec = parse_spec(SERIES.replace("3.11", series), "spec.toml", NOW)
+        targets, decisions = targets_of(spec, facts)
+        assert [found.platform for found in targets] == list(spec.env.platforms)
+        assert all((found.python.source == "standalone") == bool(found.python.url) for found in targets)
+        assert [found.glibc for found in targets] == [(2, 39), (2, 39), None, None]
+        assert [found.macos for found in targets] == [None, None, MACOS, None]
+        assert all(decision.why and decision.source for decision in decisions)
+        assert [decision.what for decision in decisions].count("python") == 4

@@ -1,0 +1,60 @@
+"""Each folder under golden/target is a spec and the targets that it means, or why it means none: `expected.txt`.
+
+The facts are the few rows beside the cases, not envspec's data, whose next refresh would change the answers.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+from envspec import toml
+from envspec.errors import EnvspecError
+from envspec.facts import Facts
+from envspec.facts.rows import PythonRow, SystemRow
+from envspec.model import Decision, Target
+from envspec.spec import load_spec
+from envspec.target import targets_of
+
+CASES = Path(__file__).parents[1] / "golden" / "target"
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+ROWS = toml.loads((CASES / "facts.toml").read_text(encoding="utf-8"))
+
+
+class FewFacts(Facts):
+    """Facts of a handful of rows."""
+
+    @cached_property
+    def pythons(self) -> tuple[PythonRow, ...]:
+        return tuple(PythonRow(**row) for row in ROWS["python"])
+
+    @cached_property
+    def systems(self) -> tuple[SystemRow, ...]:
+        return tuple(SystemRow(**row) for row in ROWS["system"])
+
+
+def _told(target: Target) -> str:
+    python = target.python
+    bound = "".join(f" {name} {value}" for name, value in (("glibc", target.glibc), ("macos", target.macos)) if value)
+    return f"{target.platform.value}: {python.version} {python.source} {python.url} {python.sha256}{bound}"
+
+
+def _decided(decision: Decision) -> str:
+    assert decision.platform is not None
+    return f"{decision.platform.value} {decision.what} = {decision.value}\n  {decision.why}\n  {decision.source}"
+
+
+def _outcome(case: Path) -> str:
+    try:
+        targets, decisions = targets_of(load_spec(case / "spec.toml", NOW, "spec.toml"), FewFacts({}))
+    except EnvspecError as error:
+        return f"exit {error.exit_code}\n{error}\n"
+    return "\n".join([*map(_told, targets), "", *map(_decided, decisions)]) + "\n"
+
+
+@pytest.mark.parametrize("case", sorted(path.parent.name for path in CASES.glob("*/spec.toml")))
+def test_targets(case: str) -> None:
+    assert _outcome(CASES / case) == (CASES / case / "expected.txt").read_text(encoding="utf-8")
