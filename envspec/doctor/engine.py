@@ -54,10 +54,12 @@ async def look(place: Place) -> EngineFacts:
     )
 
 
-def judge(facts: EngineFacts) -> tuple[Finding, ...]:
-    """One finding for each engine that is here; one for all when none is."""
+def judge(facts: EngineFacts, *, contained: bool) -> tuple[Finding, ...]:
+    """One finding for each engine that is here; one for all when none is. contained: this runs in a container."""
+    if not facts.engines and contained:
+        return (Finding("container engine", State.NOT_APPLICABLE, "in a container"), *_builders(facts))
     if not facts.engines:
-        todo = "install docker or podman to run images; locking and assembling them need no engine"
+        todo = "install docker or podman to build and run images; locking needs no engine"
         return (Finding("container engine", State.MISSING, "neither docker nor podman", todo), *_builders(facts))
     return (*(_engine(engine, facts) for engine in facts.engines), *_builders(facts))
 
@@ -72,10 +74,11 @@ def _engine(engine: Engine, facts: EngineFacts) -> Finding:
 
 
 def _todo(engine: Engine, facts: EngineFacts) -> str:
-    if engine.name != "docker":
-        return f"`{engine.name} info` says more"
-    if "permission denied" in engine.problem.lower():
+    problem = engine.problem.lower()
+    if engine.name == "docker" and "permission denied" in problem:
         return "add your user to the group docker and log in again, or use docker rootless or podman"
+    if engine.name != "docker" or "connect" not in problem:
+        return f"`{engine.name} info` says more"
     if facts.named_host:
         return "DOCKER_HOST names another daemon: start it, correct the variable, or unset it"
     if facts.system in {"darwin", "win32"}:
@@ -92,6 +95,9 @@ async def _docker(place: Place) -> Engine | None:
         return None
     done = await place.ask(("docker", "info", "--format", "{{json .}}"))
     document = _json(done)
+    if shim := _part(document, "version").get("Version"):
+        # podman-docker: a `docker` that is podman
+        return Engine("docker", f"podman's, {shim}", rootless=_is_rootless_podman(document))
     client = _part(document, "ClientInfo")
     server = str(document.get("ServerVersion") or "") or None
     errors = document.get("ServerErrors")
@@ -116,9 +122,8 @@ async def _podman(place: Place) -> Engine | None:
     return Engine(
         name="podman",
         version=version,
-        rootless=_part(_part(document, "host"), "security").get("rootless") is True,
+        rootless=_is_rootless_podman(document),
         problem="" if version else _problem(done, done.stderr if done else ""),
-        runtimes=(),
     )
 
 
@@ -128,6 +133,10 @@ async def _buildah(place: Place) -> str | None:
     done = await place.ask(("buildah", "--version"))
     found = re.search(r"\d+(?:\.\d+)+", done.stdout if done else "")
     return found[0] if found else "version unknown"
+
+
+def _is_rootless_podman(document: Mapping[str, Any]) -> bool:
+    return _part(_part(document, "host"), "security").get("rootless") is True
 
 
 def _problem(done: Finished | None, said: str) -> str:

@@ -50,7 +50,7 @@ def judge(gathered: Gathered) -> tuple[Finding, ...]:
     """Facts to findings."""
     return (
         *gpu.judge(gathered.gpu),
-        *engine.judge(gathered.engines),
+        *engine.judge(gathered.engines, contained=gathered.gpu.contained),
         *toolkit.judge(gathered.toolkit, gathered.gpu, gathered.engines),
         *system.judge(gathered.system),
         *network.judge(gathered.network),

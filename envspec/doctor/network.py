@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from envspec.doctor.finding import Finding, State
 from envspec.doctor.place import Place, Probed
@@ -12,6 +13,8 @@ from envspec.effects.http_faults import shown
 from envspec.effects.surroundings import ca_bundle, proxies
 from envspec.errors import UsageError
 from envspec.image.reference import Reference, endpoint
+
+_NOT_ASKED: Final = Probed(None, "not asked", "see network settings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +34,7 @@ async def look(place: Place, *, index_url: str, registries: Sequence[str], mirro
         route = _route(place.environ)
         places = {name: endpoint(Reference(name, "library/none"), mirrors) for name in registries}
     except UsageError as fault:
-        nothing = Probed(None, "not asked", "see network settings")
-        return NetworkFacts(index_url, nothing, dict.fromkeys(registries, nothing), "", fault)
+        return NetworkFacts(index_url, _NOT_ASKED, dict.fromkeys(registries, _NOT_ASKED), "", fault)
     index, *answers = await asyncio.gather(
         place.probe("HEAD", index_url), *(place.probe("GET", f"{where.base}/") for where in places.values())
     )
@@ -69,11 +71,9 @@ def _index(facts: NetworkFacts) -> Finding:
 
 def _registry(name: str, probed: Probed) -> Finding:
     what = f"registry {name}"
+    without = f' (without it digests stay recorded or unresolved; [registry.mirrors] "{name}" may name a mirror)'
     if probed.status is None:
-        todo = (
-            f'{probed.todo}; without it digests stay recorded or unresolved; [registry.mirrors] "{name}" names a mirror'
-        )
-        return Finding(what, State.WARNING, probed.problem, todo.removeprefix("; "))
+        return Finding(what, State.WARNING, probed.problem, probed.todo + (without if probed is not _NOT_ASKED else ""))
     # 401 is how a registry of the distribution API says that it is one.
     if probed.status in {200, 401}:
         return Finding(what, State.OK, "answers")

@@ -81,7 +81,7 @@ def _python(python: Interpreter) -> Finding:
 
 def _uv_finding(version: str | None) -> Finding:
     if version is None:
-        todo = "install envspec again: uv is a dependency of its and brings the program"
+        todo = "install envspec again: uv, a dependency of envspec's, brings its program"
         return Finding("uv", State.MISSING, "its program isn't there or can't be run", todo)
     return Finding("uv", State.OK, version)
 
