@@ -119,12 +119,13 @@ def retry_after_s(header: str | None, now: datetime | None = None) -> float | No
 
 def is_passing(fault: BaseException) -> bool:
     """Whether asking again may help: yes for broken connections and stalls, no for certificates and bad URLs."""
+    import socket
+
     import aiohttp
 
-    lasting = (aiohttp.ClientSSLError, aiohttp.InvalidURL, aiohttp.ClientHttpProxyError)
     if isinstance(fault, aiohttp.ClientConnectorDNSError):
-        return "not known" not in str(fault) or "emporary" in str(fault)
-    return not isinstance(fault, lasting)
+        return fault.os_error.errno == socket.EAI_AGAIN  # the name server failed; others say that there is no such name
+    return not isinstance(fault, (aiohttp.ClientSSLError, aiohttp.InvalidURL, aiohttp.ClientHttpProxyError))
 
 
 def describe(fault: BaseException, url: str, connect_s: float, stall_s: float) -> RequestFault:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from envspec.errors import UsageError
+
+if TYPE_CHECKING:
+    import ssl
 
 
 def ca_bundle(environ: Mapping[str, str]) -> Path | None:
@@ -33,6 +35,8 @@ def ca_bundle(environ: Mapping[str, str]) -> Path | None:
 
 def tls_context(bundle: Path | None) -> ssl.SSLContext:
     """A verifying client context that trusts `bundle`, or the system's certificates when there is none."""
+    import ssl
+
     try:
         if bundle is None:
             context = ssl.create_default_context()
@@ -94,6 +98,8 @@ def is_loopback(host: str) -> bool:
     """Whether `host` is this machine by name or by address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
+    import ipaddress
+
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -106,6 +112,8 @@ def _exempts(entry: str, host: str, port: int | None) -> bool:
         return True
     host = host.lower().strip("[]")
     if "/" in entry:
+        import ipaddress
+
         try:
             return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
         except ValueError:
