@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from envspec.spec.faults import BadValue, KeyPath
-from envspec.spec.fields import read_pattern
+from envspec.spec.fields import read_pattern, read_python
 from envspec.spec.requirements import Requirement, read_name, read_requirement
 from envspec.spec.words import shown
 
@@ -193,7 +193,8 @@ def _custom_base(data: Document) -> Iterator[Found]:
 
 def _python_of_base(data: Document) -> Iterator[Found]:
     wanted, held = _get(data, "env", "python"), _get(data, "image", "python")
-    if isinstance(wanted, str) and isinstance(held, str) and held != wanted and not held.startswith(f"{wanted}."):
+    known = [text for _, text in _read(read_python, ((0, text) for text in (wanted, held) if isinstance(text, str)))]
+    if len(known) == 2 and held != wanted and not held.startswith(f"{wanted}."):
         yield (
             ("image", "python"),
             BadValue(f"the base holds Python {held}, and `env.python` asks for {wanted}", "make the two agree"),

@@ -100,7 +100,8 @@ def _read_env_name(text: str) -> str:
 _PYTHON: Final = r"3\.(?:[89]|[1-9]\d)(?:\.(?:0|[1-9]\d?))?"
 
 
-def _read_python(text: str) -> str:
+def read_python(text: str) -> str:
+    """A series (`3.11`) or an exact patch (`3.11.7`)."""
     if re.fullmatch(_PYTHON, text):
         return text
     raise BadValue(f"{shown(text)} is no Python to lock for", _python_hint(text))
@@ -265,7 +266,7 @@ def _read_world_size(value: object) -> int | None:
 
 
 EnvName = Annotated[str, OfText(_read_env_name, pattern=f"^{_ENV_NAME}$", maxLength=64)]
-PythonVersion = Annotated[str, OfText(_read_python, pattern=f"^{_PYTHON}$")]
+PythonVersion = Annotated[str, OfText(read_python, pattern=f"^{_PYTHON}$")]
 ExactPython = Annotated[str, OfText(_read_exact_python, pattern=r"^3\.\d{1,2}\.\d{1,2}$")]
 CudaMinor = Annotated[CudaVersion, OfText(_read_cuda, pattern=f"^{_CUDA}$")]
 Moment = Annotated[datetime, PlainValidator(_read_moment), WithJsonSchema({"type": "string", "format": "date-time"})]

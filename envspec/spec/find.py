@@ -49,7 +49,7 @@ def _no_name(argument: str, cwd: Path) -> UsageError:
     elif known:
         hint = f"there are: {', '.join(known)}"
     elif (cwd / argument).is_file():
-        hint = f"a file must end in `.toml`: rename {argument}"
+        hint = f"a file must end in `.toml`: rename {shown(argument)}"
     else:
         hint = "name a `.toml` file, or put one under specs/"
     return UsageError(f"there is no spec {shown(argument)} under {_FOLDER}/", hint=hint)

@@ -153,10 +153,10 @@ def _unread(error: InvalidRequirement, text: str) -> str:
 def _mend(text: str) -> str:
     single = re.fullmatch(r"([A-Za-z0-9._-]+(?:\[[^\]]*\])?)\s*=\s*([^=\s]\S*)", text)
     if single:
-        return f'exactly this version is written with two equals signs: `"{single[1]}=={single[2]}"`'
+        return f"exactly this version is written with two equals signs: {shown(f'{single[1]}=={single[2]}')}"
     bare = re.fullmatch(r"([A-Za-z0-9._-]+)\s+v?(\d\S*)", text)
     if bare:
-        return f'did you mean `"{bare[1]}=={bare[2]}"`?'
+        return f"did you mean {shown(f'{bare[1]}=={bare[2]}')}?"
     return 'write requirements as PEP 508 does: `"torch==2.9.*"`, `"transformers[torch]>=4.57,<5"`'
 
 
@@ -177,7 +177,7 @@ def _from_url(plain: Requirement, address: str) -> Requirement:
         return replace(plain, kind=RequirementKind.LOCAL, url=address)
     if scheme not in ("http", "https"):
         raise BadValue(
-            f"{shown(address)}: `{scheme}` can't be fetched",
+            f"{shown(address)}: {shown(scheme)} can't be fetched",
             "use an `https://` address of a wheel or an sdist, or `git+https://`",
         )
     return _from_web(plain, url, fragment)

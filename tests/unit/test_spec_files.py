@@ -124,7 +124,7 @@ def test_find_says_what_there_is(folder: Path, argument: str, found: str, hint: 
 
 def test_find_without_specs(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text(SMALL)
-    with pytest.raises(UsageError, match="rename notes"):
+    with pytest.raises(UsageError, match='rename "notes"'):
         find_spec("notes", tmp_path)
     with pytest.raises(UsageError, match="or put one under specs/"):
         find_spec("other", tmp_path)
