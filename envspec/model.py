@@ -124,14 +124,10 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The newest candidate that was not taken, and why.
-
-    backtracked: nobody excludes it by name; its own requirements don't fit the others.
-    """
+    """The newest candidate that was not taken, and why."""
 
     version: str
     why: str
-    backtracked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +220,7 @@ class Lock:
 
     format: version of the document's form. input_sha256: of the canonical spec. as_of: nothing newer was considered.
     gpus: the GPUs that the spec names. facts: version of the facts in `data/` that decided.
+    package_as_of: packages with a moment of their own, by `--upgrade-package`.
     """
 
     format: int
@@ -237,3 +234,4 @@ class Lock:
     gpu_code: tuple[GpuCode, ...]
     gpus: tuple[str, ...] = ()
     facts: str = ""
+    package_as_of: tuple[tuple[str, datetime], ...] = ()

@@ -54,6 +54,12 @@ class Fields:
             raise self._wrong(key, "a moment with a time zone", value)
         return value
 
+    def required_moment(self, key: str) -> datetime:
+        value = self.moment(key)
+        if value is None:
+            raise ValueError(f"`{self._path}{key}` is missing")
+        return value
+
     def platform(self, key: str) -> Platform:
         name = self.text(key)
         try:

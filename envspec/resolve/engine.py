@@ -15,12 +15,16 @@ from envspec.resolve.index.view import normalised
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One target's question. requirements and constraints: PEP 508 lines. sdists: names that may be built from source."""
+    """One target's question. requirements and constraints: PEP 508 lines. sdists: names that may be built from source.
+
+    preferences: (name, version) to keep where the requirements allow it.
+    """
 
     target: Target
     requirements: tuple[str, ...]
     constraints: tuple[str, ...] = ()
     sdists: frozenset[str] = frozenset()
+    preferences: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,14 @@ FAR_BACK_DAYS: Final = 2 * 365
 SPEC: Final = "spec"
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Why the newest was not taken. backtracked: nobody excludes it by name; its own requirements don't fit the others."""
+
+    refusal: Refusal | None
+    backtracked: bool = False
+
+
 @dataclass(slots=True)
 class _Node:
     """One pinned package while the graph is built."""
@@ -50,6 +58,7 @@ async def build(
     _walk(nodes, environment, requirements)
     held = await asyncio.gather(*(_newest(node, nodes, environment, target, view) for node in nodes.values()))
     sizes = await asyncio.gather(*(view.size_bytes(name, node.file.filename) for name, node in nodes.items()))
+    ranked = sorted(zip(nodes.values(), held, sizes, strict=True), key=lambda row: row[0].name)
     packages = tuple(
         Package(
             name=node.name,
@@ -57,12 +66,14 @@ async def build(
             file=_row(node, view, size),
             askers=tuple(sorted(node.askers)),
             uploaded=moment(node.file.uploaded) if node.file.uploaded else None,
-            newest=refusal,
+            newest=why.refusal,
             extras=tuple(sorted(node.extras)),
         )
-        for node, refusal, size in sorted(zip(nodes.values(), held, sizes, strict=True), key=lambda row: row[0].name)
+        for node, why, size in ranked
     )
-    warnings = tuple(text for package in packages if (text := far_back(package, view.rules.as_of)))
+    backtracked = [why.backtracked for _, why, _ in ranked]
+    told = (far_back(p, went_back, view.rules.as_of) for p, went_back in zip(packages, backtracked, strict=True))
+    warnings = tuple(text for text in told if text)
     return Resolution(target, packages, warnings)
 
 
@@ -102,7 +113,9 @@ def _walk(nodes: Mapping[str, _Node], environment: Mapping[str, str], requiremen
     while waiting:
         asker, requirement = waiting.pop()
         node = nodes.get(normalised(requirement.name))
-        if node is None or (asker == SPEC and requirement.marker and not requirement.marker.evaluate(dict(environment))):
+        if node is None or (
+            asker == SPEC and requirement.marker and not requirement.marker.evaluate(dict(environment))
+        ):
             continue
         node.askers.add(Asker(asker, shown(requirement)))
         node.extras |= {normalised(extra) for extra in requirement.extras}
@@ -114,39 +127,50 @@ def _walk(nodes: Mapping[str, _Node], environment: Mapping[str, str], requiremen
 
 def _row(node: _Node, view: View, size_bytes: int | None) -> WheelFile:
     if node.file.sha256 is None:
-        raise NetworkError(f"{node.file.filename}: its index gives no SHA-256", hint="an index without hashes can't be locked")
+        raise NetworkError(
+            f"{node.file.filename}: its index gives no SHA-256", hint="an index without hashes can't be locked"
+        )
     if node.name in view.rules.direct:
-        return WheelFile(DIRECT_URL, node.file.filename, node.file.sha256, size_bytes, without_credentials(node.file.url))
+        return WheelFile(
+            DIRECT_URL, node.file.filename, node.file.sha256, size_bytes, without_credentials(node.file.url)
+        )
     index = view.rules.index_of(node.name)
-    url = None if index.name == DEFAULT_INDEX else without_credentials(node.file.url)
+    url = None if index.name == DEFAULT_INDEX else index.public(node.file.url)
     return WheelFile(index.name, node.file.filename, node.file.sha256, size_bytes, url)
 
 
 async def _newest(
     node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], target: Target, view: View
-) -> Refusal | None:
+) -> _Held:
     """The newest release that `as_of` allows and that was not taken, with the reason; None where the newest was taken."""
     if node.name in view.rules.direct:
-        return None
+        return _Held(None)
     candidates = await _newer(node, view)
     if not candidates:
-        return await _unloadable(node, target, view)
+        return _Held(await _unloadable(node, target, view))
     version = max(candidates)
     file = candidates[version]
     refusing = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
     if refusing:
-        words = (f"the spec asks {a.requirement}" if a.name == SPEC else f"{a.name} needs {a.requirement}" for a in refusing)
-        return Refusal(str(version), "; ".join(words))
+        words = (
+            f"the spec asks {a.requirement}" if a.name == SPEC else f"{a.name} needs {a.requirement}" for a in refusing
+        )
+        return _Held(Refusal(str(version), "; ".join(words)))
     if file.requires_python and not _holds(file.requires_python, Version(target.python.version)):
-        return Refusal(str(version), f"needs Python {file.requires_python}, the target has {target.python.version}")
+        return _Held(
+            Refusal(str(version), f"needs Python {file.requires_python}, the target has {target.python.version}")
+        )
     if not file.filename.endswith(".whl"):
-        return Refusal(str(version), "has no wheel for this target")
+        return _Held(Refusal(str(version), "has no wheel for this target"))
     asked = declared(await view.metadata(node.name, file.filename))
     for requirement in wanted(asked, environment, frozenset(node.extras)):
         other = nodes.get(normalised(requirement.name))
         if other is not None and not requirement.specifier.contains(other.version, prereleases=True):
-            return Refusal(str(version), f"needs {shown(requirement)}, and {other.name} is {other.version}", backtracked=True)
-    return Refusal(str(version), "what it needs leaves no set that fits", backtracked=True)
+            return _Held(
+                Refusal(str(version), f"needs {shown(requirement)}, and {other.name} is {other.version}"),
+                backtracked=True,
+            )
+    return _Held(Refusal(str(version), "what it needs leaves no set that fits"), backtracked=True)
 
 
 async def _newer(node: _Node, view: View) -> dict[Version, ListedFile]:
@@ -154,8 +178,11 @@ async def _newer(node: _Node, view: View) -> dict[Version, ListedFile]:
     found: dict[Version, ListedFile] = {}
     for file in (await view.selection(node.name)).files.values():
         version = version_of(file.filename)
-        if version and version > node.version and file.yanked is None and (
-            not version.is_prerelease or node.version.is_prerelease
+        if (
+            version
+            and version > node.version
+            and file.yanked is None
+            and (not version.is_prerelease or node.version.is_prerelease)
         ):
             best = found.get(version)
             if best is None or _preference(view, file) < _preference(view, best):
@@ -189,7 +216,7 @@ def _holds(specifier: str, version: Version) -> bool:
         return True
 
 
-def far_back(package: Package, as_of: datetime) -> str | None:
+def far_back(package: Package, backtracked: bool, as_of: datetime) -> str | None:  # noqa: FBT001 (a fact, no switch)
     """A warning for a package that went years back to make the set fit; None where all is well.
 
     A bound that a dependant declares on something that the spec doesn't name (sympy's `mpmath<1.4`) is ordinary.
@@ -197,7 +224,7 @@ def far_back(package: Package, as_of: datetime) -> str | None:
     if package.uploaded is None or package.newest is None or (as_of - package.uploaded).days < FAR_BACK_DAYS:
         return None
     by_spec = any(asker.name == SPEC for asker in package.askers)
-    if package.newest.why.startswith("the spec asks") or not (by_spec or package.newest.backtracked):
+    if package.newest.why.startswith("the spec asks") or not (by_spec or backtracked):
         return None
     return (
         f"{package.name} {package.version} is from {package.uploaded:%Y-%m}; "

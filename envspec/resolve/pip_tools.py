@@ -46,9 +46,11 @@ class PipTools:
         source.write_text("\n".join(request.requirements) + "\n", encoding="utf-8")
         constraints = place.work / "constraints.txt"
         constraints.write_text("\n".join(request.constraints) + "\n", encoding="utf-8")
+        pins = place.work / "pins.txt"
+        pins.write_text("".join(f"{name}=={version}\n" for name, version in request.preferences), encoding="utf-8")
         command = [
             _interpreter(request.target.python.version) or sys.executable,
-            *("-m", "piptools", "compile", str(source), "--output-file", "-", "--quiet", "--no-config"),
+            *("-m", "piptools", "compile", str(source), "--output-file", str(pins), "--quiet", "--no-config"),
             *("--no-header", "--no-annotate", "--strip-extras", "--allow-unsafe", "--rebuild"),
             *("--constraint", str(constraints)),
             *("--no-emit-index-url", "--no-emit-trusted-host", "--no-emit-options"),
@@ -66,10 +68,15 @@ class PipTools:
         }
         done = await run(command, environ=environ, cwd=place.work)
         if done.status == 0:
-            return read_pins(done.stdout)
-        if any(word in done.stderr for word in ("ResolutionImpossible", "No matching distribution", "Could not find a version")):
+            return read_pins(pins.read_text(encoding="utf-8"))
+        if any(
+            word in done.stderr
+            for word in ("ResolutionImpossible", "No matching distribution", "Could not find a version")
+        ):
             raise Unsolvable(_told(done.stderr))
-        raise EngineFault(f"pip-compile ended with status {done.status}: {_told(done.stderr)}", hint="try --resolver uv")
+        raise EngineFault(
+            f"pip-compile ended with status {done.status}: {_told(done.stderr)}", hint="try --resolver uv"
+        )
 
 
 @cache

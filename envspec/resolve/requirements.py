@@ -19,7 +19,9 @@ def declared(metadata: bytes) -> tuple[str, ...]:
     return tuple(" ".join(found.split()) for found in _FIELD.findall(head))
 
 
-def wanted(requirements: tuple[str, ...], environment: Mapping[str, str], extras: frozenset[str]) -> Iterator[Requirement]:
+def wanted(
+    requirements: tuple[str, ...], environment: Mapping[str, str], extras: frozenset[str]
+) -> Iterator[Requirement]:
     """Those requirements that hold on the target with these extras. What PEP 508 can't read is left out, as the engines do."""
     for text in requirements:
         # Most lines of most packages belong to extras that nobody asked for: not worth parsing.

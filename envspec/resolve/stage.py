@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -45,7 +45,9 @@ class Question:
     def view_key(self) -> str:
         """Names what the target may see, whatever is asked."""
         target = self.request.target
-        return memory.key_of([self.identity, target.platform.value, target.python.version, target.glibc, target.macos])[:20]
+        return memory.key_of([self.identity, target.platform.value, target.python.version, target.glibc, target.macos])[
+            :20
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,11 @@ async def _resolve(question: Question, engine: Engine, view: View, world: World,
     world.report(platform, "resolving")
     with tempfile.TemporaryDirectory(prefix="envspec-") as work:
         place = Place(
-            simple_url(view.key), proxy, world.cache / "engines", Path(work), _BUILD_PATH if question.rules.sdists else ""
+            simple_url(view.key),
+            proxy,
+            world.cache / "engines",
+            Path(work),
+            _BUILD_PATH if question.rules.sdists else "",
         )
         try:
             pins = await engine.resolve(question.request, place)
@@ -167,10 +173,12 @@ def _why(error: Unsolvable, question: Question, view: View) -> EnvspecError:
 def _answer_key(question: Question, engine: Engine) -> str:
     request = question.request
     return memory.key_of(
-        [question.view_key, engine.version, sorted(request.requirements), sorted(request.constraints), sorted(request.sdists)]
+        [
+            question.view_key,
+            engine.version,
+            sorted(request.requirements),
+            sorted(request.constraints),
+            sorted(request.sdists),
+            request.preferences,
+        ]
     )
-
-
-def with_cuts(rules: Rules, cuts: Mapping[str, datetime]) -> Rules:
-    """The same rules with other moments for some names."""
-    return replace(rules, cuts={**rules.cuts, **cuts})

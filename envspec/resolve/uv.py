@@ -40,6 +40,7 @@ class Uv:
             *("--python-platform", platform_of(request.target)),
             *(() if request.sdists else ("--only-binary", ":all:")),
             *_constraints(request, place.work / "constraints.txt"),
+            *_preferences(request, place.work / "pins.txt"),
         ]
         environ = place.environ()
         if request.target.macos is not None:
@@ -57,6 +58,14 @@ def _constraints(request: Request, file: Path) -> tuple[str, ...]:
         return ()
     file.write_text("\n".join(request.constraints) + "\n", encoding="utf-8")
     return ("--constraints", str(file))
+
+
+def _preferences(request: Request, file: Path) -> tuple[str, ...]:
+    """uv keeps the pins of the file that it is to write, where it can."""
+    if not request.preferences:
+        return ()
+    file.write_text("".join(f"{name}=={version}\n" for name, version in request.preferences), encoding="utf-8")
+    return ("--output-file", str(file))
 
 
 def platform_of(target: Target) -> str:

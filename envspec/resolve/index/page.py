@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
 
-ACCEPT: Final = (
-    "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
-)
+ACCEPT: Final = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 
 # Attribute values may hold ">" unescaped, so quoted runs are taken whole. The loop is unrolled: three times as fast.
 _ANCHOR = re.compile(r"""<a\b([^>"']*(?:(?:"[^"]*"|'[^']*')[^>"']*)*)>([^<]*)</a\s*>""", re.IGNORECASE)
@@ -120,7 +118,9 @@ def _parse_html(text: str, url: str) -> Listing:
             metadata_sha256=None if metadata in (None, "false") else metadata.partition("sha256=")[2],
         )
 
-    names = tuple([label if label.endswith(_SUFFIXES) else _filename(attributes, label) for attributes, label in anchors])
+    names = tuple(
+        [label if label.endswith(_SUFFIXES) else _filename(attributes, label) for attributes, label in anchors]
+    )
     return Listing(names, read)
 
 

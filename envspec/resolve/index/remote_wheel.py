@@ -82,8 +82,10 @@ def _end_record(tail: Part) -> int:
 
 def _needs_zip64(tail: Part) -> bool:
     place = _end_record(tail)
-    return tail.body[place + 10 : place + 20].find(b"\xff\xff") >= 0 and place >= 20 and (
-        tail.body[place - 20 : place - 16] == _END64_LOCATOR
+    return (
+        tail.body[place + 10 : place + 20].find(b"\xff\xff") >= 0
+        and place >= 20
+        and (tail.body[place - 20 : place - 16] == _END64_LOCATOR)
     )
 
 
@@ -125,7 +127,9 @@ def _entry(directory: bytes, place: int) -> _Entry:
     name_end = place + 46 + name_length
     wide = _wide(directory[name_end : name_end + extra_length])
     # The zip64 field holds only those values that overflow, in this order.
-    _, compressed, offset = (next(wide, value) if value == 0xFFFFFFFF else value for value in (plain, compressed, offset))
+    _, compressed, offset = (
+        next(wide, value) if value == 0xFFFFFFFF else value for value in (plain, compressed, offset)
+    )
     return _Entry(directory[place + 46 : name_end].decode("utf-8", "replace"), method, compressed, offset)
 
 

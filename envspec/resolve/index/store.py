@@ -65,7 +65,9 @@ class Store:
 
     def page(self, index_key: str, name: str) -> StoredPage | None:
         row = self._row(
-            "SELECT status, asked, url, content_type, etag, body FROM page WHERE place = ? AND name = ?", index_key, name
+            "SELECT status, asked, url, content_type, etag, body FROM page WHERE place = ? AND name = ?",
+            index_key,
+            name,
         )
         return StoredPage(row[0], datetime.fromisoformat(row[1]), *row[2:]) if row else None
 

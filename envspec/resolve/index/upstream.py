@@ -28,16 +28,26 @@ class Index:
     """A package index. url: of its simple pages, with a closing slash; may hold credentials, which are never written.
 
     dated: whether its files have upload times. An index without them cannot be held to `as_of`.
+    stands_for: the address of the index that this one mirrors; locks name files there.
     """
 
     name: str
     url: str
     dated: bool = True
+    stands_for: str | None = None
 
     @property
     def key(self) -> str:
         """Names the index in the memory on disk."""
         return hashlib.sha256(self.url.encode()).hexdigest()[:16]
+
+    def public(self, url: str) -> str:
+        """A file's address as a lock may hold it."""
+        shown = without_credentials(url)
+        mirror = self.shown_url
+        if self.stands_for is None or not shown.startswith(mirror):
+            return shown
+        return self.stands_for + shown.removeprefix(mirror)
 
     @property
     def shown_url(self) -> str:
@@ -107,7 +117,9 @@ class Upstream:
 
     async def content(self, index: Index, file: ListedFile) -> bytes:
         """The whole file, its hash checked (sdists: small; wheels only where a build backend asks for them)."""
-        answer = (await self._network(file.filename).get(self._authorised(index, file.url), max_bytes=_WHOLE_BYTES)).checked()
+        answer = (
+            await self._network(file.filename).get(self._authorised(index, file.url), max_bytes=_WHOLE_BYTES)
+        ).checked()
         found = hashlib.sha256(answer.body).hexdigest()
         if file.sha256 and found != file.sha256:
             raise wrong_hash(index, file.filename, file.sha256, found)
@@ -154,7 +166,9 @@ class Upstream:
         headers = {"Accept": ACCEPT}
         if known is not None and known.etag and known.status == 200:
             headers["If-None-Match"] = known.etag
-        answer = await self._network(f"the page of {name} at index {index.name}").get(f"{index.url}{name}/", headers=headers)
+        answer = await self._network(f"the page of {name} at index {index.name}").get(
+            f"{index.url}{name}/", headers=headers
+        )
         if answer.status == 304 and known is not None:
             page = replace(known, asked=asked)
         else:
@@ -196,7 +210,9 @@ class Upstream:
 
         async def read(start: int | None, end: int) -> Part:
             wanted = f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}"
-            answer = await http.get(url, headers={"Range": wanted, "Accept-Encoding": "identity"}, max_bytes=_WHOLE_BYTES)
+            answer = await http.get(
+                url, headers={"Range": wanted, "Accept-Encoding": "identity"}, max_bytes=_WHOLE_BYTES
+            )
             if start is None and answer.status in (400, 416, 501):
                 # No suffix ranges (or a file smaller than the suffix): ask for the size, then for the same bytes by number.
                 total = _length(await http.request("HEAD", url))

@@ -281,7 +281,9 @@ def _unloadable(
     known = {version for name in files if (version := version_of(name)) is not None}
     newest = max(known, default=None)
     texts = {version_text(name) for name in others}
-    versions = {version for text in texts if (version := _version(text)) is not None and not version.is_prerelease} - known
+    versions = {
+        version for text in texts if (version := _version(text)) is not None and not version.is_prerelease
+    } - known
     for version in sorted(versions, reverse=True):
         if newest is not None and version < newest:
             return None

@@ -1,0 +1,122 @@
+"""`envspec lock`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+import click
+
+from envspec.errors import EnvspecError, StaleLock
+
+
+@click.command()
+@click.argument("specs", nargs=-1, required=True, metavar="SPEC...")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where to write: one spec's lock to DIR, several specs' to DIR/<name>.",
+)
+@click.option(
+    "--resolver",
+    type=click.Choice(["uv", "pip-tools"]),
+    default="uv",
+    show_default=True,
+    help="What resolves the Python packages.",
+)
+@click.option("--offline", is_flag=True, help="Use what is in the cache and no network.")
+@click.option(
+    "--upgrade", is_flag=True, help="Take the newest that the spec's as_of allows; without as_of, what is newest now."
+)
+@click.option(
+    "--upgrade-package", multiple=True, metavar="NAME", help="Move this package, and what it must, and nothing else."
+)
+@click.option("--as-of", metavar="DATE|now", help="Set as_of in the spec to this moment, then lock.")
+@click.option(
+    "--check", is_flag=True, help="Only tell whether the locks belong to their specs; exit 3 if not. No network."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="How many platforms to resolve at the same time.",
+)
+def command(
+    specs: tuple[str, ...],
+    output: Path | None,
+    resolver: str,
+    offline: bool,
+    upgrade: bool,
+    upgrade_package: tuple[str, ...],
+    as_of: str | None,
+    check: bool,
+    jobs: int,
+) -> int:
+    """Compile specs into locks: pinned, hashed, coherent.
+
+    SPEC is a .toml file, or a name under specs/. The lock goes to locks/<name>/; its paths that changed are printed.
+    """
+    from envspec.spec.find import find_spec
+
+    paths = [find_spec(spec, Path()) for spec in specs]
+    if check:
+        return _each(paths, lambda path: _check(path, _directory(path, output, len(paths))))
+    from envspec.cli.locking import Options, lock_one, set_moment
+
+    if as_of is not None:
+        for path in paths:
+            set_moment(path, as_of)
+    options = Options(resolver, offline, upgrade, upgrade_package, jobs)
+    return _each(paths, lambda path: lock_one(path, _directory(path, output, len(paths)), options))
+
+
+def _each(paths: list[Path], act: Callable[[Path], int]) -> int:
+    """Do the same for every spec; one that fails does not keep the others back. The first failure's exit code."""
+    codes: list[int] = []
+    for path in paths:
+        try:
+            codes.append(act(path))
+        except EnvspecError as error:
+            if len(paths) == 1:
+                raise
+            click.echo(f"error: {path}: {error}", err=True)
+            codes.append(error.exit_code)
+    return next((code for code in codes if code), 0)
+
+
+def _directory(path: Path, output: Path | None, count: int) -> Path:
+    if output is not None and count == 1:
+        return output
+    return (output or Path("locks")) / _name(path)
+
+
+def _name(path: Path) -> str:
+    """The environment's name. A spec that has none is no spec: all its faults are told."""
+    from envspec import toml
+
+    try:
+        name = toml.loads(path.read_text(encoding="utf-8"))["env"]["name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        name = None
+    if isinstance(name, str) and name and "/" not in name and "\\" not in name and name not in (".", ".."):
+        return name
+    from envspec.spec import load_spec
+
+    return load_spec(path, datetime.now(timezone.utc)).env.name
+
+
+def _check(path: Path, directory: Path) -> int:
+    from envspec.data import facts_version
+    from envspec.lock.check import check
+
+    result = check(path, directory, facts_version())
+    for text in result.warnings:
+        click.echo(f"warning: {directory}: {text}", err=True)
+    for reason in result.reasons:
+        click.echo(f"stale: {reason.text}", err=True)
+        click.echo(f"  hint: {reason.hint or f'run `envspec lock {path}` and commit what it writes'}", err=True)
+    return StaleLock.exit_code if result.reasons else 0

@@ -1,0 +1,96 @@
+"""What `envspec lock` does when it does lock: apart from its command, so that `--check` imports none of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import click
+
+from envspec import pipeline
+from envspec.cli.progress import Progress
+from envspec.data import facts_version
+from envspec.effects.cache import cache_root
+from envspec.errors import UsageError
+from envspec.lock.check import check
+from envspec.lock.head import LOCK_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command's options, as click gives them."""
+
+    resolver: str
+    offline: bool
+    upgrade: bool
+    upgrade_package: tuple[str, ...]
+    jobs: int
+
+
+def lock_one(path: Path, directory: Path, options: Options) -> int:
+    """Lock one spec and print the paths that changed."""
+    if not (options.upgrade or options.upgrade_package) and _is_done(path, directory):
+        click.echo(f"{directory}: nothing changed", err=True)
+        return 0
+    from packaging.utils import canonicalize_name
+
+    with Progress(path.stem) as progress:
+        locked = pipeline.lock(
+            pipeline.LockRequest(
+                spec_path=path,
+                directory=directory,
+                resolver=options.resolver,
+                network=pipeline.Network.OFFLINE if options.offline else pipeline.Network.USE,
+                upgrade=pipeline.Upgrade.ALL if options.upgrade else pipeline.Upgrade.KEEP,
+                upgrade_packages=tuple(str(canonicalize_name(name)) for name in options.upgrade_package),
+                jobs=options.jobs,
+            ),
+            pipeline.Surroundings(
+                environ=os.environ,
+                home=Path.home(),
+                cache=cache_root(os.environ).absolute(),
+                now=lambda: datetime.now(timezone.utc),
+                warn=progress.warn,
+                report=progress.report,
+            ),
+        )
+    for changed in locked.changed:
+        click.echo(changed)
+    if not locked.changed:
+        click.echo(f"{directory}: nothing changed", err=True)
+    return 0
+
+
+def _is_done(path: Path, directory: Path) -> bool:
+    """A lock that belongs to its spec, made with these facts, and in which nothing is left open."""
+    result = check(path, directory, facts_version())
+    if not result.is_fresh or result.warnings:
+        return False
+    return b'source = "unresolved"' not in (directory / LOCK_FILE).read_bytes()
+
+
+def set_moment(path: Path, text: str) -> None:
+    """Write `as_of` into the spec: `now`, a date, or a moment with its offset.
+
+    Raises:
+        UsageError: the text is none of these.
+    """
+    from envspec.effects.files import replace_file
+    from envspec.spec import load_spec, set_as_of
+
+    now = datetime.now(timezone.utc).replace(microsecond=0)
+    moment = now if text == "now" else _moment(text)
+    if moment > now:
+        raise UsageError(f"--as-of {text} is in the future", hint="use `now`, or a moment that has passed")
+    load_spec(path, now)
+    replace_file(path, set_as_of(path.read_bytes().decode("utf-8"), moment).encode())
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        raise UsageError(f"--as-of {text}: not a date", hint="use `now`, 2026-11-15 or 2026-11-15T12:00:00Z") from None
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)

@@ -1,0 +1,98 @@
+"""`envspec`: the group of commands, and the one place that turns errors into text and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Final
+
+import click
+
+from envspec import __version__
+from envspec.errors import EnvspecError
+
+#: Command -> (module, one line of help). A command's module is imported when the command runs: `--help` stays fast.
+COMMANDS: Final = {
+    "lock": ("envspec.cli.lock", "Compile specs into locks: pinned, hashed, coherent."),
+    "explain": ("envspec.cli.explain", "Tell every decision of a lock, or of one of its packages."),
+    "diff": ("envspec.cli.diff", "Tell what differs between two locks."),
+    "fit": ("envspec.cli.fit", "Tell whether a machine can run a lock."),
+    "doctor": ("envspec.cli.doctor", "Look over this machine: driver, engine, disk, network."),
+    "schema": ("envspec.cli.schema", "Print the JSON schema of spec.toml."),
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's signature)
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_line) for name, (_, help_line) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(f"no such command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=_Lazy,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 a fault of envspec's, 2 spec or usage, 3 lock stale, 4 no solution, "
+    "5 network or registry, 6 this machine can't run it, 10 `diff` found differences.",
+)
+@click.version_option(__version__, prog_name="envspec")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(debug: bool) -> None:  # noqa: FBT001 (click's way of a flag)
+    """Reproducible GPU environments: one TOML spec, one lock, one image."""
+
+
+def main() -> None:
+    """Run a command. Every error ends in one message on stderr and its own exit code."""
+    try:
+        # "--debug" counts wherever it stands: who adds it to a command that failed does so at the end.
+        words = [word for word in sys.argv[1:] if word != "--debug"]
+        code = cli.main(args=words, prog_name="envspec", standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except EnvspecError as error:
+        _raise_again()
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        click.echo("interrupted: nothing was changed", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+    except Exception as error:
+        _raise_again()
+        told = f"{type(error).__name__}: {error}"
+        click.echo(
+            f"error: a fault of envspec's own: {told}\n  hint: run again with --debug and report what it shows",
+            err=True,
+        )
+        sys.exit(1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _raise_again() -> None:
+    if "--debug" in sys.argv:
+        import traceback
+
+        traceback.print_exc()

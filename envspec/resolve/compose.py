@@ -1,0 +1,212 @@
+"""Spec, target and facts -> the question for an engine: which names come from where, in which versions, cut at which moment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from envspec.errors import NoSolution, UsageError
+from envspec.facts import Facts
+from envspec.facts.family import family_mismatch
+from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX, Build, Wish, choose_build
+from envspec.facts.torch import Index as Home
+from envspec.model import DEFAULT_INDEX, CudaVersion, Decision, Target
+from envspec.resolve.engine import Request
+from envspec.resolve.index.page import ListedFile
+from envspec.resolve.index.upstream import Index
+from envspec.resolve.index.view import Correction, Route, Rules, TagRanks
+from envspec.resolve.stage import Question
+from envspec.spec import Requirement, RequirementKind, Spec, Undated
+from envspec.target import marker_environment, wheel_tags
+
+#: Requirements that can't be locked yet, and what they are called.
+_LATER: Final = {
+    RequirementKind.GIT: "a git project",
+    RequirementKind.LOCAL: "a local project",
+    RequirementKind.SDIST_URL: "an sdist's URL",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Up to when releases are considered. names: names with a moment of their own, by `--upgrade-package`."""
+
+    as_of: datetime
+    names: Mapping[str, datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where indexes are on this machine. default: the default index's pages. pytorch: PyTorch's, with `{variant}`."""
+
+    default: str
+    pytorch: str = PYTORCH_INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A question, and what was decided on the way to it."""
+
+    question: Question
+    decisions: tuple[Decision, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def wheel_urls(spec: Spec) -> tuple[Requirement, ...]:
+    """The wheels that the spec names by URL; refuses by name what can't be locked yet.
+
+    Raises:
+        UsageError: a git or local project, or an sdist's URL.
+    """
+    for number, requirement in enumerate(spec.pip.dependencies):
+        if requirement.kind in _LATER:
+            raise UsageError(
+                f"pip.dependencies[{number}]: {requirement.name} is {_LATER[requirement.kind]}, which can't be locked yet",
+                hint="build its wheel, and name that by its URL",
+            )
+    return tuple(r for r in spec.pip.dependencies if r.kind is RequirementKind.WHEEL_URL)
+
+
+def compose(
+    spec: Spec, target: Target, facts: Facts, moments: Moments, places: Places, wheels: Mapping[str, ListedFile]
+) -> Composed:
+    """The question for one target.
+
+    wheels: the wheels that the spec names, by their URL without credentials.
+
+    Raises:
+        FamilyMismatch: the torch family can't be had as it is asked for.
+        NoSuchBuild: no torch of the CUDA that is asked for.
+        NoSolution: a package that its index can't give, or a wheel that the target can't load.
+    """
+    environment = marker_environment(target)
+    asked = [requirement for requirement in spec.pip.dependencies if requirement.applies_to(environment)]
+    bounds = [requirement for requirement in spec.pip.constraints if requirement.applies_to(environment)]
+    tags = tuple(wheel_tags(target))
+    direct = {r.name: wheels[str(r.without_credentials().url)] for r in asked if r.kind is RequirementKind.WHEEL_URL}
+    _loadable(direct, TagRanks(tags), target)
+    own = frozenset(direct) | {r.name for r in (*asked, *bounds) if spec.pip.index_for(r.name)}
+    _refuse_unavailable([r.name for r in asked if r.name not in own], spec, facts)
+    wanted = _specifiers(r for r in (*asked, *bounds) if r.name not in own)
+    family = {name: specifier for name, specifier in wanted.items() if any(r.name == name for r in asked)}
+    if "torch" not in own and (mismatch := family_mismatch(facts, family)):
+        raise mismatch
+    build = (
+        None
+        if "torch" in own
+        else choose_build(facts, wanted.get("torch", SpecifierSet()), _wish(spec), target.platform, moments.as_of)
+    )
+    pytorch = _pytorch(build, places)
+    routes = (*_routes(spec), *(Route(name, pytorch) for name in INDEX_FAMILY if pytorch))
+    constraints = [str(r) for r in bounds]
+    if build is not None and build.constraint:
+        constraints.append(f"torch{build.constraint}")
+    rules = Rules(
+        as_of=moments.as_of,
+        tags=tags,
+        default=Index(DEFAULT_INDEX, places.default),
+        routes=routes,
+        cuts=moments.names,
+        direct=direct,
+        corrections=_corrections(facts),
+        sdists=frozenset(spec.pip.allow_sdist),
+    )
+    request = Request(target, tuple(_line(r) for r in asked), tuple(sorted(constraints)), rules.sdists)
+    decisions = () if build is None or not build.source else (_decision(build, target),)
+    warnings = (build.warning,) if build is not None and build.warning else ()
+    return Composed(Question(request, rules, environment, _identity(spec, rules, facts)), decisions, warnings)
+
+
+def _line(requirement: Requirement) -> str:
+    """What the engine is asked: a wheel by URL is, in our index, the only version of its name."""
+    if requirement.kind is not RequirementKind.WHEEL_URL:
+        return str(requirement)
+    extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
+    return f"{requirement.name}{extras}=={requirement.wheel_version}"
+
+
+def _wish(spec: Spec) -> CudaVersion | Wish:
+    if spec.cuda is None:
+        return Wish.CPU
+    return spec.cuda.version or Wish.ANY
+
+
+def _specifiers(requirements: Iterable[Requirement]) -> dict[str, SpecifierSet]:
+    found: dict[str, SpecifierSet] = {}
+    for requirement in requirements:
+        found[requirement.name] = found.get(requirement.name, SpecifierSet()) & requirement.specifier
+    return found
+
+
+def _refuse_unavailable(names: Iterable[str], spec: Spec, facts: Facts) -> None:
+    for name in names:
+        rule = facts.rules.get(name)
+        if rule is not None and name not in spec.pip.allow_sdist:
+            raise NoSolution(f"{name}: {rule.reason}", hint=rule.advice)
+
+
+def _loadable(direct: Mapping[str, ListedFile], ranks: TagRanks, target: Target) -> None:
+    for name, file in direct.items():
+        if ranks.rank(file.filename) is None:
+            level = f" (glibc {target.glibc[0]}.{target.glibc[1]})" if target.glibc else ""
+            raise NoSolution(
+                f"{name}: {file.filename} can't be loaded by Python {target.python.series} on {target.platform.value}{level}",
+                hint="name a wheel for that Python and platform, or give each platform its own with a marker",
+            )
+
+
+def _pytorch(build: Build | None, places: Places) -> Index | None:
+    """PyTorch's own index. It gives no upload times: the releases that `as_of` allows are bounded by the facts instead."""
+    if build is None or build.index is Home.DEFAULT or build.variant is None:
+        return None
+    name = f"pytorch-{build.variant}"
+    url = places.pytorch.format(variant=build.variant).rstrip("/") + "/"
+    original = PYTORCH_INDEX.format(variant=build.variant).rstrip("/") + "/"
+    return Index(name, url, dated=False, stands_for=original if url != original else None)
+
+
+def _routes(spec: Spec) -> tuple[Route, ...]:
+    """The spec's own indexes: whole names before patterns, each in the spec's order."""
+    rows = [
+        Route(pattern, Index(index.name, index.url.rstrip("/") + "/", index.undated is Undated.REFUSE))
+        for index in spec.pip.index
+        for pattern in index.packages
+    ]
+    return tuple(sorted(rows, key=lambda route: "*" in route.pattern))
+
+
+def _corrections(facts: Facts) -> dict[str, tuple[Correction, ...]]:
+    found: dict[str, tuple[Correction, ...]] = {}
+    for edge in facts.edges:
+        found[edge.package] = (*found.get(edge.package, ()), Correction(_within(edge.versions), edge.requires))
+    return found
+
+
+def _within(specifier: str) -> Callable[[Version], bool]:
+    bound = SpecifierSet(specifier)
+    return lambda version: bound.contains(version, prereleases=True)
+
+
+def _decision(build: Build, target: Target) -> Decision:
+    where = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
+    return Decision(
+        "torch.build", f"{build.variant or 'default'} from {where}", build.why, build.source, target.platform
+    )
+
+
+def _identity(spec: Spec, rules: Rules, facts: Facts) -> object:
+    """All that decides what a view shows. The facts that a spec adds stand for themselves, ours for their version."""
+    return {
+        "as_of": rules.as_of,
+        "cuts": sorted(rules.cuts.items()),
+        "default": rules.default.key,
+        "routes": [[route.pattern, route.index.name, route.index.key, route.index.dated] for route in rules.routes],
+        "direct": sorted((name, file.url, file.sha256) for name, file in rules.direct.items()),
+        "sdists": sorted(rules.sdists),
+        "facts": [facts.version, spec.facts.tables()],
+    }

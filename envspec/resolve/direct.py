@@ -1,0 +1,76 @@
+"""Wheels that a spec names by URL: fetched once, hashed, and from then on a version like any other."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import zipfile
+from collections.abc import Callable
+from datetime import datetime
+from typing import IO, Final
+from urllib.parse import unquote, urlsplit
+
+from envspec.effects.http import Http
+from envspec.errors import NetworkError
+from envspec.resolve import memory
+from envspec.resolve.index.page import ListedFile
+from envspec.resolve.index.store import Store, StoredMetadata
+from envspec.resolve.index.upstream import OfflineMiss, without_credentials
+from envspec.spec import Requirement
+
+_LARGEST_BYTES: Final = 8 * 1024**3
+
+
+async def fetch_wheel(
+    requirement: Requirement, as_of: datetime, http: Http | None, store: Store, now: Callable[[], datetime]
+) -> ListedFile:
+    """The wheel at a requirement's URL, hashed.
+
+    A wheel that was fetched at or after `as_of` is not fetched again.
+
+    Raises:
+        NetworkError: it can't be fetched, is no wheel, or has another hash than the spec demands.
+    """
+    url = without_credentials(str(requirement.url))
+    filename = unquote(urlsplit(url).path.rpartition("/")[2])
+    key = memory.key_of(["wheel", url])
+    known = store.answer(key)
+    if known is None or datetime.fromisoformat(known["asked"]) < as_of or store.metadata(known["sha256"]) is None:
+        if http is None:
+            raise OfflineMiss(url)
+        asked = now()
+        sha256, metadata = await _fetch(http, str(requirement.url), filename)
+        store.remember_metadata(sha256, metadata)
+        known = {"asked": asked.isoformat(), "sha256": sha256, "size_bytes": metadata.size_bytes}
+        store.remember_answer(key, known)
+    if requirement.sha256 and requirement.sha256 != known["sha256"]:
+        raise NetworkError(
+            f"{url} has SHA-256 {known['sha256']}, the spec demands {requirement.sha256}",
+            hint="correct the spec if the file is right; else tell who serves it",
+        )
+    return ListedFile(filename, url, known["sha256"], known["size_bytes"], None, None, None, None)
+
+
+async def _fetch(http: Http, url: str, filename: str) -> tuple[str, StoredMetadata]:
+    with tempfile.TemporaryFile() as file:
+
+        def start() -> IO[bytes]:
+            file.seek(0)
+            file.truncate()
+            return file
+
+        size = await http.download(url, start, max_bytes=_LARGEST_BYTES)
+        file.seek(0)
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+        return digest.hexdigest(), StoredMetadata(_metadata(file, filename), size)
+
+
+def _metadata(file: IO[bytes], filename: str) -> bytes:
+    try:
+        with zipfile.ZipFile(file) as wheel:
+            (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1)
+            return wheel.read(name)
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise NetworkError(f"{filename} is no usable wheel: {error}", hint="check the URL in the spec") from error
