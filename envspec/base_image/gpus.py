@@ -9,7 +9,7 @@ from envspec.base_image.pins import Pins
 from envspec.base_image.request import GpuNotServed
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, capability_of, find_gpu, runs
-from envspec.facts.rows import Gpu
+from envspec.facts.rows import Gpu, spoken_ranges
 from envspec.model import CudaVersion, Decision, GpuCode, Platform
 
 
@@ -103,23 +103,12 @@ def spoken_builds(facts: Facts, capability: ComputeCapability, platform: Platfor
     told = [str(build) for build in builds if build.torch == public]
     others = [build.torch for build in builds if build.default and build.torch != public]
     if others:
-        told.append(f"the default build of torch {_ranges(others, [row.version for row in facts.torch])}")
+        told.append(f"the default build of torch {spoken_ranges(others, [row.version for row in facts.torch])}")
     elif not told:
         told = [str(build) for build in builds[:3]]
     if not told:
         return f"no torch build known here has code for {capability.sm}"
     return f"builds with code for {capability.sm}: {'; '.join(told)}"
-
-
-def _ranges(versions: Sequence[str], known: Sequence[str]) -> str:
-    """`2.8.0 to 2.10.0, 2.12.0`: neighbours among the known releases are told as one range."""
-    spans: list[list[str]] = []
-    for version in sorted(versions, key=known.index):
-        if spans and known.index(version) == known.index(spans[-1][-1]) + 1:
-            spans[-1].append(version)
-        else:
-            spans.append([version])
-    return ", ".join(span[0] if len(span) == 1 else f"{span[0]} to {span[-1]}" for span in spans)
 
 
 def _not_served(gpu: Gpu, codes: Sequence[GpuCode], facts: Facts) -> GpuNotServed:
@@ -152,7 +141,7 @@ def _unchecked(pins: Pins) -> str:
     build = f"torch {pins.torch.version} {pins.torch.variant or ''}".rstrip()
     return (
         f"{where}: the GPU code of {build} is not known here, so [cuda] gpus could not be checked. "
-        'Add it to the spec: [[facts.torch]] with gpu_code = { cu132 = ["sm_75", "sm_80"] }'
+        'Add it to the spec: [[facts.gpu_code]], or [[facts.torch]] with gpu_code = { cu132 = ["sm_75", "sm_80"] }'
     )
 
 

@@ -93,7 +93,7 @@ def _newer(pins: Pins, facts: Facts) -> str:
     version = pins.torch.version if pins.torch else ""
     return (
         f"torch {version} on {pins.platform.value} is newer than the facts (up to {facts.torch[-1].version}): "
-        'its family and its GPU code could not be checked. Add it to the spec: [[facts.torch]] version = "..."'
+        "its family and its GPU code could not be checked. Add it to the spec, with its source: [[facts.torch]]"
     )
 
 

@@ -8,6 +8,7 @@ pass and leave the answer to the resolver.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from packaging.requirements import Requirement
@@ -16,8 +17,9 @@ from packaging.version import Version
 
 from envspec.errors import NoSolution
 from envspec.facts.load import Facts
+from envspec.facts.reach import named_versions, probes_outside
 from envspec.facts.rows import EdgeRow, MemberRow
-from envspec.facts.torch import probes_outside
+from envspec.facts.torch import split_label
 
 #: Members whose releases the data lists one by one.
 MEMBERS: Final = ("torchvision", "torchaudio", "torchtext", "torchdata")
@@ -62,19 +64,64 @@ def explain_family(facts: Facts, requests: Mapping[str, SpecifierSet]) -> str | 
 
 def family_mismatch(facts: Facts, requests: Mapping[str, SpecifierSet]) -> FamilyMismatch | None:
     """As `explain_family`, as an error to raise."""
-    torch = requests.get("torch", SpecifierSet())
-    asked = {name: requests[name] for name in (*MEMBERS, "triton") if name in requests}
+    torch, _ = split_label(requests.get("torch", SpecifierSet()))
+    asked = [_asked(facts, name, requests[name]) for name in (*MEMBERS, "triton") if name in requests]
     candidates = list(_torch_candidates(facts, torch))
     if not candidates:
         return None
-    if any(all(_may_fit(facts, name, spec, version) for name, spec in asked.items()) for version in candidates):
+    if any(all(_may_fit(facts, member, version) for member in asked) for version in candidates):
         return None
-    for name, spec in asked.items():
-        if not any(_may_fit(facts, name, spec, version) for version in candidates):
-            return _one_member(facts, name, spec, torch)
-    wanted = ", ".join(f"{name}{spec}" for name, spec in asked.items())
-    reasons = "; ".join(_takes(facts, name, spec) for name, spec in asked.items())
-    return FamilyMismatch(f"{wanted}: no torch release goes with all of them ({reasons})", hint=_advice(facts, torch))
+    for member in asked:
+        if not any(_may_fit(facts, member, version) for version in candidates):
+            return _one_member(facts, member, torch)
+    reasons = "; ".join(_takes(facts, member) for member in asked)
+    sets = dict.fromkeys(_set_for(facts, member, torch) for member in asked)
+    return FamilyMismatch(
+        f"{', '.join(map(str, asked))}: no torch release goes with all of them ({reasons})",
+        hint=f"what goes together: {'; or '.join(sets)}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request for a member. listed: releases of the data that match; older, newer: some that match beyond them."""
+
+    package: str
+    spec: SpecifierSet
+    listed: tuple[MemberRow, ...]
+    older: tuple[str, ...]
+    newer: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.package}{self.spec}"
+
+
+def _asked(facts: Facts, package: str, spec: SpecifierSet) -> _Asked:
+    rows = _listed(facts, package)
+    if not rows:
+        return _Asked(package, spec, (), (), ())
+    first, last = Version(rows[0].version), Version(rows[-1].version)
+    named = named_versions(spec)
+    tried = (
+        Version(f"{major}.{minor}.{patch}")
+        for major in range(last.major + 2)
+        for minor in range(40)
+        for patch in range(3)
+    )
+    beyond = [version for version in (*named, *tried) if not first <= version <= last]
+    matching = [version for version in beyond if spec.contains(version, prereleases=True)]
+    return _Asked(
+        package,
+        spec,
+        tuple(row for row in rows if spec.contains(row.version, prereleases=True)),
+        tuple(str(version) for version in matching if version < first),
+        () if _ended(facts, package) else tuple(str(version) for version in matching if version > last),
+    )
+
+
+def _ended(facts: Facts, package: str) -> bool:
+    row = facts.ended.get(package)
+    return row is not None and row.confidence == "high"
 
 
 def _torch_candidates(facts: Facts, torch: SpecifierSet) -> Iterator[Version]:
@@ -82,42 +129,32 @@ def _torch_candidates(facts: Facts, torch: SpecifierSet) -> Iterator[Version]:
         if torch.contains(row.version, prereleases=True):
             yield Version(row.version)
     for text in probes_outside(facts, torch):
-        if torch.contains(text):
+        if torch.contains(text, prereleases=True):
             yield Version(text)
 
 
-def _may_fit(facts: Facts, package: str, spec: SpecifierSet, torch: Version) -> bool:
-    """Is there a release of the package, in the data or beyond it, that may go with this torch?"""
-    if package == "triton":
-        return _triton_may_fit(facts, spec, torch)
-    listed = _listed(facts, package)
-    if any(spec.contains(row.version, prereleases=True) and _accepts(facts, row, str(torch)) for row in listed):
+def _may_fit(facts: Facts, member: _Asked, torch: Version) -> bool:
+    """Is there a release that matches, in the data or beyond it, that may go with this torch?"""
+    if member.package == "triton":
+        return _triton_may_fit(facts, member.spec, torch)
+    if any(_accepts(facts, row, str(torch)) for row in member.listed):
         return True
-    return any(
-        spec.contains(probe) and _edges_allow(facts, package, probe, str(torch))
-        for probe in _unlisted(facts, package, spec, torch)
-    )
+    older = member.older if _older_may_fit(facts, member.package, torch) else ()
+    newer = member.newer if _newer_may_fit(facts, member.package, torch) else ()
+    return any(_edges_allow(facts, member.package, version, str(torch)) for version in (*older, *newer))
 
 
-def _unlisted(facts: Facts, package: str, spec: SpecifierSet, torch: Version) -> Iterator[str]:
-    """Releases beyond the data that could go with this torch. Where the first release in the data pins torch exactly,
-    older ones pinned older torches; newer ones go with torches that the last one takes, or later ones.
-    """
-    listed = _listed(facts, package)
-    first, last = listed[0], listed[-1]
-    named = [Version(clause.version.removesuffix(".*")) for clause in spec]
-    if not (first.torch.startswith("==") and torch >= Version(first.torch.removeprefix("=="))):
-        oldest = Version(first.version)
-        yield from (str(v) for v in named if v < oldest)
-        yield from (f"0.{minor}.{patch}" for minor in range(oldest.minor) for patch in range(3) if not oldest.major)
+def _older_may_fit(facts: Facts, package: str, torch: Version) -> bool:
+    """Where the first release of the data pins torch exactly, older ones pinned older torches."""
+    first = _listed(facts, package)[0].torch
+    return not first.startswith("==") or torch < Version(first.removeprefix("=="))
+
+
+def _newer_may_fit(facts: Facts, package: str, torch: Version) -> bool:
+    """Newer releases go with the torches that the last one of the data takes, or with later ones."""
+    last = _listed(facts, package)[-1]
     taken = [row.version for row in facts.torch if _accepts(facts, last, row.version)]
-    ended = facts.ended.get(package)
-    sure_end = ended is not None and ended.confidence == "high"
-    if not sure_end and (not taken or torch >= Version(taken[0])):
-        newest = Version(last.version)
-        yield from (str(v) for v in named if v > newest)
-        yield from (f"{newest.major}.{newest.minor + step}.0" for step in range(1, 6))
-        yield f"{newest.major}.{newest.minor}.{newest.micro + 1}"
+    return not taken or torch >= Version(taken[0])
 
 
 def _triton_may_fit(facts: Facts, spec: SpecifierSet, torch: Version) -> bool:
@@ -143,16 +180,17 @@ def _edges_allow(facts: Facts, package: str, version: str, torch: str) -> bool:
     return all(line.specifier.contains(torch, prereleases=True) for line in lines if line.name == "torch")
 
 
-def _takes(facts: Facts, package: str, spec: SpecifierSet) -> str:
+def _takes(facts: Facts, member: _Asked) -> str:
     """What the releases that a request allows take: `torchvision 0.19.0 takes torch==2.4.0`."""
-    if package == "triton":
-        torches = [row.torch for row in facts.tritons.values() if _triton_may_fit(facts, spec, Version(row.torch))]
-        return f"triton{spec} is pinned by torch {', '.join(torches)}" if torches else f"no torch pins triton{spec}"
-    matching = [row for row in _listed(facts, package) if spec.contains(row.version, prereleases=True)]
-    if not matching:
-        return f"{package}{spec} is not known"
-    row = matching[-1]
-    return f"{package} {row.version} takes torch{_effective(facts, row) or ' of any version'}"
+    if member.package == "triton":
+        torches = [
+            row.torch for row in facts.tritons.values() if _triton_may_fit(facts, member.spec, Version(row.torch))
+        ]
+        return f"{member} is pinned by torch {', '.join(torches)}" if torches else f"no torch pins {member}"
+    if not member.listed:
+        return f"{member} is not known"
+    row = member.listed[-1]
+    return f"{row.package} {row.version} takes torch{_effective(facts, row) or ' of any version'}"
 
 
 def _effective(facts: Facts, row: MemberRow) -> str:
@@ -161,28 +199,34 @@ def _effective(facts: Facts, row: MemberRow) -> str:
     return ",".join(corrected) or row.torch
 
 
-def _one_member(facts: Facts, package: str, spec: SpecifierSet, torch: SpecifierSet) -> FamilyMismatch:
-    because = [_takes(facts, package, spec)]
-    matching = [row.version for row in _listed(facts, package) if spec.contains(row.version, prereleases=True)]
-    if matching:
-        because += [edge.reason for _, edge in extra_requirements(facts, package, matching[-1])]
+def _set_for(facts: Facts, member: _Asked, torch: SpecifierSet) -> str:
+    """The set of the newest known torch that goes with one member; for what goes with older torches, what it takes."""
+    for row in reversed(facts.torch):
+        if torch.contains(row.version, prereleases=True) and _may_fit(facts, member, Version(row.version)):
+            return _told_set(facts, row.version)
+    return _takes(facts, member)
+
+
+def _told_set(facts: Facts, torch: str) -> str:
+    fitting = fitting_set(facts, torch)
+    return ", ".join([f"torch {torch}", *(f"{name} {version}" for name, version in fitting.items())])
+
+
+def _one_member(facts: Facts, member: _Asked, torch: SpecifierSet) -> FamilyMismatch:
+    package = member.package
+    because = [_takes(facts, member)]
+    if member.listed:
+        because += [edge.reason for _, edge in extra_requirements(facts, package, member.listed[-1].version)]
     if package in facts.ended:
         because.append(facts.ended[package].reason)
-    asked = f"{package}{spec}"
-    return FamilyMismatch(
-        f"no {asked} goes with torch{torch}: {'; '.join(because)}", hint=_advice(facts, torch, package)
-    )
-
-
-def _advice(facts: Facts, torch: SpecifierSet, package: str = "") -> str:
-    """The set that fits the torch that was asked for, and, beside it, the torch that a member without one needs."""
     newest = next((row for row in reversed(facts.torch) if torch.contains(row.version, prereleases=True)), None)
     advice: list[str] = []
     if newest:
-        fitting = fitting_set(facts, newest.version)
-        names = [f"torch {newest.version}", *(f"{name} {version}" for name, version in fitting.items())]
-        advice.append(f"what goes together: {', '.join(names)}")
-        if package and package not in fitting and package != "triton":
+        advice.append(f"what goes together: {_told_set(facts, newest.version)}")
+        if package != "triton" and package not in fitting_set(facts, newest.version):
             row = _listed(facts, package)[-1]
             advice.append(f"leave {package} out, or take {package} {row.version} with torch{_effective(facts, row)}")
-    return "; ".join(advice) or "leave one of the versions open"
+    return FamilyMismatch(
+        f"no {member} goes with torch{torch}: {'; '.join(because)}",
+        hint="; ".join(advice) or "leave one of the versions open",
+    )

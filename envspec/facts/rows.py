@@ -206,3 +206,14 @@ class TritonRow(Row):
 def minor(release: str) -> CudaVersion:
     """`12.8.1` -> 12.8."""
     return CudaVersion.parse(release)
+
+
+def spoken_ranges(versions: Sequence[str], known: Sequence[str]) -> str:
+    """`2.8.0 to 2.10.0, 2.12.0`: neighbours among the known releases are told as one range."""
+    spans: list[list[str]] = []
+    for version in sorted(versions, key=known.index):
+        if spans and known.index(version) == known.index(spans[-1][-1]) + 1:
+            spans[-1].append(version)
+        else:
+            spans.append([version])
+    return ", ".join(span[0] if len(span) == 1 else f"{span[0]} to {span[-1]}" for span in spans)

@@ -9,11 +9,11 @@ from enum import Enum
 from typing import Final
 
 from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
 from envspec.errors import NoSolution
 from envspec.facts.load import Facts
-from envspec.facts.rows import TorchRelease
+from envspec.facts.reach import Reach, in_time, reaches_past
+from envspec.facts.rows import TorchRelease, spoken_ranges
 from envspec.model import CudaVersion, Platform
 
 #: PyTorch's own index of one variant. Only the torch family is ever taken from there.
@@ -84,46 +84,79 @@ def choose_build(
     Raises:
         NoSuchBuild: no torch that matches was ever published for that CUDA.
     """
-    if cuda is Wish.ANY:
+    public, label = split_label(torch)
+    wish = _wish_of(torch, label, cuda)
+    if wish is Wish.ANY:
         return Build(Index.DEFAULT, None, (), Known.SURE, "no CUDA version is asked for: the default build", "")
     if platform is Platform.OSX_ARM64:
         why = "macOS has no CUDA: the default index's build"
         return Build(Index.DEFAULT, "cpu", (), Known.SURE, why, "NVIDIA, CUDA on macOS ended with 10.2")
-    variant = cuda.variant if isinstance(cuda, CudaVersion) else "cpu"
-    reach = reaches_past(facts, torch, as_of)
-    if reach is Reach.ONLY_OUTSIDE:
+    variant = wish.variant if isinstance(wish, CudaVersion) else "cpu"
+    if reaches_past(facts, public, as_of) is Reach.ONLY_OUTSIDE:
         return _outside(facts, torch, variant, platform)
-    matching = [row for row in facts.torch if torch.contains(row.version, prereleases=True) and _in_time(row, as_of)]
+    matching = [row for row in facts.torch if public.contains(row.version, prereleases=True) and in_time(row, as_of)]
     if not matching:
         why = f"no torch release known here matches {torch} by the date given"
         return Build(Index.DEFAULT, None, (), Known.UNKNOWN, why, facts.torch[-1].source)
     candidates = [row for row in matching if _has(row, variant, platform)]
     if not candidates:
-        raise _no_such_build(facts, matching, cuda, platform)
-    return _from_newest(facts, candidates, variant, platform)
+        raise _no_such_build(facts, matching, wish, platform)
+    if label is None and candidates[-1].default.get(platform.value) == variant:
+        return _from_default(facts, candidates, variant, platform)
+    return _from_pytorch(facts, candidates, variant, platform, label)
 
 
-def _from_newest(facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform) -> Build:
+def split_label(torch: SpecifierSet) -> tuple[SpecifierSet, str | None]:
+    """`==2.7.0+cu118` is (`==2.7.0`, `cu118`): only PyTorch's own indexes have releases with a label."""
+    clauses = [str(clause).partition("+") for clause in torch]
+    label = next((label for _, _, label in clauses if label), None)
+    return SpecifierSet(",".join(public for public, _, _ in clauses)), label
+
+
+def _wish_of(torch: SpecifierSet, label: str | None, cuda: CudaVersion | Wish) -> CudaVersion | Wish:
+    """What the label of a request says of CUDA, if it has one, where the spec's `[cuda]` does not gainsay it."""
+    if label is None:
+        return cuda
+    try:
+        told = Wish.CPU if label == "cpu" else CudaVersion.parse(label)
+    except ValueError:
+        raise NoSuchBuild(
+            f"torch{torch}: envspec locks builds for CUDA and for the CPU, not `{label}`",
+            hint="ask for torch without a label, and name the CUDA in the spec: [cuda] version",
+        ) from None
+    if cuda in (Wish.ANY, told):
+        return told
+    asked = f"[cuda] version is {cuda}" if isinstance(cuda, CudaVersion) else "the spec has no [cuda] table"
+    fix = f'set [cuda] version = "{told}"' if isinstance(told, CudaVersion) else "leave [cuda] out"
+    raise NoSuchBuild(f"torch{torch} names the {label} build, but {asked}", hint=f"{fix}, or drop the label")
+
+
+def _from_default(facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform) -> Build:
     newest = candidates[-1]
-    usual = newest.default.get(platform.value)
-    if usual == variant:
-        same = tuple(row.version for row in candidates if row.default.get(platform.value) == variant)
-        always = all(row.default.get(platform.value) == variant for row in facts.torch)
-        why = f"torch {newest.version} is the newest match with {variant}, its default build on {platform.value}"
-        constraint = "" if always else _range(same)
-        return Build(Index.DEFAULT, variant, same, Known.SURE, why, newest.source, constraint)
-    versions = tuple(row.version for row in candidates)
+    same = tuple(row.version for row in candidates if row.default.get(platform.value) == variant)
+    always = all(row.default.get(platform.value) == variant for row in facts.torch)
+    why = f"torch {newest.version} is the newest match with {variant}, its default build on {platform.value}"
+    constraint = "" if always else _range(same)
+    return Build(Index.DEFAULT, variant, same, Known.SURE, why, newest.source, constraint)
+
+
+def _from_pytorch(
+    facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform, label: str | None
+) -> Build:
+    newest = candidates[-1]
+    usual = newest.default.get(platform.value, "not known")
     known = _certainty(facts, newest, variant, platform)
-    warning = (
-        f"torch {newest.version}: a {variant} build for {platform.value} was reported, but it is in no build matrix"
-    )
+    why = f"torch {newest.version} is the newest match with {variant}; its default build on {platform.value} is {usual}"
+    if label:
+        why = f"only PyTorch's own index has releases with the label +{label}"
+    warning = f"torch {newest.version}: nothing known here confirms a {variant} build for {platform.value}"
+    versions = tuple(row.version for row in candidates)
     return Build(
         Index.PYTORCH,
         variant,
         versions,
         known,
-        f"torch {newest.version} is the newest match with {variant}; "
-        f"its default build on {platform.value} is {usual or 'not known'}",
+        why,
         newest.source,
         _range(versions),
         PYTORCH_INDEX.format(variant=variant),
@@ -160,45 +193,8 @@ def _outside(facts: Facts, torch: SpecifierSet, variant: str, platform: Platform
         "",
         None if index is Index.DEFAULT else PYTORCH_INDEX.format(variant=variant),
         f"{outside}: its builds and its family could not be checked. Add it to the spec: "
-        '[[facts.torch]] version = "...", default = { linux-64 = "cu..." }, variants = ["cu..."]',
+        '[[facts.torch]] version = "...", default = { linux-64 = "cu..." }, variants = ["cu..."], source = "..."',
     )
-
-
-class Reach(Enum):
-    """Where a specifier's versions lie."""
-
-    INSIDE = "inside"
-    BOTH = "both"
-    ONLY_OUTSIDE = "only outside"
-
-
-def reaches_past(facts: Facts, torch: SpecifierSet, as_of: datetime | None = None) -> Reach:
-    """Does a torch specifier allow releases that the data does not have (older than the first row, or newer)?
-
-    Asked by trying versions: a specifier has no bounds of its own. Only those that could be out by `as_of` count.
-    """
-    inside = any(torch.contains(row.version, prereleases=True) for row in facts.torch if _in_time(row, as_of))
-    outside = any(torch.contains(version, prereleases=False) for version in probes_outside(facts, torch))
-    if inside:
-        return Reach.BOTH if outside else Reach.INSIDE
-    return Reach.ONLY_OUTSIDE if outside else Reach.INSIDE
-
-
-def probes_outside(facts: Facts, torch: SpecifierSet) -> list[str]:
-    """Versions to try a specifier with: below the first release of the data, above the last, and those it names."""
-    first, last = Version(facts.torch[0].version), Version(facts.torch[-1].version)
-    named = [Version(clause.version.removesuffix(".*")) for clause in torch]
-    above = [Version(f"{last.major}.{last.minor + step}.0") for step in range(1, 10)]
-    above += [Version(f"{last.major}.{last.minor}.{last.micro + step}") for step in range(1, 5)]
-    above += [Version(f"{last.major + 1}.0.0")]
-    below = [Version(f"{first.major}.{minor}.{patch}") for minor in range(first.minor) for patch in range(3)]
-    below += [Version(text) for text in ("1.0.0", "1.8.0", "1.13.1")]
-    around = [Version(f"{v.major}.{v.minor}.{v.micro + step}") for v in named for step in range(2)]
-    return [str(version) for version in (*below, *above, *named, *around) if not first <= version <= last]
-
-
-def _in_time(row: TorchRelease, as_of: datetime | None) -> bool:
-    return as_of is None or row.uploaded is None or row.uploaded <= as_of
 
 
 def _has(row: TorchRelease, variant: str, platform: Platform) -> bool:
@@ -214,7 +210,11 @@ def _no_such_build(
     releases = newest.version if len(matching) == 1 else f"{matching[0].version} to {newest.version}"
     published = ", ".join(_spoken(name) for name in newest.published)
     others = [row.version for row in facts.torch if _has(row, variant, platform)]
-    elsewhere = f"; torch with {wanted}: {', '.join(others)}" if others else f"; no torch known here has {wanted}"
+    elsewhere = (
+        f"; torch with {wanted}: {spoken_ranges(others, [row.version for row in facts.torch])}"
+        if others
+        else f"; no torch known here has {wanted}"
+    )
     return NoSuchBuild(
         f"torch {releases}: no build for {wanted} was ever published",
         hint=f"published for torch {newest.version}: {published}. Set [cuda] version to one of them{elsewhere}",

@@ -1,0 +1,236 @@
+"""The rows of envspec/data: whole, coherent with each other, and readable; and the rows that a spec adds."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from envspec.data import DATA, facts_version
+from envspec.errors import UsageError
+from envspec.facts import BadFact, Facts, load_facts
+from envspec.facts.family import extra_requirements, fitting_set
+from envspec.facts.gpu import capability_of
+from envspec.facts.rows import numeric, spoken_ranges
+from envspec.model import CudaVersion, Platform
+from envspec.toml import loads
+
+FACTS = load_facts()
+FILES = sorted(DATA.glob("*.toml"))
+X86, ARM = Platform.LINUX_64, Platform.LINUX_AARCH64
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_row_has_source_and_date(file: Path) -> None:
+    rows = [row for table in loads(file.read_text(encoding="utf-8")).values() for row in table]
+    assert rows
+    for row in rows:
+        assert row["source"].strip()
+        assert date(2024, 1, 1) < row["read"] < date(2100, 1, 1)
+        assert row["confidence"] in ("high", "medium", "low")
+
+
+def test_versions_are_in_order_and_once() -> None:
+    for versions in ([row.version for row in FACTS.torch], [row.cuda for row in FACTS.drivers]):
+        assert versions == sorted(set(versions), key=numeric)
+
+
+def test_torch_rows_are_whole() -> None:
+    for row in FACTS.torch:
+        assert set(row.default) == {platform.value for platform in Platform}
+        assert row.default["linux-64"] in row.variants
+        assert not set(row.variants) & set(row.unsure)
+        assert row.uploaded is not None
+        assert row.uploaded.tzinfo is not None
+        for variant in row.published:
+            assert variant == "cpu" or CudaVersion.parse(variant).variant == variant
+
+
+def test_every_default_build_has_gpu_code() -> None:
+    """Without a row, `[cuda] gpus` could not be checked for what most people install."""
+    for row in FACTS.torch:
+        for platform in (X86, ARM):
+            variant = row.default[platform.value]
+            if variant != "cpu":
+                code = FACTS.gpu_code_of(row.version, variant, platform)
+                assert code, (row.version, platform)
+                assert code.sm
+
+
+def test_default_build_and_driver_know_the_same_cuda() -> None:
+    for row in FACTS.torch:
+        cuda = CudaVersion.parse(row.default["linux-64"])
+        assert row.cudart is not None
+        assert numeric(row.cudart)[:2] == (cuda.major, cuda.minor)
+        assert FACTS.driver_of(str(cuda)).bundled
+
+
+def test_gpu_code_rows_name_known_codes() -> None:
+    for row in FACTS.gpu_code:
+        assert all(re.fullmatch(r"sm_\d{2,3}[af]?", code) for code in row.sm)
+        assert all(re.fullmatch(r"compute_\d{2,3}[af]?", code) for code in row.ptx)
+        assert all(version.startswith(f"{row.torch}.") for version in row.measured)
+
+
+def test_drivers_rise_with_cuda() -> None:
+    bundled = [numeric(row.bundled) for row in FACTS.drivers if row.bundled]
+    assert bundled == sorted(bundled)
+    for row in FACTS.drivers:
+        assert row.bundled is None or numeric(row.bundled) >= numeric(row.minimum)
+
+
+def test_recorded_digests_are_of_known_kinds_and_of_tags_that_exist() -> None:
+    for row in FACTS.digests:
+        assert re.fullmatch(r"sha256:[0-9a-f]{64}", row.digest)
+        release, _, rest = row.tag.partition("-")
+        flavor, _, os = rest.rpartition("-")
+        assert FACTS.image_of(release, flavor, os)
+        assert row.kind in ("index", "manifest")
+        assert len(row.platforms) == (2 if row.kind == "index" else 1)
+    assert len({row.digest for row in FACTS.digests}) == len(FACTS.digests)
+
+
+def test_a_manifest_list_goes_before_a_manifest() -> None:
+    found = FACTS.digest_of("12.8.1-base-ubuntu24.04", X86)
+    assert found is not None
+    assert found.kind == "index"
+    assert FACTS.digest_of("12.9.1-base-ubuntu24.04", ARM) is None
+
+
+def test_gpu_names_are_unique_and_capabilities_readable() -> None:
+    names = [name.lower() for row in FACTS.gpus for name in (row.name, *row.aliases)]
+    assert len(names) == len(set(names))
+    for row in FACTS.gpus:
+        assert str(capability_of(row)) == row.compute_capability
+
+
+def test_standalone_pythons_come_newest_first() -> None:
+    rows = FACTS.standalone_pythons("3.11", X86)
+    assert [row.version for row in rows] == ["3.11.16", "3.11.15", "3.11.14"]
+    assert all(re.fullmatch(r"[0-9a-f]{64}", row.sha256) and "x86_64" in row.url for row in rows)
+    assert FACTS.standalone_pythons("3.1", X86) == ()
+
+
+def test_systems_have_glibc() -> None:
+    glibc = {row.os: row.glibc for row in FACTS.systems}
+    assert glibc["ubuntu20.04"] == "2.31"
+    assert glibc["ubuntu22.04"] == "2.35"
+    assert glibc["ubuntu24.04"] == "2.39"
+    images = {os for row in FACTS.images for os in row.os}
+    assert images <= set(glibc)
+
+
+def test_edges_are_requirements_of_normalised_names() -> None:
+    for row in FACTS.edges:
+        assert canonicalize_name(row.package) == row.package
+        assert SpecifierSet(row.versions) is not None
+        for line in row.requires:
+            assert Requirement(line).name == "torch"
+
+
+def test_edges_of_the_two_releases_whose_metadata_lies() -> None:
+    assert [line for line, _ in extra_requirements(FACTS, "torchaudio", "2.11.0")] == ["torch>=2.11"]
+    assert [line for line, _ in extra_requirements(FACTS, "torchaudio", "2.10.0")] == []
+    assert [line for line, _ in extra_requirements(FACTS, "torchtext", "0.18.0")] == ["torch>=2.3,<2.4"]
+
+
+@pytest.mark.parametrize("torch", [row.version for row in FACTS.torch])
+def test_every_torch_has_a_set(torch: str) -> None:
+    """The newest torchaudio of older metadata is torch's own number; from 2.11 on there is one for all."""
+    fitting = fitting_set(FACTS, torch)
+    assert {"torchvision", "torchaudio", "triton"} <= set(fitting)
+    assert "torchtext" not in fitting
+    assert fitting["torchaudio"] == (torch if numeric(torch) < (2, 11) else "2.11.0")
+
+
+def test_pyg_extensions_have_a_rule() -> None:
+    for name in ("torch-scatter", "torch-sparse", "torch-cluster", "torch-spline-conv", "pyg-lib"):
+        assert "leave it out" in FACTS.rules[name].advice
+
+
+def test_questions_about_torch() -> None:
+    assert FACTS.default_variant("2.9.1", X86) == "cu128"
+    assert FACTS.default_variant("2.9.1", ARM) == "cpu"
+    assert FACTS.default_variant("2.13.0+cu130", ARM) == "cu130"
+    assert FACTS.default_variant("9.9.9", X86) is None
+    assert FACTS.published_variants("2.8.0") == ("cpu", "cu126", "cu128", "cu129")
+    assert FACTS.published_variants("9.9.9") == ()
+    assert FACTS.gpu_code_of("2.9.1", "cu999", X86) is None
+
+
+def test_driver_of_a_release_without_a_row() -> None:
+    assert FACTS.driver_of("12.8.2").cuda == "12.8.1"
+    assert FACTS.driver_of("12.99").minimum == "525.60.13"
+    assert FACTS.driver_of("12.99").bundled is None
+    with pytest.raises(UsageError, match=r"no driver is known for CUDA 99\.0"):
+        FACTS.driver_of("99.0")
+
+
+def test_version_is_that_of_the_files() -> None:
+    assert re.fullmatch(r"[0-9a-f]{12}", facts_version())
+    assert facts_version() == load_facts({"gpu": []}).version
+
+
+def added(**tables: list[dict[str, Any]]) -> Facts:
+    return load_facts(tables)
+
+
+def test_a_torch_of_the_spec_extends_and_replaces() -> None:
+    row = {
+        "version": "2.16.0",
+        "default": {"linux-64": "cu134"},
+        "variants": ["cu134"],
+        "gpu_code": {"cu134": ["sm_90"]},
+    }
+    facts = added(torch=[row])
+    assert facts.torch[-1].version == "2.16.0"
+    assert facts.torch[-1].source == "the spec's [facts]"
+    code = facts.gpu_code_of("2.16.0", "cu134", X86)
+    assert code is not None
+    assert code.sm == ("sm_90",)
+    own = added(torch=[{**row, "version": "2.9.1"}])
+    assert own.default_variant("2.9.1", X86) == "cu134"
+    assert len(own.torch) == len(FACTS.torch)
+
+
+def test_rows_of_the_spec_go_first() -> None:
+    digest = {
+        "tag": "12.8.1-base-ubuntu24.04",
+        "digest": f"sha256:{'0' * 64}",
+        "kind": "index",
+        "platforms": ["linux-64"],
+    }
+    found = added(digest=[digest]).digest_of("12.8.1-base-ubuntu24.04", X86)
+    assert found is not None
+    assert found.digest == f"sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ({"torhc": []}, r"no table `torhc`\n  hint: did you mean \[\[facts\.torch\]\]"),
+        ({"zzz": []}, r"no table `zzz`\n  hint: tables: digest, "),
+        (
+            {"torch": [{"versoin": "2.16.0"}]},
+            r"facts\.torch\[0\]: unknown key `versoin`\n  hint: did you mean `version`",
+        ),
+        ({"torch": [{"version": "2.16.0"}]}, r"facts\.torch\[0\]: `default` is missing"),
+        (
+            {"torch": [{"version": "2.16.0", "default": {}, "variants": [], "gpu_code": {"cu130": ["sm90"]}}]},
+            r"facts\.torch\[0\]: `sm90` in gpu_code is no GPU code\n  hint: write it like",
+        ),
+    ],
+)
+def test_bad_rows_say_what_to_write(tables: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadFact, match=message):
+        load_facts(tables)
+
+
+def test_ranges_are_told_as_such() -> None:
+    assert spoken_ranges(["3", "1", "2", "5"], ["1", "2", "3", "4", "5"]) == "1 to 3, 5"
