@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from envspec.base_image.shared_libraries import SharedLibrary
 from envspec.errors import UsageError
 from envspec.model import (
     Asker,
@@ -29,16 +30,7 @@ from envspec.model import (
 #: The asker at the end of every chain: the user.
 SPEC: Final = "spec"
 _LARGEST: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class HeldTwice:
-    """A CUDA library that the base image and a wheel both hold. Versions are None where nobody says them."""
-
-    library: str
-    image_version: str | None
-    package: str
-    package_version: str | None
+_NOTHING: Final[Mapping[Platform, Sequence[SharedLibrary]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +48,10 @@ class Download:
 
 @dataclass(frozen=True, slots=True)
 class PlatformExplanation:
-    """One platform of a lock. glibc, macos: the newest and the oldest that its wheels may need."""
+    """One platform of a lock. glibc, macos: the newest and the oldest that its wheels may need.
+
+    shared: CUDA libraries that the base image and the wheels both hold.
+    """
 
     platform: Platform
     python: Python
@@ -64,6 +59,7 @@ class PlatformExplanation:
     macos: tuple[int, int] | None
     download: Download
     warnings: tuple[str, ...]
+    shared: tuple[SharedLibrary, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,7 @@ class Explanation:
     driver: Driver | None
     gpu_code: tuple[GpuCode, ...]
     platforms: tuple[PlatformExplanation, ...]
-    held_twice: tuple[HeldTwice, ...]
+    package_as_of: tuple[tuple[str, datetime], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +120,10 @@ class PackageExplanation:
     absent: tuple[Platform, ...]
 
 
-def explain_lock(lock: Lock, held_twice: Sequence[HeldTwice] = ()) -> Explanation:
+def explain_lock(lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] = _NOTHING) -> Explanation:
     """Every decision with its reason and source, and what each platform fetches.
 
-    held_twice: what `base_image` finds that image and wheels both hold.
+    shared: what `base_image.shared_libraries` finds that image and wheels both hold, for platforms with any.
     """
     return Explanation(
         name=lock.name,
@@ -138,8 +134,8 @@ def explain_lock(lock: Lock, held_twice: Sequence[HeldTwice] = ()) -> Explanatio
         base_image=lock.base_image,
         driver=lock.driver,
         gpu_code=lock.gpu_code,
-        platforms=tuple(map(_platform, lock.resolutions)),
-        held_twice=tuple(held_twice),
+        platforms=tuple(_platform(item, shared.get(item.target.platform, ())) for item in lock.resolutions),
+        package_as_of=lock.package_as_of,
     )
 
 
@@ -168,7 +164,7 @@ def explain_package(lock: Lock, name: str) -> PackageExplanation:
     return PackageExplanation(wanted, tuple(variants.values()), tuple(absent))
 
 
-def _platform(resolution: Resolution) -> PlatformExplanation:
+def _platform(resolution: Resolution, shared: Sequence[SharedLibrary]) -> PlatformExplanation:
     target = resolution.target
     sizes = {package.name: package.file.size_bytes for package in resolution.packages}
     known = {name: size for name, size in sizes.items() if size is not None}
@@ -180,7 +176,7 @@ def _platform(resolution: Resolution) -> PlatformExplanation:
         largest=tuple(largest),
     )
     return PlatformExplanation(
-        target.platform, target.python, target.glibc, target.macos, download, resolution.warnings
+        target.platform, target.python, target.glibc, target.macos, download, resolution.warnings, tuple(shared)
     )
 
 

@@ -10,7 +10,9 @@ from datetime import datetime, timezone
 from enum import Enum
 from typing import Any, Final
 
+from envspec.base_image.shared_libraries import SharedLibrary
 from envspec.explain.explanation import SPEC, Explanation, Link, PackageExplanation, PlatformExplanation, Variant
+from envspec.lock.diff import image_name
 from envspec.model import DEFAULT_INDEX, BaseImage, Decision, GpuCode, Platform
 
 _UNITS: Final = (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000))
@@ -19,14 +21,15 @@ _UNITS: Final = (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000))
 def lock_text(told: Explanation, width: int = 100) -> str:
     """Sections with aligned columns, at most `width` wide where words can be broken; ends with a line feed."""
     gpus = f", for {', '.join(told.gpus)}" if told.gpus else ""
-    facts = f", by the facts of {told.facts}" if told.facts else ""
+    facts = f", by facts {told.facts}" if told.facts else ""
     sections = [
         textwrap.wrap(f"{told.name}: nothing newer than {_moment(told.as_of)}{facts}{gpus}", width),
+        _section("moments of their own", _columns((name, _moment(as_of)) for name, as_of in told.package_as_of)),
         _section("decisions", _decisions(told.decisions, width)),
         _section("base image", _base_image(told.base_image, width) if told.base_image else []),
         _section("driver", _driver(told, width)),
         _section("GPU code", _gpu_code(told.gpu_code)),
-        _section("CUDA libraries that the image and wheels both hold", _held_twice(told)),
+        _section("CUDA libraries that the image and wheels both hold", _shared(told)),
         *(_section(item.platform.value, _platform(item, width)) for item in told.platforms),
     ]
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
@@ -111,7 +114,7 @@ def _decisions(decisions: Sequence[Decision], width: int) -> list[str]:
 
 
 def _base_image(image: BaseImage, width: int) -> list[str]:
-    lines = [f"{image.repository}:{image.tag}"]
+    lines = [image_name(image)]
     for pinned in image.digests:
         told = " ".join(filter(None, (pinned.source, pinned.kind)))
         lines.append(f"{pinned.platform.value}: {pinned.digest or 'no digest is known'} ({told})")
@@ -135,14 +138,20 @@ def _gpu_code(codes: Sequence[GpuCode]) -> list[str]:
     )
 
 
-def _held_twice(told: Explanation) -> list[str]:
+def _shared(told: Explanation) -> list[str]:
+    """What is held twice on several platforms is told once."""
+    merged: dict[SharedLibrary, list[Platform]] = {}
+    for item in told.platforms:
+        for library in item.shared:
+            merged.setdefault(library, []).append(item.platform)
     return _columns(
         (
-            item.library,
-            f"image {item.image_version or '(version unknown)'}",
-            f"{item.package} {item.package_version or '(version unknown)'}",
+            library.library,
+            f"image {library.image_version or '(version unknown)'}",
+            f"{library.package} {library.package_version}",
+            _platforms(where),
         )
-        for item in told.held_twice
+        for library, where in merged.items()
     )
 
 

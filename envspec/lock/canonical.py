@@ -20,6 +20,7 @@ def canonical(lock: Lock) -> Lock:
         decisions=tuple(sorted(lock.decisions, key=_decision_key)),
         base_image=_base_image(lock.base_image) if lock.base_image else None,
         gpu_code=tuple(sorted(lock.gpu_code, key=lambda item: (item.platform.value, item.package, item.version))),
+        package_as_of=tuple(sorted(lock.package_as_of)),
     )
 
 

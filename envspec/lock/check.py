@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 from envspec import toml
 from envspec.errors import StaleLock, UsageError
 from envspec.lock.head import LOCK_FILE, Head, NewerFormat, unseal
-from envspec.lock.names import current, is_plain
+from envspec.lock.names import is_plain, read_current, state
 from envspec.spec_hash import input_sha256
 
-_LOOKS: Final = 8
+_LOOKS: Final = 100
 _BETWEEN_LOOKS_S: Final = 0.004
 
 
@@ -58,22 +58,21 @@ def check(spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckRe
         UsageError: the spec can't be read.
     """
     data = _parse(spec_path)
-    # A folder that another run replaces between two reads looks changed: what is stale is so at a second look, too.
-    result = _check(data, spec_path, lock_dir, facts_version)
+    # Every write that changes anything writes the document anew: only when the document stayed the same from before the
+    # first look to after the last were all of its files seen beside it.
     for _ in range(_LOOKS):
-        if result.is_fresh:
-            break
+        before = state(lock_dir, LOCK_FILE)
+        result = _check(data, spec_path, lock_dir, facts_version)
+        if result.is_fresh or state(lock_dir, LOCK_FILE) == before:
+            return result
         time.sleep(_BETWEEN_LOOKS_S)
-        before, result = result, _check(data, spec_path, lock_dir, facts_version)
-        if result == before:
-            break
     return result
 
 
 def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckResult:
     document = lock_dir / LOCK_FILE
     try:
-        head, _ = unseal(current(lock_dir, LOCK_FILE).read_bytes(), str(document))
+        head, _ = unseal(read_current(lock_dir, LOCK_FILE), str(document))
     except (FileNotFoundError, NotADirectoryError):
         return CheckResult((Reason(Why.NO_LOCK, f"{document} does not exist: nothing is locked yet"),))
     except OSError as fault:
@@ -113,7 +112,7 @@ def _file_reasons(lock_dir: Path, head: Head) -> list[Reason]:
             reasons.append(Reason(Why.DAMAGED, f"{lock_dir / LOCK_FILE} names a file outside of its folder: {name!r}"))
             continue
         try:
-            found = hashlib.sha256(current(lock_dir, name).read_bytes()).hexdigest()
+            found = hashlib.sha256(read_current(lock_dir, name)).hexdigest()
         except FileNotFoundError:
             reasons.append(Reason(Why.FILE, f"{lock_dir / name} is missing"))
         except OSError as fault:
@@ -128,6 +127,6 @@ def _warnings(head: Head, facts_version: str | None) -> tuple[str, ...]:
     if facts_version is None or not head.facts or facts_version == head.facts:
         return ()
     return (
-        f"locked with the facts of {head.facts}, at hand are those of {facts_version}: "
+        f"locked with facts {head.facts}, at hand are facts {facts_version}: "
         "`envspec lock --upgrade` decides anew with them",
     )

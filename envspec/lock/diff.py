@@ -10,7 +10,7 @@ from typing import TypeAlias
 from packaging.version import InvalidVersion, Version
 
 from envspec.lock.writer import moment
-from envspec.model import GpuCode, Lock, Package, Platform, Resolution
+from envspec.model import BaseImage, GpuCode, Lock, Package, Platform, Resolution
 
 
 class Move(Enum):
@@ -90,7 +90,12 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
     """Compare two locks of one environment, or of two."""
     olds, news = _by_platform(old), _by_platform(new)
     both = tuple(sorted(olds.keys() & news.keys(), key=lambda platform: platform.value))
-    reasons = {decision.what: decision.why for lock in (old, new) for decision in lock.decisions}
+    reasons = {
+        (decision.what, platform): decision.why
+        for lock in (old, new)
+        for decision in lock.decisions
+        for platform in (decision.platform, None)
+    }
     environment = _values(_environment(old, olds, both), _environment(new, news, both), reasons)
     decisions = _values(_decided(old, both), _decided(new, both), reasons)
     told = {change.what for change in environment}
@@ -122,7 +127,7 @@ def _environment(lock: Lock, resolutions: Mapping[Platform, Resolution], both: S
         ("facts", None): lock.facts,
         ("platforms", None): ", ".join(sorted(platform.value for platform in resolutions)),
         ("gpus", None): ", ".join(lock.gpus),
-        ("image.base", None): f"{image.repository}:{image.tag}" if image else None,
+        ("image.tag", None): image_name(image) if image else None,
         ("image.os", None): image.os if image else None,
         ("image.flavor", None): image.flavor if image else None,
         ("cuda.release", None): image.cuda_release if image else None,
@@ -138,9 +143,16 @@ def _environment(lock: Lock, resolutions: Mapping[Platform, Resolution], both: S
         values["macos", platform] = _level(target.macos)
     for pinned in image.digests if image else ():
         values["image.digest", pinned.platform] = pinned.digest or "unresolved"
+    for name, as_of in lock.package_as_of:
+        values[f"as_of.{name}", None] = moment(as_of)
     for code in lock.gpu_code:
         values[f"gpu_code.{code.package}", code.platform] = _code(code)
     return {key: value for key, value in values.items() if value and (key[1] is None or key[1] in both)}
+
+
+def image_name(image: BaseImage) -> str:
+    """`docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04`; without a tag where the spec names a digest alone."""
+    return f"{image.repository}:{image.tag}" if image.tag else image.repository
 
 
 def _level(level: tuple[int, int] | None) -> str | None:
@@ -159,7 +171,7 @@ def _decided(lock: Lock, both: Sequence[Platform]) -> _Values:
     }
 
 
-def _values(old: _Values, new: _Values, reasons: Mapping[str, str]) -> tuple[ValueChange, ...]:
+def _values(old: _Values, new: _Values, reasons: Mapping[tuple[str, Platform | None], str]) -> tuple[ValueChange, ...]:
     """What differs, in the order of the keys; platforms on which the same happened together."""
     changes: dict[tuple[str, str | None, str | None], list[Platform]] = {}
     for key in dict.fromkeys((*old, *new)):
@@ -169,9 +181,14 @@ def _values(old: _Values, new: _Values, reasons: Mapping[str, str]) -> tuple[Val
     # All that is told of one key stands together, at the place where the key came first.
     places = {key[0]: place for place, key in reversed(list(enumerate(changes)))}
     return tuple(
-        ValueChange(what, before, after, tuple(platforms), reasons.get(what, ""))
+        ValueChange(what, before, after, tuple(platforms), _reason(what, platforms, reasons))
         for (what, before, after), platforms in sorted(changes.items(), key=lambda item: places[item[0][0]])
     )
+
+
+def _reason(what: str, platforms: Sequence[Platform], reasons: Mapping[tuple[str, Platform | None], str]) -> str:
+    told = (reasons.get((what, platform)) for platform in (*platforms[:1], None))
+    return next(filter(None, told), "")
 
 
 def _packages(

@@ -55,8 +55,7 @@ def dump(lock: Lock, files: Mapping[str, str]) -> str:
     # Written even when empty: the head is read alone, by code that expects every key.
     head += f"gpus = [{', '.join(map(writer.string, lock.gpus))}]\n"
     head += writer.table("files", dict(sorted(files.items())))
-    moved = [{"name": name, "as_of": as_of} for name, as_of in sorted(lock.package_as_of)]
-    rest = writer.tables("package_as_of", moved)
+    rest = writer.tables("package_as_of", [{"name": name, "as_of": as_of} for name, as_of in lock.package_as_of])
     rest += writer.tables("decision", [_decision(decision) for decision in lock.decisions])
     rest += writer.table("base_image", _base_image(lock.base_image)) if lock.base_image else ""
     rest += writer.table("driver", _driver(lock.driver)) if lock.driver else ""
@@ -86,7 +85,9 @@ def load(text: str, where: str) -> Lock:
             gpu_code=tuple(_read_gpu_code(item) for item in root.tables("gpu_code")),
             gpus=head.gpus,
             facts=head.facts,
-            package_as_of=tuple((row.text("name"), row.required_moment("as_of")) for row in root.tables("package_as_of")),
+            package_as_of=tuple(
+                (item.text("name"), item.required_moment("as_of")) for item in root.tables("package_as_of")
+            ),
         )
     except ValueError as fault:
         raise DamagedLock(f"{where}: {fault}", hint=_RESTORE) from fault

@@ -12,7 +12,7 @@ from envspec.lock import journal, swap
 from envspec.lock.disk import FULL, cannot, exclusive, make_directories
 from envspec.lock.document import load
 from envspec.lock.head import LOCK_FILE, DamagedLock
-from envspec.lock.names import current
+from envspec.lock.names import places, read_current
 from envspec.lock.plan import Plan, make_plan
 from envspec.model import Lock
 
@@ -29,7 +29,7 @@ def find_lock(argument: str, cwd: Path) -> Path:
     given = Path(argument)
     candidates = [given.parent if given.name == LOCK_FILE else given, Path(LOCKS) / argument]
     for candidate in candidates:
-        if current(cwd / candidate, LOCK_FILE).is_file():
+        if any(place.is_file() for place in places(cwd / candidate, LOCK_FILE)):
             return cwd / candidate
     if (cwd / given).is_file():
         raise UsageError(f"{argument} is not a lock", hint=f"name a folder that holds an {LOCK_FILE}, or a lock's name")
@@ -66,7 +66,7 @@ def read_lock(path: Path) -> Lock:
     """
     document = path / LOCK_FILE
     try:
-        text = current(path, LOCK_FILE).read_bytes().decode()
+        text = read_current(path, LOCK_FILE).decode()
     except UnicodeDecodeError as fault:
         raise DamagedLock(f"{document} is not text", hint="restore it from version control, or lock again") from fault
     except OSError as fault:
@@ -89,7 +89,7 @@ def write_folder(
     The step is an exchange of the whole folder with one written beside it. Where that can't be (a mount point, the
     current directory, folders of someone else's inside, a file system without it), the files are written into a folder
     inside, one rename makes them count, and they are moved to their places one by one: a run that is killed while
-    moving leaves that to the next, and `names.current` shows readers the whole new lock until then.
+    moving leaves that to the next, and `names.read_current` shows readers the whole new lock until then.
 
     exchange: swaps two directories atomically, or raises OSError where it can't.
     wait_s: how long to wait for another run that is writing beside `directory`.

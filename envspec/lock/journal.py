@@ -1,7 +1,7 @@
 """Changing several files of a folder in place, so that one rename decides and a killed run can be finished.
 
 The new files are written into a hidden folder inside. The rename of that folder to `.envspec-commit` is the step: from
-then on the new lock is the lock (`names.current` reads it there), and moving the files out is tidying up, which the
+then on the new lock is the lock (`names.read_current` finds it there). Moving the files out is tidying up, which the
 next run does when this one is killed.
 """
 

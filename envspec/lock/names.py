@@ -1,4 +1,4 @@
-"""Names inside a lock's folder, and where a reader finds a file while a write is being finished."""
+"""Names inside a lock's folder, and how a file in it is read while another run may be writing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,29 @@ COMMITTED: Final = ".envspec-commit"
 STAGED: Final = ".envspec-stage-"
 
 
-def current(directory: Path, name: str) -> Path:
-    """Where the file `name` of the lock in `directory` is to be read."""
-    committed = directory / COMMITTED / name
-    return committed if committed.exists() else directory / name
+def places(directory: Path, name: str) -> tuple[Path, Path]:
+    """Where the file `name` of the lock in `directory` may be, in the order to look: files only move to the later."""
+    return directory / COMMITTED / name, directory / name
+
+
+def read_current(directory: Path, name: str) -> bytes:
+    """The bytes of one file of a lock; OSError of its own place where it can't be read."""
+    committed, own = places(directory, name)
+    try:
+        return committed.read_bytes()
+    except OSError:
+        return own.read_bytes()
+
+
+def state(directory: Path, name: str) -> tuple[int, int] | None:
+    """Something that stays while nobody writes the file anew, also when it is moved to its own place."""
+    for path in places(directory, name):
+        try:
+            found = path.stat()
+        except OSError:
+            continue
+        return found.st_ino, found.st_mtime_ns
+    return None
 
 
 def is_plain(name: str) -> bool:

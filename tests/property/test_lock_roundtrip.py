@@ -103,6 +103,7 @@ LOCKS = st.builds(
     gpu_code=st.lists(CODES, max_size=2, unique_by=lambda item: (item.platform, item.package, item.version)).map(tuple),
     gpus=st.lists(TEXT, max_size=3).map(tuple),
     facts=TEXT,
+    package_as_of=st.lists(st.tuples(NAMES, MOMENTS), max_size=2).map(tuple),
 )
 LISTED = st.dictionaries(TEXT, HASHES, max_size=3)
 

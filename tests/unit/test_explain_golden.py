@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from envspec.base_image.shared_libraries import SharedLibrary
 from envspec.errors import UsageError
-from envspec.explain.explanation import HeldTwice, explain_lock, explain_package
+from envspec.explain.explanation import explain_lock, explain_package
 from envspec.explain.text import as_json, lock_text, package_text
 from envspec.lock.document import load
-from envspec.model import Lock
+from envspec.model import Lock, Platform
 from tests.support.locks import sealed
 
 CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "golden" / "explain").glob("*/lock.toml"))
@@ -33,9 +34,10 @@ def read(case: Path) -> Lock:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_lock(case: Path) -> None:
-    listed = case / "held_twice.json"
-    held = [HeldTwice(**row) for row in json.loads(listed.read_text(encoding="utf-8"))] if listed.exists() else []
-    told = explain_lock(read(case), held)
+    listed = case / "shared.json"
+    rows = json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else {}
+    shared = {Platform(name): [SharedLibrary(**row) for row in found] for name, found in rows.items()}
+    told = explain_lock(read(case), shared)
     assert lock_text(told) == (case / "lock.txt").read_text(encoding="utf-8")
     assert as_json(told) == (case / "lock.json").read_text(encoding="utf-8")
 
