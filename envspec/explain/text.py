@@ -13,6 +13,7 @@ from typing import Any, Final
 from envspec.base_image.shared_libraries import SharedLibrary
 from envspec.explain.explanation import SPEC, Explanation, Link, PackageExplanation, PlatformExplanation, Variant
 from envspec.lock.diff import image_name
+from envspec.lock.diff_text import short_hashes
 from envspec.model import DEFAULT_INDEX, BaseImage, Decision, GpuCode, Platform
 
 _UNITS: Final = (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000))
@@ -105,7 +106,9 @@ def _decisions(decisions: Sequence[Decision], width: int) -> list[str]:
     for decision in decisions:
         platforms = merged.setdefault(dataclasses.replace(decision, platform=None), [])
         platforms += [decision.platform] if decision.platform else []
-    heads = _columns((decision.what, decision.value, _platforms(where)) for decision, where in merged.items())
+    heads = _columns(
+        (decision.what, short_hashes(decision.value), _platforms(where)) for decision, where in merged.items()
+    )
     lines: list[str] = []
     for head, decision in zip(heads, merged, strict=True):
         source = f" [{decision.source}]" if decision.source else ""

@@ -107,7 +107,7 @@ def _value_lines(changes: Sequence[ValueChange], diff: LockDiff, width: int) -> 
         where = _where(change.platforms, diff)
         note = f"  ({where})" if where else ""
         head = f"  {change.what.ljust(column)}  "
-        lines += _arrow(head, _short(change.old or "(none)"), _short(change.new or "(none)"), note, width)
+        lines += _arrow(head, short_hashes(change.old or "(none)"), short_hashes(change.new or "(none)"), note, width)
         lines += textwrap.wrap(
             change.why, width, initial_indent="      ", subsequent_indent="      ", break_long_words=False
         )
@@ -147,13 +147,13 @@ def _file(file: FileChange) -> list[tuple[str, str, str]]:
     pairs = [
         ("index", file.old_index, file.new_index),
         ("file", file.old_filename, file.new_filename),
-        ("sha256", _short(file.old_sha256), _short(file.new_sha256)),
+        ("sha256", short_hashes(file.old_sha256), short_hashes(file.new_sha256)),
     ]
     return [(what, old, new) for what, old, new in pairs if old != new]
 
 
-def _short(text: str) -> str:
-    """Hashes in `text` by the digits that people compare."""
+def short_hashes(text: str) -> str:
+    """`text` with each SHA-256 in it by its first digits, those that people compare."""
     return _HASH.sub(lambda found: found[0][:12], text)
 
 
@@ -191,8 +191,8 @@ def _value_cells(changes: Sequence[ValueChange], diff: LockDiff) -> list[tuple[s
     return [
         (
             " on ".join(filter(None, (change.what, _where(change.platforms, diff)))),
-            _code(_short(change.old or "")),
-            _code(_short(change.new or "")),
+            _code(short_hashes(change.old or "")),
+            _code(short_hashes(change.new or "")),
             _plain(change.why),
         )
         for change in changes
