@@ -27,8 +27,8 @@ from envspec.resolve.compose import Composed, Moments, Places, compose, wheel_ur
 from envspec.resolve.direct import fetch_wheel
 from envspec.resolve.engine import Unsolvable
 from envspec.resolve.engines import ENGINES
-from envspec.resolve.index.store import Store
 from envspec.resolve.index.page import ListedFile
+from envspec.resolve.index.store import Store
 from envspec.resolve.stage import World, resolve_all
 from envspec.spec import Requirement, Spec, load_spec
 from envspec.spec_hash import input_sha256
@@ -216,8 +216,8 @@ def _upgradable(request: LockRequest, spec: Spec, around: Surroundings) -> tuple
     """The names that `--upgrade-package` may move: with an `as_of` in the spec, nothing moves until that does."""
     if spec.env.as_of is not None and (request.upgrade_packages or request.upgrade is Upgrade.ALL):
         around.warn(
-            f"{request.spec_path}: as_of = {spec.env.as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ} bounds every release: "
-            f"nothing newer is taken until it moves (envspec lock --as-of now {request.spec_path})"
+            f"{request.spec_path}: as_of = {spec.env.as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ} bounds "
+            f"every release: nothing newer is taken until it moves (envspec lock --as-of now {request.spec_path})"
         )
         return ()
     return request.upgrade_packages
@@ -272,7 +272,7 @@ def _digests(work: _Work, plan: BaseImagePlan) -> tuple[PinnedDigest, ...]:
             asked = asyncio.run(_ask_registry(work, base, open_ones))
             planned |= {d.platform: d for d in asked}
         except NetworkError as error:
-            # The registry's answer would be better; what the data records is right, too, and a lock must not need a registry.
+            # The registry's answer would be better, but a lock must not need one: what the data records is right, too.
             planned |= {p: replace(planned[p], note=planned[p].note or error.message) for p in open_ones}
     return tuple(planned.values())
 

@@ -55,7 +55,7 @@ class _Lazy(click.Group):
 )
 @click.version_option(__version__, prog_name="envspec")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-def cli(debug: bool) -> None:  # noqa: FBT001 (click's way of a flag)
+def cli(debug: bool) -> None:
     """Reproducible GPU environments: one TOML spec, one lock, one image."""
 
 

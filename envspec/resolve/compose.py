@@ -1,4 +1,4 @@
-"""Spec, target and facts -> the question for an engine: which names come from where, in which versions, cut at which moment. Pure."""
+"""Spec, target and facts -> the question for an engine: which names from where, which versions, up to when. Pure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def wheel_urls(spec: Spec) -> tuple[Requirement, ...]:
     for number, requirement in enumerate(spec.pip.dependencies):
         if requirement.kind in _LATER:
             raise UsageError(
-                f"pip.dependencies[{number}]: {requirement.name} is {_LATER[requirement.kind]}, which can't be locked yet",
+                f"pip.dependencies[{number}]: {requirement.name} is {_LATER[requirement.kind]}, not yet lockable",
                 hint="build its wheel, and name that by its URL",
             )
     return tuple(r for r in spec.pip.dependencies if r.kind is RequirementKind.WHEEL_URL)
@@ -155,13 +155,14 @@ def _loadable(direct: Mapping[str, ListedFile], ranks: TagRanks, target: Target)
         if ranks.rank(file.filename) is None:
             level = f" (glibc {target.glibc[0]}.{target.glibc[1]})" if target.glibc else ""
             raise NoSolution(
-                f"{name}: {file.filename} can't be loaded by Python {target.python.series} on {target.platform.value}{level}",
+                f"{name}: {file.filename} can't be loaded by Python {target.python.series} "
+                f"on {target.platform.value}{level}",
                 hint="name a wheel for that Python and platform, or give each platform its own with a marker",
             )
 
 
 def _pytorch(build: Build | None, places: Places) -> Index | None:
-    """PyTorch's own index. It gives no upload times: the releases that `as_of` allows are bounded by the facts instead."""
+    """PyTorch's own index. It gives no upload times: the facts say which releases `as_of` allows."""
     if build is None or build.index is Home.DEFAULT or build.variant is None:
         return None
     name = f"pytorch-{build.variant}"

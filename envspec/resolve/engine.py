@@ -29,9 +29,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an engine works. simple_url: the one index. proxy: through which it is reached. cache: a folder of envspec's own.
+    """Where an engine works.
 
-    work: an empty folder for this run alone. path: the PATH for builds from source; empty where nothing is built.
+    simple_url: the one index. proxy: through which it is reached. cache: a folder of envspec's own. work: an empty
+    folder for this run alone. path: the PATH for builds from source; empty where nothing is built.
     """
 
     simple_url: str

@@ -27,7 +27,7 @@ SPEC: Final = "spec"
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """Why the newest was not taken. backtracked: nobody excludes it by name; its own requirements don't fit the others."""
+    """Why the newest was not taken. backtracked: nobody excludes it; its own requirements don't fit the others."""
 
     refusal: Refusal | None
     backtracked: bool = False
@@ -86,7 +86,7 @@ async def _node(name: str, version: str, view: View) -> _Node:
     ]
     wheels = [(rank, build, file) for rank, build, file in ranked if rank is not None]
     if wheels:
-        # Best tags first; of equal ones the highest build number, as pip and uv choose (binary distribution format, "build tag").
+        # Best tags first, then the highest build number, as pip and uv choose (wheel specification, "build tag").
         _, _, file = min(wheels, key=lambda row: (row[0], tuple(-number for number in row[1]), row[2].filename))
         return _Node(name, wanted_version, file, declared(await view.metadata(name, file.filename)))
     if ranked:
@@ -142,7 +142,7 @@ def _row(node: _Node, view: View, size_bytes: int | None) -> WheelFile:
 async def _newest(
     node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], target: Target, view: View
 ) -> _Held:
-    """The newest release that `as_of` allows and that was not taken, with the reason; None where the newest was taken."""
+    """The newest release that `as_of` allows, where it was not taken, and the reason."""
     if node.name in view.rules.direct:
         return _Held(None)
     candidates = await _newer(node, view)

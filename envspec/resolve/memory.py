@@ -1,4 +1,4 @@
-"""Resolutions that this machine has made before: the same question gets its answer without an engine and without a network."""
+"""Resolutions made before on this machine: the same question is answered without an engine and without a network."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def declared(metadata: bytes) -> tuple[str, ...]:
 def wanted(
     requirements: tuple[str, ...], environment: Mapping[str, str], extras: frozenset[str]
 ) -> Iterator[Requirement]:
-    """Those requirements that hold on the target with these extras. What PEP 508 can't read is left out, as the engines do."""
+    """Those requirements that hold on the target with these extras; what PEP 508 can't read is left out."""
     for text in requirements:
         # Most lines of most packages belong to extras that nobody asked for: not worth parsing.
         if not extras and "extra ==" in text and " or " not in text:

@@ -32,8 +32,9 @@ _BUILD_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 class Question:
     """One target, whole: what is asked, by which rules, in which marker environment.
 
-    identity: JSON of all that decides the rules (indexes, `as_of`, facts, ...), without credentials: rules hold functions,
-    which cannot be compared. origins: requirement lines by the key in the spec that they stand at, for messages.
+    identity: JSON of all that decides the rules (indexes, `as_of`, facts, ...), without credentials: rules hold
+    functions, which cannot be compared. origins: requirement lines by the key in the spec that they stand at, for
+    messages.
     """
 
     request: Request
@@ -58,7 +59,7 @@ class World:
     cache: Path
     environ: Mapping[str, str]
     now: Callable[[], datetime]
-    report: Report = lambda platform, what: None
+    report: Report
 
 
 async def resolve_all(
@@ -74,43 +75,37 @@ async def resolve_all(
         NetworkError: an index failed, or offline and not in memory.
     """
     keys = [_answer_key(question, engine) for question in questions]
-    answers = [memory.recall(world.store, key, q.request.target) for key, q in zip(keys, questions, strict=True)]
-    if all(answer is not None for answer in answers):
-        return tuple(answer for answer in answers if answer is not None)
-    for question in questions:
-        if why := engine.unable(question.request.target):
+    asked = dict(zip(keys, questions, strict=True))
+    targets = {key: question.request.target for key, question in asked.items()}
+    known = {key: found for key in asked if (found := memory.recall(world.store, key, targets[key])) is not None}
+    fresh = {key: question for key, question in asked.items() if key not in known}
+    for target in (targets[key] for key in fresh):
+        if why := engine.unable(target):
             raise UsageError(f"{engine.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
-    async with AsyncExitStack() as stack:
-        http = None if offline else await stack.enter_async_context(open_http(world.environ))
-        return await _resolve_open(questions, keys, answers, engine, world, http, asyncio.Semaphore(jobs))
+    if fresh:
+        async with AsyncExitStack() as stack:
+            http = None if offline else await stack.enter_async_context(open_http(world.environ))
+            known |= await _resolve_fresh(fresh, engine, world, http, asyncio.Semaphore(jobs))
+    return tuple(known[key] for key in keys)
 
 
-async def _resolve_open(
-    questions: Sequence[Question],
-    keys: Sequence[str],
-    answers: Sequence[Resolution | None],
-    engine: Engine,
-    world: World,
-    http: Http | None,
-    turn: asyncio.Semaphore,
-) -> tuple[Resolution, ...]:
+async def _resolve_fresh(
+    questions: Mapping[str, Question], engine: Engine, world: World, http: Http | None, turn: asyncio.Semaphore
+) -> dict[str, Resolution]:
+    """Answers by their keys; each is remembered as soon as it is there."""
     upstream = Upstream(http, world.store, world.now)
-    views = {q.view_key: View(upstream, q.rules, q.view_key) for q in questions}
+    views = {q.view_key: View(upstream, q.rules, q.view_key) for q in questions.values()}
 
-    async def one(number: int, proxy: str) -> Resolution:
-        known = answers[number]
-        if known is not None:
-            return known
-        question = questions[number]
+    async def one(key: str, question: Question, proxy: str) -> Resolution:
         async with turn:
             resolution = await _resolve(question, engine, views[question.view_key], world, proxy)
-        memory.remember(world.store, keys[number], resolution)
+        memory.remember(world.store, key, resolution)
         return resolution
 
     async with serve(views) as proxy:
-        tasks = [asyncio.ensure_future(one(number, proxy)) for number in range(len(questions))]
+        tasks = [asyncio.ensure_future(one(key, question, proxy)) for key, question in questions.items()]
         try:
-            return tuple(await asyncio.gather(*tasks))
+            return dict(zip(questions, await asyncio.gather(*tasks), strict=True))
         finally:
             for task in tasks:
                 task.cancel()
@@ -153,7 +148,7 @@ def _without_direct(pins: Pins) -> Pins:
 
 
 def _why(error: Unsolvable, question: Question, view: View) -> EnvspecError:
-    """The cause behind an engine's "no solution": a failing index or a name that nobody has comes before its own words."""
+    """The cause behind an engine's "no solution": a failing index or an unknown name comes before its own words."""
     if view.faults:
         return view.faults[0]
     target = question.request.target

@@ -69,7 +69,7 @@ def _preferences(request: Request, file: Path) -> tuple[str, ...]:
 
 
 def platform_of(target: Target) -> str:
-    """uv's name of a platform. Wheels above its glibc are not in the index that it sees, so the nearest name below will do."""
+    """uv's name of a platform: the nearest glibc below will do, since its index holds no wheels above the target's."""
     if target.platform is Platform.OSX_ARM64:
         return "aarch64-apple-darwin"
     if target.platform is Platform.WIN_64:
@@ -81,6 +81,6 @@ def platform_of(target: Target) -> str:
 
 def _told(stderr: str) -> str:
     """uv's explanation as plain lines: its drawing and its hints about its own options are left out."""
-    text = re.sub(r"^\s*(?:×|╰─▶|│|error:)\s?", "", stderr, flags=re.MULTILINE)
+    text = re.sub(r"^\s*(?:\u00d7|\u2570\u2500\u25b6|\u2502|error:)\s?", "", stderr, flags=re.MULTILINE)
     text = re.split(r"\n\s*(?:hint:|help:)", text)[0]
     return " ".join(text.split()) or "uv found no solution and did not say why"

@@ -1,7 +1,7 @@
 """An index page, in either form that indexes have, as rows.
 
-Sources: PEP 503 (HTML), PEP 592 (yanked), PEP 629 (version), PEP 658 and 714 (core metadata), PEP 691 and 700 (JSON, sizes,
-upload times). Some indexes give upload times in HTML as `data-upload-time`, which no PEP describes.
+Sources: PEP 503 (HTML), PEP 592 (yanked), PEP 629 (version), PEP 658 and 714 (core metadata), PEP 691 and 700 (JSON,
+sizes, upload times). Some indexes give upload times in HTML as `data-upload-time`, which no PEP describes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _BASE = re.compile(r"""<base\b[^>]*\bhref\s*=\s*["']([^"']+)["']""", re.IGNORECA
 class ListedFile:
     """One file of a page.
 
-    url: absolute. sha256: None where the index gives none. size_bytes: None in HTML. uploaded: ISO 8601 as the index wrote it, or None.
-    metadata_sha256: of the `.metadata` file beside it; "" where it is there without a hash, None where it is not there.
+    url: absolute. sha256: None where the index gives none. size_bytes: None in HTML. uploaded: ISO 8601 as the index
+    wrote it, or None. metadata_sha256: of the `.metadata` file beside it; "" where it is there without a hash, None
+    where it is not there.
     """
 
     filename: str

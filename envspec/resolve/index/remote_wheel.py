@@ -1,7 +1,8 @@
 """A wheel's METADATA, read from the end of the file by range requests where the index does not serve it by itself.
 
-A wheel is a zip: its directory is at the end, and build tools write `*.dist-info` last, so that one request for the tail
-often holds both. Sources: PKWARE's APPNOTE 6.3.10 (4.3.7, 4.3.12, 4.3.14 to 4.3.16); RFC 9110, 14 (range requests).
+A wheel is a zip: its directory is at the end, and build tools write `*.dist-info` last, so that one request for the
+tail often holds both. Sources: PKWARE's APPNOTE 6.3.10 (4.3.7, 4.3.12, 4.3.14 to 4.3.16); RFC 9110, 14 (range
+requests).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ async def read_metadata(read: ReadPart) -> tuple[bytes, int]:
         raise BadWheel("its zip directory lies beyond its end")
     piece = tail if tail.holds(start, start + size) else await read(start, tail.total)
     entry = _find_metadata(piece.cut(start, start + size))
-    # The local header repeats the name and may carry extra fields of its own length: 1 KiB more than needed is asked for.
+    # The local header repeats the name and may have extra fields of its own: 1 KiB more than needed is asked for.
     end = min(entry.offset + _LOCAL_HEADER_BYTES + len(entry.name) + 1024 + entry.compressed, start)
     if not piece.holds(entry.offset, end):
         piece = tail if tail.holds(entry.offset, end) else await read(entry.offset, end)

@@ -1,7 +1,7 @@
 """What an sdist says of its requirements without being built.
 
-Sources: PEP 643 (metadata 2.2: what is not `Dynamic` holds for the wheel too); setuptools writes `*.egg-info/requires.txt`
-into its sdists, which is what it found when the sdist was made.
+Sources: PEP 643 (metadata 2.2: what is not `Dynamic` holds for the wheel too); setuptools writes
+`*.egg-info/requires.txt` into its sdists, which is what it found when the sdist was made.
 """
 
 from __future__ import annotations

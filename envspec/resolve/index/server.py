@@ -1,7 +1,7 @@
 """The index on loopback, for the time of a lock: a proxy to which every address of the engines leads.
 
-The engines are told an address that exists nowhere, and a proxy: this server. So the addresses stay the same while the port
-changes, what an engine keeps of them stays good, and an engine cannot reach anything else.
+The engines are told an address that exists nowhere, and a proxy: this server. So the addresses stay the same while
+the port changes, what an engine keeps of them stays good, and an engine cannot reach anything else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What the index remembers on disk: pages as they were answered, what views made of them, wheels' metadata, and answers.
+"""What the index remembers on disk: pages as they were answered, what views made of them, metadata, answers.
 
-A page is good for every `as_of` up to the moment when it was asked for; everything else is named by what it was made from
-and good for ever. One SQLite file: a stack has 400 entries, and as many files would cost more than fetching them again.
+A page is good for every `as_of` up to the moment when it was asked for; everything else is named by what it was made
+from and good for ever. One SQLite file: a stack has 400 entries, and as many files would cost more than fetching them
+again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ LAYOUT: Final = "v1"
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS page (
-    place TEXT, name TEXT, status INTEGER, asked TEXT, url TEXT, content_type TEXT, etag TEXT, body BLOB, PRIMARY KEY (place, name)
+    place TEXT, name TEXT, status INTEGER, asked TEXT, url TEXT, content_type TEXT, etag TEXT, body BLOB,
+    PRIMARY KEY (place, name)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS metadata (wheel TEXT PRIMARY KEY, size_bytes INTEGER, body BLOB) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS selection (view TEXT, name TEXT, body TEXT, PRIMARY KEY (view, name)) WITHOUT ROWID;
@@ -53,8 +55,8 @@ class Store:
     """The memory in `<root>/index/`; many processes may share it.
 
     It only saves time: what can't be read counts as absent, what can't be written is not remembered, and a file that is
-    no database any more is put aside. What is remembered is written by a thread of its own, in one transaction that `save`
-    ends: pages come in while engines and network are waited for.
+    no database any more is put aside. What is remembered is written by a thread of its own, in one transaction that
+    `save` ends: pages come in while engines and network are waited for.
     """
 
     def __init__(self, root: Path) -> None:

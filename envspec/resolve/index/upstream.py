@@ -1,10 +1,10 @@
-"""The real indexes behind ours: every page and every wheel's metadata asked for once for one `as_of`, and remembered."""
+"""The real indexes behind ours: every page and every metadata asked for once for one `as_of`, and remembered."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -214,7 +214,7 @@ class Upstream:
                 url, headers={"Range": wanted, "Accept-Encoding": "identity"}, max_bytes=_WHOLE_BYTES
             )
             if start is None and answer.status in (400, 416, 501):
-                # No suffix ranges (or a file smaller than the suffix): ask for the size, then for the same bytes by number.
+                # No suffix ranges, or a file smaller than the suffix: ask for the size, then for the bytes by number.
                 total = _length(await http.request("HEAD", url))
                 return await read(max(0, total - end), total)
             return _part(answer.checked())

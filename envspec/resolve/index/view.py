@@ -1,4 +1,4 @@
-"""What one target may see of the indexes: routed by name, cut at `as_of`, only files that it can load, metadata corrected.
+"""What one target may see of the indexes: routed by name, cut at `as_of`, loadable, with metadata corrected.
 
 The engines see nothing else, so nothing that this machine's pip or uv is told can reach a lock.
 """
@@ -144,7 +144,7 @@ def version_of(filename: str) -> Version | None:
 
 
 def version_text(filename: str) -> str:
-    """The version as a file name writes it, that of a wheel with its tags or without them; empty where there is none."""
+    """The version as a file name writes it, a wheel's with or without its tags; empty where there is none."""
     for end in SDIST_SUFFIXES:
         if filename.endswith(end):
             return filename[: -len(end)].rpartition("-")[2]
@@ -175,7 +175,8 @@ class View:
     """One target's sight of the indexes.
 
     key: names the view in the memory on disk and in the engines' addresses; two views with one key show the same.
-    faults: what went wrong; an engine tells it in words of its own, or not at all. missing: names that the default index lacks.
+    faults: what went wrong; an engine tells it in words of its own, or not at all. missing: names that the default
+    index lacks.
     """
 
     def __init__(self, upstream: Upstream, rules: Rules, key: str) -> None:
@@ -277,7 +278,7 @@ class View:
 def _unloadable(
     listing: Listing, files: Mapping[str, ListedFile], others: set[str], seen: Callable[[ListedFile], bool]
 ) -> str | None:
-    """The newest release newer than all of `files` that is seen. others: names, whole or without tags, of the other files."""
+    """The newest release seen that is newer than all `files`. others: the other files' names, perhaps without tags."""
     known = {version for name in files if (version := version_of(name)) is not None}
     newest = max(known, default=None)
     texts = {version_text(name) for name in others}
