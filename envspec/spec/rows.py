@@ -123,8 +123,19 @@ _FORMS: Final[Mapping[str, f.OfText]] = {
 }
 
 
+#: Tables inside a row, by the key's name: the form of their keys and values.
+_INNER: Final[Mapping[str, Any]] = {
+    "default": dict[Annotated[str, _PLATFORM], Annotated[str, _VARIANT]],
+    "gpu_code": dict[
+        Annotated[str, _VARIANT], f.ListOf[Annotated[str, _form(r"(?:sm|compute)_\d{2,3}[af]?", "sm_90")]]
+    ],
+}
+
+
 def _annotation(key: str, hint: Any) -> Any:
     """A row's type as a spec's: lists for tuples, moments with their timezone, text in its form."""
+    if key in _INNER:
+        return _INNER[key]
     if hint == datetime | None:
         return f.Moment | None
     if hint == date | None:

@@ -32,6 +32,8 @@ def _plain(node: Any) -> Any:
     if len(options) == 1:
         del node["anyOf"]
         node = {**options[0], **node}
+    if "patternProperties" in node:
+        node["additionalProperties"] = False
     if "$ref" in node and len(node) > 1:
         node = {"allOf": [{"$ref": node.pop("$ref")}], **node}
     return node

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Annotated
@@ -263,7 +262,7 @@ class Image(Section):
     compiler: Annotated[Compiler, f.Choice()] = Field(
         default=Compiler.AUTO, description="The C compiler that torch.compile needs; auto: when the lock holds Triton."
     )
-    env: Mapping[f.VariableName, f.EnvVariable] = Field(
+    env: dict[f.VariableName, f.EnvVariable] = Field(
         default_factory=dict, description="Environment variables of the image.", examples=[{"OMP_NUM_THREADS": "8"}]
     )
     workdir: f.Folder = Field(default="/workspace", description="The folder that the container starts in.")
@@ -272,7 +271,7 @@ class Image(Section):
 class Registry(Section):
     """Where images come from."""
 
-    mirrors: Mapping[f.RegistryHost, f.RegistryHost] = Field(
+    mirrors: dict[f.RegistryHost, f.RegistryHost] = Field(
         default_factory=dict,
         description="Registries that stand in for others; the lock names the original.",
         examples=[{"docker.io": "registry.corp:5000"}],

@@ -51,7 +51,7 @@ class Writer:
     def key(self) -> str:
         """A new key, bare or quoted; written by the caller."""
         self.keys += 1
-        return f"k{self.keys}" + self.draw(st.sampled_from(["", "-x", " =", ".b", '"', "]", "#", "é"]))
+        return f"k{self.keys}" + str(self.draw(st.sampled_from(["", "-x", " =", ".b", '"', "]", "#", "é"])))
 
     def written_key(self, key: str) -> str:
         if key.replace("-", "").isalnum() and key.isascii():

@@ -31,7 +31,7 @@ _KNOWN = {
         "items",
     ),
     *("additionalProperties", "enum", "const", "pattern", "maxLength", "minItems", "minimum", "maximum", "format"),
-    *("$ref", "allOf", "anyOf"),
+    *("$ref", "allOf", "anyOf", "patternProperties"),
 }
 
 
@@ -79,6 +79,8 @@ def _table(schema: Schema, value: dict[str, Any], root: Schema, at: str) -> Iter
     yield from (f"{at}.{key}: missing" for key in schema.get("required", []) if key not in value)
     for key, inner in value.items():
         other = schema.get("additionalProperties", True)
+        for pattern, matching in schema.get("patternProperties", {}).items():
+            other = matching if re.search(pattern, key) else other
         if key in properties:
             yield from _refused(properties[key], inner, root, f"{at}.{key}")
         elif other is False:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
 from packaging.markers import Marker
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from envspec.spec import parse_spec
 from envspec.spec.faults import BadValue
 from envspec.spec.requirements import RequirementKind, read_constraint, read_name, read_requirement
 from envspec.spec_hash import without_credentials
@@ -95,6 +98,23 @@ def test_a_requirement_without_credentials() -> None:
     public = found.without_credentials()
     assert (public.url, public.text) == ("https://host/x-1-py3-none-any.whl", "x @ https://host/x-1-py3-none-any.whl")
     assert public.wheel_version == found.wheel_version
+
+
+def test_which_index_serves_a_name() -> None:
+    index = '[[pip.index]]\nname = "{0}"\nurl = "https://u:p@{0}.example.com/simple/"\npackages = [{1}]\n'
+    text = (
+        '[env]\nname = "x"\npython = "3.11"\n'
+        + index.format("corp", '"corp-*", "*_gpu"')
+        + index.format("own", '"Corp.One"')
+    )
+    pip = parse_spec(text, "spec.toml", datetime(2026, 11, 20, tzinfo=timezone.utc)).pip
+    served = {name: pip.index_for(name) for name in ("corp-two", "fast-gpu", "corp-one", "corp", "numpy", "corpx")}
+    assert {name: found and found.name for name, found in served.items()} == {
+        **{"corp-two": "corp", "fast-gpu": "corp", "corp-one": "own"},
+        **{"corp": None, "numpy": None, "corpx": None},
+    }
+    assert pip.index[0].url == "https://u:p@corp.example.com/simple"
+    assert pip.index[0].public_url == "https://corp.example.com/simple"
 
 
 def test_constraint_and_name() -> None:

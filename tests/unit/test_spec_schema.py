@@ -49,6 +49,23 @@ def test_it_is_draft_7_and_knows_no_null() -> None:
     assert set(SCHEMA["properties"]) == set(Spec.model_fields)
 
 
+def test_nothing_stands_beside_a_reference() -> None:
+    """Draft 7 ignores it: a section's description would be lost."""
+
+    def references(node: Any) -> Iterator[Schema]:
+        if isinstance(node, dict):
+            yield from [node] if "$ref" in node else []
+            for inner in node.values():
+                yield from references(inner)
+        elif isinstance(node, list):
+            for inner in node:
+                yield from references(inner)
+
+    found = list(references(SCHEMA))
+    assert len(found) > 15
+    assert [node for node in found if len(node) > 1] == []
+
+
 def test_choices_are_listed() -> None:
     env, cuda = SCHEMA["definitions"]["Env"]["properties"], SCHEMA["definitions"]["Cuda"]["properties"]
     assert env["platforms"]["items"]["enum"] == ["linux-64", "linux-aarch64", "osx-arm64", "win-64"]
