@@ -99,7 +99,8 @@ def _beside(target: Path, work: Plan) -> Iterator[Path]:
         sync_directory(new)
         yield new
     except BaseException:
-        shutil.rmtree(stage, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _discard(stage)
         raise
 
 
@@ -108,12 +109,20 @@ def clean_up(target: Path) -> None:
 
     A file of someone else's that came into the old folder at the last moment moves to the new one.
     """
-    # What can't be taken away now is in nobody's way, and the next run tries again.
     with contextlib.suppress(OSError):
         for item in target.parent.iterdir():
-            if item.name.startswith(_prefix(target)) and item.is_dir():
-                _keep_foreign(item, target)
-                shutil.rmtree(item)
+            # What can't be taken away now is in nobody's way, and the next run tries again.
+            with contextlib.suppress(OSError):
+                if item.name.startswith(_prefix(target)) and item.is_dir():
+                    _keep_foreign(item, target)
+                    _discard(item)
+
+
+def _discard(stage: Path) -> None:
+    """Take the folder away, what says whose its files are last: a run may be killed here as well."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(stage / "new")
+    shutil.rmtree(stage)
 
 
 def _prefix(target: Path) -> str:

@@ -308,6 +308,19 @@ def test_a_killed_run_leaves_nothing_beside_for_long(tmp_path: Path, moment: str
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_one_leftover_that_cannot_be_taken_away_does_not_keep_the_others(tmp_path: Path) -> None:
+    folder = tmp_path / "one"
+    write_folder(folder, files("1", "Dockerfile"))
+    strange = tmp_path / ".one.envspec-strange" / "new"
+    strange.mkdir(parents=True)
+    (strange / "whose.txt").write_text("nobody knows", encoding="utf-8")
+    for name in ("a", "b", "z"):
+        (tmp_path / f".one.envspec-{name}").mkdir()
+    write_folder(folder, files("2", "Dockerfile"))
+    assert sorted(item.name for item in tmp_path.iterdir()) == [".one.envspec-strange", "one"]
+    assert (strange / "whose.txt").exists()
+
+
 def test_another_run_is_waited_for(tmp_path: Path) -> None:
     with (
         exclusive(tmp_path, 1.0),
