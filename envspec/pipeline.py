@@ -23,6 +23,7 @@ from envspec.lock.folder import read_lock, write_folder
 from envspec.lock.head import FORMAT, LOCK_FILE
 from envspec.lock.requirements import requirements_name, requirements_text
 from envspec.model import BaseImage, Lock, PinnedDigest, Platform, Resolution
+from envspec.recall import key_of, remember
 from envspec.resolve.compose import Composed, Moments, Places, compose, wheel_urls
 from envspec.resolve.direct import fetch_wheel
 from envspec.resolve.engine import Unsolvable
@@ -101,6 +102,11 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
         EnvspecError: every refusal; the old lock is then as it was.
     """
     started = around.now().replace(microsecond=0)
+    told: list[str] = []
+    around = replace(around, warn=_heard(around.warn, told))
+    keeps = request.upgrade is Upgrade.KEEP and not request.upgrade_packages
+    facts_at_hand = load_facts().version
+    key = key_of(request.spec_path, request.directory, request.resolver, facts_at_hand) if keeps else None
     spec = load_spec(request.spec_path, started)
     _refuse_what_is_not_built(spec)
     facts = load_facts(spec.facts.tables())
@@ -110,9 +116,26 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
     try:
         work = _Work(request, around, store, spec, facts, old, _moments(spec, old, request, started), upgraded)
         made = _make(work, started)
+        files = files_of(made)
+        changed = write_folder(request.directory, files)
+        if key is not None and not _is_open(made):
+            remember(store, key, files, told)
     finally:
         store.close()
-    return Locked(made, write_folder(request.directory, files_of(made)))
+    return Locked(made, changed)
+
+
+def _heard(warn: Callable[[str], None], told: list[str]) -> Callable[[str], None]:
+    def both(text: str) -> None:
+        told.append(text)
+        warn(text)
+
+    return both
+
+
+def _is_open(made: Lock) -> bool:
+    """Whether a digest is missing, which another run may find."""
+    return made.base_image is not None and any(pinned.digest is None for pinned in made.base_image.digests)
 
 
 def files_of(made: Lock) -> dict[str, bytes]:

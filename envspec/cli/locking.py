@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 import click
 
-from envspec import pipeline
-from envspec.cli.progress import Progress
 from envspec.data import facts_version
 from envspec.effects.cache import cache_root
 from envspec.errors import UsageError
 from envspec.lock.check import check
 from envspec.lock.head import LOCK_FILE
+from envspec.recall import key_of, recall
+from envspec.resolve.index.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,36 +32,66 @@ class Options:
 
 def lock_one(path: Path, directory: Path, options: Options) -> int:
     """Lock one spec and print the paths that changed."""
-    if not (options.upgrade or options.upgrade_package) and _is_done(path, directory):
-        click.echo(f"{directory}: nothing changed", err=True)
-        return 0
-    from packaging.utils import canonicalize_name
-
-    with Progress(path.stem) as progress:
-        locked = pipeline.lock(
-            pipeline.LockRequest(
-                spec_path=path,
-                directory=directory,
-                resolver=options.resolver,
-                network=pipeline.Network.OFFLINE if options.offline else pipeline.Network.USE,
-                upgrade=pipeline.Upgrade.ALL if options.upgrade else pipeline.Upgrade.KEEP,
-                upgrade_packages=tuple(str(canonicalize_name(name)) for name in options.upgrade_package),
-                jobs=options.jobs,
-            ),
-            pipeline.Surroundings(
-                environ=os.environ,
-                home=Path.home(),
-                cache=cache_root(os.environ).absolute(),
-                now=lambda: datetime.now(timezone.utc),
-                warn=progress.warn,
-                report=progress.report,
-            ),
-        )
-    for changed in locked.changed:
-        click.echo(changed)
-    if not locked.changed:
+    changed = None if options.upgrade or options.upgrade_package else _without_locking(path, directory, options)
+    if changed is None:
+        changed = _lock(path, directory, options)
+    for written in changed:
+        click.echo(written)
+    if not changed:
         click.echo(f"{directory}: nothing changed", err=True)
     return 0
+
+
+def _without_locking(path: Path, directory: Path, options: Options) -> Sequence[Path] | None:
+    """Leave a lock that is done, or write one from this machine's memory; None where there is something to do."""
+    if _is_done(path, directory):
+        return ()
+    key = key_of(path, directory, options.resolver, facts_version())
+    if key is None:
+        return None
+    store = Store(_cache())
+    try:
+        known = recall(store, key)
+    finally:
+        store.close()
+    if known is None:
+        return None
+    from envspec.lock.folder import write_folder
+
+    for text in known.warnings:
+        click.echo(f"warning: {text}", err=True)
+    return write_folder(directory, known.files)
+
+
+def _lock(path: Path, directory: Path, options: Options) -> Sequence[Path]:
+    from packaging.utils import canonicalize_name
+
+    from envspec import pipeline
+    from envspec.cli.progress import Progress
+
+    with Progress(path.stem) as progress:
+        request = pipeline.LockRequest(
+            spec_path=path,
+            directory=directory,
+            resolver=options.resolver,
+            network=pipeline.Network.OFFLINE if options.offline else pipeline.Network.USE,
+            upgrade=pipeline.Upgrade.ALL if options.upgrade else pipeline.Upgrade.KEEP,
+            upgrade_packages=tuple(str(canonicalize_name(name)) for name in options.upgrade_package),
+            jobs=options.jobs,
+        )
+        around = pipeline.Surroundings(
+            environ=os.environ,
+            home=Path.home(),
+            cache=_cache(),
+            now=lambda: datetime.now(timezone.utc),
+            warn=progress.warn,
+            report=progress.report,
+        )
+        return pipeline.lock(request, around).changed
+
+
+def _cache() -> Path:
+    return cache_root(os.environ).absolute()
 
 
 def _is_done(path: Path, directory: Path) -> bool:

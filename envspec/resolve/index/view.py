@@ -279,19 +279,23 @@ def _unloadable(
     listing: Listing, files: Mapping[str, ListedFile], others: set[str], seen: Callable[[ListedFile], bool]
 ) -> str | None:
     """The newest release seen that is newer than all `files`. others: the other files' names, perhaps without tags."""
-    known = {version for name in files if (version := version_of(name)) is not None}
+    known = _versions({version_text(name) for name in files})
     newest = max(known, default=None)
+    floor = newest.major if newest is not None and not newest.epoch else 0
     texts = {version_text(name) for name in others}
-    versions = {
-        version for text in texts if (version := _version(text)) is not None and not version.is_prerelease
-    } - known
-    for version in sorted(versions, reverse=True):
+    # Most of hundreds of old versions need no parsing: their first number says that they are older.
+    newer = _versions({text for text in texts if not (head := text.partition(".")[0]).isdigit() or int(head) >= floor})
+    for version in sorted((version for version in newer - known if not version.is_prerelease), reverse=True):
         if newest is not None and version < newest:
             return None
         numbers = (number for number, name in enumerate(listing.names) if version_of(name) == version)
         if any(seen(listing.row(number)) for number in numbers):
             return str(version)
     return None
+
+
+def _versions(texts: set[str]) -> set[Version]:
+    return {version for text in texts if (version := _version(text)) is not None}
 
 
 def _dumped(selection: Selection) -> dict[str, Any]:
@@ -307,10 +311,15 @@ def not_after(uploaded: str, cut: datetime) -> bool:
     """Whether an upload time is not later than `cut`."""
     # Nearly all are written like this, and a page may have thousands: compare the text where it decides.
     if uploaded.endswith("Z") and len(uploaded) >= 20:
-        bound = cut.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+        bound = _text_of(cut)
         if uploaded[:19] != bound:
             return uploaded[:19] < bound
     return moment(uploaded) <= cut
+
+
+@lru_cache(maxsize=256)
+def _text_of(cut: datetime) -> str:
+    return cut.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def moment(uploaded: str) -> datetime:

@@ -1,0 +1,63 @@
+"""Whole locks that this machine has made before.
+
+A lock is a function of its spec, of the lock that stood there before, of the facts and of the programs that made it.
+Where all of these are the same, the lock is too: it is written again without a look at what the spec means, and without
+a network.
+On the way of `envspec lock` before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from envspec import __version__, toml
+from envspec.lock.head import FORMAT, LOCK_FILE
+from envspec.resolve.index.store import Store
+from envspec.spec_hash import input_sha256
+
+#: Part of every key: changes whenever the same inputs would make another lock.
+MADE: Final = "1"
+
+
+class Recalled(NamedTuple):
+    """A lock's folder as it was written, and what the user was warned of."""
+
+    files: Mapping[str, bytes]
+    warnings: Sequence[str]
+
+
+def key_of(spec: Path, directory: Path, resolver: str, facts: str) -> str | None:
+    """Names what a lock is made from; None where time is part of it: no `as_of` in the spec, and no lock to keep to.
+
+    resolver: `uv` or `pip-tools`. facts: version of the facts at hand.
+    """
+    try:
+        data = toml.loads(spec.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    try:
+        old = hashlib.sha256((directory / LOCK_FILE).read_bytes()).hexdigest()
+    except OSError:
+        old = ""
+    env = data.get("env")
+    if not old and not (isinstance(env, dict) and "as_of" in env):
+        return None
+    made_by = [MADE, FORMAT, __version__, resolver, version(resolver), facts]
+    return hashlib.sha256(json.dumps([input_sha256(data), old, *made_by]).encode()).hexdigest()
+
+
+def recall(store: Store, key: str) -> Recalled | None:
+    row = store.answer(key)
+    if row is None:
+        return None
+    return Recalled({name: text.encode() for name, text in row["files"].items()}, row["warnings"])
+
+
+def remember(store: Store, key: str, files: Mapping[str, bytes], warnings: Sequence[str]) -> None:
+    texts = {name: content.decode() for name, content in files.items()}
+    store.remember_answer(key, {"files": texts, "warnings": list(warnings)})
