@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
 import click
 
 from envspec import __version__
-from envspec.errors import EnvspecError
+from envspec.cli import terminal
+from envspec.errors import EnvspecError, UsageError
 
 #: Command -> (module, one line of help). A command's module is imported when the command runs: `--help` stays fast.
 COMMANDS: Final = {
@@ -20,6 +23,12 @@ COMMANDS: Final = {
     "doctor": ("envspec.cli.doctor", "Look over this machine: driver, engine, disk, network."),
     "schema": ("envspec.cli.schema", "Print the JSON schema of spec.toml."),
 }
+
+#: What a shell's own completion sets when it asks for words; click's name for it.
+_COMPLETE: Final = "_ENVSPEC_COMPLETE"
+# 128 and the signal's number, as a shell tells of programs that the signal ended.
+_INTERRUPTED: Final = 130
+_READER_GONE: Final = 141
 
 
 class _Lazy(click.Group):
@@ -51,44 +60,67 @@ class _Lazy(click.Group):
     cls=_Lazy,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 a fault of envspec's, 2 spec or usage, 3 lock stale, 4 no solution, "
-    "5 network or registry, 6 this machine can't run it, 10 `diff` found differences.",
+    "5 network or registry, 6 this machine can't run it, 10 `diff` found differences.\n\n"
+    "Completion of commands, options and names of locks in bash (in zsh and fish: zsh_source, fish_source):\n\n"
+    '\b\n  eval "$(_ENVSPEC_COMPLETE=bash_source envspec)"',
 )
 @click.version_option(__version__, prog_name="envspec")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error; counts wherever it stands.")
 def cli(debug: bool) -> None:
     """Reproducible GPU environments: one TOML spec, one lock, one image."""
 
 
 def main() -> None:
     """Run a command. Every error ends in one message on stderr and its own exit code."""
+    terminal.soften_streams()
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(words: Sequence[str]) -> int:
+    """The exit code of a command line."""
     try:
-        # "--debug" counts wherever it stands: who adds it to a command that failed does so at the end.
-        words = [word for word in sys.argv[1:] if word != "--debug"]
-        code = cli.main(args=words, prog_name="envspec", standalone_mode=False)
-    except click.exceptions.Abort:
-        sys.exit(130)
+        asked = os.environ.get(_COMPLETE)
+        if asked:
+            from click.shell_completion import shell_complete
+
+            return shell_complete(cli, {}, "envspec", _COMPLETE, asked)
+        return _command(words)
     except click.ClickException as error:
+        _raise_again()
         error.show()
-        sys.exit(2)
+        return UsageError.exit_code
     except EnvspecError as error:
         _raise_again()
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        click.echo("interrupted: nothing was changed", err=True)
-        sys.exit(130)
+        terminal.tell(terminal.error_line(str(error)))
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        _raise_again()
+        terminal.tell("interrupted")
+        return _INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+        # `| head` has read enough. Nothing may be written any more, by Python's end least of all.
+        terminal.drop_stdout()
+        return _READER_GONE
     except Exception as error:
         _raise_again()
         told = f"{type(error).__name__}: {error}"
-        click.echo(
-            f"error: a fault of envspec's own: {told}\n  hint: run again with --debug and report what it shows",
-            err=True,
-        )
-        sys.exit(1)
-    sys.exit(code if isinstance(code, int) else 0)
+        terminal.tell(terminal.error_line(f"a fault of envspec's own: {told}"))
+        terminal.tell("  hint: run again with --debug and report what it shows")
+        return 1
+
+
+def _command(words: Sequence[str]) -> int:
+    # "--debug" counts wherever it stands: who adds it to a command that failed does so at the end.
+    args = [word for word in words if word != "--debug"] or ["--help"]
+    try:
+        # Not `cli.main`, which ends the process by itself when a pipe breaks.
+        with cli.make_context("envspec", args) as context:
+            code = cli.invoke(context)
+    except click.exceptions.Exit as end:
+        code = end.exit_code
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return code if isinstance(code, int) else 0
 
 
 def _raise_again() -> None:

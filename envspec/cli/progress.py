@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import click
+from envspec.cli import terminal
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.status import Status
 
 
 class Progress:
-    """Shows what each platform is at. Warnings go above the live line; stdout is never touched."""
+    """Shows what each platform is at. Warnings go above the live lines; stdout is never touched."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -22,11 +24,7 @@ class Progress:
         self._live: Status | None = None
 
     def __enter__(self) -> Progress:
-        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-            from rich.console import Console
-
-            self._live = Console(stderr=True).status(f"{self._name}: reading the spec")
-            self._live.start()
+        self._live = _live({self._name: "reading the spec"})
         return self
 
     def __exit__(
@@ -39,19 +37,52 @@ class Progress:
         """What a platform is at now."""
         self._at[platform] = what
         if self._live is not None:
-            self._live.update(f"{self._name}: " + "; ".join(f"{at} {doing}" for at, doing in self._at.items()))
+            self._live.update(_lines({f"{self._name}: {at}": doing for at, doing in self._at.items()}))
         else:
-            click.echo(f"{self._name}: {platform}: {what}", err=True)
+            terminal.tell(f"{self._name}: {platform}: {what}")
 
     def warn(self, text: str) -> None:
         """One warning, at once."""
         if self._live is not None:
-            self._live.console.print(f"[yellow]warning:[/] {_plain(text)}", highlight=False)
+            from rich.text import Text
+
+            told = Text(f"warning: {text}")
+            told.stylize("yellow", 0, len("warning:"))
+            self._live.console.print(told, highlight=False)
         else:
-            click.echo(f"warning: {text}", err=True)
+            terminal.tell(f"warning: {text}")
 
 
-def _plain(text: str) -> str:
-    from rich.markup import escape
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Says on a terminal what is waited for, as long as it lasts; says nothing elsewhere."""
+    live = _live({what: ""})
+    try:
+        yield
+    finally:
+        if live is not None:
+            live.stop()
 
-    return escape(text)
+
+def _live(at: Mapping[str, str]) -> Status | None:
+    """Live lines on stderr, where that is a terminal that can move its cursor."""
+    if not terminal.can_redraw(sys.stderr):
+        return None
+    from rich.console import Console
+
+    status = Console(stderr=True).status(_lines(at))
+    status.start()
+    return status
+
+
+def _lines(at: Mapping[str, str]) -> RenderableType:
+    """One line each, cut at the terminal's edge: a live line that wraps leaves its traces behind."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for name, doing in at.items():
+        table.add_row(Text(name), Text(doing))
+    return table

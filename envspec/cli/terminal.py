@@ -1,0 +1,139 @@
+"""What commands know of the terminal: its width, whether it wants colours, and how an answer is written to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final, TextIO
+
+from envspec.errors import EnvspecError
+
+if TYPE_CHECKING:
+    import click
+
+#: Of text that goes to a file or a pipe.
+WIDTH: Final = 100
+_NARROWEST: Final = 40
+#: Longer lines of prose are hard to read.
+_WIDEST: Final = 132
+_BOLD, _RED, _YELLOW, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[33m", "\x1b[0m"
+
+
+class CannotAnswer(EnvspecError):
+    """Standard output takes nothing, because its disk is full, say."""
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether somebody sees what is written there; False for a stream that is closed."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def can_redraw(stream: TextIO | None) -> bool:
+    """A terminal that can go back and write over a line."""
+    return is_terminal(stream) and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def wants_colours(stream: TextIO | None) -> bool:
+    """A terminal that knows colours, of a user who has not said otherwise (no-color.org)."""
+    return can_redraw(stream) and not os.environ.get("NO_COLOR")
+
+
+def width() -> int:
+    """Characters on a line of the answer: COLUMNS, else the terminal's, else WIDTH."""
+    import shutil
+
+    return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((WIDTH, 24)).columns))
+
+
+def answer(text: str) -> None:
+    """Write a command's answer to stdout, whatever its encoding: what that lacks is written as an escape.
+
+    Raises:
+        BrokenPipeError: whoever read it has gone.
+        CannotAnswer: stdout takes nothing.
+    """
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as fault:
+        drop_stdout()
+        raise CannotAnswer(
+            f"the answer can't be written to standard output: {fault.strerror}",
+            hint="make room, or send it elsewhere",
+        ) from fault
+
+
+def answer_sections(text: str) -> None:
+    """`answer`, and on a terminal that wants colours the lines that begin at the margin stand out: the headings."""
+    if wants_colours(sys.stdout):
+        text = "".join(
+            line if line[:1] in ("", " ", "\n") else f"{_BOLD}{line.rstrip()}{_PLAIN}\n"
+            for line in text.splitlines(keepends=True)
+        )
+    answer(text)
+
+
+def answer_json(text: str) -> None:
+    """`answer` with a JSON document; in ASCII alone where stdout is not UTF-8."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "").replace("_", "")
+    if encoding != "utf8" and not text.isascii():
+        import json
+
+        text = json.dumps(json.loads(text), indent=2) + "\n"
+    answer(text)
+
+
+def error_line(text: str) -> str:
+    """`error: ...`, its first word in red where stderr wants colours."""
+    return f"{_RED}error:{_PLAIN} {text}" if wants_colours(sys.stderr) else f"error: {text}"
+
+
+def warning_line(text: str) -> str:
+    """`warning: ...`, its first word in yellow where stderr wants colours."""
+    return f"{_YELLOW}warning:{_PLAIN} {text}" if wants_colours(sys.stderr) else f"warning: {text}"
+
+
+def tell(line: str) -> None:
+    """One line for the user on stderr, which may be closed."""
+    if sys.stderr is not None:
+        try:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+        except OSError:
+            # Nobody reads it, and there is nowhere else to say so.
+            return
+
+
+def soften_streams() -> None:
+    """Streams whose encoding lacks a character write it as an escape, where they would raise UnicodeEncodeError."""
+    for stream in (sys.stdout, sys.stderr):
+        soften = getattr(stream, "reconfigure", None)
+        if soften is not None and getattr(stream, "errors", None) == "strict":
+            soften(errors="backslashreplace")
+
+
+def drop_stdout() -> None:
+    """Let what is still buffered for stdout go nowhere, so that Python's end has nothing to complain of."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, sys.stdout.fileno())
+    except (OSError, ValueError):
+        return
+    finally:
+        os.close(nowhere)
+
+
+def complete_lock(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 (click's)
+    """Names under `locks/`, for the shell's completion."""
+    from pathlib import Path
+
+    from envspec.lock.folder import names_of_locks
+
+    return [name for name in names_of_locks(Path()) if name.startswith(incomplete)]
