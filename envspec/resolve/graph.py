@@ -219,12 +219,13 @@ def _holds(specifier: str, version: Version) -> bool:
 def far_back(package: Package, backtracked: bool, as_of: datetime) -> str | None:  # noqa: FBT001 (a fact, no switch)
     """A warning for a package that went years back to make the set fit; None where all is well.
 
-    A bound that a dependant declares on something that the spec doesn't name (sympy's `mpmath<1.4`) is ordinary.
+    A bound that a dependant declares on something that the spec doesn't name (sympy's `mpmath<1.4`) is ordinary, and
+    one that the spec states is known to whoever wrote it, also where a dependant states the same.
     """
     if package.uploaded is None or package.newest is None or (as_of - package.uploaded).days < FAR_BACK_DAYS:
         return None
     by_spec = any(asker.name == SPEC for asker in package.askers)
-    if package.newest.why.startswith("the spec asks") or not (by_spec or backtracked):
+    if "the spec asks " in package.newest.why or not (by_spec or backtracked):
         return None
     return (
         f"{package.name} {package.version} is from {package.uploaded:%Y-%m}; "
