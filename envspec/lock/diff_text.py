@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from envspec.lock.diff import FileChange, LockDiff, Move, PackageChange, ValueChange
+from envspec.lock.diff_wheels import Retagged, without_retagged
 from envspec.model import Platform
 
 _HASH: Final = re.compile(r"\b[0-9a-f]{64}\b")
@@ -26,10 +27,12 @@ def as_text(diff: LockDiff, width: int = 100) -> str:
     """Aligned lines for a terminal, hashes by their first digits, words broken at `width`; ends with a line feed."""
     if diff.is_empty:
         return f"{_title(diff)}: no differences\n"
-    lines = [f"{_title(diff)}: {_summary(diff)}"]
+    lines = textwrap.wrap(f"{_title(diff)}: {_summary(diff)}", width)
+    changes, retagged = without_retagged(diff.packages)
     for heading, told in (
         ("environment", _value_lines(diff.environment, diff, width)),
-        ("packages", _package_lines(diff, width)),
+        ("packages", _package_lines(changes, diff, width)),
+        ("packages of the same version, wheels for other tags", _retagged_lines(retagged, diff, width)),
         ("decisions", _value_lines(diff.decisions, diff, width)),
     ):
         if told:
@@ -58,8 +61,13 @@ def as_markdown(diff: LockDiff) -> str:
     parts = [f"### {_title(diff)}", _capital(_summary(diff)) + "."]
     if diff.environment:
         parts.append(_markdown_table(("environment", "old", "new", "why"), _value_cells(diff.environment, diff)))
-    if diff.packages:
-        parts.append(_markdown_table(("package", "", "old", "new"), _package_cells(diff)))
+    changes, retagged = without_retagged(diff.packages)
+    if changes:
+        parts.append(_markdown_table(("package", "", "old", "new"), _package_cells(changes, diff)))
+    if retagged:
+        parts.append(
+            _markdown_table(("same version, wheels for other tags", "old", "new"), _retagged_cells(retagged, diff))
+        )
     if diff.decisions:
         parts.append(_markdown_table(("decision", "old", "new", "why"), _value_cells(diff.decisions, diff)))
     return "\n\n".join(parts) + "\n"
@@ -119,20 +127,36 @@ def _arrow(head: str, old: str, new: str, note: str, width: int) -> list[str]:
     line = f"{head}{old} -> {new}{note}"
     if len(line) <= width:
         return [line]
-    return [f"{head}{old}", f"{' ' * (len(head) - 3)}-> {new}{note}"]
+    return [f"{head}{old}", f"{' ' * max(len(head) - 3, 2)}-> {new}{note}"]
 
 
-def _package_lines(diff: LockDiff, width: int) -> list[str]:
-    rows = [
-        (change.move.value, change.name, _versions(change), _where(change.platforms, diff)) for change in diff.packages
-    ]
+def _package_lines(changes: Sequence[PackageChange], diff: LockDiff, width: int) -> list[str]:
+    rows = [(change.move.value, change.name, _versions(change), _where(change.platforms, diff)) for change in changes]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
     lines: list[str] = []
-    for row, change in zip(rows, diff.packages, strict=True):
+    for row, change in zip(rows, changes, strict=True):
         lines.append("  " + "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip())
         for file in change.files:
             for what, old, new in _file(file):
                 lines += _arrow(f"      {file.platform.value}: {what} ", old, new, "", width)
+    return lines
+
+
+def _retagged_lines(retagged: Sequence[Retagged], diff: LockDiff, width: int) -> list[str]:
+    lines: list[str] = []
+    for group in retagged:
+        where = _where(group.platforms, diff)
+        lines += _arrow("  ", group.old, group.new, f"  ({where})" if where else "", width)
+        # A no-break space holds a name and its version together.
+        names = textwrap.wrap(
+            ", ".join(name.replace(" ", "\xa0") for name in group.packages),
+            width,
+            initial_indent="      ",
+            subsequent_indent="      ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines += [line.replace("\xa0", " ") for line in names]
     return lines
 
 
@@ -199,9 +223,17 @@ def _value_cells(changes: Sequence[ValueChange], diff: LockDiff) -> list[tuple[s
     ]
 
 
-def _package_cells(diff: LockDiff) -> list[tuple[str, ...]]:
+def _retagged_cells(retagged: Sequence[Retagged], diff: LockDiff) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for change in diff.packages:
+    for group in retagged:
+        names = " on ".join(filter(None, (_plain(", ".join(group.packages)), _where(group.platforms, diff))))
+        rows.append((names, _code(group.old), _code(group.new)))
+    return rows
+
+
+def _package_cells(changes: Sequence[PackageChange], diff: LockDiff) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for change in changes:
         name = " on ".join(filter(None, (_plain(change.name), _where(change.platforms, diff))))
         rows.append((name, change.move.value, _code(change.old), _code(change.new)))
         rows += [
