@@ -7,7 +7,6 @@ import gzip
 import shutil
 import ssl
 import subprocess
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -363,38 +362,63 @@ def test_a_download_is_bounded_and_refuses_other_statuses() -> None:
     talk(lambda asked: reply(200, b"wheel") if asked.path == "/large" else reply(404), scenario)
 
 
-def test_a_certificate_that_is_not_trusted_is_explained() -> None:
-    """Needs a TLS server: made with openssl, when the machine has it."""
+@pytest.fixture
+def tls(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
+    """A self-signed certificate for 127.0.0.1, and a server's context with it."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("not run: openssl is not installed")
-    with tempfile.TemporaryDirectory() as folder:
-        key, certificate = Path(folder, "key.pem"), Path(folder, "cert.pem")
-        subprocess.run(
-            [
-                *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate),
-                *("-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
-            ],
-            check=True,
-            capture_output=True,
-        )
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key)
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        [
+            *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate),
+            *("-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return certificate, context
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nsafe")
-            writer.close()
 
-        async def run() -> None:
-            server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
-            url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-            async with open_http({}, patience=QUICK) as http:
-                with pytest.raises(http_faults.TlsFault, match=r"not trusted.*self.signed"):
-                    await http.get(url)
-            for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
-                async with open_http({variable: str(certificate)}, patience=QUICK) as http:
-                    assert (await http.get(url)).body == b"safe"
-            server.close()
+async def over_tls(context: ssl.SSLContext, answer: bytes) -> tuple[asyncio.Server, str]:
+    """A server with one answer for all, and its URL."""
 
-        asyncio.run(run())
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    return server, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+
+
+def test_a_certificate_that_is_not_trusted_is_explained(tls: tuple[Path, ssl.SSLContext]) -> None:
+    certificate, context = tls
+
+    async def run() -> None:
+        server, url = await over_tls(context, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nsafe")
+        async with open_http({}, patience=QUICK) as http:
+            with pytest.raises(http_faults.TlsFault, match=r"not trusted.*self.signed"):
+                await http.get(url)
+        for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+            async with open_http({variable: str(certificate)}, patience=QUICK) as http:
+                assert (await http.get(url)).body == b"safe"
+        server.close()
+
+    asyncio.run(run())
+
+
+def test_a_redirect_from_https_to_plain_http_is_refused(tls: tuple[Path, ssl.SSLContext]) -> None:
+    certificate, context = tls
+
+    async def run() -> None:
+        down = b"HTTP/1.1 302 Found\r\nLocation: http://index.invalid/\r\nContent-Length: 0\r\n\r\n"
+        server, url = await over_tls(context, down)
+        async with open_http({"SSL_CERT_FILE": str(certificate)}, patience=QUICK) as http:
+            with pytest.raises(http_faults.BadRedirect, match="redirects from https to http://index.invalid/"):
+                await http.get(url)
+        server.close()
+
+    asyncio.run(run())
