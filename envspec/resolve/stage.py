@@ -124,33 +124,34 @@ async def _resolve(question: Question, engine: Engine, view: View, world: World,
             Path(work),
             _BUILD_PATH if question.rules.sdists else "",
         )
-        try:
-            pins = await engine.resolve(question.request, place)
-        except Unsolvable as error:
-            raise _why(error, question, view) from error
-        except EnvspecError:
-            if view.faults:
-                raise view.faults[0] from None
-            raise
-    if view.faults:
-        # An engine may go round an index that fails by taking something older: then the answer is not to be trusted.
-        raise view.faults[0]
+        pins = await _pins(question, engine, view, place)
     world.report(platform, f"reading what {len(pins)} packages ask for")
     resolution = await graph.build(
-        question.request.target, question.environment, question.request.requirements, _without_direct(pins), view
+        question.request.target, question.environment, question.request.requirements, pins, view
     )
     world.report(platform, f"{len(resolution.packages)} packages")
     return resolution
 
 
-def _without_direct(pins: Pins) -> Pins:
-    return {normalised(name): version for name, version in pins.items()}
+async def _pins(question: Question, engine: Engine, view: View, place: Place) -> Pins:
+    """The engine's answer. An index that fails ends the engine: it may go round by taking something older."""
+    running = asyncio.ensure_future(engine.resolve(question.request, place))
+    failing = asyncio.ensure_future(view.failed.wait())
+    try:
+        await asyncio.wait({running, failing}, return_when=asyncio.FIRST_COMPLETED)
+        if view.faults:
+            raise view.faults[0]
+        return {normalised(name): version for name, version in (await running).items()}
+    except Unsolvable as error:
+        raise _why(error, question, view) from error
+    finally:
+        running.cancel()
+        failing.cancel()
+        await asyncio.gather(running, failing, return_exceptions=True)
 
 
 def _why(error: Unsolvable, question: Question, view: View) -> EnvspecError:
-    """The cause behind an engine's "no solution": a failing index or an unknown name comes before its own words."""
-    if view.faults:
-        return view.faults[0]
+    """The cause behind an engine's "no solution": an unknown name comes before its own words."""
     target = question.request.target
     asked = {normalised(requirement.name) for text in question.request.requirements if (requirement := parsed(text))}
     unknown = sorted(view.missing & asked)
@@ -159,7 +160,7 @@ def _why(error: Unsolvable, question: Question, view: View) -> EnvspecError:
             f"no such package: {', '.join(unknown)} (asked by the spec's pip.dependencies)",
             hint="correct the name, or name its index in [[pip.index]]",
         )
-    return NoSolution(
+    return Unsolvable(
         f"no solution for Python {target.python.version} on {target.platform.value}: {error.message}",
         hint="loosen one of the requirements named above, or move as_of",
     )

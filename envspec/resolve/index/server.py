@@ -22,6 +22,8 @@ HOST: Final = "index.envspec.invalid"
 
 # What a view shows is named by its key: it never changes.
 _HEADERS: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
+# 424 (Failed Dependency, RFC 4918): engines give up at once, where they would try a 502 again and again.
+_FAILED: Final = 424
 _PAGE_TYPE: Final = "application/vnd.pypi.simple.v1+json"
 
 
@@ -34,7 +36,7 @@ def simple_url(key: str) -> str:
 async def serve(views: Mapping[str, View]) -> AsyncIterator[str]:
     """Serve each view under its key until the context ends; yields the proxy's address.
 
-    A fault of an index becomes a status of 502 and is kept in the view: the engine's own words for it are not told.
+    A fault of an index ends the engine and is kept in the view: the engine's own words for it are not told.
     """
     from aiohttp import web
 
@@ -45,7 +47,7 @@ async def serve(views: Mapping[str, View]) -> AsyncIterator[str]:
         except NotListed:
             return web.Response(status=404)
         except EnvspecError as error:
-            return web.Response(status=502, text=error.message)
+            return web.Response(status=_FAILED, text=error.message)
         return web.Response(body=body, content_type=_PAGE_TYPE, headers=_HEADERS)
 
     async def file(request: web.Request) -> web.Response:
@@ -59,7 +61,7 @@ async def serve(views: Mapping[str, View]) -> AsyncIterator[str]:
         except (NotListed, KeyError):
             return web.Response(status=404)
         except EnvspecError as error:
-            return web.Response(status=502, text=error.message)
+            return web.Response(status=_FAILED, text=error.message)
         return web.Response(body=body, content_type="application/octet-stream", headers=_HEADERS)
 
     app = web.Application()

@@ -5,6 +5,7 @@ The engines see nothing else, so nothing that this machine's pip or uv is told c
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -175,14 +176,14 @@ class View:
     """One target's sight of the indexes.
 
     key: names the view in the memory on disk and in the engines' addresses; two views with one key show the same.
-    faults: what went wrong; an engine tells it in words of its own, or not at all. missing: names that the default
-    index lacks.
+    faults: what went wrong; `failed` tells at once that there is one. missing: names that the default index lacks.
     """
 
     def __init__(self, upstream: Upstream, rules: Rules, key: str) -> None:
         self.rules = rules
         self.key = key
         self.faults: list[EnvspecError] = []
+        self.failed = asyncio.Event()
         self.missing: set[str] = set()
         self._upstream = upstream
         self._ranks = TagRanks(rules.tags)
@@ -216,7 +217,7 @@ class View:
         try:
             stored = await self._upstream.metadata(self.rules.index_of(name), file)
         except NetworkError as error:
-            self.faults.append(error)
+            self._fail(error)
             raise
         return corrected(stored.body, self.rules.corrections.get(name, ()), filename)
 
@@ -234,6 +235,10 @@ class View:
     def rank(self, filename: str) -> int | None:
         return self._ranks.rank(filename)
 
+    def _fail(self, error: EnvspecError) -> None:
+        self.faults.append(error)
+        self.failed.set()
+
     def _remembered(self, name: str) -> Selection | None:
         row = self._upstream.store.selection(self.key, name)
         return _loaded(row) if row is not None else None
@@ -250,10 +255,10 @@ class View:
         except NotListed:
             self.missing.add(name)
             if index is not rules.default:
-                self.faults.append(NotThere(index, name))
+                self._fail(NotThere(index, name))
             raise
         except NetworkError as error:
-            self.faults.append(error)
+            self._fail(error)
             raise
 
     def _select(self, name: str, index: Index, listing: Listing, cut: datetime) -> Selection:
