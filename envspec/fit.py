@@ -80,7 +80,7 @@ def _driver(needed: Driver, machine: Machine) -> Finding:
     if machine.driver is None and machine.told is Told.DESCRIBED:
         return Finding("driver", Verdict.NOT_ASKED, f"no driver is given: the lock needs {needed.minimum} or newer")
     if machine.driver is None:
-        why = machine.problem or "no NVIDIA driver"
+        why = "no NVIDIA driver is loaded" + (f" ({machine.problem})" if machine.problem else "")
         return Finding("driver", Verdict.DOES_NOT_FIT, why, _newer_driver(needed.minimum, machine))
     if not _enough(machine, needed.minimum):
         why = f"the driver is {machine.driver}, the lock needs {needed.minimum} or newer: {needed.why}"
@@ -100,7 +100,7 @@ def _gpus(driver: Driver, code: GpuCode | None, machine: Machine, facts: Facts) 
         return tuple(_gpu(gpu, driver, code, machine, facts) for gpu in machine.gpus)
     if machine.told is Told.DESCRIBED:
         return (Finding("gpu", Verdict.NOT_ASKED, "no GPU is given"),)
-    why = machine.problem or "the machine has no NVIDIA GPU"
+    why = f"no NVIDIA GPU is visible ({machine.problem})" if machine.problem else "the machine has no NVIDIA GPU"
     return (
         Finding("gpu", Verdict.DOES_NOT_FIT, why, "run it on a machine with an NVIDIA GPU, or describe one: --gpu"),
     )

@@ -115,7 +115,7 @@ def find_gpu(facts: Facts, name: str) -> Gpu:
     names = [row.name for row in facts.gpus]
     by_squeezed = {_squeezed(text): row.name for row in facts.gpus for text in (row.name, *row.aliases)}
     near = list(dict.fromkeys(by_squeezed[key] for key in get_close_matches(_squeezed(name), by_squeezed, 3, 0.6)))
-    known = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}"
+    known = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(names)}."
     raise UnknownGpu(
         f"unknown GPU `{name}`",
         hint=f'{known} A GPU that is missing: write its compute capability ("9.0"), or add a [[facts.gpu]] row',
