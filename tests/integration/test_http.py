@@ -78,7 +78,8 @@ def test_connections_to_one_host_are_bounded() -> None:
         await asyncio.gather(*(http.get(f"{server.url}/{n}") for n in range(100)))
 
     server = talk(lambda _: [0.01, *reply(200, b"x")], scenario)
-    assert (len(server.asked), server.connections) == (100, 32)
+    assert len(server.asked) == 100
+    assert 1 < server.connections <= 32
 
 
 def test_the_user_agent_says_who_asks() -> None:
@@ -417,7 +418,7 @@ def test_a_redirect_from_https_to_plain_http_is_refused(tls: tuple[Path, ssl.SSL
         down = b"HTTP/1.1 302 Found\r\nLocation: http://index.invalid/\r\nContent-Length: 0\r\n\r\n"
         server, url = await over_tls(context, down)
         async with open_http({"SSL_CERT_FILE": str(certificate)}, patience=QUICK) as http:
-            with pytest.raises(http_faults.BadRedirect, match="redirects from https to http://index.invalid/"):
+            with pytest.raises(http_faults.BadRedirect, match=r"redirects from https to http://index\.invalid/"):
                 await http.get(url)
         server.close()
 
