@@ -15,6 +15,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import envspec
+from envspec.effects import surroundings
 from envspec.effects.http_faults import (
     BadRedirect,
     BadStatus,
@@ -247,8 +248,8 @@ async def open_http(
 ) -> AsyncIterator[Http]:
     """Open the door: connections are kept alive and shared until the context ends.
 
-    environ: where the CA bundle and the proxies are read from. netrc is never read: what a lock holds must not depend
-    on it. credentials: by origin (`https://host`, `https://host:8443`), sent to that origin alone. per_host:
+    environ: CA bundle, proxies and changes to `patience` are read from it; netrc never is: what a lock holds must not
+    depend on it. credentials: by origin (`https://host`, `https://host:8443`), sent to that origin alone. per_host:
     connections to one host at a time. notice: told of every retry, one line each.
 
     Raises:
@@ -278,7 +279,7 @@ async def open_http(
             session,
             routes=routes,
             credentials=credentials or {},
-            patience=patience or Patience(),
+            patience=surroundings.patience(environ, patience or Patience()),
             notice=notice,
         )
 

@@ -1,13 +1,15 @@
-"""What the machine says about HTTP: the CA bundle and the proxies, read from an environment that is passed in."""
+"""What the machine says about HTTP: CA bundle, proxies and patience, read from an environment that is passed in."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from envspec.effects.http_values import Patience
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,6 +53,26 @@ def tls_context(bundle: Path | None) -> ssl.SSLContext:
         ) from fault
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def patience(environ: Mapping[str, str], usual: Patience) -> Patience:
+    """`usual`, with what `ENVSPEC_HTTP_<FIELD>` says of a field instead: `ENVSPEC_HTTP_STALL_S=120` on a slow network.
+
+    Raises:
+        UsageError: one of them is no positive number, or for a count no whole one.
+    """
+    changed: dict[str, Any] = {}
+    for field in fields(Patience):
+        name = f"ENVSPEC_HTTP_{field.name.upper()}"
+        if text := environ.get(name):
+            whole = isinstance(field.default, int)
+            if not re.fullmatch(r"\d{1,6}" if whole else r"\d{1,6}(\.\d*)?|\.\d+", text) or not float(text):
+                raise UsageError(
+                    f"{name}={text}: not a positive {'whole ' if whole else ''}number",
+                    hint=f"correct {name}, or unset it: then it is {getattr(usual, field.name):g}",
+                )
+            changed[field.name] = int(text) if whole else float(text)
+    return replace(usual, **changed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.surroundings import ca_bundle, is_loopback, proxies, tls_context
+from envspec.effects.http_values import Patience
+from envspec.effects.surroundings import ca_bundle, is_loopback, patience, proxies, tls_context
 from envspec.errors import UsageError
 
 
@@ -87,3 +88,23 @@ def test_a_proxy_of_another_kind_is_refused() -> None:
 )
 def test_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
+
+
+def test_the_environment_changes_patience() -> None:
+    usual = Patience(connect_s=5, attempts=2)
+    assert patience({}, usual) == usual
+    told = {"ENVSPEC_HTTP_STALL_S": "120", "ENVSPEC_HTTP_BACKOFF_S": ".5", "ENVSPEC_HTTP_ATTEMPTS": "9"}
+    assert patience(told, usual) == Patience(connect_s=5, stall_s=120, backoff_s=0.5, attempts=9)
+    assert patience({"ENVSPEC_HTTP_STALL_S": ""}, usual) == usual
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        *(("STALL_S", text, "positive number") for text in ("0", "-1", "soon", "nan", "inf", "1e3", "12345678", ".")),
+        *(("ATTEMPTS", text, "positive whole number") for text in ("0", "1.5", "-2")),
+    ],
+)
+def test_patience_that_is_no_number_is_refused(name: str, text: str, kind: str) -> None:
+    with pytest.raises(UsageError, match=f"ENVSPEC_HTTP_{name}={text}: not a {kind}"):
+        patience({f"ENVSPEC_HTTP_{name}": text}, Patience())

@@ -1,0 +1,162 @@
+"""Someone who runs envspec in a folder of theirs: as a process of its own, in an environment that is stated whole.
+
+user = User(tmp_path, index.url)
+user.writes('[env]\\nname = "small"\\npython = "3.11.7"\\n[pip]\\ndependencies = ["app"]\\n')
+assert user.locks().status == 0
+assert user.pins() == {"app": "1.0.0"}
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import envspec
+from envspec import toml
+
+#: Where the envspec that the tests import lies: the processes run this one and no other.
+ROOT: Final = Path(envspec.__file__).parent.parent
+#: Nothing on loopback needs longer; the moments at which patience ends come soon.
+IMPATIENT: Final = {"ENVSPEC_HTTP_STALL_S": "1", "ENVSPEC_HTTP_TOTAL_S": "3", "ENVSPEC_HTTP_BACKOFF_S": "0.02"}
+NAME: Final = "small"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a process left."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def error(self) -> str:
+        """The one message, from `error: ` to the end of stderr."""
+        return self.stderr.partition("error: ")[2].rstrip("\n")
+
+    @property
+    def warnings(self) -> list[str]:
+        return [line.removeprefix("warning: ") for line in self.stderr.splitlines() if line.startswith("warning: ")]
+
+
+def refused(ran: Ran, status: int) -> str:
+    """The message of a run that was refused as a run should be: one message with what to do, nothing on stdout."""
+    assert ran.status == status, ran
+    assert ran.stdout == "", ran.stdout
+    assert "Traceback" not in ran.stderr, ran.stderr
+    assert ran.stderr.count("error: ") == 1, ran.stderr
+    assert "\n  hint: " in ran.error, ran.error
+    return ran.error
+
+
+class User:
+    """folder: holds spec, lock, cache and home. index: the address that stands for the default index."""
+
+    def __init__(self, folder: Path, index: str, **environ: str) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.spec = folder / "spec.toml"
+        self.cache = folder / "cache"
+        self.environ = {
+            "HOME": str(self.home),
+            "PATH": os.defpath,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "ENVSPEC_CACHE_DIR": str(self.cache),
+            "ENVSPEC_DEFAULT_INDEX": index,
+            **IMPATIENT,
+            **environ,
+        }
+
+    @property
+    def lock(self) -> Path:
+        """The folder of the lock that `locks` writes."""
+        return self.folder / "locks" / NAME
+
+    def writes(self, spec: str) -> Path:
+        self.spec.write_text(spec, encoding="utf-8")
+        return self.spec
+
+    def wants(
+        self,
+        *dependencies: str,
+        as_of: str | None = None,
+        python: str = "3.11.7",
+        platforms: Iterable[str] = ("linux-64",),
+        pip: str = "",
+        rest: str = "",
+    ) -> Path:
+        """A spec of the usual shape. as_of: a TOML moment. pip: more lines of its table. rest: more tables."""
+        moment = f"as_of = {as_of}\n" if as_of else ""
+        return self.writes(
+            f'[env]\nname = "{NAME}"\npython = "{python}"\nplatforms = {_array(platforms)}\n{moment}'
+            f"\n[pip]\ndependencies = {_array(dependencies)}\n{pip}\n{rest}"
+        )
+
+    def runs(self, *words: str | Path, **environ: str) -> Ran:
+        done = subprocess.run(self.command(*words), capture_output=True, check=False, **self.place(**environ))
+        return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def locks(self, *words: str | Path, **environ: str) -> Ran:
+        """`envspec lock spec.toml`, with more words."""
+        return self.runs("lock", self.spec.name, *words, **environ)
+
+    def starts(self, *words: str | Path, **environ: str) -> subprocess.Popen[bytes]:
+        """The same as `locks`, without waiting for its end: in a session of its own, so that it can be killed whole."""
+        return subprocess.Popen(
+            self.command("lock", self.spec.name, *words),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            **self.place(**environ),
+        )
+
+    def command(self, *words: str | Path) -> list[str]:
+        return [sys.executable, "-m", "envspec", *map(str, words)]
+
+    def place(self, **environ: str) -> dict[str, Any]:
+        return {"cwd": self.folder, "env": {**self.environ, **environ}, "stdin": subprocess.DEVNULL}
+
+    def document(self) -> dict[str, Any]:
+        """envspec.lock as it was written."""
+        return toml.loads((self.lock / "envspec.lock").read_text(encoding="utf-8"))
+
+    def packages(self, platform: str = "linux-64") -> dict[str, dict[str, Any]]:
+        """The locked packages of one platform, by name."""
+        return {
+            package["name"]: package
+            for resolution in self.document()["resolution"]
+            if resolution["platform"] == platform
+            for package in resolution.get("package", ())
+        }
+
+    def pins(self, platform: str = "linux-64") -> dict[str, str]:
+        return {name: package["version"] for name, package in self.packages(platform).items()}
+
+    def files(self) -> dict[str, bytes]:
+        """Every file of the lock; empty where there is none."""
+        if not self.lock.is_dir():
+            return {}
+        return {path.name: path.read_bytes() for path in sorted(self.lock.iterdir())}
+
+    def leaves(self) -> bytes:
+        """All that runs left behind: the lock's files, and everything in the cache and the home."""
+        return b"\0".join(path.read_bytes() for path in sorted(self.folder.rglob("*")) if path.is_file())
+
+
+def _array(values: Iterable[str]) -> str:
+    return "[" + ", ".join(f"'''{value}'''" for value in values) + "]"
+
+
+def routed(name: str, url: str, *packages: str, undated: str | None = None) -> str:
+    """A `[[pip.index]]` table."""
+    rows: Mapping[str, str] = {"name": f"'{name}'", "url": f"'{url}'", "packages": _array(packages)}
+    lines = [f"{key} = {value}" for key, value in rows.items()]
+    lines += [f"undated = '{undated}'"] if undated else []
+    return "\n".join(["[[pip.index]]", *lines, ""])
