@@ -49,7 +49,7 @@ class Uv:
         if done.status == 0:
             return read_pins(done.stdout)
         if "No solution found" in done.stderr or done.status == 1:
-            raise Unsolvable(_told(done.stderr))
+            raise Unsolvable(told(done.stderr))
         raise EngineFault(f"uv ended with status {done.status}: {done.stderr.strip()}", hint="run again with --debug")
 
 
@@ -79,8 +79,10 @@ def platform_of(target: Target) -> str:
     return f"{machine}-manylinux_2_{minor}"
 
 
-def _told(stderr: str) -> str:
-    """uv's explanation as plain lines: its drawing and its hints about its own options are left out."""
+def told(stderr: str) -> str:
+    """uv's explanation as one line: its headline, its drawing and its hints about its own options are left out."""
     text = re.sub(r"^\s*(?:\u00d7|\u2570\u2500\u25b6|\u2502|error:)\s?", "", stderr, flags=re.MULTILINE)
     text = re.split(r"\n\s*(?:hint:|help:)", text)[0]
+    _, headline, reason = text.partition("No solution found when resolving dependencies")
+    text = re.sub(r"^\s*:?\s*(?:cause:)?", "", reason) if headline else text
     return " ".join(text.split()) or "uv found no solution and did not say why"

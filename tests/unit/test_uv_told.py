@@ -1,0 +1,34 @@
+"""uv's explanation of a set that does not exist, as one line of a message: both drawings that uv has had."""
+
+from __future__ import annotations
+
+import pytest
+
+from envspec.resolve.uv import told
+
+BECAUSE = "Because torch==2.9.1 depends on cudnn==9 and you require torch, we can conclude that you require cudnn==9."
+AND = "And because you require cudnn==8, we can conclude that your requirements are unsatisfiable."
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    [
+        f"error: No solution found when resolving dependencies\n  cause: {BECAUSE}\n         {AND}\n",
+        f"  × No solution found when resolving dependencies:\n  ╰─▶ {BECAUSE}\n      {AND}\n",  # noqa: RUF001 (uv's sign)
+        f"  × No solution found when resolving dependencies:\n  ╰─▶ {BECAUSE}\n  │   {AND}\n"  # noqa: RUF001
+        "\n      hint: use --prerelease=allow\n",
+        f"Using CPython 3.11.7\nerror: No solution found when resolving dependencies\n  cause: {BECAUSE}\n  {AND}\n",
+    ],
+)
+def test_the_reason_stands_alone(stderr: str) -> None:
+    assert told(stderr) == f"{BECAUSE} {AND}"
+
+
+def test_another_failure_is_told_as_it_is() -> None:
+    assert told("error: Failed to parse `a b`\n  cause: Expected a version\n") == (
+        "Failed to parse `a b` cause: Expected a version"
+    )
+
+
+def test_silence_is_said() -> None:
+    assert told("\n") == "uv found no solution and did not say why"
