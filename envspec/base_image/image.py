@@ -90,8 +90,11 @@ def pinned_digest(tag: str, platform: Platform, facts: Facts) -> PinnedDigest:
     return PinnedDigest(platform, row.digest, "recorded", row.kind, row.source)
 
 
-def custom_image(base: str, os: str, platforms: Sequence[Platform]) -> Choice:
-    """The user's own base image: `host/name:tag@sha256:...`, its digest as given."""
+def custom_image(base: str, os: str, platforms: Sequence[Platform], facts: Facts) -> Choice:
+    """The user's own base image: `host/name:tag@sha256:...`, its digest as given.
+
+    A tag of NVIDIA's own repository that no list of tags holds is told: where no registry is asked, nothing else would.
+    """
     named, _, digest = base.partition("@")
     folder, slash, last = named.rpartition("/")
     name, _, tag = last.partition(":")
@@ -103,7 +106,21 @@ def custom_image(base: str, os: str, platforms: Sequence[Platform]) -> Choice:
     )
     image = BaseImage(f"{folder}{slash}{name}", tag, None, None, os, pinned)
     decision = Decision("image.tag", base, "the spec names its own base image", "[image] base")
-    return Choice(image, (decision, *map(_digest_decision, pinned)))
+    warnings = () if digest else _unlisted(f"{folder}{slash}{name}", tag, facts)
+    return Choice(image, (decision, *map(_digest_decision, pinned)), warnings)
+
+
+def _unlisted(repository: str, tag: str, facts: Facts) -> tuple[str, ...]:
+    listed = {f"{row.cuda}-{flavor}-{os}": row for row in facts.images for flavor in row.flavors for os in row.os}
+    version, _, rest = tag.partition("-")
+    systems = {os for row in facts.images for os in row.os}  # of others (rockylinux, ...) no list was read
+    if repository not in (REPOSITORY, REPOSITORY.removeprefix("docker.io/")) or tag in listed:
+        return ()
+    if rest.rpartition("-")[2] not in systems:
+        return ()
+    alike = [name for name, row in listed.items() if row.cuda.startswith(f"{version}.") and name.endswith(f"-{rest}")]
+    nearest = f"; {max(alike, key=numeric)} is" if alike else ""
+    return (f"{repository}:{tag} is in no list of NVIDIA's tags that is known here{nearest}",)
 
 
 def _digest_decision(pinned: PinnedDigest) -> Decision:

@@ -58,7 +58,7 @@ def plan_base_image(request: CudaRequest | None, resolutions: Sequence[Resolutio
 def _image(request: CudaRequest, release: Release, pins: Sequence[Pins], facts: Facts) -> Choice:
     platforms = [each.platform for each in pins]
     if request.base:
-        return custom_image(request.base, request.os, platforms)
+        return custom_image(request.base, request.os, platforms, facts)
     return choose_image(release, flavors_to_try(request, pins), request.os, platforms, facts)
 
 
