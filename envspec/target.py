@@ -132,15 +132,20 @@ def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decis
             hint='add [cuda] with its `os`, or take `python_source = "standalone"`',
         )
     row = facts.system(os)
-    if row is None or not row.python_patch:
+    if row is None or not row.python:
         raise UnknownPython(
             f"which Python {os} installs is not known",
             hint='take `python_source = "standalone"`, or another `cuda.os`',
         )
     if wanted not in (row.python, row.python_patch):
         raise UnknownPython(
-            f"{os} installs Python {row.python_patch}, and `env.python` asks for {wanted}",
+            f"{os} installs Python {row.python_patch or row.python}, and `env.python` asks for {wanted}",
             hint=f'write `python = "{row.python}"`, or take `python_source = "standalone"`',
+        )
+    if not row.python_patch:
+        raise UnknownPython(
+            f"which patch of Python {row.python} {os} installs is not known",
+            hint='take `python_source = "standalone"`, or another `cuda.os`',
         )
     why = f"the Python that {os} itself installs, as `env.python_source` asks"
     decision = Decision("python", f"{row.python_patch} (system)", why, row.source, platform)
