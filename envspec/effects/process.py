@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,14 +34,24 @@ async def run(command: Sequence[str], *, environ: Mapping[str, str], cwd: Path, 
         stderr=asyncio.subprocess.PIPE,
         env=dict(environ),
         cwd=cwd,
+        # A session of its own, so that what it started (a build, say) can be ended with it.
+        start_new_session=True,
     )
     try:
         stdout, stderr = await process.communicate(stdin.encode())
     except asyncio.CancelledError:
-        process.kill()
+        _kill(process)
         await process.wait()
         raise
     return Finished(process.returncode or 0, stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace"))
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
 
 
 def output_of(command: Sequence[str], cwd: Path) -> bytes:

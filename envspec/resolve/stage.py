@@ -110,6 +110,7 @@ async def _resolve_fresh(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await upstream.close()
             world.store.save()
 
 

@@ -125,6 +125,12 @@ class Upstream:
             raise wrong_hash(index, file.filename, file.sha256, found)
         return answer.body
 
+    async def close(self) -> None:
+        """End what is still being asked for: an engine that failed leaves fetches that nobody waits for."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
     async def _once(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
         task = self._running.get(key)
         if task is None:
