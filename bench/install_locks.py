@@ -31,18 +31,25 @@ LIMIT_S: Final = 1200
 INSTALLERS: Final = ("uv", "pip")
 SPEC: Final = "spec"
 
-#: Runs in the environment: what the distributions that the spec names provide, each imported. The name that is the
-#: distribution's own where it has one; all public ones else. Distributions of data or commands alone provide none.
+#: Runs in the environment: what the distributions that the spec names provide, each imported. The module of the
+#: distribution's own name where it has one; all public ones else. One of commands alone provides none, and is named.
+#: The files are looked through, since importlib's own table knows only top_level.txt in Python 3.10, and few have that.
 IMPORT: Final = """
-import importlib, json, re, sys
-from importlib.metadata import packages_distributions
-provided = {}
-for module, distributions in packages_distributions().items():
-    for distribution in distributions:
-        provided.setdefault(re.sub(r"[-_.]+", "-", distribution).lower(), set()).add(module)
-done = []
+import importlib, json, sys
+from importlib.metadata import distribution
+def modules_of(name):
+    held = distribution(name)
+    found = set((held.read_text("top_level.txt") or "").split())
+    for file in held.files or ():
+        folders, stem = file.parts[:-1], file.name.split(".")[0]
+        if not folders and file.suffix in (".py", ".so", ".pyd"):
+            found.add(stem)
+        elif len(folders) == 1 and file.name == "__init__.py":
+            found.add(folders[0])
+    return sorted(module for module in found if module.isidentifier() and not module.startswith("_"))
+done, without = [], []
 for name in sys.argv[1:]:
-    modules = sorted(m for m in provided.get(name, ()) if m.isidentifier() and not m.startswith("_"))
+    modules = modules_of(name)
     own = [m for m in modules if m.replace("_", "-").lower() == name]
     for module in own or modules:
         try:
@@ -50,7 +57,9 @@ for name in sys.argv[1:]:
         except BaseException as fault:
             raise SystemExit(f"import {module}: {type(fault).__name__}: {fault}")
         done.append(module)
-print(json.dumps(done))
+    if not modules:
+        without.append(name)
+print(json.dumps([done, without]))
 """
 
 
@@ -94,11 +103,12 @@ class Environment:
     def check(self) -> Cost:
         return self._pip("check")
 
-    def imports(self, names: Sequence[str]) -> tuple[Cost, list[str]]:
-        """The cost, and the modules that were imported."""
+    def imports(self, names: Sequence[str]) -> tuple[Cost, list[str], list[str]]:
+        """The cost, the modules that were imported, and the distributions that have none."""
         out = self.folder / "modules.json"
         cost = self._run([self.python, "-c", IMPORT, *names], out)
-        return cost, json.loads(out.read_text().splitlines()[-1]) if cost.is_done else []
+        done, without = json.loads(out.read_text().splitlines()[-1]) if cost.is_done else ([], [])
+        return cost, done, without
 
     def _pip(self, command: str, *options: str | Path) -> Cost:
         """A command of pip's, by pip itself or by uv."""
@@ -143,8 +153,10 @@ def _steps(
         return Outcome(*known, seconds=done.wall_s, install=_fault(done))
     checked = environment.check()
     check = "ok" if checked.is_done else _fault(checked)
-    imported, modules = environment.imports(asked_for(resolution))
+    imported, modules, without = environment.imports(asked_for(resolution))
     imports = f"ok: {', '.join(modules)}" if imported.is_done else _fault(imported)
+    if without:
+        imports += f"; nothing to import in {', '.join(without)}"
     return Outcome(*known, seconds=done.wall_s, install="ok", check=check, imports=imports)
 
 
