@@ -65,15 +65,17 @@ def _print_table(findings: Sequence[Finding]) -> None:
     from envspec.doctor.finding import State
 
     colours = {State.OK: "green", State.WARNING: "yellow", State.MISSING: "bold red", State.NOT_APPLICABLE: "dim"}
+    coloured = terminal.wants_colours(sys.stdout)
     words = {State.NOT_APPLICABLE: "-"}
     table = Table.grid(padding=(0, 2), pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in findings:
-        told = Text(finding.found)
+        state = Text(words.get(finding.state, finding.state.value), style=colours[finding.state] if coloured else "")
+        table.add_row(state, Text(finding.what), Text(finding.found))
         if finding.todo:
-            told.append(f"\n-> {finding.todo}", style="bold" if finding.state is State.MISSING else "")
-        state = Text(words.get(finding.state, finding.state.value), style=colours[finding.state])
-        table.add_row(state, Text(finding.what), told)
+            todo = Table.grid(padding=(0, 1))
+            todo.add_row("->", Text(finding.todo, overflow="fold"))
+            table.add_row("", "", todo)
     Console(highlight=False, width=terminal.width()).print(table)

@@ -73,11 +73,11 @@ def cli(debug: bool) -> None:
 def main() -> None:
     """Run a command. Every error ends in one message on stderr and its own exit code."""
     terminal.soften_streams()
-    sys.exit(_run(sys.argv[1:]))
+    sys.exit(run(sys.argv[1:]))
 
 
-def _run(words: Sequence[str]) -> int:
-    """The exit code of a command line."""
+def run(words: Sequence[str]) -> int:
+    """The exit code of a command line, whose answer goes to stdout and everything else to stderr."""
     try:
         asked = os.environ.get(_COMPLETE)
         if asked:
@@ -86,15 +86,15 @@ def _run(words: Sequence[str]) -> int:
             return shell_complete(cli, {}, "envspec", _COMPLETE, asked)
         return _command(words)
     except click.ClickException as error:
-        _raise_again()
+        _trace(words)
         error.show()
         return UsageError.exit_code
     except EnvspecError as error:
-        _raise_again()
+        _trace(words)
         terminal.tell(terminal.error_line(str(error)))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        _raise_again()
+        _trace(words)
         terminal.tell("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
@@ -102,7 +102,7 @@ def _run(words: Sequence[str]) -> int:
         terminal.drop_stdout()
         return _READER_GONE
     except Exception as error:
-        _raise_again()
+        _trace(words)
         told = f"{type(error).__name__}: {error}"
         terminal.tell(terminal.error_line(f"a fault of envspec's own: {told}"))
         terminal.tell("  hint: run again with --debug and report what it shows")
@@ -123,8 +123,8 @@ def _command(words: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _raise_again() -> None:
-    if "--debug" in sys.argv:
+def _trace(words: Sequence[str]) -> None:
+    if "--debug" in words:
         import traceback
 
         traceback.print_exc()

@@ -82,12 +82,16 @@ def answer_sections(text: str) -> None:
 
 def answer_json(text: str) -> None:
     """`answer` with a JSON document; in ASCII alone where stdout is not UTF-8."""
-    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "").replace("_", "")
-    if encoding != "utf8" and not text.isascii():
+    if not text.isascii() and not _is_utf8(sys.stdout):
         import json
 
         text = json.dumps(json.loads(text), indent=2) + "\n"
     answer(text)
+
+
+def _is_utf8(stream: TextIO | None) -> bool:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return encoding.lower().replace("-", "").replace("_", "") == "utf8"
 
 
 def error_line(text: str) -> str:
@@ -115,7 +119,9 @@ def soften_streams() -> None:
     """Streams whose encoding lacks a character write it as an escape, where they would raise UnicodeEncodeError."""
     for stream in (sys.stdout, sys.stderr):
         soften = getattr(stream, "reconfigure", None)
-        if soften is not None and getattr(stream, "errors", None) == "strict":
+        # "surrogateescape" is the C locale's: in UTF-8 it writes file names as they are, in ASCII it refuses letters.
+        hard = ("strict",) if _is_utf8(stream) else ("strict", "surrogateescape")
+        if soften is not None and getattr(stream, "errors", None) in hard:
             soften(errors="backslashreplace")
 
 

@@ -1,0 +1,185 @@
+"""What holds for every command: streams, pipes, encodings, colours, Ctrl-C, and mistakes in the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from envspec.cli.main import COMMANDS
+from envspec.lock.document import dump
+from envspec.lock.folder import write_folder
+from envspec.lock.head import LOCK_FILE
+from envspec.model import Decision
+from tests.support.command import command_line, environment, envspec, on_a_terminal
+from tests.support.locks import example
+
+#: Letters that neither ASCII nor Latin-1 nor Windows's Cyrillic page all have.
+FOREIGN = "größer als 2.9 — ≥ 3.0 😀"
+
+on_posix = pytest.mark.skipif(sys.platform == "win32", reason="pipes, signals and terminals are POSIX's here")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with one lock, `foreign`, whose reasons are not ASCII."""
+    lock = replace(example(), name="foreign", decisions=(Decision("python", "3.11.14", FOREIGN, "«data»"),))
+    write_folder(tmp_path / "locks" / "foreign", {LOCK_FILE: dump(lock, {}).encode()})
+    return tmp_path
+
+
+def test_alone_it_prints_help(tmp_path: Path) -> None:
+    alone = envspec(tmp_path)
+    assert (alone.status, alone.stderr) == (0, "")
+    assert alone.stdout.startswith("Usage: envspec ")
+    assert alone.stdout == envspec(tmp_path, "--help").stdout == envspec(tmp_path, "-h").stdout
+    assert all(f"  {name}  " in alone.stdout for name in COMMANDS)
+
+
+@on_posix
+@pytest.mark.parametrize("words", [("--help",), ("explain", "foreign")], ids=" ".join)
+def test_a_reader_that_has_gone_is_no_error(project: Path, words: tuple[str, ...]) -> None:
+    """141 as of every program that SIGPIPE ends, and not a word."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            command_line(words),
+            cwd=project,
+            env=environment(project),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@on_posix
+def test_a_closed_stdout_is_no_error(project: Path) -> None:
+    line = " ".join(f"'{word}'" for word in command_line(("explain", "foreign")))
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{line} >&-"], cwd=project, env=environment(project), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is Linux's")
+def test_a_full_disk_is_an_error_in_words(project: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command_line(("explain", "foreign")),
+            cwd=project,
+            env=environment(project),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error: the answer can't be written to standard output: No space left on device",
+        "  hint: make room, or send it elsewhere",
+    ]
+
+
+POOR: Final = [
+    {"PYTHONIOENCODING": "ascii"},
+    {"PYTHONIOENCODING": "latin-1"},
+    {"LC_ALL": "C"},
+    {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+]
+
+
+def bytes_of(project: Path, variables: dict[str, str], *words: str) -> tuple[int, bytes, bytes]:
+    environ = environment(project, **variables)
+    done = subprocess.run(command_line(words), cwd=project, env=environ, capture_output=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("variables", POOR, ids=str)
+def test_no_encoding_is_too_small_for_text(project: Path, variables: dict[str, str]) -> None:
+    status, stdout, stderr = bytes_of(project, variables, "explain", "foreign")
+    assert (status, stderr) == (0, b"")
+    assert b"als 2.9" in stdout
+
+
+@pytest.mark.parametrize("variables", POOR[1:], ids=str)
+def test_json_is_utf8_in_every_encoding(project: Path, variables: dict[str, str]) -> None:
+    status, stdout, stderr = bytes_of(project, variables, "explain", "foreign", "--format", "json")
+    assert (status, stderr) == (0, b"")
+    assert json.loads(stdout.decode("utf-8"))["decisions"][0]["why"] == FOREIGN
+
+
+def test_an_error_is_told_in_any_encoding(project: Path) -> None:
+    status, stdout, stderr = bytes_of(project, POOR[3], "explain", "größer")
+    assert (status, stdout) == (2, b"")
+    assert stderr.startswith(b"error: there is no lock gr")
+    assert b"Traceback" not in stderr
+
+
+@on_posix
+def test_a_name_that_is_not_utf8(project: Path) -> None:
+    done = subprocess.run(
+        [*map(os.fsencode, command_line(("explain",))), b"caf\xe9"],
+        cwd=project,
+        env=environment(project),
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"Traceback" not in done.stderr
+
+
+@on_posix
+@pytest.mark.parametrize("words", [("explain", "foreign"), ("explain", "no")], ids=" ".join)
+def test_colours_are_for_terminals_of_those_who_want_them(project: Path, words: tuple[str, ...]) -> None:
+    coloured = on_a_terminal(project, *words)
+    assert "\x1b[" in coloured
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert on_a_terminal(project, *words, NO_COLOR="1") == bare
+    assert on_a_terminal(project, *words, TERM="dumb") == bare
+    piped = envspec(project, *words, environ=environment(project, COLUMNS="80", FORCE_COLOR="1"))
+    assert piped.stdout + piped.stderr == bare
+
+
+@on_posix
+@pytest.mark.parametrize("columns", [60, 120])
+def test_text_is_as_wide_as_the_terminal(project: Path, columns: int) -> None:
+    seen = on_a_terminal(project, "fit", "foreign", "--gpu", "T4", "--driver", "470.1", columns=columns, NO_COLOR="1")
+    longest = max(map(len, seen.splitlines()))
+    assert columns - 25 < longest <= columns
+
+
+@on_posix
+def test_ctrl_c_says_so_and_ends_with_130(tmp_path: Path) -> None:
+    """The doctor waits for an index that takes the call and never answers."""
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/simple/"
+        environ = environment(tmp_path, PATH=str(empty), ENVSPEC_DEFAULT_INDEX=url, HTTPS_PROXY="http://127.0.0.1:9")
+        with subprocess.Popen(
+            command_line(("doctor",)),
+            cwd=tmp_path,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            silent.settimeout(30)
+            call, _ = silent.accept()
+            process.send_signal(signal.SIGINT)
+            stdout, stderr = process.communicate(timeout=30)
+            call.close()
+    assert (process.returncode, stdout, stderr) == (130, "", "interrupted\n")

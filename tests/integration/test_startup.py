@@ -1,0 +1,133 @@
+"""What it costs to start: `--help` and `lock --check` run on every change and every key that completes a word."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from envspec.data import facts_version
+from envspec.lock.document import dump
+from envspec.lock.folder import write_folder
+from envspec.lock.head import LOCK_FILE
+from envspec.lock.requirements import requirements_name, requirements_text
+from envspec.model import Lock
+from envspec.spec_hash import input_sha256
+from envspec.toml import loads
+from tests.support.command import command_line, environment
+from tests.support.locks import example
+
+#: Times the CPU of `python -c pass`; what the project promises.
+BUDGET: Final = 8.0
+RUNS: Final = 7
+ROUNDS: Final = 3
+HEAVY: Final = ("pydantic", "aiohttp", "packaging", "rich", "asyncio", "uv", "tomlkit", "platformdirs", "pynvml")
+SPEC: Final = """
+[env]
+name = "pytorch-2.9"
+python = "3.11"
+platforms = ["linux-64", "linux-aarch64"]
+"""
+_COMMANDS: Final = [("--help",), ("--version",), ("lock", "--check", "pytorch-2.9")]
+#: Runs the command line and tells on stderr which of the heavy modules are there when it ends.
+_TELL: Final = f"""
+import sys
+from envspec.cli.main import main
+try:
+    main()
+finally:
+    print("heavy:", *[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)
+"""
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "wait4"), reason="the CPU of one child is told by wait4, which is POSIX's"
+)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A spec and its fresh lock, as large as the committed ones."""
+    cwd = tmp_path_factory.mktemp("startup")
+    (cwd / "specs").mkdir()
+    (cwd / "specs" / "pytorch-2.9.toml").write_text(SPEC, encoding="utf-8")
+    lock = _of(SPEC)
+    files = {
+        requirements_name(resolution.target.platform): requirements_text(lock, resolution.target.platform).encode() * 20
+        for resolution in lock.resolutions
+    }
+    hashes = {name: _sha256(data) for name, data in files.items()}
+    write_folder(cwd / "locks" / "pytorch-2.9", {**files, LOCK_FILE: dump(lock, hashes).encode()})
+    return cwd
+
+
+def _of(spec: str) -> Lock:
+    from dataclasses import replace
+
+    return replace(example(), input_sha256=input_sha256(loads(spec)), facts=facts_version())
+
+
+def _sha256(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
+
+
+def cpu_s(command: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> float:
+    """User and system time of one run, in seconds."""
+    process = subprocess.Popen(command, cwd=cwd, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return float(usage.ru_utime + usage.ru_stime)
+
+
+def ratio(words: Sequence[str], cwd: Path) -> float:
+    """CPU of envspec over that of an interpreter that does nothing: medians of runs that take turns."""
+    environ = environment(cwd)
+    pairs = [
+        (cpu_s([sys.executable, "-c", "pass"], cwd, environ), cpu_s(command_line(words), cwd, environ))
+        for _ in range(RUNS)
+    ]
+    return statistics.median(ours for _, ours in pairs) / statistics.median(nothing for nothing, _ in pairs)
+
+
+@pytest.mark.parametrize("words", _COMMANDS, ids=" ".join)
+def test_cpu_is_within_the_budget(project: Path, words: tuple[str, ...]) -> None:
+    """Best of a few rounds: a neighbour on the same core can spoil one, and cannot make one better."""
+    cpu_s(command_line(words), project, environment(project))  # writes the .pyc files
+    measured: list[float] = []
+    while len(measured) < ROUNDS and (not measured or min(measured) > BUDGET):
+        measured.append(ratio(words, project))
+    assert min(measured) <= BUDGET, f"`python -X importtime -m envspec {' '.join(words)}` shows where it goes"
+
+
+@pytest.mark.parametrize("words", [*_COMMANDS, ("lock", "--help"), ("explain", "--help")], ids=" ".join)
+def test_nothing_heavy_is_imported(project: Path, words: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _TELL, *words],
+        cwd=project,
+        env=environment(project),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr.splitlines()[-1].split() == ["heavy:"]
+
+
+def test_what_is_heavy_is_seen(project: Path) -> None:
+    """The look at the modules finds them where they are used."""
+    done = subprocess.run(
+        [sys.executable, "-c", _TELL, "schema"],
+        cwd=project,
+        env=environment(project),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "pydantic" in done.stderr.splitlines()[-1].split()

@@ -1,0 +1,288 @@
+"""explain, diff, fit and schema: what goes to stdout, what to stderr, and the exit code; mistakes, and completion."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envspec.cli.main import COMMANDS, run
+from envspec.lock.document import dump
+from envspec.lock.folder import write_folder
+from envspec.lock.head import LOCK_FILE
+from envspec.model import GpuCode, Lock
+from envspec.spec_hash import input_sha256
+from envspec.toml import loads
+from tests.support.command import ROOT, Ran, environment
+from tests.support.locks import X86, example, package
+
+#: `envspec WORDS...` in the project's folder.
+Envspec = Callable[..., Ran]
+
+
+def put(cwd: Path, lock: Lock) -> None:
+    write_folder(cwd / "locks" / lock.name, {LOCK_FILE: dump(lock, {}).encode()})
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with one lock, `pytorch-2.9`."""
+    put(tmp_path, example())
+    return tmp_path
+
+
+@pytest.fixture
+def envspec(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Envspec:
+    """The command line in this process, 100 columns wide."""
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def ran(*words: str) -> Ran:
+        status = run(words)
+        told = capsys.readouterr()
+        return Ran(status, told.out, told.err)
+
+    return ran
+
+
+@pytest.mark.parametrize("word", ["pytorch-2.9", "locks/pytorch-2.9", "locks/pytorch-2.9/envspec.lock"])
+def test_explain_a_lock(envspec: Envspec, word: str) -> None:
+    ran = envspec("explain", word)
+    assert (ran.status, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("pytorch-2.9: nothing newer than 2026-11-15T00:00:00Z")
+    assert "nvidia-cuda-runtime-cu12 12.8.90 is CUDA 12.8.1 [data/cuda_images.toml]" in ran.stdout
+
+
+def test_explain_tells_what_image_and_wheels_both_hold(project: Path, envspec: Envspec) -> None:
+    ran = envspec("explain", "pytorch-2.9")
+    section = ran.stdout.partition("CUDA libraries that the image and wheels both hold\n")[2]
+    assert section.splitlines()[0].split() == [
+        *("cudart", "image", "12.8.90", "nvidia-cuda-runtime-cu12", "12.8.90", "linux-64,", "linux-aarch64")
+    ]
+    told = json.loads(envspec("explain", "pytorch-2.9", "--format", "json").stdout)
+    assert [[row["library"] for row in platform["shared"]] for platform in told["platforms"]] == [["cudart"]] * 2
+
+
+def test_explain_a_package(project: Path, envspec: Envspec) -> None:
+    ran = envspec("explain", "pytorch-2.9", "NumPy")
+    assert (ran.status, ran.stderr) == (0, "")
+    assert "newest not taken\n  2.4.6\n      the spec wants numpy<2.3" in ran.stdout
+    told = json.loads(envspec("explain", "pytorch-2.9", "numpy", "--format=json").stdout)
+    assert told["variants"][0]["newest"] == {"version": "2.4.6", "why": "the spec wants numpy<2.3"}
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_text_takes_the_width_it_is_given(envspec: Envspec, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    ran = envspec("explain", "pytorch-2.9")
+    prose = [line for line in ran.stdout.splitlines() if line.startswith("      ")]
+    assert prose
+    assert max(map(len, prose)) <= columns
+    assert max(map(len, prose)) > columns - 25
+
+
+def test_diff_ends_with_0_or_10(project: Path, envspec: Envspec) -> None:
+    old = example()
+    first = replace(
+        old.resolutions[0],
+        packages=tuple(
+            package("filelock", "3.21.0", ("torch", "filelock")) if item.name == "filelock" else item
+            for item in old.resolutions[0].packages
+        ),
+    )
+    put(project, replace(old, name="newer", resolutions=(first, *old.resolutions[1:])))
+    same = envspec("diff", "pytorch-2.9", "locks/pytorch-2.9")
+    assert (same.status, same.stdout, same.stderr) == (0, "pytorch-2.9: no differences\n", "")
+    text = envspec("diff", "pytorch-2.9", "newer")
+    assert (text.status, text.stderr) == (10, "")
+    assert "up  filelock  3.20.0 -> 3.21.0  linux-64" in text.stdout
+    found = envspec("diff", "pytorch-2.9", "newer", "--format", "json")
+    assert found.status == 10
+    assert [row["name"] for row in json.loads(found.stdout)["packages"]] == ["filelock"]
+    told = envspec("diff", "pytorch-2.9", "newer", "--format", "markdown")
+    assert (told.status, told.stderr) == (10, "")
+    assert "| filelock on linux-64 | up | `3.20.0` | `3.21.0` |" in told.stdout
+
+
+def test_diff_with_a_revision(project: Path, envspec: Envspec) -> None:
+    who = ("-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
+    environ = {**environment(project), "GIT_CONFIG_NOSYSTEM": "1"}
+    for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "one")):
+        subprocess.run(["git", *who, *words], cwd=project, env=environ, check=True)
+    put(project, replace(example(), gpus=("T4",)))
+    ran = envspec("diff", "HEAD:locks/pytorch-2.9", "pytorch-2.9")
+    assert (ran.status, ran.stderr) == (10, "")
+    assert "gpus  T4, A100, H100 -> T4" in ran.stdout
+    missing = envspec("diff", "HEAD~7:locks/pytorch-2.9", "pytorch-2.9")
+    assert (missing.status, missing.stdout) == (2, "")
+    assert "invalid object name 'HEAD~7'" in missing.stderr
+
+
+def test_fit_of_a_described_machine(project: Path, envspec: Envspec) -> None:
+    fits = envspec("fit", "pytorch-2.9", "--driver", "570.124.06", "--gpu", "H100", "--gpu", "T4")
+    assert (fits.status, fits.stderr) == (0, "")
+    assert fits.stdout.startswith(
+        "the machine described can run pytorch-2.9\n  linux-64, driver 570.124.06, H100, T4\n"
+    )
+    old = envspec("fit", "pytorch-2.9", "--driver", "470.57.02", "--gpu", "A100")
+    assert (old.status, old.stderr) == (6, "")
+    assert old.stdout.startswith("the machine described can't run pytorch-2.9\n")
+    assert "\nsmallest change: update the NVIDIA driver to 525.60.13 or newer" in old.stdout
+
+
+def test_fit_as_json(project: Path, envspec: Envspec) -> None:
+    ran = envspec("fit", "pytorch-2.9", "--driver", "470.57.02", "--gpu", "A100", "--format", "json")
+    told = json.loads(ran.stdout)
+    assert (ran.status, told["verdict"], told["lock"]) == (6, "does not fit", "pytorch-2.9")
+    assert told["machine"] == {
+        "told": "described",
+        "platform": "linux-64",
+        "driver": "470.57.02",
+        "gpus": [{"name": "A100", "compute_capability": "8.0", "memory_mib": None}],
+        "problem": "",
+    }
+    assert [(finding["what"], finding["verdict"]) for finding in told["findings"]] == [
+        ("platform", "fits"),
+        ("driver", "does not fit"),
+        ("gpu", "fits"),
+    ]
+
+
+def test_fit_of_another_platform(project: Path, envspec: Envspec) -> None:
+    arm = envspec("fit", "pytorch-2.9", "--platform", "linux-aarch64", "--gpu", "GH200", "--driver", "570.26")
+    assert (arm.status, arm.stderr) == (0, "")
+    assert "linux-aarch64, driver 570.26, GH200" in arm.stdout
+    mac = envspec("fit", "pytorch-2.9", "--platform", "osx-arm64")
+    assert mac.status == 6
+    assert 'smallest change: add "osx-arm64" to [env] platforms and lock again' in mac.stdout
+
+
+def test_fit_of_this_machine_says_what_it_saw(project: Path, envspec: Envspec) -> None:
+    """Whatever machine runs the tests: the verdict, the exit code and the machine agree."""
+    ran = envspec("fit", "pytorch-2.9", "--format", "json")
+    told = json.loads(ran.stdout)
+    assert told["machine"]["told"] == "read"
+    assert (told["verdict"] == "fits") is (ran.status == 0)
+    assert ran.status in (0, 6)
+
+
+def test_nobody_can_tell_is_not_fitting(project: Path, envspec: Envspec) -> None:
+    put(project, replace(example(), name="untold", gpu_code=()))
+    ran = envspec("fit", "untold", "--gpu", "H100", "--driver", "570.124.06")
+    assert (ran.status, ran.stderr) == (6, "")
+    assert ran.stdout.startswith("nobody can tell whether the machine described runs untold\n")
+
+
+def test_fit_knows_the_gpus_that_the_spec_adds(project: Path, envspec: Envspec) -> None:
+    """[[facts.gpu]] of the lock's own spec counts; that of a spec which was changed since does not."""
+    spec = """
+[env]
+name = "future"
+python = "3.11"
+platforms = ["linux-64"]
+
+[[facts.gpu]]
+name = "Z900"
+compute_capability = "9.0"
+memory_mib = [81559]
+source = "the vendor's page"
+"""
+    codes = (GpuCode(X86, "torch", "2.9.1", "cu128", ("sm_90",), (), "the wheel"),)
+    put(project, replace(example(), name="future", input_sha256=input_sha256(loads(spec)), gpu_code=codes))
+    (project / "specs").mkdir()
+    path = project / "specs" / "future.toml"
+    path.write_text(spec, encoding="utf-8")
+    known = envspec("fit", "future", "--gpu", "Z900", "--driver", "570.124.06")
+    assert (known.status, known.stderr) == (0, "")
+    assert "Z900 (sm_90): torch 2.9.1 cu128 holds code for it" in known.stdout
+    path.write_text(spec.replace('"3.11"', '"3.12"'), encoding="utf-8")
+    assert envspec("fit", "future", "--gpu", "Z900").status == 2
+
+
+def test_schema_is_the_committed_one(envspec: Envspec) -> None:
+    ran = envspec("schema")
+    assert (ran.status, ran.stderr) == (0, "")
+    assert ran.stdout == (ROOT / "envspec.schema.json").read_text(encoding="utf-8"), (
+        "envspec schema > envspec.schema.json"
+    )
+    assert json.loads(ran.stdout)["$schema"] == "http://json-schema.org/draft-07/schema#"
+
+
+def test_every_committed_spec_names_a_schema_that_is_there() -> None:
+    for path in sorted((ROOT / "specs").glob("*.toml")):
+        first = path.read_text(encoding="utf-8").partition("\n")[0]
+        if first.startswith("#:schema "):
+            assert (path.parent / first.removeprefix("#:schema ")).resolve().is_file(), path
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_a_command(envspec: Envspec, name: str) -> None:
+    ran = envspec(name, "--help")
+    assert (ran.status, ran.stderr) == (0, "")
+    assert ran.stdout.startswith(f"Usage: envspec {name} ")
+    assert max(map(len, ran.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("explian", "x"), "no such command 'explian'; did you mean 'explain'?"),
+        (("frobnicate",), "no such command 'frobnicate'"),
+        (("explain", "--fromat", "json", "x"), "Did you mean '--format'?"),
+        (("explain",), "Missing argument 'LOCK'"),
+        (("diff", "one"), "Missing argument 'NEW'"),
+        (("diff", "one", "two", "three"), "three"),
+        (("explain", "--format", "xml", "x"), "'xml' is not one of 'text', 'json'"),
+        (("--colour",), "--colour"),
+        (("fit", "pytorch-2.9", "--gpu", "H100", "RTX 4090"), "--gpu H100 --gpu 'RTX 4090'"),
+        (("fit", "pytorch-2.9", "570.26"), "name a GPU by --gpu, a driver by --driver"),
+        (("fit", "pytorch-2.9", "--driver", "newest"), "such as 570.124.06"),
+        (("fit", "pytorch-2.9", "--gpu", "H1000"), "did you mean H100"),
+        (("explain", "pytorhc-2.9"), "did you mean pytorch-2.9?"),
+        (("explain", "pytorch-2.9", "nunpy"), "did you mean numpy?"),
+        (("diff", "pytorch-2.9", "nowhere:"), "is not a revision and a lock"),
+    ],
+)
+def test_a_mistake_is_told_once_and_ends_with_2(envspec: Envspec, words: tuple[str, ...], said: str) -> None:
+    ran = envspec(*words)
+    assert (ran.status, ran.stdout) == (2, "")
+    assert said in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_a_damaged_lock_ends_with_3(project: Path, envspec: Envspec) -> None:
+    document = project / "locks" / "pytorch-2.9" / LOCK_FILE
+    document.write_text(document.read_text(encoding="utf-8").replace("3.11.14", "3.11.15"), encoding="utf-8")
+    ran = envspec("explain", "pytorch-2.9")
+    assert (ran.status, ran.stdout) == (3, "")
+    assert ran.stderr.startswith("error: ")
+    assert "was changed after envspec wrote it" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("--debug", "explain", "no"), ("explain", "--debug", "no"), ("explain", "no", "--debug")]
+)
+def test_debug_shows_a_traceback_wherever_it_stands(envspec: Envspec, words: tuple[str, ...]) -> None:
+    ran = envspec(*words)
+    assert (ran.status, ran.stdout) == (2, "")
+    assert "Traceback (most recent call last)" in ran.stderr
+    assert "\nerror: there is no lock no\n" in ran.stderr
+
+
+def test_completion_knows_commands_options_and_locks(envspec: Envspec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_ENVSPEC_COMPLETE", "bash_complete")
+
+    def completed(*words: str) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", " ".join(("envspec", *words)))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        ran = envspec()
+        assert (ran.status, ran.stderr) == (0, "")
+        return [line.partition(",")[2] for line in ran.stdout.splitlines() if line]
+
+    assert completed("d") == ["diff", "doctor"]
+    assert completed("explain", "py") == ["pytorch-2.9"]
+    assert completed("diff", "pytorch-2.9", "--f") == ["--format"]
