@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.model import Target
-from envspec.resolve.index.view import normalised
+from envspec.resolve.index.view import Bodies, normalised
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,9 @@ class Engine(Protocol):
 
     def unable(self, target: Target) -> str | None:
         """Why it can't resolve for `target` on this machine; None when it can."""
+
+    def bodies(self, request: Request) -> Bodies:
+        """What it is to get where it fetches a wheel."""
 
     async def resolve(self, request: Request, place: Place) -> Pins:
         """The pins that satisfy the request.

@@ -15,6 +15,7 @@ from pathlib import Path
 from envspec.effects.process import run
 from envspec.model import Platform, Target
 from envspec.resolve.engine import EngineFault, Pins, Place, Request, Unsolvable, read_pins
+from envspec.resolve.index.view import Bodies
 
 _MACHINES = {
     ("Linux", "x86_64"): Platform.LINUX_64,
@@ -38,6 +39,10 @@ class PipTools:
         if _interpreter(target.python.version) is None:
             return f"pip resolves only for the Python that runs it, and no Python {target.python.version} is on PATH"
         return None
+
+    def bodies(self, request: Request) -> Bodies:
+        # pip fetches every wheel that it chose, 4 GB of a torch stack; builds need theirs whole.
+        return Bodies.WHOLE if request.sdists else Bodies.STUB
 
     async def resolve(self, request: Request, place: Place) -> Pins:
         import piptools

@@ -119,7 +119,7 @@ async def _resolve(question: Question, engine: Engine, view: View, world: World,
     world.report(platform, "resolving")
     with tempfile.TemporaryDirectory(prefix="envspec-") as work:
         place = Place(
-            simple_url(view.key),
+            simple_url(view.key, engine.bodies(question.request)),
             proxy,
             world.cache / "engines",
             Path(work),

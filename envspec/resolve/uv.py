@@ -11,6 +11,7 @@ from typing import Final
 from envspec.effects.process import run
 from envspec.model import Platform, Target
 from envspec.resolve.engine import EngineFault, Pins, Place, Request, Unsolvable, read_pins
+from envspec.resolve.index.view import Bodies
 
 #: The glibc levels that uv has names for (`uv pip compile --help`, 0.9 to 0.13).
 _GLIBC_MINORS: Final = (17, 28, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40)
@@ -25,6 +26,9 @@ class Uv:
 
     def unable(self, target: Target) -> str | None:  # noqa: ARG002 (uv resolves for any target)
         return None
+
+    def bodies(self, request: Request) -> Bodies:  # noqa: ARG002 (uv fetches a wheel only to build with it)
+        return Bodies.WHOLE
 
     async def resolve(self, request: Request, place: Place) -> Pins:
         from uv import find_uv_bin

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.errors import EnvspecError
 from envspec.resolve.index.upstream import NotListed
-from envspec.resolve.index.view import View
+from envspec.resolve.index.view import Bodies, View
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -27,9 +27,9 @@ _FAILED: Final = 424
 _PAGE_TYPE: Final = "application/vnd.pypi.simple.v1+json"
 
 
-def simple_url(key: str) -> str:
+def simple_url(key: str, bodies: Bodies) -> str:
     """The address of the pages of the view that is served under `key`."""
-    return f"http://{HOST}/{key}/simple/"
+    return f"http://{HOST}/{key}/{bodies.value}/simple/"
 
 
 @asynccontextmanager
@@ -43,7 +43,7 @@ async def serve(views: Mapping[str, View]) -> AsyncIterator[str]:
     async def page(request: web.Request) -> web.Response:
         view, name = views[request.match_info["key"]], request.match_info["name"]
         try:
-            body = await view.page(name)
+            body = await view.page(name, Bodies(request.match_info["bodies"]))
         except NotListed:
             return web.Response(status=404)
         except EnvspecError as error:
@@ -57,7 +57,7 @@ async def serve(views: Mapping[str, View]) -> AsyncIterator[str]:
             if filename.endswith(".metadata"):
                 body = await view.metadata(name, filename.removesuffix(".metadata"))
             else:
-                body = await view.content(name, filename)
+                body = await view.content(name, filename, Bodies(request.match_info["bodies"]))
         except (NotListed, KeyError):
             return web.Response(status=404)
         except EnvspecError as error:
@@ -65,8 +65,9 @@ async def serve(views: Mapping[str, View]) -> AsyncIterator[str]:
         return web.Response(body=body, content_type="application/octet-stream", headers=_HEADERS)
 
     app = web.Application()
-    app.router.add_get("/{key}/simple/{name}/", page)
-    app.router.add_get("/{key}/files/{name}/{filename}", file)
+    bodies = "{bodies:" + "|".join(each.value for each in Bodies) + "}"
+    app.router.add_get(f"/{{key}}/{bodies}/simple/{{name}}/", page)
+    app.router.add_get(f"/{{key}}/{bodies}/files/{{name}}/{{filename}}", file)
     # Engines ask for hundreds of small answers: no log line and no signal handler for each.
     runner = web.AppRunner(app, access_log=None, handle_signals=False)
     await runner.setup()

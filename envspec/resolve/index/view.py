@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from enum import Enum
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any, Final
@@ -21,9 +22,17 @@ from packaging.version import InvalidVersion, Version
 from envspec.errors import EnvspecError, NetworkError
 from envspec.resolve.index import sdist
 from envspec.resolve.index.page import ListedFile, Listing
+from envspec.resolve.index.stub import stub_wheel
 from envspec.resolve.index.upstream import Index, IndexFault, NotListed, Upstream
 
 SDIST_SUFFIXES: Final = (".tar.gz", ".zip")
+
+
+class Bodies(Enum):
+    """What an engine gets that fetches a file: pip fetches each wheel that it chose, and resolves without."""
+
+    WHOLE = "whole"
+    STUB = "stub"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +212,11 @@ class View:
         self._selections[name] = known
         return known
 
-    async def page(self, name: str) -> bytes:
-        """The project's page for the engines, as PEP 691 has it."""
+    async def page(self, name: str, bodies: Bodies) -> bytes:
+        """The project's page for the engines, as PEP 691 has it; of stubs, no hash is told."""
         files = (await self.selection(name)).files.values()
         return json.dumps(
-            {"meta": {"api-version": "1.0"}, "name": name, "files": [_entry(name, file) for file in files]},
+            {"meta": {"api-version": "1.0"}, "name": name, "files": [_entry(name, file, bodies) for file in files]},
             separators=(",", ":"),
         ).encode()
 
@@ -221,9 +230,16 @@ class View:
             raise
         return corrected(stored.body, self.rules.corrections.get(name, ()), filename)
 
-    async def content(self, name: str, filename: str) -> bytes:
-        """The whole file, as builds from source need it."""
-        return await self._upstream.content(self.rules.index_of(name), (await self.selection(name)).files[filename])
+    async def content(self, name: str, filename: str, bodies: Bodies = Bodies.WHOLE) -> bytes:
+        """A file's bytes, or a stub with its metadata. KeyError: the view has no such file."""
+        if bodies is Bodies.STUB and filename.endswith(".whl"):
+            return stub_wheel(filename, await self.metadata(name, filename))
+        file = (await self.selection(name)).files[filename]
+        try:
+            return await self._upstream.content(self.rules.index_of(name), file)
+        except NetworkError as error:
+            self._fail(error)
+            raise
 
     async def sdist_requirements(self, name: str, filename: str) -> tuple[str, ...]:
         """What an sdist says that it needs; empty where only a build would tell."""
@@ -351,11 +367,11 @@ def corrected(metadata: bytes, corrections: tuple[Correction, ...], filename: st
     return b"\n".join([first, *lines]) + newline + rest
 
 
-def _entry(name: str, file: ListedFile) -> dict[str, object]:
+def _entry(name: str, file: ListedFile, bodies: Bodies) -> dict[str, object]:
     entry: dict[str, object] = {
         "filename": file.filename,
         "url": f"../../files/{name}/{file.filename}",
-        "hashes": {"sha256": file.sha256} if file.sha256 else {},
+        "hashes": {"sha256": file.sha256} if file.sha256 and bodies is Bodies.WHOLE else {},
     }
     if file.filename.endswith(".whl"):
         entry["core-metadata"] = True
