@@ -162,22 +162,24 @@ def _make(work: _Work, started: datetime) -> Lock:
     plan = plan_base_image(_cuda_request(work.spec), resolutions, work.facts)
     digests = _digests(work, plan)
     base = replace(plan.base_image, digests=digests) if plan.base_image else None
+    # Which build of torch it would be is decided before anything is resolved: it may not be in the lock at all.
+    holds_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
+    decided = questions if holds_torch else []
     warnings = [
-        *(f"{q.question.request.target.platform.value}: {text}" for q in questions for text in q.warnings),
+        *(f"{q.question.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
         *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
         *plan.warnings,
-        *(f"{d.platform.value}: {base.tag}: no digest: {d.note}" for d in digests if base and d.digest is None),
+        *_without_digest(base, digests),
     ]
     for text in dict.fromkeys(warnings):
         work.around.warn(text)
-    holds_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
     return Lock(
         format=FORMAT,
         name=work.spec.env.name,
         input_sha256=input_sha256(toml.loads(work.request.spec_path.read_text(encoding="utf-8"))),
         as_of=moments.as_of,
         resolutions=resolutions,
-        decisions=(*decisions, *(d for q in questions if holds_torch for d in q.decisions), *plan.decisions),
+        decisions=(*decisions, *(d for q in decided for d in q.decisions), *plan.decisions),
         base_image=base,
         driver=plan.driver,
         gpu_code=plan.gpu_code,
@@ -280,6 +282,19 @@ async def _fetch_wheels(work: _Work, requirements: Sequence[Requirement]) -> dic
             *(fetch_wheel(r, work.moments.as_of, http, work.store, work.around.now) for r in requirements)
         )
     return {str(r.without_credentials().url): file for r, file in zip(requirements, fetched, strict=True)}
+
+
+def _without_digest(base: BaseImage | None, digests: Sequence[PinnedDigest]) -> tuple[str, ...]:
+    unknown = [pinned for pinned in digests if pinned.digest is None]
+    if base is None or not unknown:
+        return ()
+    platforms = ", ".join(pinned.platform.value for pinned in unknown)
+    why = "; ".join(dict.fromkeys(pinned.note for pinned in unknown))
+    place = "[[facts.digest]]" if base.cuda_release else "[image] base"
+    return (
+        f"{platforms}: {base.repository}:{base.tag} is locked without its digest ({why}): lock again where "
+        f"{base.repository.partition('/')[0]} answers, or state the digest in the spec ({place})",
+    )
 
 
 def _digests(work: _Work, plan: BaseImagePlan) -> tuple[PinnedDigest, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -163,14 +163,28 @@ async def _newest(
     if not file.filename.endswith(".whl"):
         return _Held(Refusal(str(version), "has no wheel for this target"))
     asked = declared(await view.metadata(node.name, file.filename))
-    for requirement in wanted(asked, environment, frozenset(node.extras)):
+    return await _unmet(version, wanted(asked, environment, frozenset(node.extras)), nodes, view)
+
+
+async def _unmet(version: Version, asked: Iterable[Requirement], nodes: Mapping[str, _Node], view: View) -> _Held:
+    """Which requirement of a newer release the other pins don't meet."""
+    for requirement in asked:
         other = nodes.get(normalised(requirement.name))
-        if other is not None and not requirement.specifier.contains(other.version, prereleases=True):
-            return _Held(
-                Refusal(str(version), f"needs {shown(requirement)}, and {other.name} is {other.version}"),
-                backtracked=True,
-            )
+        if other is None or requirement.specifier.contains(other.version, prereleases=True):
+            continue
+        if bound := await _bound_of_spec(other, requirement, view):
+            return _Held(Refusal(str(version), f"needs {shown(requirement)}, and the spec asks {bound}"))
+        why = f"needs {shown(requirement)}, and {other.name} is {other.version}"
+        return _Held(Refusal(str(version), why), backtracked=True)
     return _Held(Refusal(str(version), "what it needs leaves no set that fits"), backtracked=True)
+
+
+async def _bound_of_spec(node: _Node, requirement: Requirement, view: View) -> str | None:
+    """What the spec asks of a package, where that rules out every newer release that would meet the requirement."""
+    newer = await _newer(node, view)
+    meeting = [version for version in newer if requirement.specifier.contains(version, prereleases=True)]
+    bounds = (a.requirement for a in sorted(node.askers) if a.name == SPEC and not any(_allows(a, v) for v in meeting))
+    return next(bounds, None) if meeting else None
 
 
 async def _newer(node: _Node, view: View) -> dict[Version, ListedFile]:
