@@ -34,7 +34,6 @@ def command(form: str) -> int:
     Exit code: 0 when nothing is missing for locking, building and running here (warnings don't count), else 6. For
     whether this machine runs a certain lock, see `envspec fit`.
     """
-    import asyncio
     import os
 
     from envspec.cli.progress import waiting
@@ -43,10 +42,11 @@ def command(form: str) -> int:
     from envspec.doctor.place import this_place
     from envspec.effects.cache import cache_root
     from envspec.effects.default_index import default_index_url
+    from envspec.effects.event_loop import run_to_end
 
     place = this_place(os.environ, cache_root(os.environ).absolute())
     with waiting("looking over this machine"):
-        findings = asyncio.run(examine(place, index_url=default_index_url(os.environ)))
+        findings = run_to_end(examine(place, index_url=default_index_url(os.environ)))
     if form == "json":
         terminal.answer_json(as_json(findings) + "\n")
     elif terminal.is_terminal(sys.stdout):

@@ -27,19 +27,24 @@ async def run(command: Sequence[str], *, environ: Mapping[str, str], cwd: Path, 
     Raises:
         FileNotFoundError, PermissionError: the program can't be started.
     """
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=dict(environ),
-        cwd=cwd,
-        # A session of its own, so that what it started (a build, say) can be ended with it.
-        start_new_session=True,
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(environ),
+            cwd=cwd,
+            # A session of its own, so that what it started (a build, say) can be ended with it.
+            start_new_session=True,
+        )
     )
     try:
+        # A start that is cancelled half-way loses the program's end, and asyncio says so on stderr.
+        process = await asyncio.shield(starting)
         stdout, stderr = await process.communicate(stdin.encode())
     except asyncio.CancelledError:
+        process = await starting
         _kill(process)
         await process.wait()
         raise
