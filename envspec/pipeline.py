@@ -14,6 +14,7 @@ from pathlib import Path
 from envspec import toml
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
 from envspec.effects.default_index import default_index_url
+from envspec.effects.event_loop import run_to_end
 from envspec.effects.http import Patience, open_http
 from envspec.errors import NetworkError, StaleLock, UsageError
 from envspec.facts import Facts, load_facts
@@ -150,7 +151,7 @@ def files_of(made: Lock) -> dict[str, bytes]:
 
 def _make(work: _Work, started: datetime) -> Lock:
     targets, decisions = targets_of(work.spec, work.facts, work.moments.as_of)
-    wheels = asyncio.run(_fetch_wheels(work, wheel_urls(work.spec)))
+    wheels = run_to_end(_fetch_wheels(work, wheel_urls(work.spec)))
     places = Places(
         default_index_url(work.around.environ), work.around.environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX
     )
@@ -216,7 +217,7 @@ def _ask(work: _Work, questions: Sequence[Composed], prefer: Mapping[str, str] |
         asked = [replace(q, request=replace(q.request, preferences=tuple(sorted(prefer.items())))) for q in asked]
     engine = ENGINES[work.request.resolver]
     offline = work.request.network is Network.OFFLINE
-    return asyncio.run(resolve_all(asked, engine, world, offline=offline, jobs=work.request.jobs))
+    return run_to_end(resolve_all(asked, engine, world, offline=offline, jobs=work.request.jobs))
 
 
 def _pins(old: Lock, moving: Sequence[str]) -> dict[str, str]:
@@ -307,7 +308,7 @@ def _digests(work: _Work, plan: BaseImagePlan) -> tuple[PinnedDigest, ...]:
     open_ones = [p for p, d in planned.items() if p not in kept and d.source != "spec"]
     if open_ones and work.request.network is Network.USE:
         try:
-            asked = asyncio.run(_ask_registry(work, base, open_ones))
+            asked = run_to_end(_ask_registry(work, base, open_ones))
             planned |= {d.platform: d for d in asked}
         except NetworkError as error:
             # The registry's answer would be better, but a lock must not need one: what the data records is right, too.
