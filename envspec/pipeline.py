@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 
 from envspec import toml
-from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
 from envspec.effects.default_index import default_index_url
 from envspec.effects.event_loop import run_to_end
-from envspec.effects.http import Patience, open_http
-from envspec.errors import NetworkError, StaleLock, UsageError
+from envspec.effects.http import open_http
+from envspec.errors import StaleLock, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.torch import PYTORCH_INDEX
-from envspec.lock.document import dump
 from envspec.lock.folder import read_lock, write_folder
-from envspec.lock.head import FORMAT, LOCK_FILE
-from envspec.lock.requirements import requirements_name, requirements_text
-from envspec.model import BaseImage, Lock, PinnedDigest, Platform, Resolution
+from envspec.lock.head import LOCK_FILE
+from envspec.model import Lock, Resolution
 from envspec.recall import key_of, remember
 from envspec.resolve.compose import Composed, Moments, Places, compose, wheel_urls
 from envspec.resolve.direct import fetch_wheel
@@ -117,9 +114,11 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
     try:
         work = _Work(request, around, store, spec, facts, old, _moments(spec, old, request, started), upgraded)
         made = _make(work, started)
+        from envspec.assemble import files_of, is_open
+
         files = files_of(made)
         changed = write_folder(request.directory, files)
-        if key is not None and not _is_open(made):
+        if key is not None and not is_open(made):
             remember(store, key, files, told)
     finally:
         store.close()
@@ -134,60 +133,30 @@ def _heard(warn: Callable[[str], None], told: list[str]) -> Callable[[str], None
     return both
 
 
-def _is_open(made: Lock) -> bool:
-    """Whether a digest is missing, which another run may find."""
-    return made.base_image is not None and any(pinned.digest is None for pinned in made.base_image.digests)
-
-
-def files_of(made: Lock) -> dict[str, bytes]:
-    """The lock's folder: file name -> bytes."""
-    files = {
-        requirements_name(resolution.target.platform): requirements_text(made, resolution.target.platform).encode()
-        for resolution in made.resolutions
-    }
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    return files | {LOCK_FILE: dump(made, hashes).encode()}
-
-
 def _make(work: _Work, started: datetime) -> Lock:
+    around = work.around
     targets, decisions = targets_of(work.spec, work.facts, work.moments.as_of)
     wheels = run_to_end(_fetch_wheels(work, wheel_urls(work.spec)))
-    places = Places(
-        default_index_url(work.around.environ), work.around.environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX
-    )
+    places = Places(default_index_url(around.environ), around.environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
 
     def composed(moments: Moments) -> list[Composed]:
         return [compose(work.spec, target, work.facts, moments, places, wheels) for target in targets]
 
     questions, moments, resolutions = _resolve(work, composed, started)
-    plan = plan_base_image(_cuda_request(work.spec), resolutions, work.facts)
-    digests = _digests(work, plan)
-    base = replace(plan.base_image, digests=digests) if plan.base_image else None
-    # Which build of torch it would be is decided before anything is resolved: it may not be in the lock at all.
-    holds_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
-    decided = questions if holds_torch else []
-    warnings = [
-        *(f"{q.question.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
-        *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
-        *plan.warnings,
-        *_without_digest(base, digests),
-    ]
-    for text in dict.fromkeys(warnings):
-        work.around.warn(text)
-    return Lock(
-        format=FORMAT,
-        name=work.spec.env.name,
-        input_sha256=input_sha256(toml.loads(work.request.spec_path.read_text(encoding="utf-8"))),
-        as_of=moments.as_of,
-        resolutions=resolutions,
-        decisions=(*decisions, *(d for q in decided for d in q.decisions), *plan.decisions),
-        base_image=base,
-        driver=plan.driver,
-        gpu_code=plan.gpu_code,
-        gpus=work.spec.cuda.gpus if work.spec.cuda else (),
-        facts=work.facts.version,
-        package_as_of=tuple(sorted(moments.names.items())),
-    )
+    # Not before: by now it was imported while the engines ran.
+    from envspec.assemble import Answered, Asker, assemble
+
+    answered = Answered(work.spec, work.facts, moments, decisions, tuple(questions), resolutions)
+    asker = Asker(around.environ, around.home, around.warn) if work.request.network is Network.USE else None
+    kept = None if work.request.upgrade is Upgrade.ALL else work.old
+    made = assemble(answered, _identity(work.request.spec_path), kept, asker)
+    for text in made.warnings:
+        around.warn(text)
+    return made.lock
+
+
+def _identity(path: Path) -> str:
+    return input_sha256(toml.loads(path.read_text(encoding="utf-8")))
 
 
 def _resolve(
@@ -211,7 +180,9 @@ def _resolve(
 
 def _ask(work: _Work, questions: Sequence[Composed], prefer: Mapping[str, str] | None = None) -> tuple[Resolution, ...]:
     around = work.around
-    world = World(work.store, around.cache, around.environ, around.now, around.report)
+    world = World(
+        work.store, around.cache, around.environ, around.now, around.report, lambda: import_module("envspec.assemble")
+    )
     asked = [q.question for q in questions]
     if prefer:
         asked = [replace(q, request=replace(q.request, preferences=tuple(sorted(prefer.items())))) for q in asked]
@@ -266,12 +237,6 @@ def _refuse_what_is_not_built(spec: Spec) -> None:
         )
 
 
-def _cuda_request(spec: Spec) -> CudaRequest | None:
-    if spec.cuda is None:
-        return None
-    return CudaRequest(spec.cuda.version, spec.cuda.flavor.value, spec.cuda.os.value, spec.cuda.gpus, spec.image.base)
-
-
 async def _fetch_wheels(work: _Work, requirements: Sequence[Requirement]) -> dict[str, ListedFile]:
     """The wheels that the spec names, by their URL without credentials."""
     if not requirements:
@@ -283,52 +248,3 @@ async def _fetch_wheels(work: _Work, requirements: Sequence[Requirement]) -> dic
             *(fetch_wheel(r, work.moments.as_of, http, work.store, work.around.now) for r in requirements)
         )
     return {str(r.without_credentials().url): file for r, file in zip(requirements, fetched, strict=True)}
-
-
-def _without_digest(base: BaseImage | None, digests: Sequence[PinnedDigest]) -> tuple[str, ...]:
-    unknown = [pinned for pinned in digests if pinned.digest is None]
-    if base is None or not unknown:
-        return ()
-    platforms = ", ".join(pinned.platform.value for pinned in unknown)
-    why = "; ".join(dict.fromkeys(pinned.note for pinned in unknown))
-    place = "[[facts.digest]]" if base.cuda_release else "[image] base"
-    return (
-        f"{platforms}: {base.repository}:{base.tag} is locked without its digest ({why}): lock again where "
-        f"{base.repository.partition('/')[0]} answers, or state the digest in the spec ({place})",
-    )
-
-
-def _digests(work: _Work, plan: BaseImagePlan) -> tuple[PinnedDigest, ...]:
-    """The old lock's digests for the same tag, until `--upgrade`; else the registry's; else what the plan knows."""
-    base = plan.base_image
-    if base is None:
-        return ()
-    kept = {d.platform: d for d in _kept(work, base)}
-    planned = {d.platform: kept.get(d.platform, d) for d in base.digests}
-    open_ones = [p for p, d in planned.items() if p not in kept and d.source != "spec"]
-    if open_ones and work.request.network is Network.USE:
-        try:
-            asked = run_to_end(_ask_registry(work, base, open_ones))
-            planned |= {d.platform: d for d in asked}
-        except NetworkError as error:
-            # The registry's answer would be better, but a lock must not need one: what the data records is right, too.
-            planned |= {p: replace(planned[p], note=planned[p].note or error.message) for p in open_ones}
-    return tuple(planned.values())
-
-
-def _kept(work: _Work, base: BaseImage) -> tuple[PinnedDigest, ...]:
-    old = work.old.base_image if work.old else None
-    if old is None or work.request.upgrade is Upgrade.ALL or (old.repository, old.tag) != (base.repository, base.tag):
-        return ()
-    return tuple(d for d in old.digests if d.digest is not None)
-
-
-async def _ask_registry(work: _Work, base: BaseImage, platforms: Sequence[Platform]) -> tuple[PinnedDigest, ...]:
-    from envspec.image.credentials import Keychain
-    from envspec.image.reference import parse
-    from envspec.image.registry import Registry, resolve_digests
-
-    around = work.around
-    async with open_http(around.environ, patience=Patience(connect_s=5, stall_s=10, attempts=2)) as http:
-        registry = Registry(http, Keychain(around.environ, around.home, around.warn), work.spec.registry.mirrors)
-        return await resolve_digests(parse(f"{base.repository}:{base.tag}"), platforms, registry)

@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from envspec.effects.http import Http, open_http
+from envspec.effects.http import open_http
 from envspec.errors import EnvspecError, NoSolution, UsageError
 from envspec.model import Resolution
 from envspec.resolve import graph, memory
 from envspec.resolve.engine import Engine, Pins, Place, Request, Unsolvable
-from envspec.resolve.index.server import serve, simple_url
+from envspec.resolve.index.server import address_of, listening, serve, simple_url
 from envspec.resolve.index.store import Store
 from envspec.resolve.index.upstream import Upstream
 from envspec.resolve.index.view import Rules, View, normalised
@@ -53,13 +54,18 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The effects of this stage. environ: proxies and CA bundle are read from it. now: the clock."""
+    """The effects of this stage.
+
+    environ: proxies and CA bundle are read from it. now: the clock. meanwhile: called in a thread once engines run, for
+    what would otherwise be done after them.
+    """
 
     store: Store
     cache: Path
     environ: Mapping[str, str]
     now: Callable[[], datetime]
     report: Report
+    meanwhile: Callable[[], object] = bool
 
 
 async def resolve_all(
@@ -83,18 +89,17 @@ async def resolve_all(
         if why := engine.unable(target):
             raise UsageError(f"{engine.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
     if fresh:
-        async with AsyncExitStack() as stack:
-            http = None if offline else await stack.enter_async_context(open_http(world.environ))
-            known |= await _resolve_fresh(fresh, engine, world, http, asyncio.Semaphore(jobs))
+        known |= await _resolve_fresh(fresh, engine, world, offline=offline, jobs=jobs)
     return tuple(known[key] for key in keys)
 
 
 async def _resolve_fresh(
-    questions: Mapping[str, Question], engine: Engine, world: World, http: Http | None, turn: asyncio.Semaphore
+    questions: Mapping[str, Question], engine: Engine, world: World, *, offline: bool, jobs: int
 ) -> dict[str, Resolution]:
     """Answers by their keys; each is remembered as soon as it is there."""
-    upstream = Upstream(http, world.store, world.now)
+    upstream = Upstream(world.store, world.now)
     views = {q.view_key: View(upstream, q.rules, q.view_key) for q in questions.values()}
+    turn = asyncio.Semaphore(jobs)
 
     async def one(key: str, question: Question, proxy: str) -> Resolution:
         async with turn:
@@ -102,16 +107,22 @@ async def _resolve_fresh(
         memory.remember(world.store, key, resolution)
         return resolution
 
-    async with serve(views) as proxy:
-        tasks = [asyncio.ensure_future(one(key, question, proxy)) for key, question in questions.items()]
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(listening())
+        # Engines start before there is anybody to answer them: they need 0.1 s until they ask, and HTTP as long to be
+        # imported. Their first requests wait at the socket.
+        tasks = [asyncio.ensure_future(one(key, q, address_of(listener))) for key, q in questions.items()]
         try:
+            await asyncio.to_thread(import_module, "aiohttp.web")
+            upstream.http = None if offline else await stack.enter_async_context(open_http(world.environ))
+            await stack.enter_async_context(serve(views, listener))
+            await asyncio.to_thread(world.meanwhile)
             return dict(zip(questions, await asyncio.gather(*tasks), strict=True))
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await upstream.close()
-            world.store.save()
 
 
 async def _resolve(question: Question, engine: Engine, view: View, world: World, proxy: str) -> Resolution:

@@ -6,8 +6,9 @@ the port changes, what an engine keeps of them stays good, and an engine cannot 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from envspec.errors import EnvspecError
@@ -32,9 +33,21 @@ def simple_url(key: str, bodies: Bodies) -> str:
     return f"http://{HOST}/{key}/{bodies.value}/simple/"
 
 
+@contextmanager
+def listening() -> Iterator[socket.socket]:
+    """A socket on loopback, at a port that the system chooses; who connects waits until something is served there."""
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
+        yield listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """The proxy's address."""
+    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
 @asynccontextmanager
-async def serve(views: Mapping[str, View]) -> AsyncIterator[str]:
-    """Serve each view under its key until the context ends; yields the proxy's address.
+async def serve(views: Mapping[str, View], listener: socket.socket) -> AsyncIterator[None]:
+    """Serve each view under its key until the context ends.
 
     A fault of an index ends the engine and is kept in the view: the engine's own words for it are not told.
     """
@@ -72,9 +85,7 @@ async def serve(views: Mapping[str, View]) -> AsyncIterator[str]:
     runner = web.AppRunner(app, access_log=None, handle_signals=False)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=0.1)
-        await site.start()
-        port = runner.addresses[0][1]
-        yield f"http://127.0.0.1:{port}"
+        await web.SockSite(runner, listener, shutdown_timeout=0.1).start()
+        yield
     finally:
         await runner.cleanup()

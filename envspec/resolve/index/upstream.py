@@ -79,10 +79,11 @@ class Upstream:
     """Pages and metadata: from memory where that is right, else from the network, each asked for once.
 
     now: the clock; a page counts for every `as_of` not after the moment at which it was asked for.
+    http: the network, None while there is none.
     """
 
-    def __init__(self, http: Http | None, store: Store, now: Callable[[], datetime]) -> None:
-        self._http = http
+    def __init__(self, store: Store, now: Callable[[], datetime], http: Http | None = None) -> None:
+        self.http = http
         self.store = store
         self._now = now
         self._running: dict[Hashable, asyncio.Task[Any]] = {}
@@ -140,9 +141,9 @@ class Upstream:
         return result
 
     def _network(self, what: str) -> Http:
-        if self._http is None:
+        if self.http is None:
             raise OfflineMiss(what)
-        return self._http
+        return self.http
 
     @staticmethod
     def _authorised(index: Index, url: str) -> str:

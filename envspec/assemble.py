@@ -1,0 +1,163 @@
+"""From resolutions to the lock and its files: base image, digests, driver, GPU code.
+
+Imported while the engines run (see `resolve.stage.World`): nothing before them needs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
+from envspec.effects.event_loop import run_to_end
+from envspec.effects.http import Patience, open_http
+from envspec.errors import NetworkError
+from envspec.facts import Facts
+from envspec.image.credentials import Keychain
+from envspec.image.reference import parse
+from envspec.image.registry import Registry, resolve_digests
+from envspec.lock.document import dump
+from envspec.lock.head import FORMAT, LOCK_FILE
+from envspec.lock.requirements import requirements_name, requirements_text
+from envspec.model import BaseImage, Decision, Lock, PinnedDigest, Platform, Resolution
+from envspec.resolve.compose import Composed, Moments
+from envspec.spec import Spec
+
+# A lock does not depend on the registry: one that does not answer is not waited for like an index.
+_PATIENCE = Patience(connect_s=5, stall_s=10, attempts=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What the stages before have decided. decisions: of the targets."""
+
+    spec: Spec
+    facts: Facts
+    moments: Moments
+    decisions: tuple[Decision, ...]
+    composed: tuple[Composed, ...]
+    resolutions: tuple[Resolution, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """The effects that a registry needs. environ, home: where logins, proxies and certificates are found."""
+
+    environ: Mapping[str, str]
+    home: Path
+    warn: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """The lock, and what the user should know of it, each once."""
+
+    lock: Lock
+    warnings: tuple[str, ...]
+
+
+def assemble(answered: Answered, input_sha256: str, kept: Lock | None, asker: Asker | None) -> Assembled:
+    """The lock that goes with resolved pins.
+
+    kept: the lock whose digests stay where the tag does. asker: None where no registry may be asked.
+
+    Raises:
+        NoSolution: no image, or a GPU that the wheels hold no code for.
+    """
+    spec, resolutions = answered.spec, answered.resolutions
+    plan = plan_base_image(_cuda_request(spec), resolutions, answered.facts)
+    base = _with_digests(plan, kept, asker, spec.registry.mirrors)
+    # Which build of torch it would be is decided before anything is resolved: it may not be in the lock at all.
+    holds_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
+    decided = answered.composed if holds_torch else ()
+    warnings = [
+        *(f"{q.question.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
+        *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
+        *plan.warnings,
+        *_without_digest(base),
+    ]
+    lock = Lock(
+        format=FORMAT,
+        name=spec.env.name,
+        input_sha256=input_sha256,
+        as_of=answered.moments.as_of,
+        resolutions=resolutions,
+        decisions=(*answered.decisions, *(d for q in decided for d in q.decisions), *plan.decisions),
+        base_image=base,
+        driver=plan.driver,
+        gpu_code=plan.gpu_code,
+        gpus=spec.cuda.gpus if spec.cuda else (),
+        facts=answered.facts.version,
+        package_as_of=tuple(sorted(answered.moments.names.items())),
+    )
+    return Assembled(lock, tuple(dict.fromkeys(warnings)))
+
+
+def files_of(made: Lock) -> dict[str, bytes]:
+    """The lock's folder: file name -> bytes."""
+    files = {
+        requirements_name(resolution.target.platform): requirements_text(made, resolution.target.platform).encode()
+        for resolution in made.resolutions
+    }
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    return files | {LOCK_FILE: dump(made, hashes).encode()}
+
+
+def is_open(made: Lock) -> bool:
+    """Whether a digest is missing, which another run may find."""
+    return made.base_image is not None and any(pinned.digest is None for pinned in made.base_image.digests)
+
+
+def _cuda_request(spec: Spec) -> CudaRequest | None:
+    if spec.cuda is None:
+        return None
+    return CudaRequest(spec.cuda.version, spec.cuda.flavor.value, spec.cuda.os.value, spec.cuda.gpus, spec.image.base)
+
+
+def _with_digests(
+    plan: BaseImagePlan, kept: Lock | None, asker: Asker | None, mirrors: Mapping[str, str]
+) -> BaseImage | None:
+    """The image with the kept digests of the same tag; else the registry's; else what the plan knows."""
+    base = plan.base_image
+    if base is None:
+        return None
+    known = {d.platform: d for d in base.digests} | {d.platform: d for d in _kept(kept, base)}
+    missing = [d.platform for d in base.digests if known[d.platform] is d and d.source != "spec"]
+    if missing and asker is not None:
+        try:
+            known |= {d.platform: d for d in run_to_end(_ask_registry(asker, base, missing, mirrors))}
+        except NetworkError as error:
+            # The registry's answer would be better, but a lock must not need one: what the data records is right, too.
+            known |= {p: replace(known[p], note=known[p].note or error.message) for p in missing}
+    return replace(base, digests=tuple(known.values()))
+
+
+def _kept(old: Lock | None, base: BaseImage) -> tuple[PinnedDigest, ...]:
+    image = old.base_image if old else None
+    if image is None or (image.repository, image.tag) != (base.repository, base.tag):
+        return ()
+    wanted = {pinned.platform for pinned in base.digests}
+    return tuple(d for d in image.digests if d.digest is not None and d.platform in wanted)
+
+
+async def _ask_registry(
+    asker: Asker, base: BaseImage, platforms: Sequence[Platform], mirrors: Mapping[str, str]
+) -> tuple[PinnedDigest, ...]:
+    async with open_http(asker.environ, patience=_PATIENCE) as http:
+        registry = Registry(http, Keychain(asker.environ, asker.home, asker.warn), mirrors)
+        return await resolve_digests(parse(f"{base.repository}:{base.tag}"), platforms, registry)
+
+
+def _without_digest(base: BaseImage | None) -> tuple[str, ...]:
+    unknown = [pinned for pinned in base.digests if pinned.digest is None] if base else []
+    if base is None or not unknown:
+        return ()
+    platforms = ", ".join(pinned.platform.value for pinned in unknown)
+    why = "; ".join(dict.fromkeys(pinned.note for pinned in unknown))
+    place = "[[facts.digest]]" if base.cuda_release else "[image] base"
+    return (
+        f"{platforms}: {base.repository}:{base.tag} is locked without its digest ({why}): lock again where "
+        f"{base.repository.partition('/')[0]} answers, or state the digest in the spec ({place})",
+    )
