@@ -136,7 +136,12 @@ def _driver(told: Explanation, width: int) -> list[str]:
 
 def _gpu_code(codes: Sequence[GpuCode]) -> list[str]:
     return _columns(
-        (f"{code.package} {code.version}", code.variant, code.platform.value, " ".join((*code.sm, *code.ptx)))
+        (
+            f"{code.package} {code.version}",
+            code.variant,
+            code.platform.value,
+            " ".join((*code.sm, *code.ptx)) or "none",
+        )
         for code in codes
     )
 

@@ -75,6 +75,11 @@ def test_explain_a_package(project: Path, envspec: Envspec) -> None:
     assert told["variants"][0]["newest"] == {"version": "2.4.6", "why": "the spec wants numpy<2.3"}
 
 
+def test_explain_a_build_without_gpu_code(project: Path, envspec: Envspec) -> None:
+    put(project, replace(example(), name="cpu", gpu_code=(GpuCode(X86, "torch", "2.9.1", "cpu", (), (), "its name"),)))
+    assert "GPU code\n  torch 2.9.1  cpu  linux-64  none\n" in envspec("explain", "cpu").stdout
+
+
 @pytest.mark.parametrize("columns", [60, 80, 120])
 def test_text_takes_the_width_it_is_given(envspec: Envspec, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
