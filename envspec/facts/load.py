@@ -136,6 +136,10 @@ class Facts:
         """Corrections of one package's metadata (normalised name)."""
         return tuple(row for row in self.edges if row.package == package)
 
+    def without_cuda(self) -> Facts:
+        """The same facts for an environment whose torch is no CUDA build: corrections for those are left out."""
+        return _WithoutCuda(self._added)
+
     def gpu_code_of(self, torch: str, variant: str, platform: Platform) -> rows.GpuCodeRow | None:
         """GPU code of a torch build: a row for that very release (a spec may add one), else its minor version's."""
         public = torch.partition("+")[0]
@@ -200,6 +204,12 @@ def _read(file: str) -> dict[str, Any]:
     from envspec.toml import loads
 
     return loads((DATA / f"{file}.toml").read_text(encoding="utf-8"))
+
+
+class _WithoutCuda(Facts):
+    @cached_property
+    def edges(self) -> tuple[rows.EdgeRow, ...]:
+        return tuple(row for row in self._rows("family", "edge", rows.EdgeRow) if row.beside != "cuda")
 
 
 def _code(row: rows.TorchRelease, variant: str, platform: Platform) -> rows.GpuCodeRow:

@@ -169,12 +169,16 @@ class MemberRow(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRow(Row):
-    """A correction: `requires` lines are added to the metadata of the package's `versions` (a specifier set)."""
+    """A correction: `requires` lines are added to the metadata of the package's `versions` (a specifier set).
+
+    beside: `cuda` where it holds beside a torch that is built for CUDA only; empty: everywhere.
+    """
 
     package: str
     versions: str
     requires: tuple[str, ...]
     reason: str
+    beside: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from envspec.facts import Facts
 from envspec.facts.family import family_mismatch
 from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX, Build, Wish, choose_build
 from envspec.facts.torch import Index as Home
-from envspec.model import DEFAULT_INDEX, CudaVersion, Decision, Target
+from envspec.model import DEFAULT_INDEX, CudaVersion, Decision, Platform, Target
 from envspec.resolve.engine import Request
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.upstream import Index
@@ -94,7 +94,8 @@ def compose(
     _refuse_unavailable([r.name for r in asked if r.name not in own], spec, facts)
     wanted = _specifiers(r for r in (*asked, *bounds) if r.name not in own)
     family = {name: specifier for name, specifier in wanted.items() if any(r.name == name for r in asked)}
-    if "torch" not in own and (mismatch := family_mismatch(facts, family)):
+    family_facts = facts if _has_cuda(spec, target) else facts.without_cuda()
+    if "torch" not in own and (mismatch := family_mismatch(family_facts, family)):
         raise mismatch
     build = (
         None
@@ -113,13 +114,13 @@ def compose(
         routes=routes,
         cuts=moments.names,
         direct=direct,
-        corrections=_corrections(facts),
+        corrections=_corrections(family_facts),
         sdists=frozenset(spec.pip.allow_sdist),
     )
     request = Request(target, tuple(_line(r) for r in asked), tuple(sorted(constraints)), rules.sdists)
     decisions = () if build is None or not build.source else (_decision(build, target),)
     warnings = (build.warning,) if build is not None and build.warning else ()
-    return Composed(Question(request, rules, environment, _identity(spec, rules, facts)), decisions, warnings)
+    return Composed(Question(request, rules, environment, _identity(spec, rules, family_facts)), decisions, warnings)
 
 
 def _line(requirement: Requirement) -> str:
@@ -128,6 +129,13 @@ def _line(requirement: Requirement) -> str:
         return str(requirement)
     extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
     return f"{requirement.name}{extras}=={requirement.wheel_version}"
+
+
+def _has_cuda(spec: Spec, target: Target) -> bool:
+    """Whether torch is built for CUDA: on Linux as [cuda] says, on Windows where it names a version, on macOS never."""
+    if target.platform is Platform.WIN_64:
+        return spec.cuda is not None and spec.cuda.version is not None
+    return spec.cuda is not None and target.platform.is_linux
 
 
 def _wish(spec: Spec) -> CudaVersion | Wish:
@@ -210,4 +218,5 @@ def _identity(spec: Spec, rules: Rules, facts: Facts) -> object:
         "direct": sorted((name, file.url, file.sha256) for name, file in rules.direct.items()),
         "sdists": sorted(rules.sdists),
         "facts": [facts.version, spec.facts.tables()],
+        "corrections": [[edge.package, edge.versions, edge.requires] for edge in facts.edges],
     }

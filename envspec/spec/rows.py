@@ -67,6 +67,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "versions": "The versions that are meant, as a specifier.",
     "requires": "The requirements to add.",
     "reason": "Why.",
+    "beside": "cuda: only where torch is built for CUDA.",
 }
 
 
@@ -115,6 +116,7 @@ _FORMS: Final[Mapping[str, f.OfText]] = {
     "minimum": _DRIVER,
     "bundled": _DRIVER,
     "kind": _form("index|manifest", "index"),
+    "beside": _form("cuda", "cuda"),
     "digest": _form("sha256:[0-9a-f]{64}", "sha256:" + "0123456789abcdef" * 4),
     "sha256": _form("[0-9a-f]{64}", "0123456789abcdef" * 4),
     "build": _kept(lambda text: datetime.strptime(text, "%Y%m%d").replace(tzinfo=timezone.utc), "20260814"),

@@ -135,15 +135,22 @@ def test_edges_are_requirements_of_normalised_names() -> None:
 
 
 def test_edges_of_the_two_releases_whose_metadata_lies() -> None:
-    assert [line for line, _ in extra_requirements(FACTS, "torchaudio", "2.11.0")] == ["torch>=2.11"]
+    assert [line for line, _ in extra_requirements(FACTS, "torchaudio", "2.11.0")] == ["torch>=2.11", "torch<2.15"]
+    beside_cpu = extra_requirements(FACTS.without_cuda(), "torchaudio", "2.11.0")
+    assert [line for line, _ in beside_cpu] == ["torch>=2.11"]
     assert [line for line, _ in extra_requirements(FACTS, "torchaudio", "2.10.0")] == []
     assert [line for line, _ in extra_requirements(FACTS, "torchtext", "0.18.0")] == ["torch>=2.3,<2.4"]
 
 
+def test_no_torchaudio_goes_with_a_torch_for_another_cuda() -> None:
+    with_audio = {row.version for row in FACTS.torch if "torchaudio" in fitting_set(FACTS, row.version)}
+    assert {row.version for row in FACTS.torch} - with_audio == {"2.15.0"}
+
+
 @pytest.mark.parametrize("torch", [row.version for row in FACTS.torch])
 def test_every_torch_has_a_set(torch: str) -> None:
-    """The newest torchaudio of older metadata is torch's own number; from 2.11 on there is one for all."""
-    fitting = fitting_set(FACTS, torch)
+    """The newest torchaudio of older metadata is torch's own number; from 2.11 on there is one for all but CUDA 13.2."""
+    fitting = fitting_set(FACTS.without_cuda(), torch)
     assert {"torchvision", "torchaudio", "triton"} <= set(fitting)
     assert "torchtext" not in fitting
     assert fitting["torchaudio"] == (torch if numeric(torch) < (2, 11) else "2.11.0")
