@@ -243,7 +243,7 @@ async def open_http(
     *,
     credentials: Mapping[str, Credential] | None = None,
     patience: Patience | None = None,
-    per_host: int = 16,
+    per_host: int = 32,
     notice: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Http]:
     """Open the door: connections are kept alive and shared until the context ends.

@@ -34,14 +34,14 @@ class Question:
     """One target, whole: what is asked, by which rules, in which marker environment.
 
     identity: JSON of all that decides the rules (indexes, `as_of`, facts, ...), without credentials: rules hold
-    functions, which cannot be compared. origins: requirement lines by the key in the spec that they stand at, for
-    messages.
+    functions, which cannot be compared. walked: names of which an engine will try one release after another.
     """
 
     request: Request
     rules: Rules
     environment: Mapping[str, str]
     identity: object
+    walked: tuple[str, ...] = ()
 
     @property
     def view_key(self) -> str:
@@ -112,16 +112,20 @@ async def _resolve_fresh(
         # Engines start before there is anybody to answer them: they need 0.1 s until they ask, and HTTP as long to be
         # imported. Their first requests wait at the socket.
         tasks = [asyncio.ensure_future(one(key, q, address_of(listener))) for key, q in questions.items()]
+        guesses: list[asyncio.Task[None]] = []
         try:
             await asyncio.to_thread(import_module, "aiohttp.web")
             upstream.http = None if offline else await stack.enter_async_context(open_http(world.environ))
             await stack.enter_async_context(serve(views, listener))
+            guesses += [
+                asyncio.ensure_future(views[q.view_key].foresee(name)) for q in questions.values() for name in q.walked
+            ]
             await asyncio.to_thread(world.meanwhile)
             return dict(zip(questions, await asyncio.gather(*tasks), strict=True))
         finally:
-            for task in tasks:
+            for task in (*tasks, *guesses):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, *guesses, return_exceptions=True)
             await upstream.close()
 
 

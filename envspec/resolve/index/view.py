@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
@@ -24,6 +25,9 @@ from envspec.resolve.index import sdist
 from envspec.resolve.index.page import ListedFile, Listing
 from envspec.resolve.index.stub import stub_wheel
 from envspec.resolve.index.upstream import Index, IndexFault, NotListed, Upstream
+
+#: How many releases an engine is expected to try: torchvision's down to one that fits a torch of a year ago.
+_WALKED: Final = 12
 
 SDIST_SUFFIXES: Final = (".tar.gz", ".zip")
 
@@ -212,6 +216,18 @@ class View:
         self._selections[name] = known
         return known
 
+    async def foresee(self, name: str) -> None:
+        """Ask for the metadata of a project's newest releases before an engine tries them, one after another.
+
+        A guess: what fails here is told when it is asked for in earnest.
+        """
+        if name in self.rules.direct or self._remembered(name) is not None:
+            return
+        with suppress(NotListed, EnvspecError):
+            index = self.rules.index_of(name)
+            files = _newest(await self.selection(name), self._ranks, _WALKED)
+            await asyncio.gather(*(self._upstream.metadata(index, file) for file in files))
+
     async def page(self, name: str, bodies: Bodies) -> bytes:
         """The project's page for the engines, as PEP 691 has it; of stubs, no hash is told."""
         files = (await self.selection(name)).files.values()
@@ -294,6 +310,18 @@ class View:
 
         files = {file.filename: file for file in loadable if seen(file)}
         return Selection(files, _unloadable(listing, files, others, seen))
+
+
+def _newest(selection: Selection, ranks: TagRanks, count: int) -> list[ListedFile]:
+    """The preferred wheel of each of the newest final releases."""
+    best: dict[Version, tuple[int, ListedFile]] = {}
+    for name, file in selection.files.items():
+        version, rank = version_of(name), ranks.rank(name)
+        if version is None or rank is None or version.is_prerelease or file.yanked is not None:
+            continue
+        if version not in best or rank < best[version][0]:
+            best[version] = (rank, file)
+    return [best[version][1] for version in sorted(best, reverse=True)[:count]]
 
 
 def _unloadable(
