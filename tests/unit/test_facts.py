@@ -149,7 +149,7 @@ def test_no_torchaudio_goes_with_a_torch_for_another_cuda() -> None:
 
 @pytest.mark.parametrize("torch", [row.version for row in FACTS.torch])
 def test_every_torch_has_a_set(torch: str) -> None:
-    """The newest torchaudio of older metadata is torch's own number; from 2.11 on there is one for all but CUDA 13.2."""
+    """The newest torchaudio of older metadata is torch's own number; from 2.11 on there is one for all."""
     fitting = fitting_set(FACTS.without_cuda(), torch)
     assert {"torchvision", "torchaudio", "triton"} <= set(fitting)
     assert "torchtext" not in fitting
