@@ -17,6 +17,7 @@ from envspec.effects.event_loop import run_to_end
 from envspec.effects.http import open_http
 from envspec.errors import StaleLock, UsageError
 from envspec.facts import Facts, load_facts
+from envspec.facts.gpu import find_gpu
 from envspec.facts.torch import PYTORCH_INDEX
 from envspec.lock.folder import read_lock, write_folder
 from envspec.lock.head import LOCK_FILE
@@ -108,6 +109,9 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
     spec = load_spec(request.spec_path, started)
     _refuse_what_is_not_built(spec)
     facts = load_facts(spec.facts.tables())
+    for name in spec.cuda.gpus if spec.cuda else ():
+        # A name that nobody knows is told at once, not after a resolution.
+        find_gpu(facts, name)
     old = _old_lock(request.directory, around)
     upgraded = _upgradable(request, spec, around)
     store = Store(around.cache)
