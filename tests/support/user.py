@@ -1,4 +1,4 @@
-"""Someone who runs envspec in a folder of theirs: as a process of its own, in an environment that is stated whole.
+"""Someone who runs envspec in a folder of theirs: as a process, in an environment that is stated whole.
 
 user = User(tmp_path, index.url)
 user.writes('[env]\\nname = "small"\\npython = "3.11.7"\\n[pip]\\ndependencies = ["app"]\\n')
@@ -14,10 +14,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryFile
+from typing import IO, Any, Final
 
 import envspec
 from envspec import toml
+from tests.support import preloaded
 
 #: Where the envspec that the tests import lies: the processes run this one and no other.
 ROOT: Final = Path(envspec.__file__).parent.parent
@@ -42,6 +44,24 @@ class Ran:
     @property
     def warnings(self) -> list[str]:
         return [line.removeprefix("warning: ") for line in self.stderr.splitlines() if line.startswith("warning: ")]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A run under way."""
+
+    child: preloaded.Child
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+
+    def ends(self) -> Ran:
+        status = self.child.wait()
+        texts = []
+        for stream in (self.stdout, self.stderr):
+            with stream:
+                stream.seek(0)
+                texts.append(stream.read().decode())
+        return Ran(status, *texts)
 
 
 def refused(ran: Ran, status: int) -> str:
@@ -100,28 +120,27 @@ class User:
         )
 
     def runs(self, *words: str | Path, **environ: str) -> Ran:
-        done = subprocess.run(self.command(*words), capture_output=True, check=False, **self.place(**environ))
+        """`envspec WORDS`, in Python started anew. environ: added to the user's own."""
+        command = [sys.executable, "-m", "envspec", *map(str, words)]
+        whole = {**self.environ, **environ}
+        done = subprocess.run(
+            command, cwd=self.folder, env=whole, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def locks(self, *words: str | Path, **environ: str) -> Ran:
-        """`envspec lock spec.toml`, with more words."""
-        return self.runs("lock", self.spec.name, *words, **environ)
+        """`envspec lock spec.toml WORDS`."""
+        if not preloaded.IS_POSSIBLE:
+            return self.runs("lock", self.spec.name, *words, **environ)
+        return self.starts(*words, **environ).ends()
 
-    def starts(self, *words: str | Path, **environ: str) -> subprocess.Popen[bytes]:
-        """The same as `locks`, without waiting for its end: in a session of its own, so that it can be killed whole."""
-        return subprocess.Popen(
-            self.command("lock", self.spec.name, *words),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            **self.place(**environ),
-        )
-
-    def command(self, *words: str | Path) -> list[str]:
-        return [sys.executable, "-m", "envspec", *map(str, words)]
-
-    def place(self, **environ: str) -> dict[str, Any]:
-        return {"cwd": self.folder, "env": {**self.environ, **environ}, "stdin": subprocess.DEVNULL}
+    def starts(self, *words: str | Path, **environ: str) -> Running:
+        """The same as `locks`, without waiting for its end."""
+        # `Running.ends` closes them.
+        stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
+        command = ["lock", self.spec.name, *map(str, words)]
+        child = preloaded.start(command, {**self.environ, **environ}, self.folder, stdout, stderr)
+        return Running(child, stdout, stderr)
 
     def document(self) -> dict[str, Any]:
         """envspec.lock as it was written."""

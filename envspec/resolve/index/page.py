@@ -11,13 +11,21 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
 
 ACCEPT: Final = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 
-# Attribute values may hold ">" unescaped, so quoted runs are taken whole. The loop is unrolled: three times as fast.
-_ANCHOR = re.compile(r"""<a\b([^>"']*(?:(?:"[^"]*"|'[^']*')[^>"']*)*)>([^<]*)</a\s*>""", re.IGNORECASE)
+# Attribute values may hold ">" unescaped, so quoted runs are taken whole. The loops are unrolled: three times as fast.
+_ANCHOR = re.compile(
+    r"""<a\b([^>"']*(?:(?:"[^"]*"|'[^']*')[^>"']*)*)>([^<]*(?:<(?!/a\b)[^<]*)*)</a\s*>""", re.IGNORECASE
+)
+_TAG = re.compile(r"<[^>]*>")
+_OPENING = re.compile(r"<(?:html|body)\b", re.IGNORECASE)
+_CLOSING = re.compile(r"</(?:html|body)\s*>", re.IGNORECASE)
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[zZ]|[+-]\d\d:?\d\d)?")
 _SUFFIXES = (".whl", ".gz", ".zip")
 _ATTRIBUTE = re.compile(r"""([a-zA-Z-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>]+))|([a-zA-Z-]+)""")
 _BASE = re.compile(r"""<base\b[^>]*\bhref\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
@@ -50,7 +58,7 @@ class BadPage(ValueError):
 class Listing:
     """All files of a project, read only as far as asked: a page may list thousands.
 
-    names: file names in the page's order. row: reads the file of that number.
+    names: file names in the page's order. row: reads the file of that number; BadPage where it can't be read.
     """
 
     names: tuple[str, ...]
@@ -64,14 +72,42 @@ def parse_page(body: bytes, content_type: str, url: str) -> Listing:
         BadPage: neither a JSON nor an HTML project page.
     """
     try:
-        if "json" in content_type.partition(";")[0]:
-            return _parse_json(body, url)
-        return _parse_html(body.decode("utf-8"), url)
-    except (UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        names, read = _parse_json(body, url) if "json" in content_type.partition(";")[0] else _parse_html(body, url)
+    except (UnicodeDecodeError, json.JSONDecodeError, *_MALFORMED) as error:
         raise BadPage(f"not a package index page: {error}") from error
 
+    def row(number: int) -> ListedFile:
+        try:
+            return _checked(read(number))
+        except (ValueError, *_MALFORMED) as error:
+            raise BadPage(f"what it says of {names[number]} can't be read: {error}") from error
 
-def _parse_json(body: bytes, url: str) -> Listing:
+    return Listing(names, row)
+
+
+#: What comes of taking JSON of another form apart.
+_MALFORMED: Final = (KeyError, TypeError, AttributeError)
+_Parsed = tuple[tuple[str, ...], Callable[[int], ListedFile]]
+
+
+def _checked(file: ListedFile) -> ListedFile:
+    """The row itself, once it is known that all that reaches a lock is what it should be."""
+    if not file.url.startswith(("https://", "http://")):
+        raise ValueError(f"{file.url!r} is no http(s) address")
+    if file.sha256 is not None and not _SHA256.fullmatch(file.sha256):
+        raise ValueError(f"{file.sha256!r} is no SHA-256")
+    if file.uploaded is not None:
+        if not _TIME.fullmatch(file.uploaded):
+            raise ValueError(f"{file.uploaded!r} is no upload time")
+        datetime.fromisoformat(file.uploaded[:19])
+    if file.size_bytes is not None and (not isinstance(file.size_bytes, int) or file.size_bytes < 0):
+        raise ValueError(f"{file.size_bytes!r} is no size")
+    if not isinstance(file.requires_python or "", str):
+        raise ValueError(f"{file.requires_python!r} is no Python version")
+    return file
+
+
+def _parse_json(body: bytes, url: str) -> _Parsed:
     document: dict[str, Any] = json.loads(body)
     major = str(document.get("meta", {}).get("api-version", "1.0")).partition(".")[0]
     if major != "1":
@@ -80,12 +116,13 @@ def _parse_json(body: bytes, url: str) -> Listing:
 
     def read(number: int) -> ListedFile:
         entry = entries[number]
-        metadata = entry.get("core-metadata", entry.get("data-dist-info-metadata", False))
+        metadata = next((entry[key] for key in _METADATA_KEYS if key in entry), False)
         yanked = entry.get("yanked", False)
+        sha256 = entry.get("hashes", {}).get("sha256")
         return ListedFile(
             filename=entry["filename"],
             url=_joined(url, entry["url"]),
-            sha256=entry.get("hashes", {}).get("sha256"),
+            sha256=sha256.lower() if sha256 is not None else None,
             size_bytes=entry.get("size"),
             uploaded=entry.get("upload-time"),
             requires_python=entry.get("requires-python") or None,
@@ -93,12 +130,24 @@ def _parse_json(body: bytes, url: str) -> Listing:
             metadata_sha256=metadata.get("sha256", "") if isinstance(metadata, dict) else ("" if metadata else None),
         )
 
-    return Listing(tuple([entry["filename"] for entry in entries]), read)
+    names = tuple([entry["filename"] for entry in entries])
+    if not set(map(type, names)) <= {str}:
+        raise BadPage("not a package index page: a file without a name")
+    return names, read
 
 
-def _parse_html(text: str, url: str) -> Listing:
-    if "<a" not in text and "<html" not in text.lower():
+#: PEP 714's key before that of PEP 691, and the one that large indexes sent between the two.
+_METADATA_KEYS: Final = ("core-metadata", "dist-info-metadata", "data-dist-info-metadata")
+
+
+def _parse_html(body: bytes, url: str) -> _Parsed:
+    text = body.decode("utf-8")
+    opened = _OPENING.search(text)
+    if not opened and "<a" not in text:
         raise BadPage("not a package index page: no HTML in it")
+    # A connection without Content-Length that breaks off looks like one that ended: part of a page, and older releases.
+    if not _CLOSING.search(text, max(0, len(text) - 4096)) if opened else "<a" in text[text.rfind("</") :]:
+        raise BadPage("it ends in the middle")
     base = _BASE.search(text)
     root = urljoin(url, html.unescape(base[1])) if base else url
     anchors = _ANCHOR.findall(text)
@@ -106,12 +155,12 @@ def _parse_html(text: str, url: str) -> Listing:
     def read(number: int) -> ListedFile:
         attributes = _attributes(anchors[number][0])
         href, _, fragment = attributes.get("href", "").partition("#")
-        algorithm, _, digest = fragment.partition("=")
+        algorithm, _, digest = fragment.partition("&")[0].partition("=")
         metadata = attributes.get("data-core-metadata", attributes.get("data-dist-info-metadata"))
         return ListedFile(
             filename=names[number],
             url=_joined(root, href),
-            sha256=digest if algorithm == "sha256" else None,
+            sha256=digest.lower() if algorithm == "sha256" else None,
             size_bytes=None,
             uploaded=attributes.get("data-upload-time"),
             requires_python=attributes.get("data-requires-python") or None,
@@ -122,7 +171,7 @@ def _parse_html(text: str, url: str) -> Listing:
     names = tuple(
         [label if label.endswith(_SUFFIXES) else _filename(attributes, label) for attributes, label in anchors]
     )
-    return Listing(names, read)
+    return names, read
 
 
 def _joined(page: str, href: str) -> str:
@@ -132,7 +181,7 @@ def _joined(page: str, href: str) -> str:
 
 def _filename(attributes: str, label: str) -> str:
     """PEP 503 wants the file's name as the text of its anchor; where it is not, the address has it."""
-    name = html.unescape(label.strip())
+    name = html.unescape(_TAG.sub("", label).strip())
     if name.endswith(_SUFFIXES):
         return name
     return unquote(_attributes(attributes).get("href", "").partition("#")[0].rpartition("/")[2])

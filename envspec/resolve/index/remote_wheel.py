@@ -15,11 +15,14 @@ from typing import Final
 
 #: Bytes asked for first. Measured over the wheels of a torch stack: holds directory and METADATA of nine wheels in ten.
 TAIL_BYTES: Final = 48 * 1024
+#: No METADATA is larger; what says so is broken, or wants to fill the memory.
+LARGEST_BYTES: Final = 32 * 1024 * 1024
 
 _END = b"PK\x05\x06"
 _END64_LOCATOR = b"PK\x06\x07"
 _END64 = b"PK\x06\x06"
 _DIRECTORY_ENTRY = b"PK\x01\x02"
+_LOCAL_HEADER = b"PK\x03\x04"
 _LOCAL_HEADER_BYTES = 30
 _METADATA = b".dist-info/METADATA"
 
@@ -51,7 +54,9 @@ ReadPart = Callable[["int | None", int], Awaitable[Part]]
 class _Entry:
     name: str
     method: int
+    crc: int
     compressed: int
+    size: int
     offset: int
 
 
@@ -59,19 +64,39 @@ async def read_metadata(read: ReadPart) -> tuple[bytes, int]:
     """The METADATA file of a wheel, and the wheel's size in bytes.
 
     Raises:
-        BadWheel: no zip, or no single `*.dist-info/METADATA` in it.
+        BadWheel: no zip, or no single `*.dist-info/METADATA` in it, or one whose checksum is not the zip's.
     """
+    try:
+        return await _read_metadata(read)
+    except struct.error as error:
+        raise BadWheel(f"its zip directory is cut short: {error}") from error
+
+
+async def _read_metadata(read: ReadPart) -> tuple[bytes, int]:
     tail = await read(None, TAIL_BYTES)
     start, size = _directory_place(tail) if not _needs_zip64(tail) else await _zip64_place(tail, read)
-    if start + size > tail.total:
-        raise BadWheel("its zip directory lies beyond its end")
-    piece = tail if tail.holds(start, start + size) else await read(start, tail.total)
+    piece = await _holding(start, start + size, tail.total, read, tail)
     entry = _find_metadata(piece.cut(start, start + size))
+    if max(entry.compressed, entry.size) > LARGEST_BYTES:
+        raise BadWheel(f"its METADATA is larger than {LARGEST_BYTES} bytes")
     # The local header repeats the name and may have extra fields of its own: 1 KiB more than needed is asked for.
     end = min(entry.offset + _LOCAL_HEADER_BYTES + len(entry.name) + 1024 + entry.compressed, start)
-    if not piece.holds(entry.offset, end):
-        piece = tail if tail.holds(entry.offset, end) else await read(entry.offset, end)
-    return _inflate(entry, piece.cut(entry.offset, end)), tail.total
+    piece = await _holding(entry.offset, end, end, read, piece, tail)
+    begin = _content_start(entry, piece.cut(entry.offset, end))
+    if begin + entry.compressed > start:
+        raise BadWheel("its METADATA runs into its zip directory")
+    piece = await _holding(begin, begin + entry.compressed, begin + entry.compressed, read, piece)
+    return _unpacked(entry, piece.cut(begin, begin + entry.compressed)), tail.total
+
+
+async def _holding(start: int, end: int, until: int, read: ReadPart, *known: Part) -> Part:
+    """A part that holds the interval: one that is known, else the bytes from `start` to `until`, fetched."""
+    if not start <= end <= until:
+        raise BadWheel("its zip directory names a place that it does not have")
+    found = next((part for part in known if part.holds(start, end)), None) or await read(start, until)
+    if not found.holds(start, end):
+        raise BadWheel("the server answers other bytes than those asked for")
+    return found
 
 
 def _end_record(tail: Part) -> int:
@@ -97,8 +122,7 @@ def _directory_place(tail: Part) -> tuple[int, int]:
 
 async def _zip64_place(tail: Part, read: ReadPart) -> tuple[int, int]:
     (place,) = struct.unpack_from("<Q", tail.body, _end_record(tail) - 20 + 8)
-    piece = tail if tail.holds(place, place + 56) else await read(place, place + 56)
-    record = piece.cut(place, place + 56)
+    record = (await _holding(place, place + 56, tail.total, read, tail)).cut(place, place + 56)
     if record[:4] != _END64:
         raise BadWheel("its zip64 directory is not where it says")
     size, start = struct.unpack_from("<QQ", record, 40)
@@ -122,16 +146,17 @@ def _find_metadata(directory: bytes) -> _Entry:
 
 def _entry(directory: bytes, place: int) -> _Entry:
     (method,) = struct.unpack_from("<H", directory, place + 10)
-    compressed, plain = struct.unpack_from("<II", directory, place + 20)
+    crc, compressed, size = struct.unpack_from("<III", directory, place + 16)
     name_length, extra_length = struct.unpack_from("<HH", directory, place + 28)
     (offset,) = struct.unpack_from("<I", directory, place + 42)
     name_end = place + 46 + name_length
     wide = _wide(directory[name_end : name_end + extra_length])
     # The zip64 field holds only those values that overflow, in this order.
-    _, compressed, offset = (
-        next(wide, value) if value == 0xFFFFFFFF else value for value in (plain, compressed, offset)
+    size, compressed, offset = (
+        next(wide, value) if value == 0xFFFFFFFF else value for value in (size, compressed, offset)
     )
-    return _Entry(directory[place + 46 : name_end].decode("utf-8", "replace"), method, compressed, offset)
+    name = directory[place + 46 : name_end].decode("utf-8", "replace")
+    return _Entry(name, method, crc, compressed, size, offset)
 
 
 def _wide(extra: bytes) -> Iterator[int]:
@@ -143,17 +168,21 @@ def _wide(extra: bytes) -> Iterator[int]:
         place += 4 + length
 
 
-def _inflate(entry: _Entry, piece: bytes) -> bytes:
-    if len(piece) < _LOCAL_HEADER_BYTES:
-        raise BadWheel("cut short")
-    name_length, extra_length = struct.unpack_from("<HH", piece, 26)
-    start = _LOCAL_HEADER_BYTES + name_length + extra_length
-    packed = piece[start : start + entry.compressed]
-    if entry.method == 0:
-        return packed
-    if entry.method != 8:
+def _content_start(entry: _Entry, head: bytes) -> int:
+    """Where the packed bytes begin. head: the file from the entry's local header on."""
+    if head[:4] != _LOCAL_HEADER:
+        raise BadWheel("its METADATA is not where its zip directory says")
+    name_length, extra_length = struct.unpack_from("<HH", head, 26)
+    return int(entry.offset + _LOCAL_HEADER_BYTES + name_length + extra_length)
+
+
+def _unpacked(entry: _Entry, packed: bytes) -> bytes:
+    if entry.method not in (0, 8):
         raise BadWheel(f"its METADATA is packed by method {entry.method}, which wheels don't use")
     try:
-        return zlib.decompress(packed, -15)
+        body = packed if entry.method == 0 else zlib.decompressobj(-15).decompress(packed, entry.size + 1)
     except zlib.error as error:
         raise BadWheel(f"its METADATA does not unpack: {error}") from error
+    if len(body) != entry.size or zlib.crc32(body) != entry.crc:
+        raise BadWheel("its METADATA is not what its checksum says")
+    return body

@@ -163,10 +163,7 @@ class Upstream:
         try:
             return parse_page(stored.body, stored.content_type, stored.url)
         except BadPage as error:
-            raise IndexFault(
-                f"index {index.name}: the page of {name} at {index.shown_url} can't be read: {error}",
-                hint="the address must be that of the simple pages, which often end in /simple",
-            ) from error
+            raise unreadable(index, name, error) from error
 
     async def _ask_page(self, index: Index, name: str, known: StoredPage | None) -> StoredPage:
         asked = self._now()
@@ -224,12 +221,21 @@ class Upstream:
                 # No suffix ranges, or a file smaller than the suffix: ask for the size, then for the bytes by number.
                 total = _length(await http.request("HEAD", url))
                 return await read(max(0, total - end), total)
-            return _part(answer.checked())
+            part = _part(answer.checked())
+            # Small wheels come whole, and so do those of servers that know no ranges: then there is a hash to check.
+            if file.sha256 and part.holds(0, part.total):
+                found = hashlib.sha256(part.body).hexdigest()
+                if found != file.sha256:
+                    raise wrong_hash(index, file.filename, file.sha256, found)
+            return part
 
         try:
             body, total = await read_metadata(read)
         except BadWheel as error:
-            raise IndexFault(f"index {index.name}: {file.filename} is no usable wheel: {error}") from error
+            raise IndexFault(
+                f"index {index.name}: {file.filename} is no usable wheel: {error}",
+                hint="it was cut short or changed on its way or on the server: tell who runs the index",
+            ) from error
         return StoredMetadata(body, total)
 
     async def _size_bytes(self, index: Index, file: ListedFile) -> int | None:
@@ -255,6 +261,13 @@ def _length(answer: Response) -> int:
     if not value.isdigit():
         raise BadWheel("the server tells neither its size nor a part of it")
     return int(value)
+
+
+def unreadable(index: Index, name: str, error: BadPage) -> IndexFault:
+    return IndexFault(
+        f"index {index.name}: the page of {name} at {index.shown_url} can't be read: {error}",
+        hint="the address must be that of the simple pages, which often end in /simple",
+    )
 
 
 def wrong_hash(index: Index, what: str, wanted: str, found: str) -> IndexFault:

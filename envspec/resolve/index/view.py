@@ -21,10 +21,11 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envspec.errors import EnvspecError, NetworkError
+from envspec.model import DEFAULT_INDEX
 from envspec.resolve.index import sdist
-from envspec.resolve.index.page import ListedFile, Listing
+from envspec.resolve.index.page import BadPage, ListedFile, Listing
 from envspec.resolve.index.stub import stub_wheel
-from envspec.resolve.index.upstream import Index, IndexFault, NotListed, Upstream
+from envspec.resolve.index.upstream import Index, IndexFault, NotListed, Upstream, unreadable
 
 #: How many releases an engine is expected to try: torchvision's down to one that fits a torch of a year ago.
 _WALKED: Final = 12
@@ -89,7 +90,9 @@ class Undated(IndexFault):
     def __init__(self, index: Index, name: str) -> None:
         super().__init__(
             f"index {index.name} gives no upload times for {name}: `as_of` can't be kept there",
-            hint='if its files never change, say so: undated = "accept" in its [[pip.index]]',
+            hint="what stands for the default index must give them: name another in ENVSPEC_DEFAULT_INDEX, or unset it"
+            if index.name == DEFAULT_INDEX
+            else 'if its files never change, say so: undated = "accept" in its [[pip.index]]',
         )
 
 
@@ -284,6 +287,10 @@ class View:
         try:
             listing = await self._upstream.listing(index, name, cut)
             return self._select(name, index, listing, cut)
+        except BadPage as error:
+            fault = unreadable(index, name, error)
+            self._fail(fault)
+            raise fault from error
         except NotListed:
             self.missing.add(name)
             if index is not rules.default:
@@ -372,12 +379,13 @@ def _text_of(cut: datetime) -> str:
 
 
 def moment(uploaded: str) -> datetime:
-    """An index's upload time as a moment in UTC."""
-    # Python 3.10 reads neither "Z" nor fractions of other than 3 or 6 digits.
-    text, _, zone = uploaded.replace("Z", "+00:00").partition("+")
-    seconds, _, fraction = text.partition(".")
-    read = datetime.fromisoformat(f"{seconds}.{(fraction + '000000')[:6]}+{zone or '00:00'}")
-    return read.astimezone(timezone.utc)
+    """An index's upload time as a moment in UTC, the time zone where it gives none."""
+    # Python 3.10 reads neither "Z", nor offsets without a colon, nor fractions of other than 3 or 6 digits.
+    rest = uploaded[19:].rstrip("zZ")
+    sign = max(rest.find("+"), rest.find("-"))
+    fraction, offset = (rest[:sign], rest[sign:]) if sign >= 0 else (rest, "+0000")
+    text = f"{uploaded[:19]}.{(fraction[1:] + '000000')[:6]}{offset[:3]}:{offset[-2:]}"
+    return datetime.fromisoformat(text).astimezone(timezone.utc)
 
 
 def corrected(metadata: bytes, corrections: tuple[Correction, ...], filename: str) -> bytes:

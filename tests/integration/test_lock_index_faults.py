@@ -1,0 +1,258 @@
+"""An index that misbehaves, while a lock is there: one clear message, the right exit code, and the old lock untouched.
+
+Each case runs `envspec lock` against a server of its own. The spec asks for `app`, which needs `left` and `right`,
+which share `base`; the lock that stands there is an older one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from tests.support import ecosystem
+from tests.support.ahead import ahead
+from tests.support.faults import Body, Corrupt, Drip, Drop, Fault, Flood, Redirects, Stall, Status, Truncate
+from tests.support.index_server import FRIENDLY, IndexServer
+from tests.support.pages import JSON_TYPE
+from tests.support.projects import (
+    MIRROR,
+    PLAIN,
+    Compression,
+    Dialect,
+    File,
+    Hashes,
+    MetadataFiles,
+    Pages,
+    Ranges,
+    Times,
+    day,
+)
+from tests.support.user import Ran, User, refused
+from tests.support.wheels import padding, wheel
+
+DIAMOND = {"app": "1.0.0", "left": "1.0.0", "right": "1.0.0", "base": "1.5.0"}
+APP_PAGE, APP_WHEEL = "/simple/app/", "/files/app/app-1.0.0-py3-none-any.whl"
+ROW = {
+    "filename": "app-1.0.0-py3-none-any.whl",
+    "url": "../../files/app/app-1.0.0-py3-none-any.whl",
+    "hashes": {"sha256": "0" * 64},
+    "upload-time": "2024-01-01T00:00:00Z",
+}
+RANGED = Dialect(metadata=MetadataFiles.NONE)
+BARE = Dialect(pages=Pages.HTML, compression=Compression.NONE)
+WHOLE = replace(RANGED, ranges=Ranges.IGNORED)
+
+
+def page(*rows: object, **others: object) -> Body:
+    document = {"meta": {"api-version": "1.1"}, "name": "app", "files": list(rows), **others}
+    return Body(json.dumps(document).encode(), JSON_TYPE)
+
+
+def html(text: str) -> Body:
+    return Body(text.encode(), "text/html")
+
+
+@dataclass(frozen=True)
+class Case:
+    """faults: (path, what happens there, how often). status: the exit code; told: what stderr must hold."""
+
+    status: int
+    told: tuple[str, ...] = ()
+    faults: tuple[tuple[str, Fault, int | None], ...] = ()
+    dialect: Dialect = FRIENDLY
+    files: Callable[[], list[File]] = ecosystem.diamond
+    pins: dict[str, str] = field(default_factory=lambda: DIAMOND)
+    asks: tuple[str, ...] = ("app",)
+
+
+def on(path: str, fault: Fault, times: int | None = None) -> tuple[tuple[str, Fault, int | None], ...]:
+    return ((path, fault, times),)
+
+
+def network(fault: Fault, *told: str, path: str = APP_PAGE, dialect: Dialect = FRIENDLY) -> Case:
+    """A fault that lasts, and so ends in exit code 5."""
+    return Case(5, told, on(path, fault), dialect)
+
+
+def passing(fault: Fault, times: int, dialect: Dialect = FRIENDLY, path: str = APP_PAGE) -> Case:
+    """A fault that ends in time."""
+    return Case(0, (), on(path, fault, times), dialect)
+
+
+def wrong_claim() -> list[File]:
+    """The page says another hash of app's wheel than it has."""
+    return [replace(f, claimed_sha256="1" * 64) if f.name == "app" else f for f in ecosystem.diamond()]
+
+
+def long_wheel() -> list[File]:
+    """app's wheel has its METADATA far from its end, where it takes requests of its own."""
+    blob = padding(200_000)
+    files = {"app/blob.bin": blob, "app-1.0.0.dist-info/zzz.bin": blob}
+    app = File(wheel("app", "1.0.0", requires=["left", "right"], files=files), day("2024-01-01"))
+    return [app, *(f for f in ecosystem.diamond() if f.name != "app")]
+
+
+def unknown_below() -> list[File]:
+    return [ecosystem.release("app", "1.0.0", requires=["left", "nowhere>=1"]), ecosystem.release("left", "1.0.0")]
+
+
+CASES: dict[str, Case] = {
+    # hashes
+    "hash-of-metadata": network(
+        Corrupt(), "app-1.0.0-py3-none-any.whl.metadata has SHA-256", "its page says", path="*.metadata"
+    ),
+    "hash-of-a-range": network(Corrupt(), "index default: app-1.0.0-py3-none-any.whl", path=APP_WHEEL, dialect=RANGED),
+    "hash-of-a-whole-wheel": network(
+        Corrupt(), "app-1.0.0-py3-none-any.whl has SHA-256", "its page says", path=APP_WHEEL, dialect=WHOLE
+    ),
+    "hash-on-the-page": Case(
+        5, ("app-1.0.0-py3-none-any.whl has SHA-256", "its page says " + "1" * 64), dialect=WHOLE, files=wrong_claim
+    ),
+    "hash-none": Case(5, ("gives no SHA-256",), dialect=replace(FRIENDLY, hashes=Hashes.NONE)),
+    "hash-md5": Case(5, ("gives no SHA-256",), dialect=replace(FRIENDLY, hashes=Hashes.MD5)),
+    # wheels
+    "wheel-cut-short-in-a-range": network(
+        Truncate(300), "app-1.0.0-py3-none-any.whl is no usable wheel", path=APP_WHEEL, dialect=RANGED
+    ),
+    "wheel-cut-short-whole": network(Truncate(300), "app-1.0.0-py3-none-any.whl", path=APP_WHEEL, dialect=WHOLE),
+    "wheel-is-empty": network(Truncate(0), "app-1.0.0-py3-none-any.whl", path=APP_WHEEL, dialect=RANGED),
+    "wheel-is-html": network(
+        Body(b"<html>please log in</html>", "text/html"), "app-1.0.0-py3-none-any.whl", path=APP_WHEEL, dialect=RANGED
+    ),
+    "wheel-404": network(Status(404), "app-1.0.0-py3-none-any.whl: HTTP 404", path=APP_WHEEL, dialect=RANGED),
+    "wheel-403": network(Status(403), "app-1.0.0-py3-none-any.whl: HTTP 403", path=APP_WHEEL, dialect=RANGED),
+    "wheel-drops-each-time": network(Drop(100), "broke off", path=APP_WHEEL, dialect=RANGED),
+    "wheel-drops-once": passing(Drop(100), 1, RANGED, APP_WHEEL),
+    "metadata-announced-but-404": Case(0, dialect=replace(FRIENDLY, metadata=MetadataFiles.MISSING)),
+    "metadata-500": network(Status(500), "app-1.0.0-py3-none-any.whl.metadata: HTTP 500", path="*.metadata"),
+    "ranges-not-known": Case(0, dialect=WHOLE),
+    "ranges-no-suffix-416": Case(0, dialect=replace(RANGED, ranges=Ranges.NO_SUFFIX_416)),
+    "ranges-no-suffix-501": Case(0, dialect=replace(RANGED, ranges=Ranges.NO_SUFFIX_501)),
+    "ranges-of-a-long-wheel": Case(0, dialect=RANGED, files=long_wheel),
+    "ranges-of-a-long-wheel-no-suffix": Case(0, dialect=replace(RANGED, ranges=Ranges.NO_SUFFIX_501), files=long_wheel),
+    # statuses
+    "page-404": Case(4, ("no such package: nope (asked by the spec",), asks=("app", "nope")),
+    "page-404-below": Case(4, ("app", "nowhere"), files=unknown_below),
+    "page-410": Case(4, ("no such package: app",), on(APP_PAGE, Status(410))),
+    "page-500": network(Status(500), "/simple/app/: HTTP 500 (the server failed)"),
+    "page-403": network(Status(403), "/simple/app/: HTTP 403"),
+    "page-500-below": network(Status(500), "/simple/base/: HTTP 500", path="/simple/base/"),
+    "page-503-for-good": network(Status(503), "/simple/app/: HTTP 503"),
+    "page-503-twice": passing(Status(503), 2),
+    "page-429-soon": passing(Status(429, {"Retry-After": "1"}), 1),
+    "page-429-late": network(Status(429, {"Retry-After": "3600"}), "HTTP 429", "try again in 3600 s"),
+    "page-204": network(Status(204, body=b""), "can't be read"),
+    # connections
+    "page-drops-each-time": network(Drop(60), "/simple/app/: the answer broke off before its end"),
+    "page-drops-twice": passing(Drop(60), 2),
+    "page-stalls": network(Stall(), "/simple/app/: the server stalled: no byte for 1 s"),
+    "page-stalls-once": passing(Stall(), 1),
+    "page-floods": network(Flood(), "/simple/app/: the answer is larger than 67 MB"),
+    "page-drips": network(Drip(), "/simple/app/: the answer isn't complete after the longest time allowed"),
+    "metadata-drips": network(Drip(), ".metadata: the answer isn't complete", path="*.metadata"),
+    "redirects-without-end": network(Redirects(), "/simple/app/: redirects without an end"),
+    "redirects-that-end": passing(Redirects(3), 4),
+    "redirect-to-nowhere": network(Status(302, {"Location": "gopher://x/"}), "redirects to no http(s) URL"),
+    # pages
+    "page-is-empty": network(html(""), "the page of app", "can't be read"),
+    "page-is-text": network(html("all well\n"), "the page of app", "can't be read"),
+    "page-is-binary": network(Body(bytes(range(256)), "text/html"), "can't be read"),
+    "page-is-not-json": network(Body(b'{"files": [', JSON_TYPE), "can't be read"),
+    "page-is-a-list": network(Body(b"[]", JSON_TYPE), "can't be read"),
+    "page-is-null": network(Body(b"null", JSON_TYPE), "can't be read"),
+    "page-without-files": network(Body(b'{"meta": {"api-version": "1.0"}}', JSON_TYPE), "can't be read"),
+    "page-of-version-2": network(page(meta={"api-version": "2.0"}), "index API version 2.0"),
+    "page-cut-short-html": network(
+        Truncate(500), "the page of app", "can't be read: it ends in the middle", dialect=BARE
+    ),
+    "page-cut-short-gzip": network(Truncate(300), "app", dialect=Dialect(pages=Pages.HTML)),
+    "page-cut-between-links": network(
+        html('<!DOCTYPE html><html><body><a href="app-0.9-py3-none-any.whl">app-0.9-py3-none-any.whl</a><br/>'),
+        "the page of app",
+        "can't be read",
+    ),
+    "page-cut-short-json": network(Truncate(300), "can't be read"),
+    "row-is-a-number": network(page(1), "can't be read"),
+    "row-without-name": network(page({"url": "x"}), "can't be read"),
+    "row-without-url": network(page({k: v for k, v in ROW.items() if k != "url"}), "can't be read"),
+    "row-with-null-url": network(page({**ROW, "url": None}), "can't be read"),
+    "row-with-null-hashes": network(page({**ROW, "hashes": None}), "can't be read"),
+    "row-with-a-hash-that-is-none": network(page({**ROW, "hashes": {"sha256": "abc"}}), "can't be read"),
+    "row-with-a-time-that-is-none": network(page({**ROW, "upload-time": "yesterday"}), "can't be read"),
+    "row-with-a-time-that-is-a-number": network(page({**ROW, "upload-time": 1700000000}), "can't be read"),
+    "row-with-a-size-that-is-text": network(page({**ROW, "size": "970 bytes"}), "can't be read"),
+    "row-with-an-odd-url": network(page({**ROW, "url": "http://[bad/"}), "can't be read"),
+    "row-of-another-scheme": network(page({**ROW, "url": "file:///etc/passwd"}), "file"),
+    "page-of-another-project": Case(
+        4, ("app",), on(APP_PAGE, page({**ROW, "filename": "other-1.0.0-py3-none-any.whl"}))
+    ),
+    "page-is-a-login": Case(4, ("app",), on(APP_PAGE, html('<html><body><a href="/login">Log in</a></body></html>'))),
+    "undated": Case(5, ("index default gives no upload times for app",), dialect=PLAIN),
+    "undated-json": Case(5, ("index default gives no upload times",), dialect=replace(FRIENDLY, times=Times.HIDDEN)),
+    # what is no fault
+    "a-mirror-in-html": Case(0, dialect=MIRROR),
+    "a-json-index-without-sizes": Case(0, dialect=Dialect(pages=Pages.JSON)),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    ran: Ran
+    before: dict[str, bytes]
+    user: User
+
+
+def play(case: Case, folder: Path, old: dict[str, bytes]) -> Outcome:
+    with IndexServer(case.files(), case.dialect) as index:
+        for path, fault, times in case.faults:
+            index.fail(path, fault, times)
+        user = User(folder, index.url)
+        user.lock.mkdir(parents=True)
+        for name, data in old.items():
+            (user.lock / name).write_bytes(data)
+        user.wants(*case.asks)
+        return Outcome(user.locks("--upgrade"), old, user)
+
+
+@pytest.fixture(scope="module")
+def outcome(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Outcome]]:
+    root = tmp_path_factory.mktemp("faults")
+    with IndexServer(ecosystem.diamond()) as index:
+        first = User(root / "first", index.url)
+        first.wants("base", as_of="2023-06-01T00:00:00Z")
+        assert first.locks().status == 0
+    with ahead(request, lambda case: play(CASES[case], root / case, first.files())) as results:
+        yield results
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fault(outcome: Callable[[str], Outcome], case: str) -> None:
+    wanted, found = CASES[case], outcome(case)
+    if wanted.status == 0:
+        assert found.ran.status == 0, found.ran.stderr
+        assert found.user.pins() == wanted.pins
+        return
+    error = refused(found.ran, wanted.status)
+    for words in wanted.told:
+        assert words in error
+    assert found.user.files() == found.before
+
+
+def test_a_server_that_is_down(tmp_path: Path) -> None:
+    with IndexServer() as index:
+        gone = index.url
+    user = User(tmp_path, gone)
+    user.wants("app")
+    assert f"{gone}app/: no connection" in refused(user.locks(), 5)
+
+
+def test_patience_that_is_no_number(tmp_path: Path) -> None:
+    user = User(tmp_path, "http://127.0.0.1:9/simple/")
+    user.wants("app")
+    assert refused(user.locks(ENVSPEC_HTTP_STALL_S="soon"), 2).startswith("ENVSPEC_HTTP_STALL_S=soon: not a positive")

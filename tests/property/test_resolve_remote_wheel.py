@@ -1,0 +1,151 @@
+"""METADATA read by ranges is what zipfile reads from the whole wheel, or the wheel is refused: never anything else."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import zipfile
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envspec.resolve.index.remote_wheel import TAIL_BYTES, BadWheel, Part, read_metadata
+
+PATH = "tiny-1.0.dist-info/METADATA"
+
+
+@dataclass
+class Server:
+    """Serves parts of one file, and keeps what it is asked."""
+
+    data: bytes
+    asked: list[tuple[int | None, int]] = field(default_factory=list)
+
+    async def read(self, start: int | None, end: int) -> Part:
+        self.asked.append((start, end))
+        if start is None:
+            start, end = max(0, len(self.data) - end), len(self.data)
+        assert 0 <= start < end <= len(self.data) or not self.data, (start, end, len(self.data))
+        return Part(start, len(self.data), self.data[start:end])
+
+
+def read(data: bytes) -> tuple[bytes, Server]:
+    server = Server(data)
+    body, total = asyncio.run(read_metadata(server.read))
+    assert total == len(data)
+    return body, server
+
+
+@st.composite
+def wheels(draw: st.DrawFn) -> bytes:
+    """Zips of every kind that build tools write: METADATA first or last, packed or not, in zip64, with a comment."""
+    compression = draw(st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
+    metadata = draw(st.binary(max_size=2000)) * draw(st.integers(1, 30))
+    others = draw(st.lists(st.sampled_from(["tiny/a.py", "tiny/METADATA", "x/tiny-1.0.dist-info/METADATA", "z.bin"])))
+    sizes = st.sampled_from([0, 10, 3000, TAIL_BYTES, 3 * TAIL_BYTES])
+    content = {path: bytes(draw(sizes)) for path in dict.fromkeys(others)}
+    names = draw(st.permutations([*content, PATH]))
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name in names:
+            member = zipfile.ZipInfo(name)
+            # Blanks that do not shrink: large wheels stay large.
+            member.compress_type = compression if name == PATH else zipfile.ZIP_STORED
+            member.extra = draw(st.sampled_from([b"", b"\xfe\xca\x00\x00", b"\xfe\xca\x00\x08" + bytes(2048)]))
+            with archive.open(member, "w", force_zip64=draw(st.booleans())) as file:
+                file.write(metadata if name == PATH else content[name])
+        archive.comment = draw(st.sampled_from([b"", b"built by hand", b"PK\x01\x02 " * 100]))
+    return buffer.getvalue()
+
+
+@given(wheels())
+def test_the_same_as_zipfile(data: bytes) -> None:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        wanted = archive.read(PATH)
+    body, server = read(data)
+    assert body == wanted
+    assert len(server.asked) <= 4
+    if len(data) <= TAIL_BYTES:
+        assert len(server.asked) == 1
+
+
+@given(wheels(), st.data())
+def test_damaged_wheels_are_refused_or_right(data: bytes, draw: st.DataObject) -> None:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        wanted = archive.read(PATH)
+    broken = bytearray(data[: draw.draw(st.integers(0, len(data)))] if draw.draw(st.booleans()) else data)
+    near_end = st.integers(max(0, len(broken) - 400), max(0, len(broken) - 1))
+    for place in draw.draw(st.lists(near_end, max_size=4)):
+        if place < len(broken):
+            broken[place] = draw.draw(st.integers(0, 255))
+    try:
+        body, _ = read(bytes(broken))
+    except BadWheel:
+        return
+    assert body == wanted
+
+
+@given(wheels(), st.integers(-5, 5), st.integers(0, 5))
+def test_a_server_that_answers_other_bytes_is_not_believed(data: bytes, shift: int, less: int) -> None:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        wanted = archive.read(PATH)
+
+    async def shifted(start: int | None, end: int) -> Part:
+        if start is None:
+            start, end = max(0, len(data) - end), len(data)
+        elif shift or less:
+            start, end = max(0, start + shift), max(0, end + shift - less)
+        return Part(start, len(data), data[start:end])
+
+    try:
+        body, _ = asyncio.run(read_metadata(shifted))
+    except BadWheel:
+        return
+    assert body == wanted
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"", "no end of a zip"),
+        (b"<html>not found</html>", "no end of a zip"),
+        (b"PK\x05\x06" + bytes(18), "0 METADATA files"),
+        (b"PK\x05\x06" + b"\xff" * 18, "names a place that it does not have"),
+        (b"PK\x06\x07" + b"\xff" * 16 + b"PK\x05\x06" + b"\xff" * 18, "names a place that it does not have"),
+    ],
+)
+def test_what_is_no_wheel(data: bytes, told: str) -> None:
+    with pytest.raises(BadWheel, match=told):
+        read(data)
+
+
+def zipped(*files: tuple[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, content in files:
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def test_two_metadata_files_are_refused() -> None:
+    with pytest.raises(BadWheel, match="2 METADATA files"):
+        read(zipped((PATH, b"a"), ("other-1.0.dist-info/METADATA", b"b")))
+
+
+@pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_ways_of_packing_are_refused(compression: int) -> None:
+    with pytest.raises(BadWheel, match="packed by method"):
+        read(zipped((PATH, b"a" * 100), compression=compression))
+
+
+def test_what_unpacks_to_more_than_it_says_is_refused() -> None:
+    data = zipped((PATH, bytes(10_000_000)))
+    size = (10_000_000).to_bytes(4, "little")
+    lying = data.replace(size, (100).to_bytes(4, "little"))
+    assert lying != data
+    with pytest.raises(BadWheel, match="is not what its checksum says"):
+        read(lying)
+    with pytest.raises(BadWheel, match="larger than"):
+        read(data.replace(size, (0xFFFFFFF0).to_bytes(4, "little")))

@@ -1,0 +1,155 @@
+"""Runs of envspec that start at once: children of a process that has imported what envspec imports, and run nothing.
+
+Python and the imports take four fifths of a small lock's time. A child gets the words, the environment, the folder and
+the streams that a process of its own would have got. What Python reads when it starts (PYTHONHASHSEED, the locale's
+encoding) is not repeated: tests of those, and those of the command line itself, start Python anew.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+#: Forking needs Unix, and macOS's own libraries do not survive it.
+IS_POSSIBLE: Final = sys.platform == "linux"
+
+
+@dataclass(slots=True)
+class Child:
+    """A run under way. pid: of a process that leads a session of its own, with the engines that it starts."""
+
+    pid: int
+    connection: socket.socket
+
+    def kill(self) -> None:
+        """Kill it with all that it started, at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Its exit status, negative for a signal."""
+        with self.connection:
+            return int(self.connection.recv(64))
+
+
+def start(words: Sequence[str], environ: Mapping[str, str], cwd: Path, stdout: BinaryIO, stderr: BinaryIO) -> Child:
+    """Run `envspec WORDS` in a child."""
+    ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours.connect(_parent())
+    request = json.dumps([list(words), dict(environ), str(cwd)]).encode()
+    streams = array.array("i", [stdout.fileno(), stderr.fileno()])
+    ours.sendmsg([len(request).to_bytes(4, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
+    ours.sendall(request)
+    return Child(int(ours.recv(10)), ours)
+
+
+@cache
+def _parent() -> str:
+    """The socket of the parent of all runs, which is started for the first of them and ends with this process."""
+    folder = tempfile.TemporaryDirectory(prefix="envspec-tests-")
+    path = f"{folder.name}/socket"
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-m", __name__, path],
+        cwd=root,
+        env={"PATH": os.defpath, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+
+    def end() -> None:
+        process.kill()
+        process.wait()
+        folder.cleanup()
+
+    atexit.register(end)
+    return path
+
+
+def _serve(path: str) -> None:
+    import aiohttp.web  # noqa: F401
+    import pip._internal.models.index  # noqa: F401
+    import uv  # noqa: F401
+
+    import envspec.cli.lock
+    import envspec.cli.locking
+    import envspec.cli.progress
+    import envspec.image.credentials
+    import envspec.image.registry
+    import envspec.pipeline  # noqa: F401
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(path)
+        listening.listen(64)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        print("ready", flush=True)  # noqa: T201
+        while True:
+            connection, _ = listening.accept()
+            with connection:
+                if os.fork() == 0:
+                    listening.close()
+                    _watch(connection)
+
+
+def _watch(connection: socket.socket) -> None:
+    """Start the run, and tell its pid and its end."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        head, ancillary, *_ = connection.recvmsg(4, socket.CMSG_SPACE(2 * array.array("i").itemsize))
+        streams = array.array("i", ancillary[0][2])
+        request = b""
+        while len(request) < int.from_bytes(head, "big"):
+            request += connection.recv(1 << 16)
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            _run(*json.loads(request), *streams)
+        connection.sendall(f"{pid:<10}".encode())
+        _, status = os.waitpid(pid, 0)
+        connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    finally:
+        os._exit(0)
+
+
+def _run(words: list[str], environ: dict[str, str], cwd: str, stdout: int, stderr: int) -> None:
+    status: Any = 1
+    try:
+        os.setsid()
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(environ)
+        sys.argv = ["envspec", *words]
+        for number, stream in enumerate((os.open(os.devnull, os.O_RDONLY), stdout, stderr)):
+            os.dup2(stream, number)
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, encoding="utf-8") for n, mode in enumerate("rww"))
+        from envspec.cli.main import main
+
+        main()
+    except SystemExit as end:
+        status = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else 1)
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
