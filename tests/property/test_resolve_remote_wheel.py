@@ -42,7 +42,7 @@ def read(data: bytes) -> tuple[bytes, Server]:
 def wheels(draw: st.DrawFn) -> bytes:
     """Zips of every kind that build tools write: METADATA first or last, packed or not, in zip64, with a comment."""
     compression = draw(st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
-    metadata = draw(st.binary(max_size=2000)) * draw(st.integers(1, 30))
+    metadata = draw(st.binary(min_size=1, max_size=2000)) * draw(st.integers(1, 30))
     others = draw(st.lists(st.sampled_from(["tiny/a.py", "tiny/METADATA", "x/tiny-1.0.dist-info/METADATA", "z.bin"])))
     sizes = st.sampled_from([0, 10, 3000, TAIL_BYTES, 3 * TAIL_BYTES])
     content = {path: bytes(draw(sizes)) for path in dict.fromkeys(others)}
@@ -127,6 +127,11 @@ def zipped(*files: tuple[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -
         for name, content in files:
             archive.writestr(name, content)
     return buffer.getvalue()
+
+
+def test_an_empty_metadata_file_is_refused() -> None:
+    with pytest.raises(BadWheel, match="METADATA is empty"):
+        read(zipped((PATH, b""), compression=zipfile.ZIP_STORED))
 
 
 def test_two_metadata_files_are_refused() -> None:

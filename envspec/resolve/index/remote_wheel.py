@@ -83,8 +83,8 @@ async def _read_metadata(read: ReadPart) -> tuple[bytes, int]:
     end = min(entry.offset + _LOCAL_HEADER_BYTES + len(entry.name) + 1024 + entry.compressed, start)
     piece = await _holding(entry.offset, end, end, read, piece, tail)
     begin = _content_start(entry, piece.cut(entry.offset, end))
-    if begin + entry.compressed > start:
-        raise BadWheel("its METADATA runs into its zip directory")
+    if not 0 < entry.compressed <= start - begin:
+        raise BadWheel("its METADATA is empty, or runs into its zip directory")
     piece = await _holding(begin, begin + entry.compressed, begin + entry.compressed, read, piece)
     return _unpacked(entry, piece.cut(begin, begin + entry.compressed)), tail.total
 
