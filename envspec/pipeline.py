@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from enum import Enum
@@ -18,7 +18,7 @@ from envspec.effects.http import open_http
 from envspec.errors import StaleLock, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import find_gpu
-from envspec.facts.torch import PYTORCH_INDEX
+from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.lock.folder import read_lock, write_folder
 from envspec.lock.head import LOCK_FILE
 from envspec.model import Lock, Resolution
@@ -30,6 +30,7 @@ from envspec.resolve.engines import ENGINES
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.store import Store
 from envspec.resolve.stage import World, resolve_all
+from envspec.resolve.upgrade import keeping, known_names, moved
 from envspec.spec import Requirement, Spec, load_spec
 from envspec.spec_hash import input_sha256
 from envspec.target import targets_of
@@ -166,42 +167,59 @@ def _identity(path: Path) -> str:
 def _resolve(
     work: _Work, composed: Callable[[Moments], list[Composed]], started: datetime
 ) -> tuple[list[Composed], Moments, tuple[Resolution, ...]]:
-    """Resolve; for `--upgrade-package` first with nothing else moved, then with what its new release must move."""
-    questions = composed(work.moments)
-    try:
-        return questions, work.moments, _ask(work, questions)
-    except Unsolvable:
-        if not work.upgraded or work.old is None:
-            raise
-    names = {package.name for resolution in work.old.resolutions for package in resolution.packages}
-    moments = replace(work.moments, names=dict.fromkeys(names, started))
+    """Resolve: what the moments allow, or, for `--upgrade-package`, what its names must move and nothing else."""
+    pinned, moments = work.old, work.moments
+    if pinned is not None and work.upgraded:
+        pinned, moments = _upgrade(work, composed, pinned, started)
     questions = composed(moments)
-    resolutions = _ask(work, questions, prefer=_pins(work.old, work.upgraded))
-    moved = _moved(work.old, resolutions)
-    moments = replace(work.moments, names={**work.moments.names, **dict.fromkeys(moved, started)})
-    return composed(moments), moments, resolutions
+    # Where single packages have moved, the moments alone don't tell what the others were kept at.
+    asked = questions if pinned is None or not moments.names else [keeping(q, pinned) for q in questions]
+    return questions, moments, _ask(work, asked)
 
 
-def _ask(work: _Work, questions: Sequence[Composed], prefer: Mapping[str, str] | None = None) -> tuple[Resolution, ...]:
+def _upgrade(
+    work: _Work, composed: Callable[[Moments], list[Composed]], old: Lock, started: datetime
+) -> tuple[Lock, Moments]:
+    """The lock with the pins that `--upgrade-package` leads to, and the moments of those that moved.
+
+    Everything may move as far as to this moment, and nothing does that can be kept.
+    """
+    names = work.upgraded
+    asked = {requirement.name for requirement in work.spec.pip.dependencies}
+    known_names(names, old, asked)
+    before = {package.name for resolution in old.resolutions for package in resolution.packages}
+    # What the spec asks for since is no part of the upgrade, and torch's build is chosen anew only for its family.
+    still = dict.fromkeys(asked - before - set(names), work.moments.as_of)
+    family = {"torch": started} if set(names) & set(INDEX_FAMILY) else {}
+    free = composed(Moments(work.moments.as_of, {**still, **family}, others=started))
+
+    def moving(newer: Sequence[str]) -> tuple[Resolution, ...]:
+        return _ask(work, [keeping(q, old, but=names, newer=newer) for q in free])
+
+    # An engine keeps a package that another one's kept pin holds back, where it could have moved both.
+    newer: list[str] = []
+    for tried in (names, *((name,) for name in names if len(names) > 1)):
+        with suppress(Unsolvable):
+            moving([*newer, *tried])
+            newer += tried
+            if tried == names:
+                break
+    new = moving(newer)
+    moments = {**work.moments.names, **dict.fromkeys(moved(old, new), started), **still}
+    locked = {package.name for resolution in new for package in resolution.packages}
+    names_moments = {name: at for name, at in moments.items() if name in locked and at != work.moments.as_of}
+    return replace(old, resolutions=new), replace(work.moments, names=names_moments)
+
+
+def _ask(work: _Work, questions: Sequence[Composed]) -> tuple[Resolution, ...]:
     around = work.around
     world = World(
         work.store, around.cache, around.environ, around.now, around.report, lambda: import_module("envspec.assemble")
     )
-    asked = [q.question for q in questions]
-    if prefer:
-        asked = [replace(q, request=replace(q.request, preferences=tuple(sorted(prefer.items())))) for q in asked]
     engine = ENGINES[work.request.resolver]
     offline = work.request.network is Network.OFFLINE
+    asked = [q.question for q in questions]
     return run_to_end(resolve_all(asked, engine, world, offline=offline, jobs=work.request.jobs))
-
-
-def _pins(old: Lock, moving: Sequence[str]) -> dict[str, str]:
-    return {p.name: p.version for r in old.resolutions for p in r.packages if p.name not in moving}
-
-
-def _moved(old: Lock, new: Sequence[Resolution]) -> set[str]:
-    before = {(r.target.platform, p.name, p.version) for r in old.resolutions for p in r.packages}
-    return {p.name for r in new for p in r.packages if (r.target.platform, p.name, p.version) not in before}
 
 
 def _moments(spec: Spec, old: Lock | None, request: LockRequest, started: datetime) -> Moments:
@@ -210,7 +228,7 @@ def _moments(spec: Spec, old: Lock | None, request: LockRequest, started: dateti
         return Moments(spec.env.as_of, {})
     if old is None or request.upgrade is Upgrade.ALL:
         return Moments(started, {})
-    return Moments(old.as_of, {**dict(old.package_as_of), **dict.fromkeys(request.upgrade_packages, started)})
+    return Moments(old.as_of, dict(old.package_as_of))
 
 
 def _upgradable(request: LockRequest, spec: Spec, around: Surroundings) -> tuple[str, ...]:

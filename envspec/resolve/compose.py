@@ -34,10 +34,15 @@ _LATER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Up to when releases are considered. names: names with a moment of their own, by `--upgrade-package`."""
+    """Up to when releases are considered.
+
+    names: names with a moment of their own, by `--upgrade-package`. others: the moment of all other names, while it is
+    not yet known which of them must move too; None: `as_of`.
+    """
 
     as_of: datetime
     names: Mapping[str, datetime]
+    others: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +102,11 @@ def compose(
     family_facts = facts if _has_cuda(spec, target) else facts.without_cuda()
     if "torch" not in own and (mismatch := family_mismatch(family_facts, family)):
         raise mismatch
+    torch_moment = moments.names.get("torch", moments.as_of)
     build = (
         None
         if "torch" in own
-        else choose_build(facts, wanted.get("torch", SpecifierSet()), _wish(spec), target.platform, moments.as_of)
+        else choose_build(facts, wanted.get("torch", SpecifierSet()), _wish(spec), target.platform, torch_moment)
     )
     pytorch = _pytorch(build, places)
     routes = (*_routes(spec), *(Route(name, pytorch) for name in INDEX_FAMILY if pytorch))
@@ -108,7 +114,7 @@ def compose(
     if build is not None and build.constraint:
         constraints.append(f"torch{build.constraint}")
     rules = Rules(
-        as_of=moments.as_of,
+        as_of=moments.others or moments.as_of,
         tags=tags,
         default=Index(DEFAULT_INDEX, places.default),
         routes=routes,

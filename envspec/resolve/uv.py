@@ -33,6 +33,7 @@ class Uv:
     async def resolve(self, request: Request, place: Place) -> Pins:
         from uv import find_uv_bin
 
+        pins = place.work / "pins.txt"
         command = [
             find_uv_bin(),
             *("pip", "compile", "-", "--quiet", "--no-config", "--color=never"),
@@ -44,14 +45,14 @@ class Uv:
             *("--python-platform", platform_of(request.target)),
             *(() if request.sdists else ("--only-binary", ":all:")),
             *_constraints(request, place.work / "constraints.txt"),
-            *_preferences(request, place.work / "pins.txt"),
+            *_preferences(request, pins),
         ]
         environ = place.environ()
         if request.target.macos is not None:
             environ["MACOSX_DEPLOYMENT_TARGET"] = ".".join(map(str, request.target.macos))
         done = await run(command, environ=environ, cwd=place.work, stdin="\n".join(request.requirements) + "\n")
         if done.status == 0:
-            return read_pins(done.stdout)
+            return read_pins(pins.read_text(encoding="utf-8") if request.preferences else done.stdout)
         if "No solution found" in done.stderr or done.status == 1:
             raise Unsolvable(told(done.stderr))
         raise EngineFault(f"uv ended with status {done.status}: {done.stderr.strip()}", hint="run again with --debug")
@@ -65,7 +66,7 @@ def _constraints(request: Request, file: Path) -> tuple[str, ...]:
 
 
 def _preferences(request: Request, file: Path) -> tuple[str, ...]:
-    """uv keeps the pins of the file that it is to write, where it can."""
+    """uv keeps the pins of the file that it is to write, where it can; then its answer is there alone."""
     if not request.preferences:
         return ()
     file.write_text("".join(f"{name}=={version}\n" for name, version in request.preferences), encoding="utf-8")

@@ -1,0 +1,385 @@
+"""`as_of`, the memory on disk, and what may move when: by the user's own commands, against an index that counts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from tests.support import ecosystem
+from tests.support.ecosystem import compiled, release
+from tests.support.index_server import IndexServer
+from tests.support.projects import MIRROR, PLAIN, Dialect, File
+from tests.support.user import User, refused, routed
+from tests.support.wheels import wheel
+
+MARCH, JUNE, DECEMBER = "2025-03-15T00:00:00Z", "2025-06-15T00:00:00Z", "2025-12-15T00:00:00Z"
+
+
+def now_file(name: str, version: str, requires: tuple[str, ...] = ()) -> File:
+    """A release that is uploaded at this moment."""
+    return File(wheel(name, version, requires=requires), datetime.now(timezone.utc))
+
+
+def a_second_later() -> None:
+    """Moments of locks are whole seconds: what is uploaded now counts from the next one on."""
+    until = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=1)
+    while datetime.now(timezone.utc) < until:
+        pass
+
+
+@pytest.fixture
+def index() -> Iterator[IndexServer]:
+    files = [*ecosystem.dated(), *ecosystem.diamond(), *ecosystem.markers()]
+    with IndexServer(files) as running:
+        yield running
+
+
+@pytest.fixture
+def user(tmp_path: Path, index: IndexServer) -> User:
+    return User(tmp_path, index.url)
+
+
+def test_every_as_of_gets_its_own_answer_whatever_the_cache_holds(user: User) -> None:
+    for as_of, version in ((JUNE, "1.6.0"), (DECEMBER, "1.12.0"), (MARCH, "1.3.0"), (DECEMBER, "1.12.0")):
+        user.wants("weekly", as_of=as_of)
+        assert user.locks().status == 0
+        assert user.pins() == {"weekly": version}
+
+
+def test_the_second_of_the_upload_counts(user: User, index: IndexServer) -> None:
+    """Not later than `as_of` is in; later is out."""
+    for as_of, version in (("2025-06-01T12:00:00Z", "1.6.0"), ("2025-06-01T11:59:59Z", "1.5.0")):
+        user.wants("weekly", as_of=as_of)
+        assert user.locks().status == 0
+        assert user.pins() == {"weekly": version}
+
+
+@pytest.mark.parametrize("dialect", [Dialect(), MIRROR], ids=["etags", "html"])
+def test_a_cache_filled_for_an_earlier_moment_gives_no_older_answer(tmp_path: Path, dialect: Dialect) -> None:
+    with IndexServer([release("lib", "1.0.0")], dialect) as index:
+        user = User(tmp_path, index.url)
+        user.wants("lib")
+        assert user.locks().status == 0
+        index.add(now_file("lib", "2.0.0"))
+        a_second_later()
+        assert user.locks("--upgrade").status == 0
+        assert user.pins() == {"lib": "2.0.0"}
+        # And the other way round: the newer page is good for the older moment, and shows nothing newer than it.
+        index.forget()
+        user.wants("lib", as_of="2025-01-01T00:00:00Z")
+        assert user.locks().status == 0
+        assert user.pins() == {"lib": "1.0.0"}
+        assert index.requests_for("/simple/*") == []
+
+
+def test_a_name_that_was_not_there_is_asked_for_again(user: User, index: IndexServer) -> None:
+    user.wants("late")
+    assert "no such package: late" in refused(user.locks(), 4)
+    index.add(now_file("late", "1.0.0"))
+    a_second_later()
+    assert user.locks().status == 0
+    assert user.pins() == {"late": "1.0.0"}
+
+
+def test_offline_after_online_needs_no_server(user: User, index: IndexServer) -> None:
+    user.wants("app", "weekly", as_of=DECEMBER)
+    assert user.locks().status == 0
+    online = user.files()
+    shutil.rmtree(user.lock)
+    index.forget()
+    assert user.locks("--offline").status == 0
+    assert user.files() == online
+    assert index.requests == []
+
+
+def test_offline_locks_what_the_cache_is_enough_for(user: User, index: IndexServer) -> None:
+    """Another spec of the same packages, not answered from memory but resolved from the pages in it."""
+    user.wants("app", "weekly", as_of=DECEMBER)
+    assert user.locks().status == 0
+    index.forget()
+    user.wants("left", "weekly<1.8", as_of=JUNE)
+    ran = user.locks("--offline")
+    assert ran.status == 5 or user.pins() == {"left": "1.0.0", "base": "1.5.0", "weekly": "1.6.0"}
+    assert index.requests == []
+
+
+def test_offline_for_something_new_says_what_is_missing(user: User, index: IndexServer) -> None:
+    user.wants("app", as_of=DECEMBER)
+    assert user.locks().status == 0
+    before = user.files()
+    index.forget()
+    user.wants("app", "portable", as_of=DECEMBER)
+    error = refused(user.locks("--offline"), 5)
+    assert error.startswith("offline, and the page of portable at index default is not in the cache")
+    assert "without --offline" in error
+    assert user.files() == before
+    assert index.requests == []
+
+
+def test_offline_for_a_later_moment_refuses_rather_than_give_older_answers(user: User, index: IndexServer) -> None:
+    user.wants("weekly")
+    assert user.locks().status == 0
+    before = user.files()
+    a_second_later()
+    error = refused(user.locks("--offline", "--upgrade"), 5)
+    assert "offline, and the page of weekly at index default" in error
+    assert user.files() == before
+
+
+def test_nothing_is_fetched_twice_for_one_moment(user: User, index: IndexServer) -> None:
+    user.wants("app", as_of=DECEMBER)
+    assert user.locks().status == 0
+    first = len(index.requests)
+    assert first > 0
+    user.wants("app", "portable", as_of=DECEMBER)
+    assert user.locks().status == 0
+    user.wants("app", "portable", as_of=DECEMBER, platforms=["linux-64", "win-64"])
+    assert user.locks().status == 0
+    assert index.fetched_twice() == []
+    index.forget()
+    shutil.rmtree(user.lock)
+    assert user.locks().status == 0
+    shutil.rmtree(user.lock)
+    user.wants("app", as_of=DECEMBER)
+    assert user.locks().status == 0
+    assert index.requests == []
+
+
+def test_another_environment_shares_what_was_fetched(tmp_path: Path, index: IndexServer) -> None:
+    """Two specs of one `as_of`, another Python and platform: only what is new is fetched."""
+    one = User(tmp_path / "one", index.url, ENVSPEC_CACHE_DIR=str(tmp_path / "cache"))
+    other = User(tmp_path / "other", index.url, ENVSPEC_CACHE_DIR=str(tmp_path / "cache"))
+    one.wants("portable", as_of=DECEMBER)
+    other.wants("portable", as_of=DECEMBER, python="3.10.13", platforms=["linux-aarch64"])
+    assert one.locks().status == other.locks().status == 0
+    assert index.fetched_twice() == []
+    assert set(other.pins("linux-aarch64")) == {"portable", "posix-lib", "arm-lib", "backport"}
+
+
+def test_without_as_of_a_lock_keeps_its_moment_until_upgrade(user: User, index: IndexServer) -> None:
+    user.wants("base")
+    assert user.locks().status == 0
+    moment = user.document()["as_of"]
+    index.add(now_file("base", "3.0.0"), now_file("fresh", "1.0.0"))
+    a_second_later()
+    user.wants("base", "weekly")
+    assert user.locks().status == 0
+    assert user.pins() == {"base": "2.0.0", "weekly": "1.12.0"}
+    assert user.document()["as_of"] == moment
+    # A package that was uploaded since can't be added without moving.
+    kept = user.files()
+    user.wants("base", "weekly", "fresh")
+    error = refused(user.locks(), 4)
+    assert "fresh" in error
+    assert user.files() == kept
+    assert user.locks("--upgrade").status == 0
+    assert user.pins() == {"base": "3.0.0", "weekly": "1.12.0", "fresh": "1.0.0"}
+    assert user.document()["as_of"] > moment
+
+
+def test_nothing_to_do_is_done_without_a_request(user: User, index: IndexServer) -> None:
+    user.wants("app")
+    assert user.locks().status == 0
+    before = user.files()
+    index.forget()
+    ran = user.locks()
+    assert (ran.status, ran.stdout) == (0, "")
+    assert "nothing changed" in ran.stderr
+    assert index.requests == []
+    assert user.files() == before
+
+
+def chain() -> list[File]:
+    """`top` 1 takes `mid` 1, which caps `low` below 2. Of all of them there is more, also by the lock's moment."""
+    return [
+        release("top", "1.0.0", requires=["mid<2"]),
+        release("mid", "1.0.0", requires=["low<2"]),
+        release("mid", "2.0.0", requires=["low"]),
+        release("low", "1.0.0"),
+        release("low", "2.0.0"),
+        release("other", "1.0.0"),
+    ]
+
+
+def test_upgrade_package_moves_it_and_what_it_must_and_nothing_else(tmp_path: Path) -> None:
+    with IndexServer(chain()) as index:
+        user = User(tmp_path, index.url)
+        user.wants("top", "other")
+        assert user.locks().status == 0
+        old = {"top": "1.0.0", "mid": "1.0.0", "low": "1.0.0", "other": "1.0.0"}
+        assert user.pins() == old
+        moment = user.document()["as_of"]
+        # top 2 takes any mid from 3 on: a release of later than the lock's moment, which needs a newcomer.
+        index.add(
+            now_file("top", "2.0.0", ("mid>=3",)),
+            now_file("mid", "3.0.0", ("low", "newcomer")),
+            now_file("newcomer", "1.0.0"),
+            now_file("low", "3.0.0"),
+            now_file("other", "2.0.0"),
+        )
+        a_second_later()
+        assert user.locks("--upgrade-package", "Top").status == 0
+        moved = {"top": "2.0.0", "mid": "3.0.0", "newcomer": "1.0.0"}
+        assert user.pins() == {**old, **moved}
+        document = user.document()
+        assert document["as_of"] == moment
+        assert {row["name"] for row in document["package_as_of"]} == set(moved)
+        # The lock keeps to that when something is added, and in a folder without memory.
+        user.wants("top", "other", "extra-lib")
+        index.add(release("extra-lib", "1.0.0"))
+        shutil.rmtree(user.cache)
+        assert user.locks().status == 0
+        assert user.pins() == {**old, **moved, "extra-lib": "1.0.0"}
+
+
+def test_upgrade_package_that_only_loosens_moves_nothing_else(tmp_path: Path) -> None:
+    """The new release lifts a cap: what it capped stays, although a newer release of that fits by the lock's moment."""
+    with IndexServer([release("top", "1.0.0", requires=["low<2"]), *chain()[3:]]) as index:
+        user = User(tmp_path, index.url)
+        user.wants("top")
+        assert user.locks().status == 0
+        assert user.pins() == {"top": "1.0.0", "low": "1.0.0"}
+        index.add(now_file("top", "2.0.0", ("low",)))
+        a_second_later()
+        assert user.locks("--upgrade-package", "top").status == 0
+        assert user.pins() == {"top": "2.0.0", "low": "1.0.0"}
+        user.wants("top", "other")
+        assert user.locks().status == 0
+        assert user.pins() == {"top": "2.0.0", "low": "1.0.0", "other": "1.0.0"}
+
+
+def test_upgrade_package_moves_a_pinning_pair_together(tmp_path: Path) -> None:
+    pair = [release("core", "1.0.0"), release("vision", "1.0.0", requires=["core==1.0.0"])]
+    with IndexServer(pair) as index:
+        users = {name: User(tmp_path / name, index.url) for name in ("core", "vision")}
+        for user in users.values():
+            user.wants("vision", "core")
+            assert user.locks().status == 0
+            assert user.pins() == {"core": "1.0.0", "vision": "1.0.0"}
+        index.add(now_file("core", "2.0.0"), now_file("vision", "2.0.0", ("core==2.0.0",)))
+        a_second_later()
+        for name, user in users.items():
+            assert user.locks("--upgrade-package", name).status == 0
+            assert user.pins() == {"core": "2.0.0", "vision": "2.0.0"}, name
+
+
+def test_upgrade_package_that_is_newest_already_changes_nothing(user: User, index: IndexServer) -> None:
+    user.wants("app", "weekly")
+    assert user.locks().status == 0
+    before = user.files()
+    a_second_later()
+    ran = user.locks("--upgrade-package", "weekly")
+    assert ran.status == 0
+    assert user.files() == before
+    assert "nothing changed" in ran.stderr
+
+
+def test_upgrade_package_that_can_not_move_stays(tmp_path: Path) -> None:
+    """The spec itself caps it: not an error, the newest that fits is what is there."""
+    with IndexServer([release("low", "1.0.0")]) as index:
+        user = User(tmp_path, index.url)
+        user.wants("low<2")
+        assert user.locks().status == 0
+        before = user.files()
+        index.add(now_file("low", "2.0.0"))
+        a_second_later()
+        assert user.locks("--upgrade-package", "low").status == 0
+        assert user.pins() == {"low": "1.0.0"}
+        assert set(user.files()) == set(before)
+
+
+def test_upgrade_package_of_a_name_that_the_lock_lacks_is_refused(user: User) -> None:
+    user.wants("app")
+    assert user.locks().status == 0
+    before = user.files()
+    error = refused(user.locks("--upgrade-package", "bsae"), 2)
+    assert "bsae" in error and "base" in error
+    assert user.files() == before
+
+
+def test_with_as_of_in_the_spec_upgrade_moves_nothing_and_says_so(user: User) -> None:
+    user.wants("weekly", as_of=JUNE)
+    assert user.locks().status == 0
+    before = user.files()
+    for words in (("--upgrade",), ("--upgrade-package", "weekly")):
+        ran = user.locks(*words)
+        assert ran.status == 0
+        assert any("as_of = 2025-06-15T00:00:00Z" in text and "--as-of now" in text for text in ran.warnings)
+        assert user.files() == before
+
+
+def test_as_of_edits_the_spec_and_nothing_else_of_it(user: User) -> None:
+    text = (
+        "# our environment\r\n[env]   # the name\r\nname = 'small'\r\npython='3.11.7'\r\nas_of=2025-06-15T00:00:00Z # June\r\n"
+        '[pip]\r\ndependencies = [ "weekly",\r\n]\r\n'
+    )
+    user.spec.write_bytes(text.encode())
+    user.spec.chmod(0o640)
+    ran = user.locks("--as-of", "2025-03-15")
+    assert ran.status == 0, ran.stderr
+    assert user.spec.read_bytes().decode() == text.replace("2025-06-15T00:00:00Z #", "2025-03-15T00:00:00Z #")
+    assert user.spec.stat().st_mode & 0o777 == 0o640
+    assert user.pins() == {"weekly": "1.3.0"}
+    assert user.locks("--as-of", "now").status == 0
+    assert user.pins() == {"weekly": "1.12.0"}
+    assert user.spec.read_bytes().decode().replace("\r\n", "").count("as_of") == 1
+    assert (datetime.now(timezone.utc) - user.document()["as_of"]).total_seconds() < 60
+
+
+@pytest.mark.parametrize(
+    ("moment", "told"), [("tomorrow", "not a date"), ("2999-01-01", "in the future"), ("", "not a date")]
+)
+def test_as_of_that_is_no_moment_leaves_the_spec(user: User, moment: str, told: str) -> None:
+    user.wants("weekly", as_of=JUNE)
+    before = user.spec.read_bytes()
+    assert told in refused(user.locks("--as-of", moment), 2)
+    assert user.spec.read_bytes() == before
+
+
+def test_an_offset_is_the_same_moment(user: User) -> None:
+    """2025-06-01T13:59:59+02:00 is a second before 1.6.0 was uploaded."""
+    user.wants("weekly", as_of="2025-06-01T13:59:59+02:00")
+    assert user.locks().status == 0
+    assert user.pins() == {"weekly": "1.5.0"}
+    one = user.files()
+    assert user.locks("--as-of", "2025-06-01T11:59:59Z").status == 0
+    assert user.files() == one
+
+
+def test_a_damaged_lock_is_written_anew(user: User) -> None:
+    user.wants("weekly", as_of=JUNE)
+    assert user.locks().status == 0
+    before = user.files()
+    document = before["envspec.lock"]
+    for damage in (b"", b"\xff\xfe", document[:200], document.replace(b"1.6.0", b"1.7.0")):
+        (user.lock / "envspec.lock").write_bytes(damage)
+        assert user.locks("--check").status == 3
+        assert user.locks().status == 0
+        assert user.files() == before
+
+
+def test_an_undated_index_keeps_to_its_memory_for_one_moment(tmp_path: Path) -> None:
+    with IndexServer([release("corp-lib", "1.0.0")], PLAIN) as corp:
+        user = User(tmp_path, corp.url)
+        rest = routed("corp", corp.url, "corp-*", undated="accept")
+        user.wants("corp-lib", as_of=DECEMBER, rest=rest)
+        assert user.locks().status == 0
+        corp.add(release("corp-lib", "2.0.0"))
+        shutil.rmtree(user.lock)
+        assert user.locks().status == 0
+        assert user.pins() == {"corp-lib": "1.0.0"}
+
+
+def test_several_platforms_share_one_moment(tmp_path: Path) -> None:
+    with IndexServer(compiled("native", "1.0.0")) as index:
+        user = User(tmp_path, index.url)
+        platforms = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
+        user.wants("native", platforms=platforms)
+        assert user.locks("--jobs", "2").status == 0
+        assert [user.pins(platform) for platform in platforms] == [{"native": "1.0.0"}] * 4
+        assert index.fetched_twice() == []
+        assert len(index.requests_for("/simple/native/")) == 1
