@@ -314,7 +314,8 @@ def test_with_as_of_in_the_spec_upgrade_moves_nothing_and_says_so(user: User) ->
 
 def test_as_of_edits_the_spec_and_nothing_else_of_it(user: User) -> None:
     text = (
-        "# our environment\r\n[env]   # the name\r\nname = 'small'\r\npython='3.11.7'\r\nas_of=2025-06-15T00:00:00Z # June\r\n"
+        "# our environment\r\n[env]   # the name\r\nname = 'small'\r\npython='3.11.7'\r\n"
+        "as_of=2025-06-15T00:00:00Z # June\r\n"
         '[pip]\r\ndependencies = [ "weekly",\r\n]\r\n'
     )
     user.spec.write_bytes(text.encode())
