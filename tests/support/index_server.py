@@ -94,6 +94,7 @@ class IndexServer:
     """One index. `url` is what `--index-url` takes; faults and files may change while it runs.
 
     credentials: user and password that every request must bring. delay_s: before each answer, as a network has.
+    prefix: a path such as `/whl/cu126` below which everything lies (not for `Hrefs.ROOTED`).
     """
 
     def __init__(
@@ -103,8 +104,10 @@ class IndexServer:
         *,
         credentials: tuple[str, str] | None = None,
         delay_s: float = 0.0,
+        prefix: str = "",
     ) -> None:
         self.dialect = dialect
+        self.prefix = prefix
         self.credentials = credentials
         self.delay_s = delay_s
         self._projects = by_name(files)
@@ -130,7 +133,7 @@ class IndexServer:
 
     @property
     def root(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}{self.prefix}"
 
     @property
     def url(self) -> str:
@@ -139,7 +142,7 @@ class IndexServer:
     @property
     def url_with_credentials(self) -> str:
         user, password = self.credentials or ("", "")
-        return f"http://{user}:{password}@127.0.0.1:{self.port}/simple/" if user else self.url
+        return self.url.replace("://", f"://{user}:{password}@") if user else self.url
 
     def file_url(self, filename: str) -> str:
         """The address of a file that the index holds; KeyError for one that it does not."""
@@ -313,7 +316,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         index = self.server.index
-        path = unquote(urlsplit(self.path).path)
+        whole = unquote(urlsplit(self.path).path)
+        # What does not lie below the prefix is no path of this index.
+        path = whole.removeprefix(index.prefix) if whole.startswith(index.prefix) else f"/beside{whole}"
         headers = {key.lower(): value for key, value in self.headers.items()}
         request = Request(self.command, path, headers)
         with index._log.lock:

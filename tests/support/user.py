@@ -25,6 +25,8 @@ from tests.support import preloaded
 ROOT: Final = Path(envspec.__file__).parent.parent
 #: Nothing on loopback needs longer; the moments at which patience ends come soon.
 IMPATIENT: Final = {"ENVSPEC_HTTP_STALL_S": "1", "ENVSPEC_HTTP_TOTAL_S": "3", "ENVSPEC_HTTP_BACKOFF_S": "0.02"}
+#: A proxy that nobody runs: whatever is not on loopback can not be reached, and that is known at once.
+CUT_OFF: Final = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
 NAME: Final = "small"
 
 
@@ -91,6 +93,7 @@ class User:
             "ENVSPEC_CACHE_DIR": str(self.cache),
             "ENVSPEC_DEFAULT_INDEX": index,
             **IMPATIENT,
+            **CUT_OFF,
             **environ,
         }
 

@@ -44,10 +44,12 @@ class Index:
     def public(self, url: str) -> str:
         """A file's address as a lock may hold it."""
         shown = without_credentials(url)
-        mirror = self.shown_url
-        if self.stands_for is None or not shown.startswith(mirror):
+        if self.stands_for is None:
             return shown
-        return self.stands_for + shown.removeprefix(mirror)
+        # A mirror may have its files elsewhere than beside its pages; the original has them right below its address.
+        mirror = self.shown_url
+        path = shown.removeprefix(mirror) if shown.startswith(mirror) else shown.rpartition("/")[2]
+        return self.stands_for + path
 
     @property
     def shown_url(self) -> str:

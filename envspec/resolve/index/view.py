@@ -100,10 +100,12 @@ class NotThere(IndexFault):
     """A name that is sent to one index alone, which does not have it."""
 
     def __init__(self, index: Index, name: str) -> None:
-        super().__init__(
-            f"index {index.name} ({index.shown_url}) has no {name}, and its `packages` send that name there alone",
-            hint="publish it there, or narrow `packages` in its [[pip.index]]",
-        )
+        why = "and its `packages` send that name there alone"
+        hint = "publish it there, or narrow `packages` in its [[pip.index]]"
+        if index.name.startswith("pytorch-"):
+            why = "and this build of the torch family is there alone"
+            hint = "does the mirror in ENVSPEC_PYTORCH_INDEX have that CUDA? else ask for another [cuda] version"
+        super().__init__(f"index {index.name} ({index.shown_url}) has no {name}, {why}", hint=hint)
 
 
 class TagRanks:
