@@ -163,7 +163,7 @@ def _steps(
 def asked_for(resolution: Resolution) -> list[str]:
     """Names that the spec itself asks for; pip last.
 
-    Before Python 3.12, setuptools can't be imported in a process that has imported pip: pip turns off the distutils that
+    Before Python 3.12, setuptools fails in a process that has imported pip: pip turns off the distutils that
     setuptools brings, and setuptools then asserts that it has its own (_distutils_hack).
     """
     names = [package.name for package in resolution.packages if any(asker.name == SPEC for asker in package.askers)]
