@@ -21,7 +21,7 @@ from envspec.resolve.index.store import Store
 from envspec.spec_hash import input_sha256
 
 #: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "1"
+MADE: Final = "2"
 
 
 class Recalled(NamedTuple):

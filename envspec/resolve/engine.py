@@ -85,6 +85,13 @@ class Unsolvable(NoSolution):
     """No set of releases satisfies the requirements; says why in the engine's words."""
 
 
+class BuildFailed(NoSolution):
+    """An sdist that may be built from source can't be."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__(told, hint="give its build what it asks for, or take a release that has a wheel")
+
+
 class EngineFault(EnvspecError):
     """The engine can't be run, or said something that isn't understood."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -14,15 +14,18 @@ from packaging.version import Version
 
 from envspec.errors import NetworkError
 from envspec.model import DEFAULT_INDEX, DIRECT_URL, Asker, Package, Refusal, Resolution, Target, WheelFile
-from envspec.resolve.engine import EngineFault, Pins
+from envspec.resolve.engine import EngineFault, Pins, Request
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.upstream import without_credentials
 from envspec.resolve.index.view import View, moment, normalised, version_of
+from envspec.resolve.refusals import no_wheel_for
 from envspec.resolve.requirements import declared, parsed, shown, wanted
 
 #: A package this much older than `as_of` is worth a word when something else than the spec holds it back.
 FAR_BACK_DAYS: Final = 2 * 365
 SPEC: Final = "spec"
+#: What holds back by a constraint, of the spec or of torch's build.
+CONSTRAINED: Final = "constrained to"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +48,7 @@ class _Node:
     askers: set[Asker] = field(default_factory=set)
 
 
-async def build(
-    target: Target, environment: Mapping[str, str], requirements: tuple[str, ...], pins: Pins, view: View
-) -> Resolution:
+async def build(request: Request, environment: Mapping[str, str], pins: Pins, view: View) -> Resolution:
     """Everything that one target installs, from an engine's pins and the index's rows.
 
     Raises:
@@ -55,8 +56,8 @@ async def build(
         NetworkError: metadata or a size can't be fetched.
     """
     nodes = dict(zip(pins, await asyncio.gather(*(_node(name, pins[name], view) for name in pins)), strict=True))
-    _walk(nodes, environment, requirements)
-    held = await asyncio.gather(*(_newest(node, nodes, environment, target, view) for node in nodes.values()))
+    _walk(nodes, environment, request.requirements)
+    held = await asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in nodes.values()))
     sizes = await asyncio.gather(*(view.size_bytes(name, node.file.filename) for name, node in nodes.items()))
     ranked = sorted(zip(nodes.values(), held, sizes, strict=True), key=lambda row: row[0].name)
     packages = tuple(
@@ -73,8 +74,13 @@ async def build(
     )
     backtracked = [why.backtracked for _, why, _ in ranked]
     told = (far_back(p, went_back, view.rules.as_of) for p, went_back in zip(packages, backtracked, strict=True))
-    warnings = tuple(text for text in told if text)
-    return Resolution(target, packages, warnings)
+    yanked = (_yanked(node) for node, *_ in ranked if node.file.yanked is not None)
+    return Resolution(request.target, packages, (*(text for text in told if text), *yanked))
+
+
+def _yanked(node: _Node) -> str:
+    reason = f" ({node.file.yanked})" if node.file.yanked else ""
+    return f"{node.name} {node.version} was yanked by its publisher{reason}: taken because nothing else is asked for"
 
 
 async def _node(name: str, version: str, view: View) -> _Node:
@@ -140,30 +146,39 @@ def _row(node: _Node, view: View, size_bytes: int | None) -> WheelFile:
 
 
 async def _newest(
-    node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], target: Target, view: View
+    node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: Request, view: View
 ) -> _Held:
     """The newest release that `as_of` allows, where it was not taken, and the reason."""
     if node.name in view.rules.direct:
         return _Held(None)
     candidates = await _newer(node, view)
     if not candidates:
-        return _Held(await _unloadable(node, target, view))
+        return _Held(await _unloadable(node, request.target, view))
     version = max(candidates)
     file = candidates[version]
-    refusing = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
-    if refusing:
-        words = (
-            f"the spec asks {a.requirement}" if a.name == SPEC else f"{a.name} needs {a.requirement}" for a in refusing
-        )
-        return _Held(Refusal(str(version), "; ".join(words)))
-    if file.requires_python and not _holds(file.requires_python, Version(target.python.version)):
-        return _Held(
-            Refusal(str(version), f"needs Python {file.requires_python}, the target has {target.python.version}")
-        )
+    if refusing := list(_refusing_askers(node, version)) or list(_refusing_constraints(node, version, request)):
+        return _Held(Refusal(str(version), "; ".join(refusing)))
+    python = request.target.python.version
+    if file.requires_python and not _holds(file.requires_python, Version(python)):
+        return _Held(Refusal(str(version), f"needs Python {file.requires_python}, the target has {python}"))
     if not file.filename.endswith(".whl"):
         return _Held(Refusal(str(version), "has no wheel for this target"))
     asked = declared(await view.metadata(node.name, file.filename))
     return await _unmet(version, wanted(asked, environment, frozenset(node.extras)), nodes, view)
+
+
+def _refusing_askers(node: _Node, version: Version) -> Iterator[str]:
+    for asker in sorted(node.askers):
+        if not _allows(asker, version):
+            who = "the spec asks" if asker.name == SPEC else f"{asker.name} needs"
+            yield f"{who} {asker.requirement}"
+
+
+def _refusing_constraints(node: _Node, version: Version, request: Request) -> Iterator[str]:
+    for constraint in filter(None, map(parsed, request.constraints)):
+        ours = normalised(constraint.name) == node.name
+        if ours and not constraint.specifier.contains(version, prereleases=True):
+            yield f"{CONSTRAINED} {shown(constraint)}"
 
 
 async def _unmet(version: Version, asked: Iterable[Requirement], nodes: Mapping[str, _Node], view: View) -> _Held:
@@ -214,8 +229,7 @@ async def _unloadable(node: _Node, target: Target, view: View) -> Refusal | None
     newest = (await view.selection(node.name)).unloadable
     if newest is None or Version(newest) <= node.version:
         return None
-    level = f", glibc up to {target.glibc[0]}.{target.glibc[1]}" if target.glibc else ""
-    return Refusal(newest, f"has no wheel for Python {target.python.series} on {target.platform.value}{level}")
+    return Refusal(newest, no_wheel_for(target))
 
 
 def _allows(asker: Asker, version: Version) -> bool:
@@ -239,7 +253,7 @@ def far_back(package: Package, backtracked: bool, as_of: datetime) -> str | None
     if package.uploaded is None or package.newest is None or (as_of - package.uploaded).days < FAR_BACK_DAYS:
         return None
     by_spec = any(asker.name == SPEC for asker in package.askers)
-    if "the spec asks " in package.newest.why or not (by_spec or backtracked):
+    if any(words in package.newest.why for words in ("the spec asks ", CONSTRAINED)) or not (by_spec or backtracked):
         return None
     return (
         f"{package.name} {package.version} is from {package.uploaded:%Y-%m}; "

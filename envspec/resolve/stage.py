@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec.effects.http import open_http
-from envspec.errors import EnvspecError, NoSolution, UsageError
+from envspec.errors import UsageError
 from envspec.model import Resolution
 from envspec.resolve import graph, memory
 from envspec.resolve.engine import Engine, Pins, Place, Request, Unsolvable
@@ -21,7 +21,7 @@ from envspec.resolve.index.server import address_of, listening, serve, simple_ur
 from envspec.resolve.index.store import Store
 from envspec.resolve.index.upstream import Upstream
 from envspec.resolve.index.view import Rules, View, normalised
-from envspec.resolve.requirements import parsed
+from envspec.resolve.refusals import refusal
 
 #: Told what goes on, one short line each: (target's platform, what).
 Report = Callable[[str, str], None]
@@ -142,9 +142,7 @@ async def _resolve(question: Question, engine: Engine, view: View, world: World,
         )
         pins = await _pins(question, engine, view, place)
     world.report(platform, f"reading what {len(pins)} packages ask for")
-    resolution = await graph.build(
-        question.request.target, question.environment, question.request.requirements, pins, view
-    )
+    resolution = await graph.build(question.request, question.environment, pins, view)
     world.report(platform, f"{len(resolution.packages)} packages")
     return resolution
 
@@ -159,27 +157,11 @@ async def _pins(question: Question, engine: Engine, view: View, place: Place) ->
             raise view.faults[0]
         return {normalised(name): version for name, version in (await running).items()}
     except Unsolvable as error:
-        raise _why(error, question, view) from error
+        raise await refusal(error, question.request, view) from error
     finally:
         running.cancel()
         failing.cancel()
         await asyncio.gather(running, failing, return_exceptions=True)
-
-
-def _why(error: Unsolvable, question: Question, view: View) -> EnvspecError:
-    """The cause behind an engine's "no solution": an unknown name comes before its own words."""
-    target = question.request.target
-    asked = {normalised(requirement.name) for text in question.request.requirements if (requirement := parsed(text))}
-    unknown = sorted(view.missing & asked)
-    if unknown:
-        return NoSolution(
-            f"no such package: {', '.join(unknown)} (asked by the spec's pip.dependencies)",
-            hint="correct the name, or name its index in [[pip.index]]",
-        )
-    return Unsolvable(
-        f"no solution for Python {target.python.version} on {target.platform.value}: {error.message}",
-        hint="loosen one of the requirements named above, or move as_of",
-    )
 
 
 def _answer_key(question: Question, engine: Engine) -> str:

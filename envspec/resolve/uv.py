@@ -10,7 +10,7 @@ from typing import Final
 
 from envspec.effects.process import run
 from envspec.model import Platform, Target
-from envspec.resolve.engine import EngineFault, Pins, Place, Request, Unsolvable, read_pins
+from envspec.resolve.engine import BuildFailed, EngineFault, Pins, Place, Request, Unsolvable, read_pins
 from envspec.resolve.index.view import Bodies
 
 #: The glibc levels that uv has names for (`uv pip compile --help`, 0.9 to 0.13).
@@ -53,6 +53,8 @@ class Uv:
         done = await run(command, environ=environ, cwd=place.work, stdin="\n".join(request.requirements) + "\n")
         if done.status == 0:
             return read_pins(pins.read_text(encoding="utf-8") if request.preferences else done.stdout)
+        if "Failed to build" in done.stderr:
+            raise BuildFailed(told(done.stderr))
         if "No solution found" in done.stderr or done.status == 1:
             raise Unsolvable(told(done.stderr))
         raise EngineFault(f"uv ended with status {done.status}: {done.stderr.strip()}", hint="run again with --debug")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -220,6 +220,21 @@ class View:
             self._upstream.store.remember_selection(self.key, name, _dumped(known))
         self._selections[name] = known
         return known
+
+    @property
+    def shown(self) -> Set[str]:
+        """The projects that were looked at."""
+        return self._selections.keys()
+
+    async def names(self, name: str) -> Sequence[str]:
+        """The names of all files of a project, loadable or not; none of a wheel that the spec names by URL.
+
+        Raises:
+            As `selection`.
+        """
+        if name in self.rules.direct:
+            return ()
+        return (await self._upstream.listing(self.rules.index_of(name), name, self.rules.cut_of(name))).names
 
     async def foresee(self, name: str) -> None:
         """Ask for the metadata of a project's newest releases before an engine tries them, one after another.

@@ -1,0 +1,123 @@
+"""A case of tests/golden/lock_refusals or lock_decisions: what its indexes hold, one run of envspec, what came of it.
+
+tests/golden/lock_refusals/README.md tells the form of a case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from datetime import date, datetime, time, timezone
+from pathlib import Path
+from typing import Any
+
+from envspec import toml
+from tests.support import ecosystem
+from tests.support.faults import Status
+from tests.support.index_server import FRIENDLY, IndexServer
+from tests.support.projects import PLAIN, File
+from tests.support.user import Ran, User
+from tests.support.wheels import sdist, wheel
+
+Rows = Mapping[str, Any]
+
+
+def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
+    """Run a case in an empty folder. The last value: what stands for each address, longest address first."""
+    data = toml.loads((case / "index.toml").read_text(encoding="utf-8"))
+    with ExitStack() as running:
+        servers = {name: running.enter_context(_server(name, data)) for name in _names(data)}
+        for fault in data.get("fault", ()):
+            servers[fault.get("index", "default")].fail(fault["path"], Status(fault["status"]))
+        places = dict(_places(servers))
+        user = User(folder, servers["default"].url)
+        for name, server in servers.items():
+            if name.startswith("pytorch-"):
+                variant = name.removeprefix("pytorch-")
+                user.environ["ENVSPEC_PYTORCH_INDEX"] = server.url.replace(variant, "{variant}")
+        text = (case / "spec.toml").read_text(encoding="utf-8")
+        for shown, address in places.items():
+            text = text.replace(shown, address)
+        user.writes(text)
+        return user, user.locks(*data.get("words", ())), places
+
+
+def refusal(case: Path, folder: Path) -> str:
+    """`exit N` and the message, as expected.txt has it."""
+    _, ran, places = play(case, folder)
+    assert ran.stdout == "" and "Traceback" not in ran.stderr and ran.stderr.count("error: ") == 1, ran
+    assert not (folder / "locks").exists()
+    return _told(f"exit {ran.status}\n{ran.error}\n", places)
+
+
+def decisions(case: Path, folder: Path) -> str:
+    """Warnings, decisions and packages of the lock, as expected.txt has them."""
+    user, ran, places = play(case, folder)
+    assert ran.status == 0, ran.stderr
+    assert user.locks("--check").status == 0
+    [document] = [toml.loads(path.read_text(encoding="utf-8")) for path in folder.glob("locks/*/envspec.lock")]
+    lines = [f"warning: {text}" for text in ran.warnings]
+    lines += [f"{_what(row)}: {row['value']}: {row['why']}" for row in document.get("decision", ())]
+    for resolution in document["resolution"]:
+        lines += ["", f"{resolution['platform']}, Python {resolution['python']['version']}"]
+        lines += [line for package in resolution.get("package", ()) for line in _package(package)]
+    return _told("\n".join(lines).strip() + "\n", places)
+
+
+def _names(data: Rows) -> list[str]:
+    rows = [row for key in ("wheel", "sdist", "set") for row in data.get(key, ())]
+    return list(dict.fromkeys(["default", *data.get("plain", ()), *(row.get("index", "default") for row in rows)]))
+
+
+def _server(name: str, data: Rows) -> IndexServer:
+    own = {
+        key: [r for r in data.get(key, ()) if r.get("index", "default") == name] for key in ("wheel", "sdist", "set")
+    }
+    files: list[File] = []
+    for row in own["set"]:
+        made = getattr(ecosystem, row["of"])
+        files += made(row["variant"]) if "variant" in row else made()
+    for row in own["wheel"]:
+        words = {key: row[key] for key in ("requires", "extras", "requires_python", "build") if key in row}
+        for tag in row.get("tags", ["py3-none-any"]):
+            files.append(_file(row, wheel(row["name"], row["version"], tag=tag, **words)))
+    for row in own["sdist"]:
+        words = {key: row[key] for key in ("requires", "requires_python", "metadata_version", "on_build") if key in row}
+        files.append(_file(row, sdist(row["name"], row["version"], **words)))
+    prefix = f"/whl/{name.removeprefix('pytorch-')}" if name.startswith("pytorch-") else ""
+    return IndexServer(files, PLAIN if prefix or name in data.get("plain", ()) else FRIENDLY, prefix=prefix)
+
+
+def _file(row: Rows, artifact: Any) -> File:
+    day = row.get("uploaded", date(2024, 1, 1))
+    moment = day if isinstance(day, datetime) else datetime.combine(day, time(12), timezone.utc)
+    return File(artifact, moment, row.get("yanked"), row.get("claimed_sha256"))
+
+
+def _places(servers: Mapping[str, IndexServer]) -> Iterator[tuple[str, str]]:
+    for name, server in servers.items():
+        yield f"<{name} simple>", server.url.rstrip("/")
+    for name, server in servers.items():
+        yield f"<{name}>", server.root
+
+
+def _told(text: str, places: Mapping[str, str]) -> str:
+    for shown, address in places.items():
+        text = text.replace(address, shown)
+    # Facts of the run, not of the case: uv and pip tell of another interpreter than the target's.
+    return re.sub(r"127\.0\.0\.1:\d+", "<somewhere>", text)
+
+
+def _what(row: Rows) -> str:
+    return f"{row['what']} ({row['platform']})" if "platform" in row else str(row["what"])
+
+
+def _package(row: Rows) -> Iterator[str]:
+    file, extras = row["file"], ",".join(row.get("extras", ()))
+    yield f"{row['name']}{f'[{extras}]' if extras else ''} {row['version']}: {file['filename']} of {file['index']}"
+    if "url" in file:
+        yield f"  from {file['url']}"
+    yield from (f"  {asker['name']} asks {asker['requirement']}" for asker in row["askers"])
+    if "newest" in row:
+        yield f"  not {row['newest']['version']}: {row['newest']['why']}"
