@@ -122,12 +122,16 @@ class User:
             f"\n[pip]\ndependencies = {_array(dependencies)}\n{pip}\n{rest}"
         )
 
-    def runs(self, *words: str | Path, **environ: str) -> Ran:
+    def runs(self, *words: str | Path, umask: int = -1, **environ: str) -> Ran:
         """`envspec WORDS`, in Python started anew. environ: added to the user's own."""
-        command = [sys.executable, "-m", "envspec", *map(str, words)]
-        whole = {**self.environ, **environ}
         done = subprocess.run(
-            command, cwd=self.folder, env=whole, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            [sys.executable, "-m", "envspec", *map(str, words)],
+            cwd=self.folder,
+            env={**self.environ, **environ},
+            umask=umask,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
         )
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
