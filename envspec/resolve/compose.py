@@ -18,8 +18,9 @@ from envspec.facts.torch import Index as Home
 from envspec.model import DEFAULT_INDEX, CudaVersion, Decision, Platform, Target
 from envspec.resolve.engine import Request
 from envspec.resolve.index.page import ListedFile
+from envspec.resolve.index.rules import Correction, Route, Rules
+from envspec.resolve.index.select import TagRanks
 from envspec.resolve.index.upstream import Index
-from envspec.resolve.index.view import Correction, Route, Rules, TagRanks
 from envspec.resolve.stage import Question
 from envspec.spec import Requirement, RequirementKind, Spec, Undated
 from envspec.target import marker_environment, wheel_tags

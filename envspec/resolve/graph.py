@@ -16,8 +16,9 @@ from envspec.errors import NetworkError
 from envspec.model import DEFAULT_INDEX, DIRECT_URL, Asker, Package, Refusal, Resolution, Target, WheelFile
 from envspec.resolve.engine import EngineFault, Pins, Request
 from envspec.resolve.index.page import ListedFile
+from envspec.resolve.index.select import moment, version_of
 from envspec.resolve.index.upstream import without_credentials
-from envspec.resolve.index.view import View, moment, normalised, version_of
+from envspec.resolve.index.view import View, normalised
 from envspec.resolve.refusals import no_wheel_for
 from envspec.resolve.requirements import declared, parsed, shown, wanted
 

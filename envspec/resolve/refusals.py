@@ -8,7 +8,8 @@ from datetime import datetime, timezone
 from envspec.errors import EnvspecError, NoSolution
 from envspec.model import Target
 from envspec.resolve.engine import Request, Unsolvable
-from envspec.resolve.index.view import SDIST_SUFFIXES, View, normalised, version_of
+from envspec.resolve.index.select import SDIST_SUFFIXES, version_of
+from envspec.resolve.index.view import View, normalised
 from envspec.resolve.requirements import parsed
 
 

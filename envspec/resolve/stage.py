@@ -17,10 +17,14 @@ from envspec.errors import UsageError
 from envspec.model import Resolution
 from envspec.resolve import graph, memory
 from envspec.resolve.engine import Engine, Pins, Place, Request, Unsolvable
+from envspec.resolve.index.pages import Pages
+from envspec.resolve.index.reader import Reader
+from envspec.resolve.index.rules import Rules
+from envspec.resolve.index.select import TagRanks
 from envspec.resolve.index.server import address_of, listening, serve, simple_url
 from envspec.resolve.index.store import Store
 from envspec.resolve.index.upstream import Upstream
-from envspec.resolve.index.view import Rules, View, normalised
+from envspec.resolve.index.view import View, normalised
 from envspec.resolve.refusals import refusal
 
 #: Told what goes on, one short line each: (target's platform, what).
@@ -98,7 +102,10 @@ async def _resolve_fresh(
 ) -> dict[str, Resolution]:
     """Answers by their keys; each is remembered as soon as it is there."""
     upstream = Upstream(world.store, world.now)
-    views = {q.view_key: View(upstream, q.rules, q.view_key) for q in questions.values()}
+    rules = {q.view_key: q.rules for q in questions.values()}
+    reader = Reader({key: TagRanks(each.tags) for key, each in rules.items()})
+    pages = Pages(upstream, reader, rules)
+    views = {key: View(upstream, pages, each, key) for key, each in rules.items()}
     turn = asyncio.Semaphore(jobs)
 
     async def one(key: str, question: Question, proxy: str) -> Resolution:
@@ -108,6 +115,8 @@ async def _resolve_fresh(
         return resolution
 
     async with AsyncExitStack() as stack:
+        stack.callback(reader.close)
+        reader.start()
         listener = stack.enter_context(listening())
         # Engines start before there is anybody to answer them: they need 0.1 s until they ask, and HTTP as long to be
         # imported. Their first requests wait at the socket.

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from envspec.effects.http import Http, Response
 from envspec.errors import NetworkError
-from envspec.resolve.index.page import ACCEPT, BadPage, ListedFile, Listing, parse_page
+from envspec.resolve.index.page import ACCEPT, BadPage, ListedFile
 from envspec.resolve.index.remote_wheel import BadWheel, Part, read_metadata
 from envspec.resolve.index.store import Store, StoredMetadata, StoredPage
 
@@ -90,14 +90,17 @@ class Upstream:
         self._now = now
         self._running: dict[Hashable, asyncio.Task[Any]] = {}
 
-    async def listing(self, index: Index, name: str, as_of: datetime) -> Listing:
+    async def page(self, index: Index, name: str, as_of: datetime) -> StoredPage:
         """A project's page, as new as `as_of` at least.
 
         Raises:
             NotListed: the index answers 404.
             NetworkError: no usable answer, or offline without a memory of it.
         """
-        return await self._once(("page", index.name, name), lambda: self._listing(index, name, as_of))
+        page = await self.once(("page", index.name, name, as_of), lambda: self._page(index, name, as_of))
+        if page.status == 404:
+            raise NotListed(name)
+        return page
 
     async def metadata(self, index: Index, file: ListedFile) -> StoredMetadata:
         """The METADATA of a wheel.
@@ -106,7 +109,7 @@ class Upstream:
             NetworkError: it can't be fetched, or its hash is not the one that the page gives.
         """
         key = file.sha256 or hashlib.sha256(without_credentials(file.url).encode()).hexdigest()
-        return await self._once(("metadata", key), lambda: self._metadata(index, file, key))
+        return await self.once(("metadata", key), lambda: self._metadata(index, file, key))
 
     async def size_bytes(self, index: Index, file: ListedFile) -> int | None:
         """The file's size: as the page says, else as the server says; None where neither does."""
@@ -116,7 +119,7 @@ class Upstream:
         known = self.store.metadata(key)
         if known and known.size_bytes is not None:
             return known.size_bytes
-        return await self._once(("size", file.url), lambda: self._size_bytes(index, file))
+        return await self.once(("size", file.url), lambda: self._size_bytes(index, file))
 
     async def content(self, index: Index, file: ListedFile) -> bytes:
         """The whole file, its hash checked (sdists: small; wheels only where a build backend asks for them)."""
@@ -134,7 +137,8 @@ class Upstream:
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    async def _once(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+    async def once(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """What `make` gives, made once for a key, however many ask for it."""
         task = self._running.get(key)
         if task is None:
             task = self._running[key] = asyncio.ensure_future(make())
@@ -156,16 +160,9 @@ class Upstream:
             return url
         return urlunsplit(theirs._replace(netloc=f"{user}@{host}"))
 
-    async def _listing(self, index: Index, name: str, as_of: datetime) -> Listing:
+    async def _page(self, index: Index, name: str, as_of: datetime) -> StoredPage:
         stored = self.store.page(index.key, name)
-        if stored is None or stored.asked < as_of:
-            stored = await self._ask_page(index, name, stored)
-        if stored.status == 404:
-            raise NotListed(name)
-        try:
-            return parse_page(stored.body, stored.content_type, stored.url)
-        except BadPage as error:
-            raise unreadable(index, name, error) from error
+        return stored if stored and stored.asked >= as_of else await self._ask_page(index, name, stored)
 
     async def _ask_page(self, index: Index, name: str, known: StoredPage | None) -> StoredPage:
         asked = self._now()

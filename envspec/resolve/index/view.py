@@ -7,30 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from enum import Enum
-from fnmatch import fnmatchcase
-from functools import lru_cache
 from typing import Any, Final
 
-from packaging.tags import Tag
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
 from envspec.errors import EnvspecError, NetworkError
 from envspec.model import DEFAULT_INDEX
 from envspec.resolve.index import sdist
-from envspec.resolve.index.page import BadPage, ListedFile, Listing
+from envspec.resolve.index.page import BadPage, ListedFile, parse_page
+from envspec.resolve.index.pages import Pages
+from envspec.resolve.index.rules import Correction, Rules
+from envspec.resolve.index.select import Selection, TagRanks, newest_wheels, version_of
 from envspec.resolve.index.stub import stub_wheel
 from envspec.resolve.index.upstream import Index, IndexFault, NotListed, Upstream, unreadable
 
 #: How many releases an engine is expected to try: torchvision's down to one that fits a torch of a year ago.
 _WALKED: Final = 12
-
-SDIST_SUFFIXES: Final = (".tar.gz", ".zip")
 
 
 class Bodies(Enum):
@@ -38,50 +33,6 @@ class Bodies(Enum):
 
     WHOLE = "whole"
     STUB = "stub"
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """Names that come from one index and from nowhere else. pattern: a normalised name, `*` stands for anything."""
-
-    pattern: str
-    index: Index
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
-    """Requirements that a release's metadata lacks. applies: to which versions."""
-
-    applies: Callable[[Version], bool]
-    requires: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What the spec and the facts say about one target's packages.
-
-    cuts: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel.
-    bounds: names of which only some versions may be seen. sdists: names that may be built from source.
-    """
-
-    as_of: datetime
-    tags: tuple[Tag, ...]
-    default: Index
-    routes: tuple[Route, ...] = ()
-    cuts: Mapping[str, datetime] = field(default_factory=dict)
-    direct: Mapping[str, ListedFile] = field(default_factory=dict)
-    bounds: Mapping[str, Callable[[Version], bool]] = field(default_factory=dict)
-    corrections: Mapping[str, tuple[Correction, ...]] = field(default_factory=dict)
-    sdists: frozenset[str] = frozenset()
-
-    def index_of(self, name: str) -> Index:
-        for route in self.routes:
-            if fnmatchcase(name, route.pattern):
-                return route.index
-        return self.default
-
-    def cut_of(self, name: str) -> datetime:
-        return self.cuts.get(name, self.as_of)
 
 
 class Undated(IndexFault):
@@ -108,88 +59,6 @@ class NotThere(IndexFault):
         super().__init__(f"index {index.name} ({index.shown_url}) has no {name}, {why}", hint=hint)
 
 
-class TagRanks:
-    """Which wheels a target loads, and how much it prefers each. The lower the rank, the better."""
-
-    def __init__(self, tags: tuple[Tag, ...]) -> None:
-        self._ranks = {(tag.interpreter, tag.abi, tag.platform): rank for rank, tag in reversed(list(enumerate(tags)))}
-        # A page lists hundreds of releases with the same few sets of tags: each set is looked at once.
-        self._known: dict[str, int | None] = {}
-
-    def rank(self, filename: str) -> int | None:
-        """None where the target can't load the wheel, or the file is none."""
-        if not filename.endswith(".whl"):
-            return None
-        return self._rank_of(filename[len(filename.rsplit("-", 3)[0]) :])
-
-    def sort_out(self, names: Sequence[str]) -> tuple[list[int], set[str]]:
-        """The numbers of the wheels that the target loads, and the other files without their tags.
-
-        Pages of one stack list 70,000 files: this is the one loop over all of them.
-        """
-        loadable: list[int] = []
-        others: set[str] = set()
-        known = self._known
-        for number, name in enumerate(names):
-            if not name.endswith(".whl"):
-                others.add(name)
-                continue
-            stem = name.rsplit("-", 3)[0]
-            tail = name[len(stem) :]
-            rank = known[tail] if tail in known else self._rank_of(tail)
-            if rank is None:
-                others.add(stem)
-            else:
-                loadable.append(number)
-        return loadable, others
-
-    def _rank_of(self, tail: str) -> int | None:
-        if tail not in self._known:
-            self._known[tail] = self._best(tail)
-        return self._known[tail]
-
-    def _best(self, tail: str) -> int | None:
-        parts = tail.removesuffix(".whl").split("-")[1:]
-        if len(parts) != 3:
-            return None
-        interpreters, abis, platforms = (part.split(".") for part in parts)
-        ranks = (self._ranks.get((i, a, p)) for i in interpreters for a in abis for p in platforms)
-        return min((rank for rank in ranks if rank is not None), default=None)
-
-
-def version_of(filename: str) -> Version | None:
-    """The version in a wheel's or an sdist's file name; None where there is none that PEP 440 knows."""
-    return _version(version_text(filename))
-
-
-def version_text(filename: str) -> str:
-    """The version as a file name writes it, a wheel's with or without its tags; empty where there is none."""
-    for end in SDIST_SUFFIXES:
-        if filename.endswith(end):
-            return filename[: -len(end)].rpartition("-")[2]
-    return filename.split("-", 2)[1] if "-" in filename else ""
-
-
-@lru_cache(maxsize=65536)
-def _version(text: str) -> Version | None:
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What one target may see of a project.
-
-    files: by file name, in the page's order. unloadable: the newest release that `as_of` allows and of which the target
-    can load no file, where it is newer than all that it can load.
-    """
-
-    files: Mapping[str, ListedFile]
-    unloadable: str | None = None
-
-
 class View:
     """One target's sight of the indexes.
 
@@ -197,13 +66,14 @@ class View:
     faults: what went wrong; `failed` tells at once that there is one. missing: names that the default index lacks.
     """
 
-    def __init__(self, upstream: Upstream, rules: Rules, key: str) -> None:
+    def __init__(self, upstream: Upstream, pages: Pages, rules: Rules, key: str) -> None:
         self.rules = rules
         self.key = key
         self.faults: list[EnvspecError] = []
         self.failed = asyncio.Event()
         self.missing: set[str] = set()
         self._upstream = upstream
+        self._pages = pages
         self._ranks = TagRanks(rules.tags)
         self._selections: dict[str, Selection] = {}
 
@@ -234,7 +104,8 @@ class View:
         """
         if name in self.rules.direct:
             return ()
-        return (await self._upstream.listing(self.rules.index_of(name), name, self.rules.cut_of(name))).names
+        page = await self._upstream.page(self.rules.index_of(name), name, self.rules.cut_of(name))
+        return parse_page(page.body, page.content_type, page.url).names
 
     async def foresee(self, name: str) -> None:
         """Ask for the metadata of a project's newest releases before an engine tries them, one after another.
@@ -245,7 +116,7 @@ class View:
             return
         with suppress(NotListed, EnvspecError):
             index = self.rules.index_of(name)
-            files = _newest(await self.selection(name), self._ranks, _WALKED)
+            files = newest_wheels(await self.selection(name), self._ranks, _WALKED)
             await asyncio.gather(*(self._upstream.metadata(index, file) for file in files))
 
     async def page(self, name: str, bodies: Bodies) -> bytes:
@@ -300,10 +171,12 @@ class View:
         if name in rules.direct:
             file = rules.direct[name]
             return Selection({file.filename: file})
-        index, cut = rules.index_of(name), rules.cut_of(name)
+        index = rules.index_of(name)
         try:
-            listing = await self._upstream.listing(index, name, cut)
-            return self._select(name, index, listing, cut)
+            selection = await self._pages.selection(self.key, name)
+            if selection.undated:
+                raise Undated(index, name)
+            return selection
         except BadPage as error:
             fault = unreadable(index, name, error)
             self._fail(fault)
@@ -317,59 +190,6 @@ class View:
             self._fail(error)
             raise
 
-    def _select(self, name: str, index: Index, listing: Listing, cut: datetime) -> Selection:
-        numbers, others = self._ranks.sort_out(listing.names)
-        if name in self.rules.sdists:
-            numbers += [number for number, file in enumerate(listing.names) if file.endswith(SDIST_SUFFIXES)]
-        loadable = [listing.row(number) for number in numbers]
-        if index.dated and loadable and not any(file.uploaded for file in loadable):
-            raise Undated(index, name)
-        bound = self.rules.bounds.get(name)
-
-        def seen(file: ListedFile) -> bool:
-            if index.dated and not (file.uploaded and not_after(file.uploaded, cut)):
-                return False
-            version = version_of(file.filename) if bound else None
-            return bound is None or (version is not None and bound(version))
-
-        files = {file.filename: file for file in loadable if seen(file)}
-        return Selection(files, _unloadable(listing, files, others, seen))
-
-
-def _newest(selection: Selection, ranks: TagRanks, count: int) -> list[ListedFile]:
-    """The preferred wheel of each of the newest final releases."""
-    best: dict[Version, tuple[int, ListedFile]] = {}
-    for name, file in selection.files.items():
-        version, rank = version_of(name), ranks.rank(name)
-        if version is None or rank is None or version.is_prerelease or file.yanked is not None:
-            continue
-        if version not in best or rank < best[version][0]:
-            best[version] = (rank, file)
-    return [best[version][1] for version in sorted(best, reverse=True)[:count]]
-
-
-def _unloadable(
-    listing: Listing, files: Mapping[str, ListedFile], others: set[str], seen: Callable[[ListedFile], bool]
-) -> str | None:
-    """The newest release seen that is newer than all `files`. others: the other files' names, perhaps without tags."""
-    known = _versions({version_text(name) for name in files})
-    newest = max(known, default=None)
-    floor = newest.major if newest is not None and not newest.epoch else 0
-    texts = {version_text(name) for name in others}
-    # Most of hundreds of old versions need no parsing: their first number says that they are older.
-    newer = _versions({text for text in texts if not (head := text.partition(".")[0]).isdigit() or int(head) >= floor})
-    for version in sorted((version for version in newer - known if not version.is_prerelease), reverse=True):
-        if newest is not None and version < newest:
-            return None
-        numbers = (number for number, name in enumerate(listing.names) if version_of(name) == version)
-        if any(seen(listing.row(number)) for number in numbers):
-            return str(version)
-    return None
-
-
-def _versions(texts: set[str]) -> set[Version]:
-    return {version for text in texts if (version := _version(text)) is not None}
-
 
 def _dumped(selection: Selection) -> dict[str, Any]:
     rows = [[getattr(file, field) for field in ListedFile.__slots__] for file in selection.files.values()]
@@ -378,31 +198,6 @@ def _dumped(selection: Selection) -> dict[str, Any]:
 
 def _loaded(row: Mapping[str, Any]) -> Selection:
     return Selection({values[0]: ListedFile(*values) for values in row["files"]}, row["unloadable"])
-
-
-def not_after(uploaded: str, cut: datetime) -> bool:
-    """Whether an upload time is not later than `cut`."""
-    # Nearly all are written like this, and a page may have thousands: compare the text where it decides.
-    if uploaded.endswith("Z") and len(uploaded) >= 20:
-        bound = _text_of(cut)
-        if uploaded[:19] != bound:
-            return uploaded[:19] < bound
-    return moment(uploaded) <= cut
-
-
-@lru_cache(maxsize=256)
-def _text_of(cut: datetime) -> str:
-    return cut.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-def moment(uploaded: str) -> datetime:
-    """An index's upload time as a moment in UTC, the time zone where it gives none."""
-    # Python 3.10 reads neither "Z", nor offsets without a colon, nor fractions of other than 3 or 6 digits.
-    rest = uploaded[19:].rstrip("zZ")
-    sign = max(rest.find("+"), rest.find("-"))
-    fraction, offset = (rest[:sign], rest[sign:]) if sign >= 0 else (rest, "+0000")
-    text = f"{uploaded[:19]}.{(fraction[1:] + '000000')[:6]}{offset[:3]}:{offset[-2:]}"
-    return datetime.fromisoformat(text).astimezone(timezone.utc)
 
 
 def corrected(metadata: bytes, corrections: tuple[Correction, ...], filename: str) -> bytes:

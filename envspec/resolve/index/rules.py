@@ -1,0 +1,57 @@
+"""What the spec and the facts say about one target's packages: where each name comes from, and up to when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+from packaging.tags import Tag
+from packaging.version import Version
+
+from envspec.resolve.index.page import ListedFile
+from envspec.resolve.index.upstream import Index
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Names that come from one index and from nowhere else. pattern: a normalised name, `*` stands for anything."""
+
+    pattern: str
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Requirements that a release's metadata lacks. applies: to which versions."""
+
+    applies: Callable[[Version], bool]
+    requires: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the spec and the facts say about one target's packages.
+
+    cuts: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel.
+    sdists: names that may be built from source.
+    """
+
+    as_of: datetime
+    tags: tuple[Tag, ...]
+    default: Index
+    routes: tuple[Route, ...] = ()
+    cuts: Mapping[str, datetime] = field(default_factory=dict)
+    direct: Mapping[str, ListedFile] = field(default_factory=dict)
+    corrections: Mapping[str, tuple[Correction, ...]] = field(default_factory=dict)
+    sdists: frozenset[str] = frozenset()
+
+    def index_of(self, name: str) -> Index:
+        for route in self.routes:
+            if fnmatchcase(name, route.pattern):
+                return route.index
+        return self.default
+
+    def cut_of(self, name: str) -> datetime:
+        return self.cuts.get(name, self.as_of)

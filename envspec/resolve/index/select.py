@@ -1,0 +1,187 @@
+"""What a target takes of a project's page: the files that it can load, up to a moment. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import Final
+
+from packaging.tags import Tag
+from packaging.version import InvalidVersion, Version
+
+from envspec.resolve.index.page import ListedFile, Listing
+
+SDIST_SUFFIXES: Final = (".tar.gz", ".zip")
+
+
+class TagRanks:
+    """Which wheels a target loads, and how much it prefers each. The lower the rank, the better."""
+
+    def __init__(self, tags: tuple[Tag, ...]) -> None:
+        self._ranks = {(tag.interpreter, tag.abi, tag.platform): rank for rank, tag in reversed(list(enumerate(tags)))}
+        # A page lists hundreds of releases with the same few sets of tags: each set is looked at once.
+        self._known: dict[str, int | None] = {}
+
+    def rank(self, filename: str) -> int | None:
+        """None where the target can't load the wheel, or the file is none."""
+        if not filename.endswith(".whl"):
+            return None
+        return self._rank_of(filename[len(filename.rsplit("-", 3)[0]) :])
+
+    def sort_out(self, names: Sequence[str]) -> tuple[list[int], set[str]]:
+        """The numbers of the wheels that the target loads, and the other files without their tags.
+
+        Pages of one stack list 70,000 files: this is the one loop over all of them.
+        """
+        loadable: list[int] = []
+        others: set[str] = set()
+        known = self._known
+        for number, name in enumerate(names):
+            if not name.endswith(".whl"):
+                others.add(name)
+                continue
+            stem = name.rsplit("-", 3)[0]
+            tail = name[len(stem) :]
+            rank = known[tail] if tail in known else self._rank_of(tail)
+            if rank is None:
+                others.add(stem)
+            else:
+                loadable.append(number)
+        return loadable, others
+
+    def _rank_of(self, tail: str) -> int | None:
+        if tail not in self._known:
+            self._known[tail] = self._best(tail)
+        return self._known[tail]
+
+    def _best(self, tail: str) -> int | None:
+        parts = tail.removesuffix(".whl").split("-")[1:]
+        if len(parts) != 3:
+            return None
+        interpreters, abis, platforms = (part.split(".") for part in parts)
+        ranks = (self._ranks.get((i, a, p)) for i in interpreters for a in abis for p in platforms)
+        return min((rank for rank in ranks if rank is not None), default=None)
+
+
+def version_of(filename: str) -> Version | None:
+    """The version in a wheel's or an sdist's file name; None where there is none that PEP 440 knows."""
+    return _version(version_text(filename))
+
+
+def version_text(filename: str) -> str:
+    """The version as a file name writes it, a wheel's with or without its tags; empty where there is none."""
+    for end in SDIST_SUFFIXES:
+        if filename.endswith(end):
+            return filename[: -len(end)].rpartition("-")[2]
+    return filename.split("-", 2)[1] if "-" in filename else ""
+
+
+@lru_cache(maxsize=65536)
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What one target may see of a project.
+
+    files: by file name, in the page's order. unloadable: the newest release that `as_of` allows and of which the target
+    can load no file, where it is newer than all that it can load. undated: the page gives no upload times for what the
+    target can load; then nothing is selected.
+    """
+
+    files: Mapping[str, ListedFile]
+    unloadable: str | None = None
+    undated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taste:
+    """What a target takes. cut: nothing that was uploaded later; None where the index has no upload times."""
+
+    ranks: TagRanks
+    cut: datetime | None
+    sdists: bool = False
+
+    def sees(self, file: ListedFile) -> bool:
+        """Whether the file is old enough."""
+        return self.cut is None or (file.uploaded is not None and not_after(file.uploaded, self.cut))
+
+
+def select(listing: Listing, taste: Taste) -> Selection:
+    """What a target may see of a project.
+
+    Raises:
+        BadPage: a row that counts can't be read.
+    """
+    numbers, others = taste.ranks.sort_out(listing.names)
+    if taste.sdists:
+        numbers += [number for number, file in enumerate(listing.names) if file.endswith(SDIST_SUFFIXES)]
+    loadable = [listing.row(number) for number in numbers]
+    if taste.cut is not None and loadable and not any(file.uploaded for file in loadable):
+        return Selection({}, undated=True)
+    files = {file.filename: file for file in loadable if taste.sees(file)}
+    return Selection(files, _unloadable(listing, files, others, taste))
+
+
+def newest_wheels(selection: Selection, ranks: TagRanks, count: int) -> list[ListedFile]:
+    """The preferred wheel of each of the newest final releases."""
+    best: dict[Version, tuple[int, ListedFile]] = {}
+    for name, file in selection.files.items():
+        version, rank = version_of(name), ranks.rank(name)
+        if version is None or rank is None or version.is_prerelease or file.yanked is not None:
+            continue
+        if version not in best or rank < best[version][0]:
+            best[version] = (rank, file)
+    return [best[version][1] for version in sorted(best, reverse=True)[:count]]
+
+
+def _unloadable(listing: Listing, files: Mapping[str, ListedFile], others: set[str], taste: Taste) -> str | None:
+    """The newest release, old enough, that is newer than all `files`. others: the rest's names, some without tags."""
+    known = _versions({version_text(name) for name in files})
+    newest = max(known, default=None)
+    floor = newest.major if newest is not None and not newest.epoch else 0
+    texts = {version_text(name) for name in others}
+    # Most of hundreds of old versions need no parsing: their first number says that they are older.
+    newer = _versions({text for text in texts if not (head := text.partition(".")[0]).isdigit() or int(head) >= floor})
+    for version in sorted((version for version in newer - known if not version.is_prerelease), reverse=True):
+        if newest is not None and version < newest:
+            return None
+        numbers = (number for number, name in enumerate(listing.names) if version_of(name) == version)
+        if any(taste.sees(listing.row(number)) for number in numbers):
+            return str(version)
+    return None
+
+
+def _versions(texts: set[str]) -> set[Version]:
+    return {version for text in texts if (version := _version(text)) is not None}
+
+
+def not_after(uploaded: str, cut: datetime) -> bool:
+    """Whether an upload time is not later than `cut`."""
+    # Nearly all are written like this, and a page may have thousands: compare the text where it decides.
+    if uploaded.endswith("Z") and len(uploaded) >= 20:
+        bound = _text_of(cut)
+        if uploaded[:19] != bound:
+            return uploaded[:19] < bound
+    return moment(uploaded) <= cut
+
+
+@lru_cache(maxsize=256)
+def _text_of(cut: datetime) -> str:
+    return cut.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def moment(uploaded: str) -> datetime:
+    """An index's upload time as a moment in UTC, the time zone where it gives none."""
+    # Python 3.10 reads neither "Z", nor offsets without a colon, nor fractions of other than 3 or 6 digits.
+    rest = uploaded[19:].rstrip("zZ")
+    sign = max(rest.find("+"), rest.find("-"))
+    fraction, offset = (rest[:sign], rest[sign:]) if sign >= 0 else (rest, "+0000")
+    text = f"{uploaded[:19]}.{(fraction[1:] + '000000')[:6]}{offset[:3]}:{offset[-2:]}"
+    return datetime.fromisoformat(text).astimezone(timezone.utc)
