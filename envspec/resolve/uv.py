@@ -87,9 +87,14 @@ def platform_of(target: Target) -> str:
 
 
 def told(stderr: str) -> str:
-    """uv's explanation as one line: its headline, its drawing and its hints about its own options are left out."""
+    """uv's explanation as one line: its headline, its drawing and its hints about its own options are left out.
+
+    It calls the target's Python `current` where an interpreter of that very patch runs it, `requested` elsewhere: the
+    same on every machine here.
+    """
     text = re.sub(r"^\s*(?:\u00d7|\u2570\u2500\u25b6|\u2502|error:)\s?", "", stderr, flags=re.MULTILINE)
     text = re.split(r"\n\s*(?:hint:|help:)", text)[0]
     _, headline, reason = text.partition("No solution found when resolving dependencies")
     text = re.sub(r"^\s*:?\s*(?:cause:)?", "", reason) if headline else text
+    text = re.sub(r"(?:current|requested) Python version \((?:>=)?([\d.]+)\)", r"target's Python (\1)", text)
     return " ".join(text.split()) or "uv found no solution and did not say why"

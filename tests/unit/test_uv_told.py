@@ -24,6 +24,13 @@ def test_the_reason_stands_alone(stderr: str) -> None:
     assert told(stderr) == f"{BECAUSE} {AND}"
 
 
+@pytest.mark.parametrize("how", ["current Python version (3.11.7)", "requested Python version (>=3.11.7)"])
+def test_whether_uv_runs_on_the_targets_python_makes_no_difference(how: str) -> None:
+    assert told(f"error: No solution found when resolving dependencies\n  cause: Because the {how} is old.\n") == (
+        "Because the target's Python (3.11.7) is old."
+    )
+
+
 def test_another_failure_is_told_as_it_is() -> None:
     assert told("error: Failed to parse `a b`\n  cause: Expected a version\n") == (
         "Failed to parse `a b` cause: Expected a version"
