@@ -122,7 +122,7 @@ class User:
             f"\n[pip]\ndependencies = {_array(dependencies)}\n{pip}\n{rest}"
         )
 
-    def runs(self, *words: str | Path, umask: int = -1, **environ: str) -> Ran:
+    def runs(self, *words: str | Path, environ: Mapping[str, str] = {}, umask: int = -1) -> Ran:
         """`envspec WORDS`, in Python started anew. environ: added to the user's own."""
         done = subprocess.run(
             [sys.executable, "-m", "envspec", *map(str, words)],
@@ -138,7 +138,7 @@ class User:
     def locks(self, *words: str | Path, **environ: str) -> Ran:
         """`envspec lock spec.toml WORDS`."""
         if not preloaded.IS_POSSIBLE:
-            return self.runs("lock", self.spec.name, *words, **environ)
+            return self.runs("lock", self.spec.name, *words, environ=environ)
         return self.starts(*words, **environ).ends()
 
     def starts(self, *words: str | Path, **environ: str) -> Running:
