@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -145,7 +146,7 @@ async def _resolve(question: Question, engine: Engine, view: View, world: World,
         place = Place(
             simple_url(view.key, engine.bodies(question.request)),
             proxy,
-            world.cache / "engines",
+            _cache_folder(world.cache / "engines", Path(work)),
             Path(work),
             _BUILD_PATH if question.rules.sdists else "",
         )
@@ -154,6 +155,15 @@ async def _resolve(question: Question, engine: Engine, view: View, world: World,
     resolution = await graph.build(question.request, question.environment, pins, view)
     world.report(platform, f"{len(resolution.packages)} packages")
     return resolution
+
+
+def _cache_folder(wanted: Path, work: Path) -> Path:
+    """`wanted`; where nothing can be written there, a folder that goes with the run."""
+    try:
+        wanted.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return work / "cache"
+    return wanted if os.access(wanted, os.W_OK) else work / "cache"
 
 
 async def _pins(question: Question, engine: Engine, view: View, place: Place) -> Pins:

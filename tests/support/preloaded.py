@@ -40,6 +40,11 @@ class Child:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to it alone."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
     def wait(self) -> int:
         """Its exit status, negative for a signal."""
         with self.connection:

@@ -1,0 +1,154 @@
+"""Whole runs of `envspec lock` that are killed at any moment, and runs at the same time: a lock is whole, always.
+
+What the writing alone does under fire is in test_lock_writer.py; here it is the command, with its engine and its cache.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from envspec.lock.check import check
+from tests.support import ecosystem, preloaded
+from tests.support.index_server import IndexServer
+from tests.support.user import Running, User
+
+MOMENTS: Final = 50
+SEED: Final = 20261120
+#: Half of the kills fall into this time after the resolution, in which the lock is made and written.
+END_S: Final = 0.03
+JUNE, DECEMBER = "2025-06-15T00:00:00Z", "2025-12-15T00:00:00Z"
+
+pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
+
+
+@pytest.fixture
+def index() -> Iterator[IndexServer]:
+    with IndexServer([*ecosystem.dated(), *ecosystem.diamond()]) as running:
+        yield running
+
+
+def wants(user: User, as_of: str, number: int = 0) -> None:
+    """number: makes a question that was not asked before, so that an engine has to answer it."""
+    platforms = ("linux-64",) if as_of == JUNE else ("linux-64", "win-64")
+    user.wants("weekly", "app", as_of=as_of, platforms=platforms, pip=f'constraints = ["unused<{number}"]')
+
+
+def until_resolved(run: Running) -> None:
+    """Wait until the run says that it has its packages."""
+    until = time.monotonic() + 5
+    while b" packages\n" not in os.pread(run.stderr.fileno(), 10_000, 0):
+        assert time.monotonic() < until, run.ends()
+        time.sleep(0.001)
+
+
+def test_killed_at_any_moment(tmp_path: Path, index: IndexServer) -> None:
+    user = User(tmp_path, index.url, TMPDIR=str(tmp_path))
+    wants(user, JUNE)
+    assert user.locks().status == 0
+    wants(user, DECEMBER)
+    begin = time.monotonic()
+    assert user.locks().status == 0
+    longest_s = time.monotonic() - begin
+    moments = random.Random(SEED)
+    outcomes = {"old": 0, "new": 0}
+    for number in range(1, MOMENTS + 1):
+        before = user.files()
+        wants(user, JUNE if "requirements.win-64.txt" in before else DECEMBER, number)
+        run = user.starts()
+        if number % 2:
+            until_resolved(run)
+            time.sleep(moments.uniform(0, END_S))
+        else:
+            time.sleep(moments.uniform(0, longest_s))
+        if number % 4 < 2:
+            run.child.kill()
+        else:
+            # Alone, and its engine outlives it.
+            run.child.signal(signal.SIGKILL)
+        run.ends()
+        if user.files() == before:
+            outcomes["old"] += 1
+            continue
+        # Whole, and of the new spec: the head's seal, its input and the hash of every file.
+        assert check(user.spec, user.lock, None).is_fresh, number
+        assert len(user.files()) == (2 if "requirements.win-64.txt" in before else 3)
+        outcomes["new"] += 1
+    # Otherwise the moments prove nothing.
+    assert min(outcomes.values()) >= 5, outcomes
+    wants(user, DECEMBER)
+    assert user.locks().status == 0
+    assert user.pins("win-64")["weekly"] == "1.12.0"
+    assert [path.name for path in user.lock.parent.iterdir()] == [user.lock.name]
+
+
+def test_killed_before_there_is_a_lock(tmp_path: Path, index: IndexServer) -> None:
+    moments = random.Random(SEED)
+    for number in range(6):
+        user = User(tmp_path / str(number), index.url)
+        wants(user, DECEMBER)
+        run = user.starts()
+        if number % 2:
+            until_resolved(run)
+        time.sleep(moments.uniform(0, END_S))
+        run.child.kill()
+        run.ends()
+        assert set(user.files()) in (set(), {"envspec.lock", "requirements.linux-64.txt", "requirements.win-64.txt"})
+        assert user.locks().status == 0
+        assert user.pins("win-64")["weekly"] == "1.12.0"
+
+
+def test_two_at_once_end_in_one_whole_lock(tmp_path: Path, index: IndexServer) -> None:
+    """Two specs of one name, one folder, one cache, which is empty at first."""
+    user = User(tmp_path, index.url)
+    texts = {}
+    for as_of in (JUNE, DECEMBER):
+        wants(user, as_of)
+        texts[as_of] = user.spec.read_text(encoding="utf-8")
+    others = [user.folder / f"{number}.toml" for number in range(2)]
+    for path, text in zip(others, texts.values(), strict=True):
+        path.write_text(text, encoding="utf-8")
+    seen = []
+    for _ in range(4):
+        user.spec = others[0]
+        one = user.starts("--upgrade")
+        user.spec = others[1]
+        two = user.starts("--upgrade")
+        assert [one.ends().status, two.ends().status] == [0, 0]
+        seen.append(user.files())
+    versions = []
+    for path in others:
+        user.spec = path
+        assert user.locks("--upgrade").status == 0
+        versions.append(user.files())
+    assert all(found in versions for found in seen)
+    assert versions[0] != versions[1]
+
+
+def test_one_spec_locked_by_several_at_once(tmp_path: Path, index: IndexServer) -> None:
+    user = User(tmp_path, index.url)
+    wants(user, DECEMBER)
+    runs = [user.starts() for _ in range(5)]
+    done = [run.ends() for run in runs]
+    assert [ran.status for ran in done] == [0] * 5, [ran.stderr for ran in done]
+    assert user.locks("--check").status == 0
+    assert user.pins()["weekly"] == "1.12.0"
+
+
+def test_a_cache_that_can_not_be_written_is_done_without(tmp_path: Path, index: IndexServer) -> None:
+    """Nothing can be remembered where its place is a file, and nothing has to be."""
+    blocked = tmp_path / "blocked"
+    blocked.write_bytes(b"a file, where a folder should be")
+    user = User(tmp_path, index.url, ENVSPEC_CACHE_DIR=str(blocked))
+    wants(user, DECEMBER)
+    ran = user.locks()
+    assert ran.status == 0, ran.stderr
+    assert user.pins()["weekly"] == "1.12.0"
+    assert blocked.read_bytes() == b"a file, where a folder should be"
