@@ -19,9 +19,7 @@ from envspec.model import Resolution
 from envspec.resolve import graph, memory
 from envspec.resolve.engine import Engine, Pins, Place, Request, Unsolvable
 from envspec.resolve.index.pages import Pages
-from envspec.resolve.index.reader import Reader
 from envspec.resolve.index.rules import Rules
-from envspec.resolve.index.select import TagRanks
 from envspec.resolve.index.server import address_of, listening, serve, simple_url
 from envspec.resolve.index.store import Store
 from envspec.resolve.index.upstream import Upstream
@@ -104,8 +102,7 @@ async def _resolve_fresh(
     """Answers by their keys; each is remembered as soon as it is there."""
     upstream = Upstream(world.store, world.now)
     rules = {q.view_key: q.rules for q in questions.values()}
-    reader = Reader({key: TagRanks(each.tags) for key, each in rules.items()})
-    pages = Pages(upstream, reader, rules)
+    pages = Pages(upstream, rules)
     views = {key: View(upstream, pages, each, key) for key, each in rules.items()}
     turn = asyncio.Semaphore(jobs)
 
@@ -116,8 +113,6 @@ async def _resolve_fresh(
         return resolution
 
     async with AsyncExitStack() as stack:
-        stack.callback(reader.close)
-        reader.start()
         listener = stack.enter_context(listening())
         # Engines start before there is anybody to answer them: they need 0.1 s until they ask, and HTTP as long to be
         # imported. Their first requests wait at the socket.

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from envspec.resolve.index.reader import Reader, Wanted
+from envspec.resolve.index.page import parse_page
 from envspec.resolve.index.rules import Rules
-from envspec.resolve.index.select import Selection
+from envspec.resolve.index.select import Selection, TagRanks, Taste, select
 from envspec.resolve.index.upstream import Index, Upstream
 
 
 class Pages:
     """What each view selects of a page. rules: of every view, by its key."""
 
-    def __init__(self, upstream: Upstream, reader: Reader, rules: Mapping[str, Rules]) -> None:
+    def __init__(self, upstream: Upstream, rules: Mapping[str, Rules]) -> None:
         self._upstream = upstream
-        self._reader = reader
         self._rules = rules
+        self._ranks = {view: TagRanks(each.tags) for view, each in rules.items()}
 
     async def selection(self, view: str, name: str) -> Selection:
         """What one view may see of a project, by its index's page.
@@ -33,9 +33,9 @@ class Pages:
 
     async def _read(self, index: Index, name: str, cut: datetime) -> dict[str, Selection]:
         page = await self._upstream.page(index, name, cut)
-        wanted = [
-            Wanted(view, cut if index.dated else None, name in rules.sdists)
+        listing = parse_page(page.body, page.content_type, page.url)
+        return {
+            view: select(listing, Taste(self._ranks[view], cut if index.dated else None, name in rules.sdists))
             for view, rules in self._rules.items()
             if name not in rules.direct and rules.index_of(name) == index and rules.cut_of(name) == cut
-        ]
-        return await self._reader.read(page, wanted)
+        }
