@@ -71,7 +71,9 @@ class Store:
             index_key,
             name,
         )
-        return StoredPage(row[0], datetime.fromisoformat(row[1]), *row[2:]) if row else None
+        with suppress(ValueError):
+            return StoredPage(row[0], datetime.fromisoformat(row[1]), *row[2:]) if row else None
+        return None
 
     def remember_page(self, index_key: str, name: str, page: StoredPage) -> None:
         row = (index_key, name, page.status, page.asked.isoformat(), page.url, page.content_type, page.etag, page.body)
@@ -90,8 +92,7 @@ class Store:
 
     def selection(self, view_key: str, name: str) -> dict[str, Any] | None:
         """What a view made of a project's page: a JSON object."""
-        row = self._row("SELECT body FROM selection WHERE view = ? AND name = ?", view_key, name)
-        return json.loads(row[0]) if row else None
+        return _object(self._row("SELECT body FROM selection WHERE view = ? AND name = ?", view_key, name))
 
     def remember_selection(self, view_key: str, name: str, value: dict[str, Any]) -> None:
         body = json.dumps(value, separators=(",", ":"))
@@ -99,8 +100,7 @@ class Store:
 
     def answer(self, key: str) -> dict[str, Any] | None:
         """What was resolved for a question: a JSON object."""
-        row = self._row("SELECT body FROM answer WHERE question = ?", key)
-        return json.loads(row[0]) if row else None
+        return _object(self._row("SELECT body FROM answer WHERE question = ?", key))
 
     def remember_answer(self, key: str, value: dict[str, Any]) -> None:
         body = json.dumps(value, separators=(",", ":"), default=datetime.isoformat)
@@ -143,6 +143,17 @@ class Store:
             self._opened = None
         with suppress(OSError):
             self._path.replace(self._path.with_suffix(".damaged"))
+            # What was written to it last must not be read into the file that follows it.
+            for kind in ("-wal", "-shm"):
+                self._path.with_name(self._path.name + kind).unlink(missing_ok=True)
+
+
+def _object(row: tuple[Any, ...] | None) -> dict[str, Any] | None:
+    """The JSON object in a row's one column."""
+    with suppress(ValueError):
+        found = json.loads(row[0]) if row else None
+        return found if isinstance(found, dict) else None
+    return None
 
 
 class _Writer:

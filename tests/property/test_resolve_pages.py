@@ -1,0 +1,183 @@
+"""A project page says the same in HTML and in JSON; what is no page is refused, never half understood."""
+
+from __future__ import annotations
+
+import json
+import string
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envspec.resolve.index.page import BadPage, ListedFile, Listing, parse_page
+from tests.support import pages
+from tests.support.projects import Dialect, File, Hashes, Hrefs, MetadataFiles, Pages, Sizes, Times
+from tests.support.wheels import Artifact
+
+URL = "http://127.0.0.1:1234/simple/lib/"
+ROOT = "http://127.0.0.1:1234"
+
+texts = st.text(string.printable + "äßµ漢", max_size=20)
+digits = st.integers(0, 99).map(str)
+versions = st.builds(".".join, st.lists(digits, min_size=1, max_size=3))
+local = st.sampled_from(["", "+cu126", ".post1", "rc1", ".dev0"])
+
+
+@st.composite
+def files(draw: st.DrawFn) -> File:
+    version = draw(versions) + draw(local)
+    name = draw(st.sampled_from([f"lib-{version}-py3-none-any.whl", f"lib-{version}.tar.gz", f"lib-{version}.zip"]))
+    data = draw(st.binary(max_size=20))
+    python = draw(st.none() | st.sampled_from([">=3.8", ">=3.8,<4", '>=3.9,!=3.9.7,<"4"']))
+    moments = st.integers(946_684_800, 1_900_000_000).map(lambda seconds: datetime.fromtimestamp(seconds, timezone.utc))
+    return File(Artifact("lib", version, name, data, data, python), draw(moments), draw(st.none() | texts))
+
+
+@st.composite
+def dialects(draw: st.DrawFn) -> Dialect:
+    return Dialect(
+        times=draw(st.sampled_from(Times)),
+        hashes=draw(st.sampled_from(Hashes)),
+        sizes=draw(st.sampled_from(Sizes)),
+        hrefs=draw(st.sampled_from([Hrefs.RELATIVE, Hrefs.ROOTED, Hrefs.ABSOLUTE, Hrefs.BASE])),
+        metadata=draw(st.sampled_from(MetadataFiles)),
+    )
+
+
+def listing(project: list[File], dialect: Dialect) -> Listing:
+    kind, body = pages.project_page("lib", project, dialect, "", ROOT)
+    return parse_page(body, kind, URL)
+
+
+def rows(found: Listing) -> list[ListedFile]:
+    return [found.row(number) for number in range(len(found.names))]
+
+
+@given(st.lists(files(), max_size=6), dialects())
+def test_html_and_json_say_the_same(project: list[File], dialect: Dialect) -> None:
+    in_json = rows(listing(project, replace(dialect, pages=Pages.JSON)))
+    in_html = rows(listing(project, replace(dialect, pages=Pages.HTML)))
+    # HTML knows no sizes.
+    assert in_html == [replace(row, size_bytes=None) for row in in_json]
+    assert [row.filename for row in in_json] == [file.filename for file in project]
+    for row, file in zip(in_json, project, strict=True):
+        assert row.url == f"{ROOT}{pages.file_path(file)}"
+        assert row.sha256 == (file.sha256 if dialect.hashes is Hashes.SHA256 else None)
+        assert row.yanked == file.yanked
+        assert row.requires_python == file.artifact.requires_python
+        assert (row.uploaded is None) is (dialect.times is Times.HIDDEN)
+        assert row.size_bytes == (file.artifact.size_bytes if dialect.sizes is Sizes.SHOWN else None)
+
+
+@given(st.binary(max_size=300), st.sampled_from(["text/html", "application/vnd.pypi.simple.v1+json"]))
+def test_any_bytes_are_a_page_or_refused(body: bytes, kind: str) -> None:
+    try:
+        found = parse_page(body, kind, URL)
+    except BadPage:
+        return
+    for number in range(len(found.names)):
+        try:
+            found.row(number)
+        except BadPage:
+            continue
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+ROW = {
+    "filename": "lib-1.0-py3-none-any.whl",
+    "url": "lib-1.0-py3-none-any.whl",
+    "hashes": {"sha256": "a" * 64},
+    "upload-time": "2024-01-01T00:00:00Z",
+    "size": 5,
+    "yanked": False,
+    "requires-python": ">=3.8",
+    "core-metadata": {"sha256": "b" * 64},
+}
+
+
+@given(st.sampled_from([*ROW, "whole row"]), json_values)
+def test_a_row_of_another_form_is_refused_or_read_as_what_it_says(key: str, value: object) -> None:
+    row = value if key == "whole row" else {**ROW, key: value}
+    body = json.dumps({"meta": {"api-version": "1.0"}, "name": "lib", "files": [row]}).encode()
+    try:
+        read = parse_page(body, "application/json", URL).row(0)
+    except BadPage:
+        return
+    assert isinstance(read.filename, str)
+    assert read.url.startswith(("http://", "https://"))
+    assert read.sha256 is None or len(read.sha256) == 64
+    assert read.size_bytes is None or (isinstance(read.size_bytes, int) and read.size_bytes >= 0)
+    assert read.uploaded is None or datetime.fromisoformat(read.uploaded[:19])
+    assert read.yanked is None or isinstance(read.yanked, str)
+    assert read.requires_python is None or isinstance(read.requires_python, str)
+    assert read.metadata_sha256 is None or isinstance(read.metadata_sha256, str)
+
+
+@given(st.lists(files(), min_size=1, max_size=4), st.sampled_from([Pages.HTML, Pages.JSON]), st.data())
+def test_a_page_that_is_cut_short_is_refused(project: list[File], form: Pages, data: st.DataObject) -> None:
+    kind, body = pages.project_page("lib", project, Dialect(pages=form), "", ROOT)
+    # What follows the last file closes elements that HTML need not close.
+    length = len(body.rstrip()) - len(b"</body></html>" if form is Pages.HTML else b"")
+    cut = body[: data.draw(st.integers(0, length - 1))]
+    with pytest.raises(BadPage):
+        parse_page(cut, kind, URL)
+
+
+def html(text: str) -> Listing:
+    return parse_page(text.encode(), "text/html; charset=utf-8", URL)
+
+
+@pytest.mark.parametrize(
+    "anchor",
+    [
+        '<a href="../../files/lib-1.0.whl">lib-1.0.whl</a>',
+        "<A HREF='../../files/lib-1.0.whl' >lib-1.0.whl</A >",
+        "<a href=../../files/lib-1.0.whl>lib-1.0.whl</a>",
+        '<a rel="internal" href="../../files/lib-1.0.whl"\n  title="a > b">\n lib-1.0.whl </a>',
+        '<a href="../../files/lib-1.0.whl"><span>lib-1.0.whl</span></a>',
+        '<a href="../../files/lib-1.0.whl"><code>lib</code>-1.0.whl<br></a>',
+        '<a href="../../files/lib-1.0.whl">Download</a>',
+        '<a data-dist-info-metadata=true href="../../files/lib-1.0.whl">lib-1.0.whl</a>',
+    ],
+)
+def test_ways_to_write_a_link(anchor: str) -> None:
+    found = html(f"<!doctype html><html><body>{anchor}</body></html>")
+    assert found.names == ("lib-1.0.whl",)
+    assert found.row(0).url == f"{ROOT}/files/lib-1.0.whl"
+
+
+@pytest.mark.parametrize(
+    "fragment", ["#sha256=" + "AB" * 32, "#sha256=" + "ab" * 32 + "&egg=lib", "#sha256=" + "ab" * 32]
+)
+def test_hashes_in_links(fragment: str) -> None:
+    assert html(f'<a href="lib-1.0.whl{fragment}">lib-1.0.whl</a>').row(0).sha256 == "ab" * 32
+
+
+def test_html_without_its_outer_elements_is_a_page() -> None:
+    assert html('<a href="lib-1.0.whl">lib-1.0.whl</a>').names == ("lib-1.0.whl",)
+    assert html("<!DOCTYPE html><html><body><h1>Links for lib</h1></body></html>").names == ()
+    with pytest.raises(BadPage, match="it ends in the middle"):
+        html('<a href="lib-1.0.whl">lib-1.0.whl</a>\n<a href="lib-1.1.whl">lib-1.1')
+
+
+def test_json_of_a_later_minor_version_is_read_of_a_later_major_one_not() -> None:
+    def page(version: str) -> bytes:
+        return json.dumps({"meta": {"api-version": version}, "files": [ROW]}).encode()
+
+    assert parse_page(page("1.99"), "application/vnd.pypi.simple.v1+json", URL).row(0).size_bytes == 5
+    with pytest.raises(BadPage, match=r"index API version 2\.0"):
+        parse_page(page("2.0"), "application/vnd.pypi.simple.v1+json", URL)
+
+
+@given(st.integers(0, 10**6))
+def test_upload_times_keep_their_text(microseconds: int) -> None:
+    moment = datetime(2024, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=microseconds)
+    text = moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    body = json.dumps({"files": [{**ROW, "upload-time": text}]}).encode()
+    assert parse_page(body, "application/json", URL).row(0).uploaded == text
