@@ -106,7 +106,8 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
     around = replace(around, warn=_heard(around.warn, told))
     keeps = request.upgrade is Upgrade.KEEP and not request.upgrade_packages
     facts_at_hand = load_facts().version
-    key = key_of(request.spec_path, request.directory, request.resolver, facts_at_hand) if keeps else None
+    made_from = (request.spec_path, request.directory, request.resolver, facts_at_hand, around.environ)
+    key = key_of(*made_from) if keeps else None
     spec = load_spec(request.spec_path, started)
     _refuse_what_is_not_built(spec)
     facts = load_facts(spec.facts.tables())

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from envspec import __version__, toml
-from envspec.lock.head import FORMAT, LOCK_FILE
+from envspec.errors import StaleLock
+from envspec.lock.head import FORMAT, LOCK_FILE, unseal
 from envspec.resolve.index.store import Store
 from envspec.spec_hash import input_sha256
 
@@ -31,24 +32,28 @@ class Recalled(NamedTuple):
     warnings: Sequence[str]
 
 
-def key_of(spec: Path, directory: Path, resolver: str, facts: str) -> str | None:
+def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapping[str, str]) -> str | None:
     """Names what a lock is made from; None where time is part of it: no `as_of` in the spec, and no lock to keep to.
 
-    resolver: `uv` or `pip-tools`. facts: version of the facts at hand.
+    resolver: `uv` or `pip-tools`. facts: version of the facts at hand. environ: where indexes are on this machine is
+    read from it; one that stands in for another should have the same, and may not.
     """
     try:
         data = toml.loads(spec.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     try:
-        old = hashlib.sha256((directory / LOCK_FILE).read_bytes()).hexdigest()
-    except OSError:
+        whole = (directory / LOCK_FILE).read_bytes()
+        unseal(whole, LOCK_FILE)
+        old = hashlib.sha256(whole).hexdigest()
+    except (OSError, StaleLock):
         old = ""
     env = data.get("env")
     if not old and not (isinstance(env, dict) and "as_of" in env):
         return None
     made_by = [MADE, FORMAT, __version__, resolver, version(resolver), facts]
-    return hashlib.sha256(json.dumps([input_sha256(data), old, *made_by]).encode()).hexdigest()
+    places = [environ.get(name) for name in ("ENVSPEC_DEFAULT_INDEX", "ENVSPEC_PYTORCH_INDEX")]
+    return hashlib.sha256(json.dumps([input_sha256(data), old, *made_by, *places]).encode()).hexdigest()
 
 
 def recall(store: Store, key: str) -> Recalled | None:

@@ -46,7 +46,7 @@ def _without_locking(path: Path, directory: Path, options: Options) -> Sequence[
     """Leave a lock that is done, or write one from this machine's memory; None where there is something to do."""
     if _is_done(path, directory):
         return ()
-    key = key_of(path, directory, options.resolver, facts_version())
+    key = key_of(path, directory, options.resolver, facts_version(), os.environ)
     if key is None:
         return None
     store = Store(_cache())

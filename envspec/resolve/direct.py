@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
-import zipfile
 from collections.abc import Callable
 from datetime import datetime
+from email.parser import BytesParser
 from typing import IO, Final
 from urllib.parse import unquote, urlsplit
+
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
 from envspec.effects.http import Http
 from envspec.errors import NetworkError
 from envspec.resolve import memory
 from envspec.resolve.index.page import ListedFile
+from envspec.resolve.index.remote_wheel import BadWheel, Part, read_metadata
 from envspec.resolve.index.store import Store, StoredMetadata
 from envspec.resolve.index.upstream import OfflineMiss, without_credentials
 from envspec.spec import Requirement
@@ -64,13 +69,33 @@ async def _fetch(http: Http, url: str, filename: str) -> tuple[str, StoredMetada
         digest = hashlib.sha256()
         while chunk := file.read(1 << 20):
             digest.update(chunk)
-        return digest.hexdigest(), StoredMetadata(_metadata(file, filename), size)
+        return digest.hexdigest(), StoredMetadata(await _metadata(file, filename), size)
 
 
-def _metadata(file: IO[bytes], filename: str) -> bytes:
+async def _metadata(file: IO[bytes], filename: str) -> bytes:
+    total = file.seek(0, os.SEEK_END)
+
+    async def read(start: int | None, end: int) -> Part:
+        begin, until = (max(0, total - end), total) if start is None else (start, end)
+        file.seek(begin)
+        return Part(begin, total, file.read(until - begin))
+
     try:
-        with zipfile.ZipFile(file) as wheel:
-            (name,) = (n for n in wheel.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1)
-            return wheel.read(name)
-    except (zipfile.BadZipFile, ValueError) as error:
+        metadata, _ = await read_metadata(read)
+        _same_release(metadata, filename)
+    except BadWheel as error:
         raise NetworkError(f"{filename} is no usable wheel: {error}", hint="check the URL in the spec") from error
+    return metadata
+
+
+def _same_release(metadata: bytes, filename: str) -> None:
+    """Refuse a wheel that is another one by what it says of itself."""
+    head = BytesParser().parsebytes(metadata, headersonly=True)
+    name, version = head.get("Name", ""), head.get("Version", "")
+    wanted_name, wanted_version, *_ = parse_wheel_filename(filename)
+    try:
+        same = canonicalize_name(name) == wanted_name and Version(version) == wanted_version
+    except InvalidVersion:
+        same = False
+    if not same:
+        raise BadWheel(f"its METADATA says {name} {version}")

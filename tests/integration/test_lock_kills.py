@@ -17,6 +17,7 @@ import pytest
 
 from envspec.lock.check import check
 from tests.support import ecosystem, preloaded
+from tests.support.faults import Stall
 from tests.support.index_server import IndexServer
 from tests.support.user import Running, User
 
@@ -152,3 +153,28 @@ def test_a_cache_that_can_not_be_written_is_done_without(tmp_path: Path, index: 
     assert ran.status == 0, ran.stderr
     assert user.pins()["weekly"] == "1.12.0"
     assert blocked.read_bytes() == b"a file, where a folder should be"
+
+
+def test_ctrl_c_ends_it_and_its_engine(tmp_path: Path, index: IndexServer) -> None:
+    user = User(tmp_path, index.url, ENVSPEC_HTTP_STALL_S="60", ENVSPEC_HTTP_TOTAL_S="60")
+    wants(user, JUNE)
+    assert user.locks().status == 0
+    before = user.files()
+    index.add(ecosystem.release("late", "1.0.0"))
+    index.fail("/simple/late/", Stall())
+    user.wants("weekly", "late", as_of=JUNE)
+    run = user.starts()
+    until = time.monotonic() + 10
+    while not index.requests_for("/simple/late/"):
+        assert time.monotonic() < until
+        time.sleep(0.005)
+    run.child.signal(signal.SIGINT)
+    begin = time.monotonic()
+    ran = run.ends()
+    assert time.monotonic() - begin < 5
+    assert ran.status == 130
+    assert "Traceback" not in ran.stderr and "interrupted" in ran.stderr
+    assert user.files() == before
+    # The engine was of the same process group: there is none left.
+    with pytest.raises(ProcessLookupError):
+        os.killpg(run.child.pid, 0)

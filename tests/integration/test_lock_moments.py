@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
+import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from tests.support import ecosystem
 from tests.support.ecosystem import compiled, release
 from tests.support.index_server import IndexServer
 from tests.support.projects import MIRROR, PLAIN, Dialect, File
-from tests.support.user import User, refused, routed
+from tests.support.user import User, a_second_later, refused, routed
 from tests.support.wheels import wheel
 
 MARCH, JUNE, DECEMBER = "2025-03-15T00:00:00Z", "2025-06-15T00:00:00Z", "2025-12-15T00:00:00Z"
@@ -22,13 +24,6 @@ MARCH, JUNE, DECEMBER = "2025-03-15T00:00:00Z", "2025-06-15T00:00:00Z", "2025-12
 def now_file(name: str, version: str, requires: tuple[str, ...] = ()) -> File:
     """A release that is uploaded at this moment."""
     return File(wheel(name, version, requires=requires), datetime.now(timezone.utc))
-
-
-def a_second_later() -> None:
-    """Moments of locks are whole seconds: what is uploaded now counts from the next one on."""
-    until = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=1)
-    while datetime.now(timezone.utc) < until:
-        pass
 
 
 @pytest.fixture
@@ -384,3 +379,46 @@ def test_several_platforms_share_one_moment(tmp_path: Path) -> None:
         assert [user.pins(platform) for platform in platforms] == [{"native": "1.0.0"}] * 4
         assert index.fetched_twice() == []
         assert len(index.requests_for("/simple/native/")) == 1
+
+
+def test_another_index_that_stands_for_the_default_one_is_another_question(tmp_path: Path) -> None:
+    """What was locked by a mirror that lacks releases is not what is locked without it."""
+    with (
+        IndexServer([release("lib", "1.0.0")]) as poor,
+        IndexServer([release("lib", "1.0.0"), release("lib", "2.0.0")]) as whole,
+    ):
+        user = User(tmp_path, poor.url)
+        user.wants("lib", as_of=DECEMBER)
+        assert user.locks().status == 0
+        assert user.pins() == {"lib": "1.0.0"}
+        shutil.rmtree(user.lock)
+        assert user.locks(ENVSPEC_DEFAULT_INDEX=whole.url).status == 0
+        assert user.pins() == {"lib": "2.0.0"}
+
+
+def test_a_damaged_lock_without_as_of_is_locked_at_this_moment_each_time(user: User, index: IndexServer) -> None:
+    user.wants("base")
+    for version in ("2.0.0", "3.0.0", "4.0.0"):
+        user.lock.mkdir(parents=True, exist_ok=True)
+        (user.lock / "envspec.lock").write_bytes(b"")
+        assert user.locks().status == 0
+        assert user.pins() == {"base": version}
+        index.add(now_file("base", f"{int(version[0]) + 1}.0.0"))
+        a_second_later()
+
+
+def test_upgrade_package_by_the_other_engine(tmp_path: Path) -> None:
+    here = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}
+    mine = here.get((sys.platform, platform.machine()))
+    if mine is None:
+        pytest.skip("pip-tools resolves for Linux on itself")
+    with IndexServer(chain()) as index:
+        user = User(tmp_path, index.url)
+        engine = ("--resolver", "pip-tools")
+        user.wants("top", "other", python=platform.python_version(), platforms=[mine])
+        assert user.locks(*engine).status == 0
+        assert user.pins(mine) == {"top": "1.0.0", "mid": "1.0.0", "low": "1.0.0", "other": "1.0.0"}
+        index.add(now_file("top", "2.0.0", ("mid>=3",)), now_file("mid", "3.0.0", ("low",)), now_file("other", "2.0.0"))
+        a_second_later()
+        assert user.locks(*engine, "--upgrade-package", "top").status == 0
+        assert user.pins(mine) == {"top": "2.0.0", "mid": "3.0.0", "low": "1.0.0", "other": "1.0.0"}

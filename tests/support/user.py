@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final
@@ -174,6 +175,13 @@ class User:
     def leaves(self) -> bytes:
         """All that runs left behind: the lock's files, and everything in the cache and the home."""
         return b"\0".join(path.read_bytes() for path in sorted(self.folder.rglob("*")) if path.is_file())
+
+
+def a_second_later() -> None:
+    """Moments of locks are whole seconds: what is uploaded now counts from the next one on."""
+    until = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=1)
+    while datetime.now(timezone.utc) < until:
+        pass
 
 
 def _array(values: Iterable[str]) -> str:

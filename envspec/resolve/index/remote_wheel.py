@@ -145,7 +145,9 @@ def _find_metadata(directory: bytes) -> _Entry:
 
 
 def _entry(directory: bytes, place: int) -> _Entry:
-    (method,) = struct.unpack_from("<H", directory, place + 10)
+    flags, method = struct.unpack_from("<HH", directory, place + 8)
+    if flags & 1:
+        raise BadWheel("its METADATA is encrypted")
     crc, compressed, size = struct.unpack_from("<III", directory, place + 16)
     name_length, extra_length = struct.unpack_from("<HH", directory, place + 28)
     (offset,) = struct.unpack_from("<I", directory, place + 42)

@@ -1,0 +1,156 @@
+"""Wheels that a spec names by their URL: fetched once, hashed, and refused where they are not what they should be."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import ecosystem
+from tests.support.faults import Body, Corrupt, Drop, Fault, Redirects, Stall, Status, Truncate
+from tests.support.index_server import IndexServer
+from tests.support.projects import File, day
+from tests.support.user import User, a_second_later, refused
+from tests.support.wheels import core_metadata, wheel
+
+AS_OF = "2026-01-01T00:00:00Z"
+KIT = "kit-2.0.0-py3-none-any.whl"
+PATH = f"/files/kit/{KIT}"
+
+
+@pytest.fixture
+def index() -> Iterator[IndexServer]:
+    liar = wheel("liar", "1.0.0", metadata=core_metadata("someone-else", "3.0.0"))
+    with IndexServer([*ecosystem.extras(), File(liar, day("2024-01-01"))]) as running:
+        yield running
+
+
+@pytest.fixture
+def user(tmp_path: Path, index: IndexServer) -> User:
+    user = User(tmp_path, index.url)
+    user.wants(f"kit[fast] @ {index.file_url(KIT)}", as_of=AS_OF)
+    return user
+
+
+def test_it_is_fetched_once_and_hashed(user: User, index: IndexServer) -> None:
+    assert user.locks().status == 0
+    file = user.packages()["kit"]["file"]
+    artifact = next(f.artifact for f in ecosystem.extras() if f.name == "kit")
+    assert file == {
+        "index": "url",
+        "filename": KIT,
+        "size_bytes": artifact.size_bytes,
+        "sha256": artifact.sha256,
+        "url": index.file_url(KIT),
+    }
+    assert len(index.requests_for(PATH)) == 1
+    assert index.requests_for("/simple/kit/") == []
+    # The hash that the spec demands is another spec, and needs no other look at the file.
+    index.forget()
+    user.wants(f"kit[fast] @ {index.file_url(KIT)}#sha256={artifact.sha256}", as_of=AS_OF)
+    assert user.locks("--offline").status == 0
+    assert user.packages()["kit"]["file"] == file
+    assert index.requests == []
+
+
+def test_offline_it_is_missed_by_name(user: User, index: IndexServer) -> None:
+    error = refused(user.locks("--offline"), 5)
+    assert f"offline, and {index.file_url(KIT)} is not in the cache" in error
+
+
+def test_a_file_that_changed_is_seen_when_its_moment_moves(tmp_path: Path, index: IndexServer) -> None:
+    user = User(tmp_path, index.url)
+    user.wants(f"kit @ {index.file_url(KIT)}")
+    assert user.locks().status == 0
+    before = user.packages()["kit"]["file"]["sha256"]
+    rebuilt = wheel("kit", "2.0.0", requires=["core-lib"], files={"kit/other.py": b"# rebuilt\n"})
+    index.remove("kit")
+    index.add(File(rebuilt, day("2024-01-01")))
+    user.wants(f"kit @ {index.file_url(KIT)}", "speedups")
+    assert user.locks().status == 0
+    assert user.packages()["kit"]["file"]["sha256"] == before
+    a_second_later()
+    assert user.locks("--upgrade").status == 0
+    assert user.packages()["kit"]["file"]["sha256"] == rebuilt.sha256 != before
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (Status(500), f"{KIT}: HTTP 500"),
+        (Status(403), f"{KIT}: HTTP 403"),
+        (Drop(100), f"{KIT}: the answer broke off before its end"),
+        (Stall(), f"{KIT}: the server stalled"),
+        (Redirects(), f"{KIT}: redirects without an end"),
+        (Truncate(300), f"{KIT} is no usable wheel"),
+        (Truncate(0), f"{KIT} is no usable wheel"),
+        (Body(b"<html>please log in</html>"), f"{KIT} is no usable wheel"),
+    ],
+    ids=["500", "403", "drop", "stall", "redirects", "cut-short", "empty", "html"],
+)
+def test_faults(user: User, index: IndexServer, fault: Fault, told: str) -> None:
+    index.fail(PATH, fault)
+    assert told in refused(user.locks(), 5)
+    assert user.files() == {}
+    # And nothing of it was remembered.
+    index.heal()
+    assert user.locks().status == 0
+
+
+def test_a_corrupt_file_is_seen_by_the_hash_that_the_spec_demands(user: User, index: IndexServer) -> None:
+    artifact = next(f.artifact for f in ecosystem.extras() if f.name == "kit")
+    user.wants(f"kit @ {index.file_url(KIT)}#sha256={artifact.sha256}", as_of=AS_OF)
+    index.fail(PATH, Corrupt())
+    error = refused(user.locks(), 5)
+    assert KIT in error and ("the spec demands" in error or "no usable wheel" in error)
+
+
+def zipped(*files: tuple[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, content in files:
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+METADATA = "kit-2.0.0.dist-info/METADATA"
+GOOD = core_metadata("kit", "2.0.0")
+
+
+def encrypted() -> bytes:
+    """The flag of encryption set in the directory and in the local header."""
+    data = bytearray(zipped((METADATA, GOOD)))
+    for signature, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(signature) + place] |= 1
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        zipped(("kit/__init__.py", b"")),
+        zipped((METADATA, GOOD), ("other-1.0.dist-info/METADATA", GOOD)),
+        encrypted(),
+        zipped((METADATA, GOOD)).replace(b"\x08\x00", b"\x63\x00"),
+        zipped((METADATA, GOOD))[:-30],
+        b"PK\x05\x06" + bytes(18),
+    ],
+    ids=["none", "two", "encrypted", "unknown-method", "cut-short", "empty-zip"],
+)
+def test_odd_zips(user: User, index: IndexServer, data: bytes) -> None:
+    index.fail(PATH, Body(data))
+    assert f"{KIT} is no usable wheel" in refused(user.locks(), 5)
+
+
+def test_a_wheel_of_someone_else_is_refused(tmp_path: Path, index: IndexServer) -> None:
+    """Its file name says `liar`, its METADATA `someone-else`: by URL and from the index."""
+    user = User(tmp_path, index.url)
+    user.wants(f"liar @ {index.file_url('liar-1.0.0-py3-none-any.whl')}", as_of=AS_OF)
+    error = refused(user.locks(), 5)
+    assert "liar-1.0.0-py3-none-any.whl" in error and "someone-else" in error
+    user.wants("liar", as_of=AS_OF)
+    error = refused(user.locks(), 4)
+    assert "liar" in error and "someone-else" in error
