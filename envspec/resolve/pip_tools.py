@@ -8,14 +8,18 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
 
 from envspec.effects.process import run
 from envspec.model import Platform, Target
-from envspec.resolve.engine import EngineFault, Pins, Place, Request, Unsolvable, read_pins
-from envspec.resolve.index.view import Bodies
+from envspec.resolve.engine import BuildFailed, EngineFault, Pins, Place, Request, Unsolvable, read_pins
+from envspec.resolve.index.select import version_text
+from envspec.resolve.index.view import Bodies, normalised
 
 _MACHINES = {
     ("Linux", "x86_64"): Platform.LINUX_64,
@@ -78,10 +82,11 @@ class PipTools:
             word in done.stderr
             for word in ("ResolutionImpossible", "No matching distribution", "Could not find a version")
         ):
-            raise Unsolvable(_told(done.stderr))
-        raise EngineFault(
-            f"pip-compile ended with status {done.status}: {_told(done.stderr)}", hint="try --resolver uv"
-        )
+            raise Unsolvable(told(done.stderr, request.requirements))
+        why = told(done.stderr, request.requirements)
+        if "subprocess-exited-with-error" in done.stderr:
+            raise BuildFailed(why)
+        raise EngineFault(f"pip-compile ended with status {done.status}: {why}", hint="try --resolver uv")
 
 
 @cache
@@ -105,8 +110,32 @@ def _version_of(path: str) -> str:
         return ""
 
 
-def _told(stderr: str) -> str:
-    """pip's reason without the traceback of pip-tools."""
-    lines = [line.strip() for line in re.split(r"\nTraceback ", stderr)[0].splitlines()]
+_CAUSE: Final = re.compile(r"requirement=\w+\('([^']+)'\), parent=(?:LinkCandidate\('([^' ]+)|None)")
+
+
+def told(stderr: str, requirements: Sequence[str]) -> str:
+    """pip's reason without the traceback of pip-tools.
+
+    requirements: the lines of the file that it was given, to which its words refer by their numbers.
+    """
+    # Which requirements exclude each other stands in the traceback alone.
+    causes = list(dict.fromkeys(_asker(where) + what for what, where in _CAUSE.findall(stderr)))
+    if causes:
+        return f"these exclude each other: {'; '.join(causes)}"
+    lines = [line.strip() for line in re.split(r"(?:^|\n)Traceback ", stderr)[0].splitlines()]
     telling = [line for line in lines if line and not line.startswith(("WARNING", "To fix this", "1.", "2."))]
-    return " ".join(telling) or " ".join(stderr.split())[-500:]
+    text = " ".join(telling) or " ".join(stderr.split())[-500:]
+    text = " ".join(re.sub(r"\b(?:ERROR|error): |\u00d7|\u2502|\u2570\u2500>", "", text).split())
+    return re.sub(r"-r \S+ \(line (\d+)\)", lambda found: _line(int(found[1]), requirements, found[0]), text)
+
+
+def _line(number: int, requirements: Sequence[str], otherwise: str) -> str:
+    return requirements[number - 1] if 0 < number <= len(requirements) else otherwise
+
+
+def _asker(address: str) -> str:
+    """Who asks, by the address of its file; the spec itself has none."""
+    if not address:
+        return "the spec asks "
+    filename = unquote(address.rpartition("/")[2])
+    return f"{normalised(filename.partition('-')[0])} {version_text(filename)} needs "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,6 +34,59 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("case", [*REFUSALS, *DECISIONS])
 def test_case(told: Callable[[str], str], case: str) -> None:
     assert told(case) == (GOLDEN / case / "expected.txt").read_text(encoding="utf-8")
+
+
+#: Resolved again by pip-tools, for the Python and the platform at hand: what both engines have their own ways with.
+BOTH = [
+    "lock_decisions/backtracks-far",
+    "lock_decisions/constraints",
+    "lock_decisions/extras",
+    "lock_decisions/private-index",
+    "lock_decisions/sdist-allowed",
+    "lock_decisions/torchaudio-held-by-its-torch",
+    "lock_decisions/versions-of-every-kind",
+    "lock_decisions/wheel-by-url",
+    "lock_decisions/yanked-and-pinned",
+    "lock_refusals/conflict-below",
+    "lock_refusals/no-such-package",
+    "lock_refusals/sdist-that-does-not-build",
+]
+HERE = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}.get((sys.platform, platform.machine()))
+
+
+def by_both(case: str, root: Path) -> list[str]:
+    """What the engines make of a case, for this Python and platform; of a refusal, the exit code."""
+    told = []
+    for engine in ("uv", "pip-tools"):
+        copied, folder = root / engine / "case", root / engine / "run"
+        shutil.copytree(GOLDEN / case, copied)
+        folder.mkdir()
+        spec = (copied / "spec.toml").read_text(encoding="utf-8")
+        spec = spec.replace('"3.11.7"', f'"{platform.python_version()}"').replace('"linux-64"', f'"{HERE}"')
+        (copied / "spec.toml").write_text(spec, encoding="utf-8")
+        words = f'words = ["--resolver", "{engine}"]\n'
+        (copied / "index.toml").write_text(
+            words + (copied / "index.toml").read_text(encoding="utf-8"), encoding="utf-8"
+        )
+        refused = case.startswith("lock_refusals/")
+        told.append(refusal(copied, folder).partition("\n")[0] if refused else decisions(copied, folder))
+    return told
+
+
+@pytest.fixture(scope="module")
+def told_by_both(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], list[str]]]:
+    root = tmp_path_factory.mktemp("both")
+    with ahead(request, lambda case: by_both(case, root / case), "both") as results:
+        yield results
+
+
+@pytest.mark.skipif(HERE is None, reason="pip-tools resolves for Linux on itself")
+@pytest.mark.parametrize("both", BOTH)
+def test_both_engines_say_the_same(told_by_both: Callable[[str], list[str]], both: str) -> None:
+    one, other = told_by_both(both)
+    assert one == other
 
 
 def test_there_are_cases() -> None:
