@@ -19,7 +19,7 @@ CANNOT = (
 
 
 def test_what_excludes_what_is_read_from_the_traceback() -> None:
-    stderr = CANNOT.format("-r /tmp/envspec-x/requirements.in (line 2)") + TRACEBACK
+    stderr = CANNOT.format("-r /tmp/x/requirements.in (line 2)") + TRACEBACK
     assert told(stderr, ["one", "shared>=2"]) == (
         "these exclude each other: one-x 1.0+cu1 needs shared<2; the spec asks shared>=2"
     )
