@@ -13,7 +13,7 @@ from tests.support import ecosystem
 from tests.support.faults import Body, Corrupt, Drop, Fault, Redirects, Stall, Status, Truncate
 from tests.support.index_server import IndexServer
 from tests.support.projects import File, day
-from tests.support.user import User, a_second_later, refused
+from tests.support.user import IMPATIENT, User, a_second_later, refused
 from tests.support.wheels import core_metadata, wheel
 
 AS_OF = "2026-01-01T00:00:00Z"
@@ -93,7 +93,7 @@ def test_a_file_that_changed_is_seen_when_its_moment_moves(tmp_path: Path, index
 )
 def test_faults(user: User, index: IndexServer, fault: Fault, told: str) -> None:
     index.fail(PATH, fault)
-    assert told in refused(user.locks(), 5)
+    assert told in refused(user.locks(**IMPATIENT), 5)
     assert user.files() == {}
     # And nothing of it was remembered.
     index.heal()

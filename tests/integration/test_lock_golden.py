@@ -39,16 +39,13 @@ def test_case(told: Callable[[str], str], case: str) -> None:
 #: Resolved again by pip-tools, for the Python and the platform at hand: what both engines have their own ways with.
 BOTH = [
     "lock_decisions/backtracks-far",
-    "lock_decisions/constraints",
     "lock_decisions/extras",
     "lock_decisions/private-index",
     "lock_decisions/sdist-allowed",
     "lock_decisions/torchaudio-held-by-its-torch",
-    "lock_decisions/versions-of-every-kind",
     "lock_decisions/wheel-by-url",
     "lock_decisions/yanked-and-pinned",
     "lock_refusals/conflict-below",
-    "lock_refusals/no-such-package",
     "lock_refusals/sdist-that-does-not-build",
 ]
 HERE = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}.get((sys.platform, platform.machine()))

@@ -31,7 +31,7 @@ from tests.support.projects import (
     Times,
     day,
 )
-from tests.support.user import Ran, User, refused
+from tests.support.user import IMPATIENT, Ran, User, refused
 from tests.support.wheels import padding, wheel
 
 DIAMOND = {"app": "1.0.0", "left": "1.0.0", "right": "1.0.0", "base": "1.5.0"}
@@ -149,7 +149,7 @@ CASES: dict[str, Case] = {
     # connections
     "page-drops-each-time": network(Drop(60), "/simple/app/: the answer broke off before its end"),
     "page-drops-twice": passing(Drop(60), 2),
-    "page-stalls": network(Stall(), "/simple/app/: the server stalled: no byte for 1 s"),
+    "page-stalls": network(Stall(), "/simple/app/: the server stalled: no byte for 1.5 s"),
     "page-stalls-once": passing(Stall(), 1),
     "page-floods": network(Flood(), "/simple/app/: the answer is larger than 67 MB"),
     "page-drips": network(Drip(), "/simple/app/: the answer isn't complete after the longest time allowed"),
@@ -215,7 +215,8 @@ def play(case: Case, folder: Path, old: dict[str, bytes]) -> Outcome:
         for name, data in old.items():
             (user.lock / name).write_bytes(data)
         user.wants(*case.asks)
-        return Outcome(user.locks("--upgrade"), old, user)
+        slow = any(isinstance(fault, (Stall, Drip)) for _, fault, _ in case.faults)
+        return Outcome(user.locks("--upgrade", **(IMPATIENT if slow else {})), old, user)
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,10 @@ from tests.support import preloaded
 
 #: Where the envspec that the tests import lies: the processes run this one and no other.
 ROOT: Final = Path(envspec.__file__).parent.parent
-#: Nothing on loopback needs longer; the moments at which patience ends come soon.
-IMPATIENT: Final = {"ENVSPEC_HTTP_STALL_S": "1", "ENVSPEC_HTTP_TOTAL_S": "3", "ENVSPEC_HTTP_BACKOFF_S": "0.02"}
+#: A server on loopback that failed does not fail less when it is waited for.
+HASTY: Final = {"ENVSPEC_HTTP_BACKOFF_S": "0.02"}
+#: For servers that stall or drip: patience ends soon. A machine under load may need longer for an honest answer.
+IMPATIENT: Final = {"ENVSPEC_HTTP_STALL_S": "1.5", "ENVSPEC_HTTP_TOTAL_S": "3"}
 #: A proxy that nobody runs: whatever is not on loopback can not be reached, and that is known at once.
 CUT_OFF: Final = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}
 NAME: Final = "small"
@@ -93,7 +95,7 @@ class User:
             "PYTHONDONTWRITEBYTECODE": "1",
             "ENVSPEC_CACHE_DIR": str(self.cache),
             "ENVSPEC_DEFAULT_INDEX": index,
-            **IMPATIENT,
+            **HASTY,
             **CUT_OFF,
             **environ,
         }
