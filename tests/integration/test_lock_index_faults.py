@@ -32,7 +32,7 @@ from tests.support.projects import (
     day,
 )
 from tests.support.user import IMPATIENT, Ran, User, refused
-from tests.support.wheels import padding, wheel
+from tests.support.wheels import padding, sdist, wheel
 
 DIAMOND = {"app": "1.0.0", "left": "1.0.0", "right": "1.0.0", "base": "1.5.0"}
 APP_PAGE, APP_WHEEL = "/simple/app/", "/files/app/app-1.0.0-py3-none-any.whl"
@@ -44,6 +44,7 @@ ROW = {
 }
 RANGED = Dialect(metadata=MetadataFiles.NONE)
 BARE = Dialect(pages=Pages.HTML, compression=Compression.NONE)
+SIZELESS = Dialect(pages=Pages.HTML)
 WHOLE = replace(RANGED, ranges=Ranges.IGNORED)
 
 
@@ -129,6 +130,8 @@ CASES: dict[str, Case] = {
     "wheel-drops-once": passing(Drop(100), 1, RANGED, APP_WHEEL),
     "metadata-announced-but-404": Case(0, dialect=replace(FRIENDLY, metadata=MetadataFiles.MISSING)),
     "metadata-500": network(Status(500), "app-1.0.0-py3-none-any.whl.metadata: HTTP 500", path="*.metadata"),
+    "size-500": network(Status(500), "app-1.0.0-py3-none-any.whl: HTTP 500", path=APP_WHEEL, dialect=SIZELESS),
+    "size-405": Case(0, (), on(APP_WHEEL, Status(405)), SIZELESS),
     "ranges-not-known": Case(0, dialect=WHOLE),
     "ranges-no-suffix-416": Case(0, dialect=replace(RANGED, ranges=Ranges.NO_SUFFIX_416)),
     "ranges-no-suffix-501": Case(0, dialect=replace(RANGED, ranges=Ranges.NO_SUFFIX_501)),
@@ -257,3 +260,28 @@ def test_patience_that_is_no_number(tmp_path: Path) -> None:
     user = User(tmp_path, "http://127.0.0.1:9/simple/")
     user.wants("app")
     assert refused(user.locks(ENVSPEC_HTTP_STALL_S="soon"), 2).startswith("ENVSPEC_HTTP_STALL_S=soon: not a positive")
+
+
+def test_pages_that_list_everything_give_each_project_its_own_files(tmp_path: Path) -> None:
+    """As a folder of wheels does that a web server shows under every name."""
+    files = [
+        *ecosystem.diamond(),
+        ecosystem.release("zeta", "1.5.0", requires=["base<2"]),
+        File(sdist("aaa", "9.0.0"), day("2025-01-01")),
+    ]
+    with IndexServer(files) as index:
+        links = "".join(
+            f'<a href="{index.file_url(file.filename)}#sha256={file.sha256}" data-upload-time="2024-01-01T00:00:00Z">'
+            f"{file.filename}</a>\n"
+            for file in files
+        )
+        index.fail("/simple/*/", html(f"<html><body>{links}</body></html>"))
+        user = User(tmp_path, index.url)
+        user.wants("zeta", "app")
+        ran = user.locks()
+        assert ran.status == 0, ran.stderr
+        assert user.pins() == {**DIAMOND, "zeta": "1.5.0"}
+        for name, package in user.packages().items():
+            assert package["file"]["filename"].startswith(f"{name}-{package['version']}-")
+        assert "newest" not in user.packages()["zeta"]
+        assert ran.warnings == []

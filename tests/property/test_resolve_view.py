@@ -13,8 +13,9 @@ from packaging.version import Version
 
 from envspec.model import Platform, Python, Target
 from envspec.resolve.engine import read_pins
+from envspec.resolve.index.page import ListedFile, Listing
 from envspec.resolve.index.rules import Correction, Route, Rules
-from envspec.resolve.index.select import TagRanks, moment, not_after, version_of, version_text
+from envspec.resolve.index.select import TagRanks, moment, not_after, own, version_of, version_text
 from envspec.resolve.index.upstream import Index
 from envspec.resolve.index.view import corrected
 from envspec.target import wheel_tags
@@ -188,3 +189,20 @@ def _words(name: str) -> list[str]:
 
 def test_pins_with_extras() -> None:
     assert read_pins("kit[fast,web]==2.0.0 \\\n") == {"kit": "2.0.0"}
+
+
+@pytest.mark.parametrize(
+    ("project", "kept", "left"),
+    [
+        ("lib", ["lib-1.0-py3-none-any.whl", "Lib-1.0.tar.gz", "lib-1.0-beta.zip"], ["libs-1.0-py3-none-any.whl"]),
+        ("my-lib", ["my_lib-1.0-py3-none-any.whl", "My.Lib-1.0-py3-none-any.whl", "my-lib-1.0.tar.gz"], ["my-1.0.zip"]),
+        ("my", ["my-1.0-py3-none-any.whl"], ["my_lib-1.0-py3-none-any.whl", "mylib-1.0.tar.gz"]),
+        ("x", [], ["lib-1.0-py3-none-any.whl"]),
+    ],
+)
+def test_a_page_is_of_one_project(project: str, kept: list[str], left: list[str]) -> None:
+    names = [*left, *kept]
+    rows = {name: ListedFile(name, f"https://x/{name}", None, None, None, None, None, None) for name in names}
+    found = own(Listing(tuple(names), lambda number: rows[names[number]]), project)
+    assert list(found.names) == kept
+    assert [found.row(number).filename for number in range(len(kept))] == kept

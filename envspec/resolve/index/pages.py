@@ -7,7 +7,7 @@ from datetime import datetime
 
 from envspec.resolve.index.page import parse_page
 from envspec.resolve.index.rules import Rules
-from envspec.resolve.index.select import Selection, TagRanks, Taste, select
+from envspec.resolve.index.select import Selection, TagRanks, Taste, own, select
 from envspec.resolve.index.upstream import Index, Upstream
 
 
@@ -33,7 +33,7 @@ class Pages:
 
     async def _read(self, index: Index, name: str, cut: datetime) -> dict[str, Selection]:
         page = await self._upstream.page(index, name, cut)
-        listing = parse_page(page.body, page.content_type, page.url)
+        listing = own(parse_page(page.body, page.content_type, page.url), name)
         return {
             view: select(listing, Taste(self._ranks[view], cut if index.dated else None, name in rules.sdists))
             for view, rules in self._rules.items()

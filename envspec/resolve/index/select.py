@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from packaging.tags import Tag
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envspec.resolve.index.page import ListedFile, Listing
@@ -111,6 +112,30 @@ class Taste:
     def sees(self, file: ListedFile) -> bool:
         """Whether the file is old enough."""
         return self.cut is None or (file.uploaded is not None and not_after(file.uploaded, self.cut))
+
+
+def own(listing: Listing, project: str) -> Listing:
+    """The files of one project alone: a folder that a web server shows under every name lists those of all.
+
+    project: its normalised name.
+    """
+    # Nearly every page has one or two: its thousands of names need not be looked at one by one.
+    foreign = {prefix for prefix in {name.split("-", 1)[0] for name in listing.names} if not _is(prefix, project)}
+    if not foreign:
+        return listing
+    numbers = [number for number, name in enumerate(listing.names) if not _is_foreign(name, project, foreign)]
+    return Listing(tuple([listing.names[number] for number in numbers]), lambda number: listing.row(numbers[number]))
+
+
+def _is(name: str, project: str) -> bool:
+    return canonicalize_name(name) == project
+
+
+def _is_foreign(name: str, project: str, foreign: set[str]) -> bool:
+    if name.endswith(".whl"):
+        return name.split("-", 1)[0] in foreign
+    # In the names of old sdists dashes may stand in the project's name, and in the version too.
+    return not f"{canonicalize_name(name)}-".startswith(f"{project}-")
 
 
 def select(listing: Listing, taste: Taste) -> Selection:

@@ -239,6 +239,9 @@ class Upstream:
 
     async def _size_bytes(self, index: Index, file: ListedFile) -> int | None:
         answer = await self._network(f"the size of {file.filename}").request("HEAD", self._authorised(index, file.url))
+        if answer.status >= 500 and answer.status != 501:
+            # Others may be told the size: what they lock would differ from this.
+            answer.checked()
         size = _length(answer) if answer.status == 200 else None
         if size is not None and file.sha256 and (known := self.store.metadata(file.sha256)):
             self.store.remember_metadata(file.sha256, replace(known, size_bytes=size))

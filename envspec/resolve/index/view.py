@@ -20,7 +20,7 @@ from envspec.resolve.index import sdist
 from envspec.resolve.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.index.pages import Pages
 from envspec.resolve.index.rules import Correction, Rules
-from envspec.resolve.index.select import Selection, TagRanks, newest_wheels, version_of
+from envspec.resolve.index.select import Selection, TagRanks, newest_wheels, own, version_of
 from envspec.resolve.index.stub import stub_wheel
 from envspec.resolve.index.upstream import Index, IndexFault, NotListed, Upstream, unreadable
 
@@ -105,7 +105,7 @@ class View:
         if name in self.rules.direct:
             return ()
         page = await self._upstream.page(self.rules.index_of(name), name, self.rules.cut_of(name))
-        return parse_page(page.body, page.content_type, page.url).names
+        return own(parse_page(page.body, page.content_type, page.url), name).names
 
     async def foresee(self, name: str) -> None:
         """Ask for the metadata of a project's newest releases before an engine tries them, one after another.
