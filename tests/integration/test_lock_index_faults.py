@@ -15,7 +15,7 @@ import pytest
 
 from tests.support import ecosystem
 from tests.support.ahead import ahead
-from tests.support.faults import Body, Corrupt, Drip, Drop, Fault, Flood, Redirects, Stall, Status, Truncate
+from tests.support.faults import Body, Corrupt, Drip, Drop, Fault, Flood, Redirects, Stall, Status, Truncate, Wire
 from tests.support.index_server import FRIENDLY, IndexServer
 from tests.support.pages import JSON_TYPE
 from tests.support.projects import (
@@ -101,6 +101,14 @@ def unknown_below() -> list[File]:
     return [ecosystem.release("app", "1.0.0", requires=["left", "nowhere>=1"]), ecosystem.release("left", "1.0.0")]
 
 
+@dataclass(frozen=True)
+class Lengthless:
+    """A status of 200 without a Content-Length, as generated answers have it."""
+
+    def play(self, wire: Wire) -> None:
+        wire.start(200, {"Connection": "close"})
+
+
 CASES: dict[str, Case] = {
     # hashes
     "hash-of-metadata": network(
@@ -131,6 +139,7 @@ CASES: dict[str, Case] = {
     "metadata-announced-but-404": Case(0, dialect=replace(FRIENDLY, metadata=MetadataFiles.MISSING)),
     "metadata-500": network(Status(500), "app-1.0.0-py3-none-any.whl.metadata: HTTP 500", path="*.metadata"),
     "size-500": network(Status(500), "app-1.0.0-py3-none-any.whl: HTTP 500", path=APP_WHEEL, dialect=SIZELESS),
+    "size-not-told": Case(0, (), on(APP_WHEEL, Lengthless()), SIZELESS),
     "size-405": Case(0, (), on(APP_WHEEL, Status(405)), SIZELESS),
     "ranges-not-known": Case(0, dialect=WHOLE),
     "ranges-no-suffix-416": Case(0, dialect=replace(RANGED, ranges=Ranges.NO_SUFFIX_416)),

@@ -19,6 +19,8 @@ from envspec.resolve.index.store import Store, StoredMetadata, StoredPage
 _METADATA_BYTES: Final = 32 * 1024 * 1024
 #: A wheel read whole because its server knows no ranges: the largest on any index known is 4 GB.
 _WHOLE_BYTES: Final = 6 * 1024**3
+#: For files of which sizes and ranges count: those of the file, not of a compressed answer.
+_AS_IT_IS: Final = {"Accept-Encoding": "identity"}
 
 T = TypeVar("T")
 
@@ -213,12 +215,10 @@ class Upstream:
 
         async def read(start: int | None, end: int) -> Part:
             wanted = f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}"
-            answer = await http.get(
-                url, headers={"Range": wanted, "Accept-Encoding": "identity"}, max_bytes=_WHOLE_BYTES
-            )
+            answer = await http.get(url, headers={"Range": wanted, **_AS_IT_IS}, max_bytes=_WHOLE_BYTES)
             if start is None and answer.status in (400, 416, 501):
                 # No suffix ranges, or a file smaller than the suffix: ask for the size, then for the bytes by number.
-                total = _length(await http.request("HEAD", url))
+                total = _length(await http.request("HEAD", url, headers=_AS_IT_IS))
                 return await read(max(0, total - end), total)
             part = _part(answer.checked())
             # Small wheels come whole, and so do those of servers that know no ranges: then there is a hash to check.
@@ -238,11 +238,13 @@ class Upstream:
         return StoredMetadata(body, total)
 
     async def _size_bytes(self, index: Index, file: ListedFile) -> int | None:
-        answer = await self._network(f"the size of {file.filename}").request("HEAD", self._authorised(index, file.url))
+        http = self._network(f"the size of {file.filename}")
+        answer = await http.request("HEAD", self._authorised(index, file.url), headers=_AS_IT_IS)
         if answer.status >= 500 and answer.status != 501:
             # Others may be told the size: what they lock would differ from this.
             answer.checked()
-        size = _length(answer) if answer.status == 200 else None
+        length = answer.headers.get("Content-Length", "") if answer.status == 200 else ""
+        size = int(length) if length.isdigit() else None
         if size is not None and file.sha256 and (known := self.store.metadata(file.sha256)):
             self.store.remember_metadata(file.sha256, replace(known, size_bytes=size))
         return size
