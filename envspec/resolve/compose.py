@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from envspec.errors import NoSolution, UsageError
 from envspec.facts import Facts
-from envspec.facts.family import family_mismatch
+from envspec.facts.family import MEMBERS, family_mismatch
 from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX, Build, Wish, choose_build
 from envspec.facts.torch import Index as Home
 from envspec.model import DEFAULT_INDEX, CudaVersion, Decision, Platform, Target
@@ -127,7 +127,10 @@ def compose(
     request = Request(target, tuple(_line(r) for r in asked), tuple(sorted(constraints)), rules.sdists)
     decisions = () if build is None or not build.source else (_decision(build, target),)
     warnings = (build.warning,) if build is not None and build.warning else ()
-    return Composed(Question(request, rules, environment, _identity(spec, rules, family_facts)), decisions, warnings)
+    # Beside a bound torch, an engine tries these from the newest release down until one takes that torch.
+    walked = tuple(name for name in MEMBERS if {name, "torch"} <= family.keys())
+    question = Question(request, rules, environment, _identity(spec, rules, family_facts), walked)
+    return Composed(question, decisions, warnings)
 
 
 def _line(requirement: Requirement) -> str:
