@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -133,6 +134,7 @@ def try_lock(folder: Path, installer: str, workshop: Workshop) -> Outcome | None
         base = workshop.python(python.series)
     except NotHere as why:
         return Outcome(*known, install=f"not run: {why}")
+    known = (folder.name, f"{python.version} (on {_version(base)})", len(mine.packages), installer)
     place = workshop.root / "environment"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -158,6 +160,11 @@ def _steps(
     if without:
         imports += f"; nothing to import in {', '.join(without)}"
     return Outcome(*known, seconds=done.wall_s, install="ok", check=check, imports=imports)
+
+
+def _version(python: Path) -> str:
+    asked = [python, "-c", "import platform; print(platform.python_version())"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def asked_for(resolution: Resolution) -> list[str]:
@@ -195,7 +202,10 @@ def page(outcomes: Sequence[Outcome], about: dict[str, str]) -> str:
         "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (head, ["---"] * len(head), *rows)
     ]
     facts = " · ".join(f"{key}: {value}" for key, value in about.items())
-    intro = "Each committed linux-64 lock, installed with hashes required into an empty environment of its Python."
+    intro = (
+        "Each committed linux-64 lock, installed with hashes required into an empty environment of its Python's series; "
+        "the patch that was at hand stands beside the lock's own."
+    )
     return "\n".join(
         [
             "# Do the committed locks install?",
