@@ -163,7 +163,7 @@ def _steps(
 
 
 def _version(python: Path) -> str:
-    asked = [python, "-c", "import platform; print(platform.python_version())"]
+    asked = [str(python), "-c", "import platform; print(platform.python_version())"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -203,8 +203,8 @@ def page(outcomes: Sequence[Outcome], about: dict[str, str]) -> str:
     ]
     facts = " · ".join(f"{key}: {value}" for key, value in about.items())
     intro = (
-        "Each committed linux-64 lock, installed with hashes required into an empty environment of its Python's series; "
-        "the patch that was at hand stands beside the lock's own."
+        "Each committed linux-64 lock, installed with hashes required into an empty environment of its Python's "
+        "series; the patch that was at hand stands beside the lock's own."
     )
     return "\n".join(
         [
