@@ -16,7 +16,7 @@ import pytest
 
 from envspec.effects import http_faults
 from envspec.effects.http import Credential, Http, Patience, Response, open_http
-from tests.support.raw_server import CLOSE, RESET, Answer, Asked, RawServer, reply
+from tests.support.raw_server import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
 
 QUICK = Patience(connect_s=1.0, stall_s=0.3, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)
 
@@ -83,9 +83,9 @@ def test_connections_to_one_host_are_bounded() -> None:
 
 
 def test_the_user_agent_says_who_asks() -> None:
-    seen: list[str] = []
-    fetch(lambda asked: seen.append(asked.headers["user-agent"]) or reply(200))
-    assert seen[0].startswith("envspec/")
+    seen: list[Asked] = []
+    fetch(noting(seen, reply(200)))
+    assert seen[0].headers["user-agent"].startswith("envspec/")
 
 
 @pytest.mark.parametrize("fault", [[CLOSE], [RESET], reply(502), reply(503), reply(504), reply(429)])
@@ -98,7 +98,7 @@ def test_a_fault_that_passes_is_tried_again(fault: Answer) -> None:
 
 
 def test_a_truncated_body_is_tried_again_and_then_refused() -> None:
-    short = [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this", CLOSE]
+    short: Answer = [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this", CLOSE]
     assert fetch(after(1, short, reply(200, b"whole"))).body == b"whole"
     with pytest.raises(http_faults.BrokenOff, match="broke off before its end"):
         fetch(lambda _: short)
@@ -162,7 +162,7 @@ def test_a_server_that_stalls_within_its_answer_is_given_up() -> None:
 
 
 def test_a_server_that_drips_is_given_up() -> None:
-    drip = [b"HTTP/1.1 200 OK\r\n\r\n", *([b".", 0.1] * 100)]
+    drip: Answer = [b"HTTP/1.1 200 OK\r\n\r\n", *(b".", 0.1) * 100]
     with pytest.raises(http_faults.Stalled, match="longest time allowed"):
         fetch(lambda _: drip, patience=replace(QUICK, total_s=0.5))
 
@@ -293,7 +293,7 @@ def test_the_netrc_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
     seen: list[Asked] = []
-    fetch(lambda asked: seen.append(asked) or reply(200))
+    fetch(noting(seen, reply(200)))
     assert "authorization" not in seen[0].headers
 
 
@@ -334,8 +334,8 @@ def test_a_download_starts_afresh_after_a_broken_attempt() -> None:
     sinks: list[bytearray] = []
 
     class Sink(bytearray):
-        def write(self, chunk: bytes) -> object:
-            return self.extend(chunk)
+        def write(self, chunk: bytes) -> None:
+            self.extend(chunk)
 
     def start() -> Sink:
         sinks.append(Sink())
@@ -344,7 +344,7 @@ def test_a_download_starts_afresh_after_a_broken_attempt() -> None:
     async def scenario(http: Http, server: RawServer) -> None:
         assert await http.download(f"{server.url}/x.whl", start, max_bytes=100) == 5
 
-    broken = [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwh", CLOSE]
+    broken: Answer = [b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwh", CLOSE]
     talk(after(1, broken, reply(200, b"wheel")), scenario)
     assert [bytes(sink) for sink in sinks] == [b"wh", b"wheel"]
 

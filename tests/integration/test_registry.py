@@ -23,7 +23,7 @@ from envspec.image.reference import BadReference, parse
 from envspec.image.registry import Registry, fetch_by_digest, resolve_digests
 from envspec.model import PinnedDigest, Platform
 from tests.support import registry as content
-from tests.support.raw_server import CLOSE, RESET, Answer, Asked, RawServer, reply
+from tests.support.raw_server import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
 
 QUICK = Patience(connect_s=1.0, stall_s=0.3, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)
 BOTH = (Platform.LINUX_64, Platform.LINUX_AARCH64)
@@ -53,10 +53,14 @@ class World:
     def resolve(
         self, name: str = "HOST/nvidia/cuda:v1", platforms: tuple[Platform, ...] = BOTH
     ) -> tuple[PinnedDigest, ...]:
-        return self._with(lambda registry: resolve_digests(parse(name.replace("HOST", self.host)), platforms, registry))
+        found: tuple[PinnedDigest, ...] = self._with(
+            lambda registry: resolve_digests(parse(name.replace("HOST", self.host)), platforms, registry)
+        )
+        return found
 
     def fetch(self, name: str) -> Manifest:
-        return self._with(lambda registry: fetch_by_digest(parse(name.replace("HOST", self.host)), registry))
+        found: Manifest = self._with(lambda registry: fetch_by_digest(parse(name.replace("HOST", self.host)), registry))
+        return found
 
     def _with(self, use: Callable[[Registry], Any]) -> Any:
         async def run() -> Any:
@@ -452,7 +456,7 @@ def test_a_redirect_to_another_host_gets_no_login(world: World) -> None:
     seen: list[Asked] = []
 
     async def run() -> tuple[PinnedDigest, ...]:
-        async with RawServer(lambda asked: seen.append(asked) or reply(200, config.body)) as store:
+        async with RawServer(noting(seen, reply(200, config.body))) as store:
 
             def answer(asked: Asked) -> Answer:
                 if "/blobs/" in asked.path and "authorization" in asked.headers:

@@ -52,6 +52,16 @@ def reply(status: int, body: bytes | object = b"", headers: Mapping[str, str] | 
     return [f"HTTP/1.1 {status} Because\r\n{head}\r\n".encode(), data]
 
 
+def noting(seen: list[Asked], answer: Answer) -> Callable[[Asked], Answer]:
+    """Answer every request with `answer`, and keep it in `seen`."""
+
+    def note(asked: Asked) -> Answer:
+        seen.append(asked)
+        return answer
+
+    return note
+
+
 @dataclass
 class RawServer:
     """Serve `answer(asked)` on a free port of 127.0.0.1 until the context ends."""

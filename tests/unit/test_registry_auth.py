@@ -60,6 +60,9 @@ def test_a_long_header_is_read_in_time() -> None:
     assert challenges(["a " * 50_000]) is not None
 
 
+_ODD: tuple[object, ...] = ([], {}, None, 7, [7], [None], ["x"])
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -68,7 +71,7 @@ def test_a_long_header_is_read_in_time() -> None:
         ({"errors": [{"message": "no"}]}, "no"),
         ({"errors": [{"message": "two\nlines\x1b[31m"}]}, "two lines [31m"),
         ({"errors": [{"message": "x" * 300}]}, "x" * 200 + "…"),
-        *(({"errors": value}, "") for value in ([], {}, None, 7, [7], [None], ["x"])),
+        *(({"errors": value}, "") for value in _ODD),
         ([], ""),
         (7, ""),
     ],
