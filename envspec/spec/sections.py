@@ -171,7 +171,7 @@ class Pip(Section):
     )
     allow_sdist: f.ListOf[f.PackageName] = Field(
         default=(),
-        description="Names that may be built from source, once; the hash of the wheel is locked.",
+        description="Names that may be built from source where they are installed; the hash of the sdist is locked.",
         examples=[["deepspeed"]],
     )
     index: f.ListOf[Index] = Field(default=(), description="Private or extra indexes, each with the names it serves.")
