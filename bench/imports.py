@@ -21,6 +21,8 @@ def try_out(result: Path, python: Path, place: Path) -> str:
     """`yes`, or the last line of what went wrong. place: a folder of its own, gone afterwards."""
     locked = pins.read(result)
     wanted = list(pins.family_of(locked))
+    # What a run that was ended left there.
+    shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     try:
         return _install(locked, python, place) or _import(wanted, place)
