@@ -64,7 +64,7 @@ async def build(request: Request, environment: Mapping[str, str], pins: Pins, vi
     packages = tuple(
         Package(
             name=node.name,
-            version=_locked_version(node),
+            version=str(node.version),
             file=_row(node, view, size),
             askers=tuple(sorted(node.askers)),
             uploaded=moment(node.file.uploaded) if node.file.uploaded else None,
@@ -106,11 +106,6 @@ def _build_tag(filename: str) -> tuple[int, ...]:
     digits = parts[2] if filename.endswith(".whl") and len(parts) == 6 else ""
     number = "".join(sign for sign in digits if sign.isdigit())
     return (int(number),) if number else (0,)
-
-
-def _locked_version(node: _Node) -> str:
-    """The version as the file's own name writes it: engines normalise, `pip install` compares by value."""
-    return str(node.version)
 
 
 def _walk(nodes: Mapping[str, _Node], environment: Mapping[str, str], requirements: tuple[str, ...]) -> None:

@@ -12,12 +12,15 @@ from envspec.resolve.index.upstream import Index, Upstream
 
 
 class Pages:
-    """What each view selects of a page. rules: of every view, by its key."""
+    """What each view selects of a page.
+
+    rules: of every view, by its key. ranks: what each of them loads, likewise.
+    """
 
     def __init__(self, upstream: Upstream, rules: Mapping[str, Rules]) -> None:
         self._upstream = upstream
         self._rules = rules
-        self._ranks = {view: TagRanks(each.tags) for view, each in rules.items()}
+        self.ranks = {view: TagRanks(each.tags) for view, each in rules.items()}
 
     async def selection(self, view: str, name: str) -> Selection:
         """What one view may see of a project, by its index's page.
@@ -35,7 +38,7 @@ class Pages:
         page = await self._upstream.page(index, name, cut)
         listing = own(parse_page(page.body, page.content_type, page.url), name)
         return {
-            view: select(listing, Taste(self._ranks[view], cut if index.dated else None, name in rules.sdists))
+            view: select(listing, Taste(self.ranks[view], cut if index.dated else None, name in rules.sdists))
             for view, rules in self._rules.items()
             if name not in rules.direct and rules.index_of(name) == index and rules.cut_of(name) == cut
         }

@@ -20,7 +20,7 @@ from envspec.resolve.index import sdist
 from envspec.resolve.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.index.pages import Pages
 from envspec.resolve.index.rules import Correction, Rules
-from envspec.resolve.index.select import Selection, TagRanks, newest_wheels, own, version_of
+from envspec.resolve.index.select import Selection, newest_wheels, own, version_of
 from envspec.resolve.index.stub import stub_wheel
 from envspec.resolve.index.upstream import Index, IndexFault, NotListed, Upstream, unreadable
 
@@ -74,7 +74,7 @@ class View:
         self.missing: set[str] = set()
         self._upstream = upstream
         self._pages = pages
-        self._ranks = TagRanks(rules.tags)
+        self._ranks = pages.ranks[key]
         self._selections: dict[str, Selection] = {}
 
     async def selection(self, name: str) -> Selection:
