@@ -16,7 +16,7 @@ WIDTH: Final = 100
 _NARROWEST: Final = 40
 #: Longer lines of prose are hard to read.
 _WIDEST: Final = 132
-_BOLD, _RED, _YELLOW, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[33m", "\x1b[0m"
+_BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[0m"
 
 
 class CannotAnswer(EnvspecError):
@@ -97,11 +97,6 @@ def _is_utf8(stream: TextIO | None) -> bool:
 def error_line(text: str) -> str:
     """`error: ...`, its first word in red where stderr wants colours."""
     return f"{_RED}error:{_PLAIN} {text}" if wants_colours(sys.stderr) else f"error: {text}"
-
-
-def warning_line(text: str) -> str:
-    """`warning: ...`, its first word in yellow where stderr wants colours."""
-    return f"{_YELLOW}warning:{_PLAIN} {text}" if wants_colours(sys.stderr) else f"warning: {text}"
 
 
 def tell(line: str) -> None:
