@@ -143,16 +143,81 @@ class Package:
     extras: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Provided:
+    """A Python package that a conda package installs. name: in PEP 503's form. version: PEP 440's."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class CondaPackage:
+    """A pinned conda package on one platform: its channel's row, whole, and why it is here.
+
+    channel: what the spec calls its channel. url: where its archive is, without credentials. subdir: the platform's or
+    `noarch`. timestamp_ms: when it was built, milliseconds since 1970. noarch: `python`, `generic` or empty.
+    python_site_packages_path: of a Python with another layout than its series' (free-threaded), None elsewhere.
+    provides: the Python packages in it, as far as they are known. newest: the newest candidate that was not taken.
+    """
+
+    name: str
+    version: str
+    build: str
+    build_number: int
+    channel: str
+    subdir: str
+    filename: str
+    url: str
+    sha256: str
+    md5: str | None = None
+    size_bytes: int | None = None
+    timestamp_ms: int | None = None
+    depends: tuple[str, ...] = ()
+    constrains: tuple[str, ...] = ()
+    noarch: str = ""
+    license: str | None = None
+    license_family: str | None = None
+    features: str | None = None
+    track_features: tuple[str, ...] = ()
+    python_site_packages_path: str | None = None
+    provides: tuple[Provided, ...] = ()
+    askers: tuple[Asker, ...] = ()
+    newest: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPart:
+    """What stood for a channel where only some of its rows were at hand.
+
+    rows: how many. sha256: over the rows' files, see `envspec.resolve.conda.channels.part_sha256`.
+    """
+
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class CondaChannel:
+    """A channel that was solved from. name: as in the spec. url: its address without credentials, no `/` at the end."""
+
+    name: str
+    url: str
+    part: ChannelPart | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Resolution:
     """Everything that one target installs, sorted by name.
 
+    packages: the wheels. conda: the conda packages, which they are installed on top of.
     warnings: what the user should know (a package years older than `as_of`, a family that could not be checked).
     """
 
     target: Target
     packages: tuple[Package, ...]
     warnings: tuple[str, ...] = ()
+    conda: tuple[CondaPackage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +285,8 @@ class Lock:
 
     format: version of the document's form. input_sha256: of the canonical spec. as_of: nothing newer was considered.
     gpus: the GPUs that the spec names. facts: version of the facts in `data/` that decided.
-    package_as_of: packages with a moment of their own, by `--upgrade-package`.
+    package_as_of: packages with a moment of their own, by `--upgrade-package`; conda_as_of: the same for conda's.
+    channels: the conda channels, in the spec's order; none where the spec has no [conda].
     """
 
     format: int
@@ -235,3 +301,5 @@ class Lock:
     gpus: tuple[str, ...] = ()
     facts: str = ""
     package_as_of: tuple[tuple[str, datetime], ...] = ()
+    conda_as_of: tuple[tuple[str, datetime], ...] = ()
+    channels: tuple[CondaChannel, ...] = ()

@@ -1,0 +1,63 @@
+"""What is asked of a conda solver for one platform. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from envspec.model import CondaPackage, CudaVersion, Platform
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A channel and where its rows are found.
+
+    name: as in the spec. url: its address without credentials, no `/` at the end: what the lock says.
+    address: the same with the user's credentials, for fetching. rows: a folder with `<subdir>/repodata.json` that
+    stands for the channel itself (a part of it, say); its rows keep the channel's own URLs.
+    """
+
+    name: str
+    url: str
+    address: str
+    rows: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualPackage:
+    """What the environment's machine has: `__cuda 12.8`, `__archspec 1 x86_64`. Never taken from this machine."""
+
+    name: str
+    version: str
+    build: str = "0"
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.version}" + ("" if self.build == "0" else f"={self.build}")
+
+
+@dataclass(frozen=True, slots=True)
+class CondaRequest:
+    """One platform's question.
+
+    channels: the first goes first. requirements: match specs in the spec's words, Python's among them.
+    constraints: match specs that hold for a package if something asks for it. cuda: the CUDA whose builds are required
+    of the packages that have such builds; None where a build for the CPU is meant.
+    as_of: no row that was built later is considered; undated: whether rows that do not say when they were built are.
+    cuts: names with a moment of their own. locked: rows to keep where the requirements allow it.
+    """
+
+    platform: Platform
+    channels: tuple[Channel, ...]
+    requirements: tuple[str, ...]
+    virtual_packages: tuple[VirtualPackage, ...]
+    as_of: datetime
+    constraints: tuple[str, ...] = ()
+    cuda: CudaVersion | None = None
+    undated: bool = False
+    cuts: Mapping[str, datetime] = field(default_factory=dict)
+    locked: tuple[CondaPackage, ...] = ()
+
+    def cut_of(self, name: str) -> datetime:
+        return self.cuts.get(name, self.as_of)
