@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from typing import Final
 
-from envspec.model import Asker, BaseImage, Decision, Lock, Package, Python, Resolution, WheelFile
+from envspec.model import (
+    Asker,
+    BaseImage,
+    CondaChannel,
+    CondaPackage,
+    Decision,
+    Lock,
+    Package,
+    Python,
+    Resolution,
+    WheelFile,
+)
 from envspec.spec_hash import without_credentials
+
+# A channel's token is a part of its path: https://host/t/TOKEN/channel. A folder may be called `t` as well.
+_TOKEN: Final = re.compile(r"(https?://[^\s?#]*?)/t/[^\s/?#]+(?=[\s/?#]|$)", re.IGNORECASE)
 
 
 def canonical(lock: Lock) -> Lock:
-    """The same lock, sorted, and with no URL that carries a user name or password.
+    """The same lock, sorted, and with no URL that carries a user name, a password or a channel's token.
 
-    Resolutions and digests by platform, packages and askers by name, decisions by key. The spec's list of GPUs and a
-    resolution's warnings keep their order, which carries meaning.
+    Resolutions and digests by platform, packages and askers by name, decisions by key. The spec's lists of GPUs and of
+    channels, what a conda package depends on and a resolution's warnings keep their order, which carries meaning.
     """
     return replace(
         lock,
@@ -21,6 +37,8 @@ def canonical(lock: Lock) -> Lock:
         base_image=_base_image(lock.base_image) if lock.base_image else None,
         gpu_code=tuple(sorted(lock.gpu_code, key=lambda item: (item.platform.value, item.package, item.version))),
         package_as_of=tuple(sorted(lock.package_as_of)),
+        conda_as_of=tuple(sorted(lock.conda_as_of)),
+        channels=tuple(map(_channel, lock.channels)),
     )
 
 
@@ -36,7 +54,8 @@ def _base_image(image: BaseImage) -> BaseImage:
 def _resolution(resolution: Resolution) -> Resolution:
     target = replace(resolution.target, python=_python(resolution.target.python))
     packages = sorted(map(_package, resolution.packages), key=lambda item: (item.name, item.version))
-    return replace(resolution, target=target, packages=tuple(packages))
+    conda = sorted(map(_conda_package, resolution.conda), key=lambda item: item.name)
+    return replace(resolution, target=target, packages=tuple(packages), conda=tuple(conda))
 
 
 def _python(python: Python) -> Python:
@@ -48,6 +67,27 @@ def _package(package: Package) -> Package:
     # A requirement may be a URL that the spec gives in full.
     askers = {Asker(asker.name, without_credentials(asker.requirement)) for asker in package.askers}
     return replace(package, file=file, askers=tuple(sorted(askers)), extras=tuple(sorted(package.extras)))
+
+
+def _conda_package(package: CondaPackage) -> CondaPackage:
+    # A requirement may name its channel by URL, before `::`.
+    askers = {Asker(asker.name, without_secrets(asker.requirement)) for asker in package.askers}
+    return replace(
+        package,
+        channel=without_secrets(package.channel),
+        url=without_secrets(package.url),
+        provides=tuple(sorted(package.provides)),
+        askers=tuple(sorted(askers)),
+    )
+
+
+def _channel(channel: CondaChannel) -> CondaChannel:
+    return replace(channel, name=without_secrets(channel.name), url=without_secrets(channel.url))
+
+
+def without_secrets(text: str) -> str:
+    """`text` with user names, passwords and tokens (`/t/TOKEN/`) taken out of every channel's URL in it."""
+    return _TOKEN.sub(r"\1", without_credentials(text)) if "://" in text else text
 
 
 def _bare(url: str | None) -> str | None:

@@ -124,9 +124,15 @@ def _file_reasons(lock_dir: Path, head: Head) -> list[Reason]:
 
 
 def _warnings(head: Head, facts_version: str | None) -> tuple[str, ...]:
+    parts = tuple(
+        f"locked from a part of {part.channel} ({part.rows:,} rows, sha256 {part.sha256[:12]}): "
+        "the whole channel may solve to something else"
+        for part in head.parts
+    )
     if facts_version is None or not head.facts or facts_version == head.facts:
-        return ()
+        return parts
     return (
+        *parts,
         f"locked with facts {head.facts}, at hand are facts {facts_version}: "
         "`envspec lock --upgrade` decides anew with them",
     )

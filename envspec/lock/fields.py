@@ -32,6 +32,12 @@ class Fields:
     def optional_text(self, key: str) -> str | None:
         return self.text(key) if key in self._data else None
 
+    def number(self, key: str) -> int:
+        value = self.optional_number(key)
+        if value is None:
+            raise ValueError(f"`{self._path}{key}` is missing")
+        return value
+
     def optional_number(self, key: str) -> int | None:
         value = self._data.get(key)
         if value is None:
@@ -66,6 +72,9 @@ class Fields:
             return Platform(name)
         except ValueError:
             raise self._wrong(key, f"one of {', '.join(item.value for item in Platform)}", name) from None
+
+    def optional_platform(self, key: str) -> Platform | None:
+        return self.platform(key) if key in self._data else None
 
     def level(self, key: str) -> tuple[int, int] | None:
         """A level such as glibc's `2.39`."""

@@ -34,11 +34,33 @@ _SEALED: Final = re.compile(rb"# envspec\.lock: [^\n]* sha256:([0-9a-f]{64})\r?\
 # git's own, and diff3's `|||||||`. No line that dump() writes begins so: every value stays on the line of its key.
 _CONFLICT: Final = re.compile(rb"^(?:<{7}|\|{7}|={7}|>{7})(?: |\r?$)", re.MULTILINE)
 _FORMAT: Final = re.compile(rb"^format = (\d{1,9})\r?$", re.MULTILINE)
+_PART: Final = re.compile(r"(.+): (\d+) rows, sha256:([0-9a-f]{64})", re.DOTALL)
 _NEEDS: Final = re.compile(rb'^needs = "([A-Za-z0-9.>=<, -]{1,60})"\r?$', re.MULTILINE)
 
 
+class Part(NamedTuple):
+    """A channel of which only some rows were at hand when the lock was made: how many, and their files' SHA-256."""
+
+    channel: str
+    rows: int
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.channel}: {self.rows} rows, sha256:{self.sha256}"
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        found = _PART.fullmatch(text)
+        if not found:
+            raise ValueError(f"not the part of a channel: {text!r}")
+        return cls(found[1], int(found[2]), found[3])
+
+
 class Head(NamedTuple):
-    """What a check needs to know of a lock. files: name -> SHA-256 of the other files that envspec wrote beside it."""
+    """What a check needs to know of a lock. files: name -> SHA-256 of the other files that envspec wrote beside it.
+
+    parts: of the channels that were not at hand whole.
+    """
 
     format: int
     name: str
@@ -47,6 +69,7 @@ class Head(NamedTuple):
     facts: str
     gpus: tuple[str, ...]
     files: Mapping[str, str]
+    parts: tuple[Part, ...] = ()
 
 
 class DamagedLock(StaleLock):
@@ -120,6 +143,7 @@ def _read(head: bytes, where: str) -> Head:
             facts=str(data["facts"]),
             gpus=tuple(str(gpu) for gpu in data["gpus"]),
             files={str(name): str(digest) for name, digest in data["files"].items()},
+            parts=tuple(Part.parse(text) for text in data.get("parts", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as fault:
         raise DamagedLock(

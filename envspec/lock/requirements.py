@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
+from envspec.lock.explicit import explicit_name
 from envspec.model import DEFAULT_INDEX, Lock, Package, Platform, Resolution
 from envspec.spec_hash import without_credentials
 
@@ -35,8 +36,9 @@ def requirements_text(lock: Lock, platform: Platform) -> str:
 
 
 def _header(lock: Lock, resolution: Resolution) -> str:
-    name = requirements_name(resolution.target.platform)
-    python = resolution.target.python
+    platform, python = resolution.target.platform, resolution.target.python
+    name = requirements_name(platform)
+    where = f"on top of {explicit_name(platform)}" if resolution.conda else "into an environment of that Python"
     # On top of conda the pins are what conda does not provide: pip must not look for the rest, and a sync would remove
     # conda's own packages.
     ways = (
@@ -45,8 +47,8 @@ def _header(lock: Lock, resolution: Resolution) -> str:
         else [f"pip install --require-hashes -r {name}", f"uv pip sync --require-hashes {name}"]
     )
     return (
-        f"# {lock.name} for {resolution.target.platform.value}, Python {python.version}: written by `envspec lock`.\n"
-        "# Change the spec, not this file. To install it into an environment of that Python:\n"
+        f"# {lock.name} for {platform.value}, Python {python.version}: written by `envspec lock`.\n"
+        f"# Change the spec, not this file. To install it {where}:\n"
     ) + "".join(f"#   {way}\n" for way in ways)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from envspec.lock.head import seal
@@ -11,6 +12,9 @@ from envspec.model import (
     DIRECT_URL,
     Asker,
     BaseImage,
+    ChannelPart,
+    CondaChannel,
+    CondaPackage,
     Decision,
     Driver,
     GpuCode,
@@ -18,6 +22,7 @@ from envspec.model import (
     Package,
     PinnedDigest,
     Platform,
+    Provided,
     Python,
     Refusal,
     Resolution,
@@ -51,6 +56,41 @@ def package(name: str, version: str, *askers: tuple[str, str], file: WheelFile |
 def resolution(platform: Platform, *packages: Package, python: str = "3.11.14") -> Resolution:
     target = Target(platform, Python(python, "spec"), glibc=(2, 39) if platform.is_linux else None)
     return Resolution(target, tuple(sorted(packages, key=lambda item: item.name)))
+
+
+CONDA_FORGE = CondaChannel("conda-forge", "https://conda.anaconda.org/conda-forge")
+
+
+def conda(name: str, version: str, *askers: tuple[str, str], build: str = "h0_0", **others: object) -> CondaPackage:
+    """A row of conda-forge for linux-64. askers: (who, requirement); the spec, when none is given. others: fields."""
+    subdir = str(others.pop("subdir", "noarch" if "noarch" in others else "linux-64"))
+    channel = str(others.pop("channel", "conda-forge"))
+    filename = f"{name}-{version}-{build}.conda"
+    fields: dict[str, object] = {
+        "build_number": 0,
+        "url": f"https://conda.anaconda.org/{channel}/{subdir}/{filename}",
+        "sha256": sha256(f"{channel}/{subdir}/{filename}"),
+        "md5": hashlib.md5(filename.encode()).hexdigest(),
+        "size_bytes": 100_000,
+        "timestamp_ms": 1_750_000_000_000,
+        "askers": tuple(sorted(Asker(*asker) for asker in askers or (("spec", name),))),
+        **others,
+    }
+    return CondaPackage(name, version, build, channel=channel, subdir=subdir, filename=filename, **fields)  # type: ignore[arg-type]
+
+
+def conda_resolution(
+    platform: Platform, rows: Sequence[CondaPackage], *packages: Package, python: str = "3.12.11"
+) -> Resolution:
+    """Rows of conda, their Python among them, and wheels on top."""
+    target = Target(platform, Python(python, "conda"), glibc=(2, 39) if platform.is_linux else None)
+    by_name = {item.name: item for item in rows}
+    assert len(by_name) == len(rows)
+    return Resolution(
+        target,
+        tuple(sorted(packages, key=lambda item: item.name)),
+        conda=tuple(by_name[name] for name in sorted(by_name)),
+    )
 
 
 def lock(*resolutions: Resolution, name: str = "small", **others: object) -> Lock:
@@ -210,3 +250,88 @@ def sealed(text: str) -> str:
     head, marker, rest = text.partition("# end of the head\n")
     assert marker, "a lock's document has a line that ends its head"
     return seal(head, rest)
+
+
+def on_conda() -> Lock:
+    """Two platforms of conda-forge, known in part, and wheels on top; linux-64 has CUDA builds."""
+    return lock(
+        conda_resolution(
+            X86,
+            _rows(X86),
+            package("einops", "0.8.1"),
+            package("pytest", "9.0.1", ("jupyter-server", 'pytest>=7; extra == "test"')),
+            package("timm", "1.0.22", ("spec", "timm")),
+        ),
+        conda_resolution(ARM, _rows(ARM), package("einops", "0.8.1")),
+        name="on-conda",
+        channels=(
+            CondaChannel(CONDA_FORGE.name, CONDA_FORGE.url, ChannelPart(4775, sha256("rows"))),
+            CondaChannel("nvidia", "https://conda.anaconda.org/nvidia"),
+        ),
+        conda_as_of=(("numpy", datetime(2026, 11, 18, tzinfo=timezone.utc)),),
+        decisions=(
+            Decision("python", "3.12.11", "[conda] brings it: the newest 3.12 of its channels", "conda-forge", X86),
+            Decision("python", "3.12.11", "[conda] brings it: the newest 3.12 of its channels", "conda-forge", ARM),
+            Decision(
+                "conda.virtual_packages",
+                "__archspec=1=x86_64 __cuda=12.9 __glibc=2.39 __linux=5.10 __unix=0",
+                "what a machine has is told by the spec and its base image, never by the one that locks",
+                "",
+                X86,
+            ),
+        ),
+    )
+
+
+def _rows(platform: Platform) -> tuple[CondaPackage, ...]:
+    here = {"subdir": platform.value}
+    cuda = "cuda129_mkl_py312_h0" if platform is X86 else "cpu_generic_py312_h0"
+    python = ("python >=3.12,<3.13.0a0", "python_abi 3.12.* *_cp312")
+    return (
+        conda("_openmp_mutex", "4.5", ("pytorch", "_openmp_mutex >=4.5"), build="7_kmp_llvm", **here),
+        conda("bzip2", "1.0.8", ("python", "bzip2 >=1.0.8,<2.0a0"), depends=("__glibc >=2.17,<3.0.a0",), **here),
+        conda(
+            "jupyter_server",
+            "2.17.0",
+            ("spec", "jupyter_server"),
+            build="pyhcf101f3_0",
+            noarch="python",
+            depends=("python >=3.10", "numpy"),
+            provides=(Provided("jupyter-server", "2.17.0"),),
+            license="BSD-3-Clause",
+        ),
+        conda(
+            "numpy",
+            "2.2.6",
+            ("jupyter_server", "numpy"),
+            ("pytorch", "numpy >=1.23,<3"),
+            build="py312_0",
+            depends=python,
+            constrains=("numpy-base <0a0",),
+            provides=(Provided("numpy", "2.2.6"),),
+            newest=Refusal("2.4.6", "pytorch 2.8.0 wants numpy >=1.23,<2.4"),
+            **here,
+        ),
+        conda(
+            "python",
+            "3.12.11",
+            ("spec", "python 3.12.*"),
+            ("numpy", "python >=3.12,<3.13.0a0"),
+            build="h9e4cc4f_0_cpython",
+            depends=("bzip2 >=1.0.8,<2.0a0",),
+            **here,
+        ),
+        conda("python_abi", "3.12", ("numpy", "python_abi 3.12.* *_cp312"), build="8_cp312", noarch="generic"),
+        conda(
+            "pytorch",
+            "2.8.0",
+            ("spec", "pytorch 2.8.*"),
+            build=cuda,
+            build_number=3,
+            depends=("_openmp_mutex * *_llvm", "_openmp_mutex >=4.5", "numpy >=1.23,<3", *python),
+            provides=(Provided("torch", "2.8.0"),),
+            track_features=() if platform is X86 else ("pytorch-cpu",),
+            size_bytes=24_000_000,
+            **here,
+        ),
+    )
