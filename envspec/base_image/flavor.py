@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from envspec.base_image.pin import Half
 from envspec.base_image.pins import LIBRARIES, Pins
 from envspec.base_image.request import AUTO, HELD, CudaRequest
 from envspec.model import Decision
 
-_SOURCE: Final = "names of the locked wheels; NVIDIA container-images Dockerfiles"
+_SOURCE: Final = "names of the locked {}; NVIDIA container-images Dockerfiles"
 
 
 def flavors_to_try(request: CudaRequest, pins: Sequence[Pins]) -> tuple[Decision, ...]:
-    """The flavours that complete what the wheels bring, smallest first; the spec's own where it names one.
+    """The flavours that complete what wheels and conda bring, smallest first; the spec's own where it names one.
 
     `auto` never takes a devel flavour: nvcc is needed to build, not to run.
     """
@@ -21,17 +22,29 @@ def flavors_to_try(request: CudaRequest, pins: Sequence[Pins]) -> tuple[Decision
         return (Decision("image.flavor", request.flavor, "as the spec says", "[cuda] flavor"),)
     needed, why = _needed(pins)
     enough = [name for name, held in HELD.items() if needed <= set(held) and "devel" not in name]
-    return tuple(Decision("image.flavor", name, why, _SOURCE) for name in enough)
+    source = _SOURCE.format("packages" if _with_conda(pins) else "wheels")
+    return tuple(Decision("image.flavor", name, why, source) for name in enough)
 
 
 def _needed(pins: Sequence[Pins]) -> tuple[set[str], str]:
     """Libraries that the image has to bring, and why. A CUDA build of torch loads all of them."""
     with_torch = [each for each in pins if each.torch and each.torch.cuda]
-    with_wheels = [each for each in pins if each.libraries]
-    if not with_torch and not with_wheels:
-        return {"cudart", "cublas", "nccl"}, "no wheel of the lock brings CUDA's libraries: the image has to"
-    lacking = {library for each in with_torch for library in LIBRARIES if library not in each.libraries}
+    with_libraries = [each for each in pins if each.libraries]
+    none = "nothing in" if _with_conda(pins) else "no wheel of"
+    if not with_torch and not with_libraries:
+        return {"cudart", "cublas", "nccl"}, f"{none} the lock brings CUDA's libraries: the image has to"
+    libraries = LIBRARIES[Half.PYPI]
+    lacking = {library for each in with_torch for library in libraries if library not in each.libraries}
     if lacking:
-        return lacking, f"the smallest with {', '.join(sorted(lacking))}, which no wheel of the lock brings"
-    brought = sorted({library for each in with_wheels for library in each.libraries})
-    return set(), f"the wheels bring {', '.join(brought)}: nothing else is needed to run"
+        return lacking, f"the smallest with {', '.join(sorted(lacking))}, which {none} the lock brings"
+    brought = sorted({library for each in with_libraries for library in each.libraries})
+    return set(), f"{_bringers(pins)} bring {', '.join(brought)}: nothing else is needed to run"
+
+
+def _bringers(pins: Sequence[Pins]) -> str:
+    found = {pin.half for each in pins for brought in each.libraries.values() for pin in brought}
+    return " and ".join(half.value for half in Half if half in found)
+
+
+def _with_conda(pins: Sequence[Pins]) -> bool:
+    return any(Half.CONDA in each.halves for each in pins)

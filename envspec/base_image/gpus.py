@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envspec.base_image.pins import Pins
+from envspec.base_image.pins import Pins, TorchBuild
 from envspec.base_image.request import GpuNotServed
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, capability_of, find_gpu, runs
-from envspec.facts.rows import Gpu, spoken_ranges
+from envspec.facts.rows import Gpu, numeric, spoken_ranges
 from envspec.model import CudaVersion, Decision, GpuCode, Platform
 
 
@@ -25,17 +25,19 @@ class GpuChecks:
 @dataclass(frozen=True, slots=True)
 class OtherBuild:
     """A torch build with code for certain GPUs. default: it is the default index's build on that platform.
-    how: PTX where one of the GPUs runs only what its driver compiles.
+    how: PTX where one of the GPUs runs only what its driver compiles. channel: of conda; empty for a wheel.
     """
 
     torch: str
     variant: str
     default: bool
     how: Runs
+    channel: str = ""
 
     def __str__(self) -> str:
         where = "default build" if self.default else f'[cuda] version = "{CudaVersion.parse(self.variant)}"'
-        return f"torch {self.torch} {self.variant} ({where}{', by PTX' if self.how is Runs.PTX else ''})"
+        name = f"{self.channel}'s pytorch" if self.channel else "torch"
+        return f"{name} {self.torch} {self.variant} ({where}{', by PTX' if self.how is Runs.PTX else ''})"
 
 
 def code_of(pins: Pins, facts: Facts) -> GpuCode | None:
@@ -43,13 +45,22 @@ def code_of(pins: Pins, facts: Facts) -> GpuCode | None:
     torch = pins.torch
     if torch is None or torch.variant is None:
         return None
+    package = torch.pin.name
     if torch.variant == "cpu":
-        return GpuCode(pins.platform, "torch", torch.version, "cpu", (), (), "a CPU build")
-    row = facts.gpu_code_of(torch.version, torch.variant, pins.platform)
+        return GpuCode(pins.platform, package, torch.version, "cpu", (), (), "a CPU build")
+    row = facts.gpu_code_of(torch.version, torch.variant, pins.platform, torch.channel)
     if row is None:
         return None
     source = f"{row.source}; {row.note}" if row.note else row.source
-    return GpuCode(pins.platform, "torch", torch.version, torch.variant, row.sm, row.ptx, source)
+    return GpuCode(pins.platform, package, torch.version, torch.variant, row.sm, row.ptx, source)
+
+
+def unknown_code(pins: Pins, codes: Sequence[GpuCode]) -> str:
+    """A warning for a CUDA build from conda of which nobody knows what GPU code it holds; else empty."""
+    torch = pins.torch
+    if torch is None or not torch.channel or torch.variant == "cpu" or pins.platform in _known(codes):
+        return ""
+    return f"which GPU code {_spoken(torch)} holds on {pins.platform.value} is not known. {_row_to_add(torch)}"
 
 
 def check_gpus(names: Sequence[str], pins: Sequence[Pins], codes: Sequence[GpuCode], facts: Facts) -> GpuChecks:
@@ -62,7 +73,8 @@ def check_gpus(names: Sequence[str], pins: Sequence[Pins], codes: Sequence[GpuCo
         GpuNotServed: a GPU for which the wheels hold no code.
     """
     gpus = [find_gpu(facts, name) for name in names]
-    unchecked = [each for each in pins if each.platform not in {code.platform for code in codes}]
+    unchecked = [each for each in pins if each.platform not in _known(codes)]
+    channel = next((each.torch.channel for each in pins if each.torch), "")
     decisions: list[Decision] = []
     warnings: list[str] = []
     by_ptx: list[str] = []
@@ -70,7 +82,7 @@ def check_gpus(names: Sequence[str], pins: Sequence[Pins], codes: Sequence[GpuCo
         capability = capability_of(gpu)
         how = {code.platform: runs(capability, code.sm, code.ptx) for code in codes}
         if how and not unchecked and set(how.values()) == {Runs.NOT}:
-            raise _not_served(gpu, codes, facts)
+            raise _not_served(gpu, codes, facts, channel)
         served = [found for found in how.values() if found is not Runs.NOT]
         if served and all(found is Runs.PTX for found in served):
             by_ptx.append(gpu.name)
@@ -81,24 +93,46 @@ def check_gpus(names: Sequence[str], pins: Sequence[Pins], codes: Sequence[GpuCo
     return GpuChecks(tuple(decisions), tuple(warnings), tuple(by_ptx))
 
 
-def other_builds(facts: Facts, capabilities: Sequence[ComputeCapability], platform: Platform) -> tuple[OtherBuild, ...]:
-    """Every known torch build that all of these GPUs run, newest torch first, the default build before the others."""
+def other_builds(
+    facts: Facts, capabilities: Sequence[ComputeCapability], platform: Platform, channel: str = ""
+) -> tuple[OtherBuild, ...]:
+    """Every known torch build that all of these GPUs run, newest torch first, the default build before the others.
+
+    channel: a conda channel, for builds of that channel; empty for wheels.
+    """
     found: list[OtherBuild] = []
+    for torch, variant, usual in _builds(facts, platform, channel):
+        row = facts.gpu_code_of(torch, variant, platform, channel)
+        how = {runs(each, row.sm, row.ptx) for each in capabilities} if row else {Runs.NOT}
+        if Runs.NOT not in how:
+            worst = Runs.PTX if Runs.PTX in how else Runs.SASS
+            found.append(OtherBuild(torch, variant, variant == usual, worst, channel))
+    return tuple(found)
+
+
+def _builds(facts: Facts, platform: Platform, channel: str) -> Iterator[tuple[str, str, str | None]]:
+    """(torch, variant, the default variant), newest torch first: wheels by release, a channel's as its rows have it."""
+    if channel:
+        rows = {
+            (row.torch, row.variant)
+            for row in facts.gpu_code
+            if (row.channel, row.platform) == (channel, platform.value)
+        }
+        for torch, variant in sorted(rows, key=lambda row: (numeric(row[0]), numeric(row[1][2:])), reverse=True):
+            yield torch, variant, None
+        return
     for release in reversed(facts.torch):
         usual = release.default.get(platform.value)
         variants = {*release.published, *([usual] if usual else [])} - {"cpu"}
         for variant in sorted(variants, key=lambda name: (name != usual, name)):
-            row = facts.gpu_code_of(release.version, variant, platform)
-            how = {runs(each, row.sm, row.ptx) for each in capabilities} if row else {Runs.NOT}
-            if Runs.NOT not in how:
-                worst = Runs.PTX if Runs.PTX in how else Runs.SASS
-                found.append(OtherBuild(release.version, variant, variant == usual, worst))
-    return tuple(found)
+            yield release.version, variant, usual
 
 
-def spoken_builds(facts: Facts, capability: ComputeCapability, platform: Platform, torch: str) -> str:
-    """The builds to turn to: those of the same torch, then the default builds of others."""
-    builds = other_builds(facts, [capability], platform)
+def spoken_builds(
+    facts: Facts, capability: ComputeCapability, platform: Platform, torch: str, channel: str = ""
+) -> str:
+    """The builds to turn to: those of the same torch, then the default builds of others; the newest of a channel."""
+    builds = other_builds(facts, [capability], platform, channel)
     public = torch.partition("+")[0]
     told = [str(build) for build in builds if build.torch == public]
     others = [build.torch for build in builds if build.default and build.torch != public]
@@ -107,16 +141,16 @@ def spoken_builds(facts: Facts, capability: ComputeCapability, platform: Platfor
     elif not told:
         told = [str(build) for build in builds[:3]]
     if not told:
-        return f"no torch build known here has code for {capability.sm}"
+        return f"no torch build known here {f'of {channel} ' if channel else ''}has code for {capability.sm}"
     return f"builds with code for {capability.sm}: {'; '.join(told)}"
 
 
-def _not_served(gpu: Gpu, codes: Sequence[GpuCode], facts: Facts) -> GpuNotServed:
+def _not_served(gpu: Gpu, codes: Sequence[GpuCode], facts: Facts, channel: str) -> GpuNotServed:
     capability = capability_of(gpu)
     held = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
     return GpuNotServed(
         f"{gpu.name} ({capability.sm}) can't run this lock: {held}",
-        hint=spoken_builds(facts, capability, codes[0].platform, codes[0].version),
+        hint=spoken_builds(facts, capability, codes[0].platform, codes[0].version, channel),
     )
 
 
@@ -138,16 +172,33 @@ def _unchecked(pins: Pins) -> str:
     where = pins.platform.value
     if pins.torch is None:
         return f"{where}: no torch in the lock, so nothing tells whether [cuda] gpus run it"
-    build = f"torch {pins.torch.version} {pins.torch.variant or ''}".rstrip()
+    torch = pins.torch
+    if torch.channel:
+        return f"{where}: which GPU code {_spoken(torch)} holds is not known, so [cuda] gpus could not be checked"
+    build = f"torch {torch.version} {torch.variant or ''}".rstrip()
     return (
-        f"{where}: the GPU code of {build} is not known here, so [cuda] gpus could not be checked. "
-        'Add it to the spec: [[facts.gpu_code]], or [[facts.torch]] with gpu_code = { cu132 = ["sm_75", "sm_80"] }'
+        f"{where}: the GPU code of {build} is not known here, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
     )
+
+
+def _known(codes: Sequence[GpuCode]) -> set[Platform]:
+    return {code.platform for code in codes}
+
+
+def _spoken(torch: TorchBuild) -> str:
+    """`conda-forge's pytorch 2.7.1 (cu129)`."""
+    return f"{torch} ({torch.variant})" if torch.variant else str(torch)
+
+
+def _row_to_add(torch: TorchBuild) -> str:
+    if torch.channel:
+        return f'Add it to the spec: [[facts.gpu_code]] with channel = "{torch.channel}"'
+    return 'Add it to the spec: [[facts.gpu_code]], or [[facts.torch]] with gpu_code = { cu132 = ["sm_75", "sm_80"] }'
 
 
 def _named(code: GpuCode) -> str:
     local = "" if "+" in code.version or code.variant == "cpu" else f" {code.variant}"
-    return f"torch {code.version}{local}"
+    return f"{code.package} {code.version}{local}"
 
 
 def _holds(code: GpuCode) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envspec.base_image.flavor import flavors_to_try
-from envspec.base_image.gpus import GpuChecks, check_gpus, code_of
+from envspec.base_image.gpus import GpuChecks, check_gpus, code_of, unknown_code
 from envspec.base_image.image import Choice, choose_image, custom_image
-from envspec.base_image.pins import Pins, read_pins
+from envspec.base_image.pins import Pins, TorchBuild, read_pins
 from envspec.base_image.release import Release, choose_release
 from envspec.base_image.request import BaseImagePlan, CudaRequest
 from envspec.facts import Facts
@@ -29,9 +29,10 @@ def plan_base_image(request: CudaRequest | None, resolutions: Sequence[Resolutio
     """
     pins = [read_pins(resolution, facts) for resolution in resolutions]
     codes = tuple(code for code in (code_of(each, facts) for each in pins) if code)
-    warnings = [_newer(each, facts) for each in pins if each.torch and _is_newer(each.torch.version, facts)]
+    warnings = [_newer(each, facts) for each in pins if each.torch and _is_newer(each.torch, facts)]
     if request is None:
         return _without_cuda(pins, codes, tuple(warnings))
+    warnings += filter(None, (unknown_code(each, codes) for each in pins))
     linux = [each for each in pins if each.platform.is_linux]
     checks = check_gpus(request.gpus, linux, [code for code in codes if code.platform.is_linux], facts)
     if not linux:
@@ -85,8 +86,10 @@ def _without_cuda(pins: Sequence[Pins], codes: tuple[GpuCode, ...], warnings: tu
     return BaseImagePlan(None, None, codes, (none,), (*warnings, *told))
 
 
-def _is_newer(torch: str, facts: Facts) -> bool:
-    return facts.torch_release(torch) is None and numeric(torch) > numeric(facts.torch[-1].version)
+def _is_newer(torch: TorchBuild, facts: Facts) -> bool:
+    """The facts tell of the project's releases; a conda channel's solver keeps its family together by itself."""
+    known = facts.torch_release(torch.version) is not None or torch.channel
+    return not known and numeric(torch.version) > numeric(facts.torch[-1].version)
 
 
 def _newer(pins: Pins, facts: Facts) -> str:
@@ -98,8 +101,10 @@ def _newer(pins: Pins, facts: Facts) -> str:
 
 
 def _cpu_build(pins: Pins) -> str:
-    version = pins.torch.version if pins.torch else ""
+    told = f"{pins.torch} is a CPU build on {pins.platform.value}: no GPU is used there"
+    if pins.torch and pins.torch.channel:
+        return f'{told}. Ask for its CUDA builds: "{pins.torch.pin.name} * cuda*" in [conda] dependencies'
     return (
-        f"torch {version} is a CPU build on {pins.platform.value}: no GPU is used there. Its CUDA builds, if any, "
+        f"{told}. Its CUDA builds, if any, "
         "are on PyTorch's own index: set [cuda] version, or take a torch whose default build has CUDA"
     )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envspec.base_image.pins import Pins
+from envspec.base_image.pin import Half
+from envspec.base_image.pins import PinnedCuda, Pins
 from envspec.base_image.request import CudaMismatch, CudaRequest, NoCudaRelease
 from envspec.facts.rows import numeric
-from envspec.model import CudaVersion, Decision
+from envspec.model import CudaVersion, Decision, Platform
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +38,10 @@ def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
     others = [(found, where) for found, where in told if found.cuda != first.cuda]
     if request.version is not None:
         for found, where in told:
-            if found.cuda != request.version:
+            if not _within(found, request.version):
                 raise CudaMismatch(
                     f"[cuda] version is {request.version}, but {found.told_by} on {where.value} is CUDA {found.cuda}",
-                    hint=f'set [cuda] version = "{found.cuda}", or leave out what asks for {found.told_by.split()[0]}',
+                    hint=f'set [cuda] version = "{found.cuda}", or leave out what asks for {found.told_by.name}',
                 )
     exact = max(
         (found.release for found, _ in told if found.cuda == first.cuda and found.release), key=numeric, default=None
@@ -48,26 +49,49 @@ def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
     decision = Decision(
         "cuda.release",
         exact or str(first.cuda),
-        f"{first.told_by} is CUDA {exact or first.cuda}",
+        f"{first.told_by} is CUDA {exact or first.cuda}{_below(first, request.version)}",
         first.source,
     )
-    warnings = tuple(
-        f"{found.told_by} on {where.value} is CUDA {found.cuda}, beside {first.told_by} on {platform.value}: "
-        "two CUDAs in one lock; the image and the driver are chosen for the newer one"
-        for found, where in others
-    )
+    warnings = tuple(_beside(found, where, first, platform) for found, where in others)
     return Release(first.cuda, exact, decision, warnings)
+
+
+def _within(found: PinnedCuda, version: CudaVersion) -> bool:
+    """Wheels are built for one CUDA; of conda's packages `[cuda] version` is the newest that is let in."""
+    return found.cuda == version or (found.told_by.half is Half.CONDA and found.cuda < version)
+
+
+def _below(found: PinnedCuda, version: CudaVersion | None) -> str:
+    return f", which [cuda] version {version} allows" if version not in (None, found.cuda) else ""
+
+
+def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Platform) -> str:
+    told = f"{found.told_by} on {where.value} is CUDA {found.cuda}, beside {first.told_by} on {platform.value}"
+    halves = {found.told_by.half, first.told_by.half}
+    if where is not platform or len(halves) == 1:
+        return f"{told}: two CUDAs in one lock; the image and the driver are chosen for the newer one"
+    wheels = found if found.told_by.half is Half.PYPI else first
+    return (
+        f"{told} (CUDA {first.cuda}): PyPI's half and conda's each bring a CUDA of their own into one environment; "
+        "image and driver are chosen for the newer one. Take torch from conda as well, or hold conda to the CUDA "
+        f'of the wheels: "cuda-version {wheels.cuda}.*" in [conda] dependencies'
+    )
 
 
 def _untold_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
     built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
     if built and built.cuda and request.version in (None, built.cuda):
-        why = f"torch {built.version} is a {built.variant} build; no CUDA library comes as a wheel"
+        why = f"{built} is a {built.variant} build; {_nothing(pins)}"
         return Release(built.cuda, None, Decision("cuda.release", str(built.cuda), why, "torch's variant"))
     if request.version is None:
         raise NoCudaRelease(
             "nothing that was locked tells which CUDA release it needs",
             hint='set it in the spec: [cuda] version = "12.8", or leave [cuda] out for an environment for the CPU',
         )
-    why = "as the spec says; no CUDA library comes as a wheel"
+    why = f"as the spec says; {_nothing(pins)}"
     return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
+
+
+def _nothing(pins: Sequence[Pins]) -> str:
+    conda = any(Half.CONDA in each.halves for each in pins)
+    return f"no CUDA library comes as a wheel{' or from conda' if conda else ''}"

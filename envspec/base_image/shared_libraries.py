@@ -1,10 +1,11 @@
-"""CUDA libraries that the base image holds and the wheels bring again."""
+"""CUDA libraries that the base image holds and the locked packages bring again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from envspec.base_image.pins import LIBRARIES
+from envspec.base_image.pin import pins_of
+from envspec.base_image.pins import libraries_of
 from envspec.base_image.request import HELD
 from envspec.facts import Facts
 from envspec.facts.rows import PartsRow
@@ -22,17 +23,17 @@ class SharedLibrary:
 
 
 def shared_libraries(image: BaseImage, resolution: Resolution, facts: Facts) -> tuple[SharedLibrary, ...]:
-    """What image and wheels both hold on one platform. Python loads the wheels' copy, by the path in the wheels."""
+    """What image and packages both hold on one platform. Python loads the packages' copy, by the paths in them."""
     if image.flavor is None or image.cuda_release is None:
         return ()
     parts = next(
         (row for row in facts.parts if row.cuda == image.cuda_release and (image.os in row.os or not row.os)), None
     )
+    brought = libraries_of(pins_of(resolution))
     return tuple(
-        SharedLibrary(library, _version(parts, library), package.name, package.version)
+        SharedLibrary(library, _version(parts, library), pin.name, pin.version)
         for library in HELD.get(image.flavor, ())
-        for package in resolution.packages
-        if LIBRARIES[library].fullmatch(package.name)
+        for pin in brought.get(library, ())
     )
 
 

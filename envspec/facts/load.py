@@ -140,11 +140,15 @@ class Facts:
         """The same facts for an environment whose torch is no CUDA build: corrections for those are left out."""
         return _WithoutCuda(self._added)
 
-    def gpu_code_of(self, torch: str, variant: str, platform: Platform) -> rows.GpuCodeRow | None:
-        """GPU code of a torch build: a row for that very release (a spec may add one), else its minor version's."""
+    def gpu_code_of(self, torch: str, variant: str, platform: Platform, channel: str = "") -> rows.GpuCodeRow | None:
+        """GPU code of a torch build: a row for that very release (a spec may add one), else its minor version's.
+
+        channel: the conda channel that the build is from; empty for the project's own wheels.
+        """
         public = torch.partition("+")[0]
         series = ".".join(public.split(".")[:2])
-        mine = [row for row in self.gpu_code if row.variant == variant and row.platform == platform.value]
+        build = (variant, platform.value, channel)
+        mine = [row for row in self.gpu_code if (row.variant, row.platform, row.channel) == build]
         exact = next((row for row in mine if row.torch == public), None)
         return exact or next((row for row in mine if row.torch == series), None)
 

@@ -57,7 +57,9 @@ class TorchRelease(Row):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCodeRow(Row):
-    """GPU code in torch's wheels. torch: a minor version (`2.8`), or one release. measured: wheels that were asked."""
+    """GPU code in a build of torch. torch: a minor version (`2.8`), or one release. measured: releases whose files were
+    asked. channel: the conda channel of the build (`conda-forge`); empty for the project's wheels.
+    """
 
     torch: str
     variant: str
@@ -66,6 +68,7 @@ class GpuCodeRow(Row):
     ptx: tuple[str, ...]
     measured: tuple[str, ...] = ()
     note: str | None = None
+    channel: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
