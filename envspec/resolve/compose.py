@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -15,10 +15,11 @@ from envspec.facts import Facts
 from envspec.facts.family import MEMBERS, family_mismatch
 from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX, Build, Wish, choose_build
 from envspec.facts.torch import Index as Home
-from envspec.model import DEFAULT_INDEX, CudaVersion, Decision, Platform, Target
+from envspec.model import DEFAULT_INDEX, Asker, CudaVersion, Decision, Platform, Target
 from envspec.resolve.engine import Request
+from envspec.resolve.halves import check_halves, members_beside_condas_torch
 from envspec.resolve.index.page import ListedFile
-from envspec.resolve.index.rules import Correction, Route, Rules
+from envspec.resolve.index.rules import SPEC, Correction, Provider, Route, Rules
 from envspec.resolve.index.select import TagRanks
 from envspec.resolve.index.upstream import Index
 from envspec.resolve.stage import Question
@@ -55,6 +56,18 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """What is there before any index is asked.
+
+    wheels: those that the spec names, by their URL without credentials. provided: the Python packages that conda
+    installs on the platform, by PyPI's names.
+    """
+
+    wheels: Mapping[str, ListedFile] = field(default_factory=dict)
+    provided: Mapping[str, Provider] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Composed:
     """A question, and what was decided on the way to it."""
 
@@ -78,14 +91,13 @@ def wheel_urls(spec: Spec) -> tuple[Requirement, ...]:
     return tuple(r for r in spec.pip.dependencies if r.kind is RequirementKind.WHEEL_URL)
 
 
-def compose(
-    spec: Spec, target: Target, facts: Facts, moments: Moments, places: Places, wheels: Mapping[str, ListedFile]
-) -> Composed:
+def compose(spec: Spec, target: Target, facts: Facts, moments: Moments, places: Places, given: Given) -> Composed:
     """The question for one target.
 
-    wheels: the wheels that the spec names, by their URL without credentials.
+    Where conda provides torch, no build of it is chosen.
 
     Raises:
+        BothHalves: what [pip] asks for and what conda installs exclude each other.
         FamilyMismatch: the torch family can't be had as it is asked for.
         NoSuchBuild: no torch of the CUDA that is asked for.
         NoSolution: a package that its index can't give, or a wheel that the target can't load.
@@ -94,9 +106,17 @@ def compose(
     asked = [requirement for requirement in spec.pip.dependencies if requirement.applies_to(environment)]
     bounds = [requirement for requirement in spec.pip.constraints if requirement.applies_to(environment)]
     tags = tuple(wheel_tags(target))
-    direct = {r.name: wheels[str(r.without_credentials().url)] for r in asked if r.kind is RequirementKind.WHEEL_URL}
+    provided = given.provided
+    check_halves(asked, bounds, spec.pip, provided)
+    direct = {
+        r.name: given.wheels[str(r.without_credentials().url)] for r in asked if r.kind is RequirementKind.WHEEL_URL
+    }
     _loadable(direct, TagRanks(tags), target)
-    own = frozenset(direct) | {r.name for r in (*asked, *bounds) if spec.pip.index_for(r.name)}
+    own = frozenset(direct) | provided.keys() | {r.name for r in (*asked, *bounds) if spec.pip.index_for(r.name)}
+    if mixed := members_beside_condas_torch(
+        {r.name: (Asker(SPEC, str(r)),) for r in asked if r.name not in own}, provided
+    ):
+        raise mixed
     _refuse_unavailable([r.name for r in asked if r.name not in own], spec, facts)
     wanted = _specifiers(r for r in (*asked, *bounds) if r.name not in own)
     family = {name: specifier for name, specifier in wanted.items() if any(r.name == name for r in asked)}
@@ -122,7 +142,8 @@ def compose(
         cuts=moments.names,
         direct=direct,
         corrections=_corrections(family_facts),
-        sdists=frozenset(spec.pip.allow_sdist),
+        sdists=frozenset(spec.pip.allow_sdist) - provided.keys(),
+        provided=provided,
     )
     request = Request(target, tuple(_line(r) for r in asked), tuple(sorted(constraints)), rules.sdists)
     decisions = () if build is None or not build.source else (_decision(build, target),)
@@ -228,5 +249,6 @@ def _identity(spec: Spec, rules: Rules, facts: Facts) -> object:
         "direct": sorted((name, file.url, file.sha256) for name, file in rules.direct.items()),
         "sdists": sorted(rules.sdists),
         "facts": [facts.version, spec.facts.tables()],
+        "provided": sorted((p.name, p.version, p.package, p.channel) for p in rules.provided.values()),
         "corrections": [[edge.package, edge.versions, edge.requires] for edge in facts.edges],
     }

@@ -15,7 +15,9 @@ from packaging.version import Version
 from envspec.errors import NetworkError
 from envspec.model import DEFAULT_INDEX, DIRECT_URL, Asker, Package, Refusal, Resolution, Target, WheelFile
 from envspec.resolve.engine import EngineFault, Pins, Request
+from envspec.resolve.halves import members_beside_condas_torch
 from envspec.resolve.index.page import ListedFile
+from envspec.resolve.index.rules import SPEC
 from envspec.resolve.index.select import moment, version_of
 from envspec.resolve.index.upstream import without_credentials
 from envspec.resolve.index.view import View, normalised
@@ -24,7 +26,6 @@ from envspec.resolve.requirements import declared, parsed, shown, wanted
 
 #: A package this much older than `as_of` is worth a word when something else than the spec holds it back.
 FAR_BACK_DAYS: Final = 2 * 365
-SPEC: Final = "spec"
 #: What holds back by a constraint, of the spec or of torch's build.
 CONSTRAINED: Final = "constrained to"
 
@@ -50,17 +51,22 @@ class _Node:
 
 
 async def build(request: Request, environment: Mapping[str, str], pins: Pins, view: View) -> Resolution:
-    """Everything that one target installs, from an engine's pins and the index's rows.
+    """Everything that one target installs from indexes, from an engine's pins and the index's rows.
+
+    What conda provides is no package here, but has its say in why others are what they are.
 
     Raises:
+        BothHalves: something asks for PyPI's build of a member of the torch family, and torch is conda's.
         EngineFault: the engine pinned what the index doesn't hold.
         NetworkError: metadata or a size can't be fetched.
     """
     nodes = dict(zip(pins, await asyncio.gather(*(_node(name, pins[name], view) for name in pins)), strict=True))
     _walk(nodes, environment, request.requirements)
-    held = await asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in nodes.values()))
-    sizes = await asyncio.gather(*(view.size_bytes(name, node.file.filename) for name, node in nodes.items()))
-    ranked = sorted(zip(nodes.values(), held, sizes, strict=True), key=lambda row: row[0].name)
+    installed = [node for name, node in sorted(nodes.items()) if name not in view.rules.provided]
+    _refuse_beside_condas_torch(installed, view)
+    held = await asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in installed))
+    sizes = await asyncio.gather(*(view.size_bytes(node.name, node.file.filename) for node in installed))
+    ranked = list(zip(installed, held, sizes, strict=True))
     packages = tuple(
         Package(
             name=node.name,
@@ -77,6 +83,17 @@ async def build(request: Request, environment: Mapping[str, str], pins: Pins, vi
     told = (far_back(p, went_back, view.rules.as_of) for p, went_back in zip(packages, backtracked, strict=True))
     yanked = (_yanked(node) for node, *_ in ranked if node.file.yanked is not None)
     return Resolution(request.target, packages, (*(text for text in told if text), *yanked))
+
+
+def _refuse_beside_condas_torch(installed: Iterable[_Node], view: View) -> None:
+    rules = view.rules
+    asked = {
+        node.name: node.askers
+        for node in installed
+        if node.name not in rules.direct and rules.index_of(node.name) is rules.default
+    }
+    if mixed := members_beside_condas_torch(asked, rules.provided):
+        raise mixed
 
 
 def _yanked(node: _Node) -> str:
@@ -180,7 +197,14 @@ def _refusing_constraints(node: _Node, version: Version, request: Request) -> It
 async def _unmet(version: Version, asked: Iterable[Requirement], nodes: Mapping[str, _Node], view: View) -> _Held:
     """Which requirement of a newer release the other pins don't meet."""
     for requirement in asked:
-        other = nodes.get(normalised(requirement.name))
+        name = normalised(requirement.name)
+        provider = view.rules.provided.get(name)
+        if provider is not None:
+            if not requirement.specifier.contains(provider.version, prereleases=True):
+                why = f"needs {shown(requirement)}, and {provider}"
+                return _Held(Refusal(str(version), why), backtracked=True)
+            continue
+        other = nodes.get(name)
         if other is None or requirement.specifier.contains(other.version, prereleases=True):
             continue
         if bound := await _bound_of_spec(other, requirement, view):

@@ -24,11 +24,20 @@ async def refusal(error: Unsolvable, request: Request, view: View) -> EnvspecErr
             hint="correct the name, or name its index in [[pip.index]]",
         )
     told = {normalised(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", error.message)}
-    found = [await _absence(name, target, view) for name in sorted(told & view.shown)]
+    found = [await _why(name, target, view) for name in sorted(told & view.shown)]
     reasons = [reason for reason, _ in found if reason]
     hints = [hint for _, hint in found if hint] or ["loosen one of the requirements named above, or move as_of"]
     place = f"no solution for Python {target.python.version} on {target.platform.value}"
     return Unsolvable(f"{place}: {'. '.join([*reasons, error.message])}", hint="; ".join(hints))
+
+
+async def _why(name: str, target: Target, view: View) -> tuple[str, str]:
+    """What is known here of a project that the engine names, and what helps."""
+    provider = view.rules.provided.get(name)
+    if provider is None:
+        return await _absence(name, target, view)
+    conda = "[conda] dependencies"
+    return provider.whence, f"bound {provider.package} in {conda}, or put what asks for another {name} there as well"
 
 
 async def _absence(name: str, target: Target, view: View) -> tuple[str, str]:

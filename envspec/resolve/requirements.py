@@ -10,13 +10,30 @@ from typing import Final
 from packaging.markers import UndefinedComparison
 from packaging.requirements import InvalidRequirement, Requirement
 
-_FIELD: Final = re.compile(r"^Requires-Dist:[ \t]*(.+(?:\r?\n[ \t]+.+)*)", re.MULTILINE | re.IGNORECASE)
+_FIELD: Final = re.compile(
+    r"^(Requires-Dist|Provides-Extra):[ \t]*(.+(?:\r?\n[ \t]+.+)*)", re.MULTILINE | re.IGNORECASE
+)
 
 
 def declared(metadata: bytes) -> tuple[str, ...]:
     """The values of Requires-Dist in a METADATA file, in its order (core metadata 2.4)."""
+    return _values(metadata, "requires-dist")
+
+
+def extras_of(metadata: bytes) -> tuple[str, ...]:
+    """The values of Provides-Extra, likewise."""
+    return _values(metadata, "provides-extra")
+
+
+def _values(metadata: bytes, field: str) -> tuple[str, ...]:
     head = re.split(r"\r?\n\r?\n", metadata.decode("utf-8", "replace"), maxsplit=1)[0]
-    return tuple(" ".join(found.split()) for found in _FIELD.findall(head))
+    return tuple(" ".join(value.split()) for name, value in _FIELD.findall(head) if name.lower() == field)
+
+
+def is_of_extra(text: str) -> bool:
+    """Whether a requirement is one of extras only, by its marker."""
+    requirement = parsed(text)
+    return requirement is not None and requirement.marker is not None and "extra" in str(requirement.marker)
 
 
 def wanted(

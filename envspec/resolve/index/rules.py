@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
+from typing import Final
 
 from packaging.tags import Tag
 from packaging.version import Version
 
+from envspec.model import Asker
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.upstream import Index
+
+#: The asker that is no package.
+SPEC: Final = "spec"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +36,37 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True)
+class Provider:
+    """A Python package that conda installs, and the conda package that it is in.
+
+    name: in PEP 503's form. version: PEP 440's. package: the conda package. channel: what the spec calls its channel.
+    askers: who asks for the conda package: the spec (`spec`), or conda packages.
+    """
+
+    name: str
+    version: str
+    package: str
+    channel: str
+    askers: tuple[Asker, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} comes from {self.channel}"
+
+    @property
+    def whence(self) -> str:
+        """`numpy 2.2.6 comes from conda-forge (conda's numpy, asked by scipy)`."""
+        names = sorted({"the spec" if asker.name == SPEC else asker.name for asker in self.askers})
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        asked = f", asked by {', '.join(names[:3])}{more}" if names else ""
+        return f"{self} (conda's {self.package}{asked})"
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """What the spec and the facts say about one target's packages.
 
     cuts: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel.
-    sdists: names that may be built from source.
+    sdists: names that may be built from source. provided: names that conda installs; no index gives them.
     """
 
     as_of: datetime
@@ -46,6 +77,7 @@ class Rules:
     direct: Mapping[str, ListedFile] = field(default_factory=dict)
     corrections: Mapping[str, tuple[Correction, ...]] = field(default_factory=dict)
     sdists: frozenset[str] = frozenset()
+    provided: Mapping[str, Provider] = field(default_factory=dict)
 
     def index_of(self, name: str) -> Index:
         for route in self.routes:

@@ -13,15 +13,16 @@ from enum import Enum
 from typing import Any, Final
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from envspec.errors import EnvspecError, NetworkError
 from envspec.model import DEFAULT_INDEX
 from envspec.resolve.index import sdist
 from envspec.resolve.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.index.pages import Pages
-from envspec.resolve.index.rules import Correction, Rules
+from envspec.resolve.index.rules import Correction, Provider, Rules
 from envspec.resolve.index.select import Selection, newest_wheels, own, version_of
-from envspec.resolve.index.stub import stub_wheel
+from envspec.resolve.index.stub import provided_file, provided_metadata, stub_wheel
 from envspec.resolve.index.upstream import Index, IndexFault, NotListed, Upstream, unreadable
 
 #: How many releases an engine is expected to try: torchvision's down to one that fits a torch of a year ago.
@@ -84,7 +85,7 @@ class View:
             NotListed: its index does not know the project.
             NetworkError: its index can't be used.
         """
-        known = self._selections.get(name) or self._remembered(name)
+        known = self._selections.get(name) or self._given(name) or self._remembered(name)
         if known is None:
             known = await self._read(name)
             self._upstream.store.remember_selection(self.key, name, _dumped(known))
@@ -97,12 +98,12 @@ class View:
         return self._selections.keys()
 
     async def names(self, name: str) -> Sequence[str]:
-        """The names of all files of a project, loadable or not; none of a wheel that the spec names by URL.
+        """The names of all files of a project, loadable or not; none of what the spec or conda gives.
 
         Raises:
             As `selection`.
         """
-        if name in self.rules.direct:
+        if self._given(name) is not None:
             return ()
         page = await self._upstream.page(self.rules.index_of(name), name, self.rules.cut_of(name))
         return own(parse_page(page.body, page.content_type, page.url), name).names
@@ -112,7 +113,7 @@ class View:
 
         A guess: what fails here is told when it is asked for in earnest.
         """
-        if name in self.rules.direct or self._remembered(name) is not None:
+        if self._given(name) is not None or self._remembered(name) is not None:
             return
         with suppress(NotListed, EnvspecError):
             index = self.rules.index_of(name)
@@ -128,8 +129,13 @@ class View:
         ).encode()
 
     async def metadata(self, name: str, filename: str) -> bytes:
-        """A wheel's METADATA with the requirements that it lacks. KeyError: the view has no such file."""
+        """A wheel's METADATA with the requirements that it lacks; of a package from conda, its extras alone.
+
+        KeyError: the view has no such file.
+        """
         file = (await self.selection(name)).files[filename]
+        if name in self.rules.provided:
+            return await self._metadata_of_provided(self.rules.provided[name])
         try:
             stored = await self._upstream.metadata(self.rules.index_of(name), file)
         except NetworkError as error:
@@ -138,7 +144,13 @@ class View:
         return corrected(stored.body, self.rules.corrections.get(name, ()), filename)
 
     async def content(self, name: str, filename: str, bodies: Bodies = Bodies.WHOLE) -> bytes:
-        """A file's bytes, or a stub with its metadata. KeyError: the view has no such file."""
+        """A file's bytes, or a stub with its metadata. KeyError: the view has no such file.
+
+        A package from conda is a stub; but where sdists are built, the published wheel of its version: builds that ask
+        for it do so in an environment of their own, without conda.
+        """
+        if name in self.rules.provided:
+            return await self._content_of_provided(self.rules.provided[name], filename, bodies)
         if bodies is Bodies.STUB and filename.endswith(".whl"):
             return stub_wheel(filename, await self.metadata(name, filename))
         file = (await self.selection(name)).files[filename]
@@ -153,6 +165,9 @@ class View:
         return sdist.requirements(await self.content(name, filename), filename)
 
     async def size_bytes(self, name: str, filename: str) -> int | None:
+        """A file's size; None where nobody tells, and of a package from conda."""
+        if name in self.rules.provided:
+            return None
         return await self._upstream.size_bytes(self.rules.index_of(name), (await self.selection(name)).files[filename])
 
     def rank(self, filename: str) -> int | None:
@@ -166,26 +181,70 @@ class View:
         row = self._upstream.store.selection(self.key, name)
         return _loaded(row) if row is not None else None
 
-    async def _read(self, name: str) -> Selection:
-        rules = self.rules
-        if name in rules.direct:
-            file = rules.direct[name]
-            return Selection({file.filename: file})
-        index = rules.index_of(name)
+    def _given(self, name: str) -> Selection | None:
+        """What no index is asked for: a wheel that the spec names by URL, or a package from conda."""
+        provider = self.rules.provided.get(name)
+        file = provided_file(provider) if provider is not None else self.rules.direct.get(name)
+        return Selection({file.filename: file}) if file is not None else None
+
+    async def _metadata_of_provided(self, provider: Provider) -> bytes:
+        twin = await self._twin(provider)
+        if twin is None:
+            return provided_metadata(provider, b"")
         try:
-            selection = await self._pages.selection(self.key, name)
+            published = await self._upstream.metadata(self.rules.index_of(provider.name), twin)
+        except NetworkError as error:
+            self._fail(error)
+            raise
+        return provided_metadata(provider, published.body)
+
+    async def _content_of_provided(self, provider: Provider, filename: str, bodies: Bodies) -> bytes:
+        twin = await self._twin(provider) if bodies is Bodies.WHOLE else None
+        if twin is None:
+            return stub_wheel(filename, await self.metadata(provider.name, filename))
+        try:
+            return await self._upstream.content(self.rules.index_of(provider.name), twin)
+        except NetworkError as error:
+            self._fail(error)
+            raise
+
+    async def _twin(self, provider: Provider) -> ListedFile | None:
+        """The wheel of the same version that the package's index has for the target; None where it has none."""
+        try:
+            files = (await self._indexed(provider.name)).files
+        except NotListed:
+            return None
+        ranked = [
+            (rank, name)
+            for name in files
+            if (rank := self.rank(name)) is not None and version_of(name) == Version(provider.version)
+        ]
+        return files[min(ranked)[1]] if ranked else None
+
+    async def _read(self, name: str) -> Selection:
+        index = self.rules.index_of(name)
+        try:
+            selection = await self._indexed(name)
             if selection.undated:
                 raise Undated(index, name)
             return selection
-        except BadPage as error:
-            fault = unreadable(index, name, error)
-            self._fail(fault)
-            raise fault from error
         except NotListed:
             self.missing.add(name)
-            if index is not rules.default:
+            if index is not self.rules.default:
                 self._fail(NotThere(index, name))
             raise
+        except Undated as error:
+            self._fail(error)
+            raise
+
+    async def _indexed(self, name: str) -> Selection:
+        """What the page of a project's index gives."""
+        try:
+            return await self._pages.selection(self.key, name)
+        except BadPage as error:
+            fault = unreadable(self.rules.index_of(name), name, error)
+            self._fail(fault)
+            raise fault from error
         except NetworkError as error:
             self._fail(error)
             raise

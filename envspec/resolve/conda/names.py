@@ -1,0 +1,181 @@
+"""Which Python packages a conda package installs, by PyPI's names and versions.
+
+What tells, in this order: the spec's `[conda.names]`; what was read of the package by hand; what was gathered of its
+channel's archives; the archive itself. Nothing is guessed: where none of them tells, the package stays unmapped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import urlsplit
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from envspec.errors import NoSolution
+from envspec.facts.conda import CondaNames
+from envspec.model import CondaPackage, Provided
+from envspec.resolve import memory
+from envspec.resolve.index.rules import Provider
+from envspec.resolve.index.store import Store
+
+#: Gives `info/paths.json` of a package's archive; None where the archive can't be had.
+Reader = Callable[[CondaPackage], Awaitable[bytes | None]]
+
+# An environment's own site-packages, as archives have it: of noarch packages, on Unix, on Windows. What lies deeper is
+# a package's private copy. Source: conda's CEP 20 (noarch), `sysconfig` of conda's Python.
+_INFO: Final = re.compile(
+    r"(?:lib/python\d+\.\d+t?/|Lib/)?site-packages/(?P<stem>[^/]+)\.(?:dist-info/METADATA|egg-info(?:/PKG-INFO)?)"
+)
+# A match spec that names Python itself, with or without a blank before its versions.
+_PYTHON: Final = re.compile(r"python(?![\w.-])")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What is known of conda names.
+
+    own: the spec's `[conda.names]`, conda name -> PyPI names. facts: of whole channels. store: what archives have told.
+    """
+
+    own: Mapping[str, tuple[str, ...]]
+    facts: CondaNames
+    store: Store
+
+    def of(self, package: CondaPackage) -> tuple[str, ...] | None:
+        """The PyPI names in a package; None where only its archive tells.
+
+        A package that does not depend on Python installs nothing for it, whatever older archives of its name held: it
+        was a Python package once (docker-compose), or joins others (pytorch-cpu).
+        """
+        known = self.own.get(package.name, self.facts.held.get(package.name))
+        if known is not None:
+            return known
+        if not needs_python(package):
+            return ()
+        listed = self.facts.listed(package.name, self._channel(package))
+        # Several were gathered over years: which of them this archive holds, and in which versions, is not known.
+        return listed if listed is not None and len(listed) < 2 else None
+
+    def candidates(self, package: CondaPackage) -> tuple[str, ...]:
+        """PyPI names that archives of this conda name had."""
+        return self.facts.listed(package.name, self._channel(package)) or ()
+
+    def _channel(self, package: CondaPackage) -> str | None:
+        """The channel by its address: a mirror ends in the name of what it mirrors."""
+        parts = reversed(urlsplit(package.url).path.split("/"))
+        return next((part for part in parts if part in self.facts.channels), None)
+
+
+class UnmappedName(NoSolution):
+    """Conda packages that install Python packages of which nobody knows the name."""
+
+    def __init__(self, packages: Sequence[CondaPackage], names: Names) -> None:
+        told = [self._told(package, names) for package in packages]
+        lines = [f'{_key(package.name)} = "{_likely(package, names)}"' for package in packages]
+        super().__init__(
+            "; ".join(told),
+            hint=f"say it under [conda.names]: {', '.join(lines)}; or `[]` for one that holds no Python package",
+        )
+
+    @staticmethod
+    def _told(package: CondaPackage, names: Names) -> str:
+        come = f"{package.name} {package.version} comes from {package.channel}"
+        if names.of(package):
+            return (
+                f"{come}; {package.version} is no version that a Python package can have, and its archive can't be read"
+            )
+        candidates = names.candidates(package)
+        known = f" (its archives had {', '.join(candidates)})" if candidates else ""
+        return f"{come} and needs Python; which PyPI package it is, is not known{known}"
+
+
+async def with_provides(
+    packages: Sequence[CondaPackage], names: Names, reader: Reader
+) -> tuple[tuple[CondaPackage, ...], tuple[CondaPackage, ...]]:
+    """The packages with the Python packages in them, and those of which that is not known.
+
+    reader: asked for the archives of packages that nothing else knows, each once and all at the same time.
+
+    Raises:
+        NetworkError: by `reader`.
+    """
+    found = await asyncio.gather(*(_provides(package, names, reader) for package in packages))
+    filled = tuple(replace(p, provides=known or ()) for p, known in zip(packages, found, strict=True))
+    return filled, tuple(p for p, known in zip(packages, found, strict=True) if known is None)
+
+
+def provided_by(packages: Iterable[CondaPackage]) -> dict[str, Provider]:
+    """PyPI name -> what provides it.
+
+    Of two packages that hold the same one (vtk-base and vtk), the one of that very name counts, else the first.
+    """
+    rows = [(package, provided) for package in packages for provided in package.provides]
+    rows.sort(key=lambda row: (canonicalize_name(row[0].name) != row[1].name, row[0].name))
+    found: dict[str, Provider] = {}
+    for package, provided in rows:
+        provider = Provider(provided.name, provided.version, package.name, package.channel, package.askers)
+        found.setdefault(provided.name, provider)
+    return dict(sorted(found.items()))
+
+
+def needs_python(package: CondaPackage) -> bool:
+    """Whether the package depends on Python: what it has for Python is for that of its environment."""
+    return package.noarch == "python" or any(_PYTHON.match(text) for text in package.depends)
+
+
+def held_by(paths: bytes) -> tuple[Provided, ...]:
+    """The Python packages in an archive, by its `info/paths.json`.
+
+    ValueError: it is no such file.
+    """
+    try:
+        listed = [str(entry["_path"]) for entry in json.loads(paths)["paths"]]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no paths.json: {error!r}") from error
+    stems = (found["stem"] for path in listed if (found := _INFO.fullmatch(path)))
+    return tuple(sorted({provided for stem in stems if (provided := _of_stem(stem))}))
+
+
+def _of_stem(stem: str) -> Provided | None:
+    """`typing_extensions-4.12.0`, `nose-1.3.7-py3.9` (an egg's). None where its version is none of PEP 440's."""
+    name, _, rest = stem.partition("-")
+    version = _pep440(rest.partition("-")[0])
+    return Provided(str(canonicalize_name(name)), version) if version else None
+
+
+def _pep440(text: str) -> str | None:
+    try:
+        return str(Version(text))
+    except InvalidVersion:
+        return None
+
+
+async def _provides(package: CondaPackage, names: Names, reader: Reader) -> tuple[Provided, ...] | None:
+    known, version = names.of(package), _pep440(package.version)
+    if known == ():
+        return ()
+    if known and version:
+        return tuple(sorted(Provided(str(canonicalize_name(name)), version) for name in known))
+    key = memory.key_of(["conda archive", package.sha256])
+    told = names.store.answer(key)
+    if told is None:
+        paths = await reader(package)
+        if paths is None:
+            return None
+        told = {"provides": [[held.name, held.version] for held in held_by(paths)]}
+        names.store.remember_answer(key, told)
+    return tuple(Provided(name, version) for name, version in told["provides"])
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
+
+
+def _likely(package: CondaPackage, names: Names) -> str:
+    return (*names.candidates(package), str(canonicalize_name(package.name)))[0]
