@@ -18,6 +18,10 @@ _OUTSIDE = (("registry", "mirrors"), ("conformance",))
 # Everything before the last `@` of the part between `//` and the path.
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^\s/?#]*)@")
 
+# An address up to its path, and the rest; in a path, a token as conda writes it.
+_WEB = re.compile(r"([Hh][Tt][Tt][Pp][Ss]?://[^/?#]*)(.*)", re.DOTALL)
+_TOKEN = re.compile(r"/t/[^/?#]+")
+
 
 def without_credentials(text: str) -> str:
     """`text` with user names and passwords taken out of every URL in it.
@@ -25,6 +29,15 @@ def without_credentials(text: str) -> str:
     The user name of an SSH address stays (`git+ssh://git@host/...`): it is part of the address and no secret.
     """
     return _USERINFO.sub(_bare, text) if "://" in text else text
+
+
+def channel_without_credentials(text: str) -> str:
+    """A conda channel without user name, password and token (`/t/TOKEN/`, as anaconda.org and others take it).
+
+    Only channels have such tokens: elsewhere `/t/` is a folder like any other.
+    """
+    found = _WEB.fullmatch(without_credentials(text))
+    return found[1] + _TOKEN.sub("", found[2]) if found else text
 
 
 def _bare(found: re.Match[str]) -> str:
@@ -36,8 +49,9 @@ def _bare(found: re.Match[str]) -> str:
 def input_sha256(data: Mapping[str, Any]) -> str:
     """SHA-256, in hexadecimal, of the canonical form of a parsed TOML document.
 
-    Comments, layout, the order of keys and tables, the offset a moment is written in and credentials in URLs do not
-    matter; `[registry.mirrors]` and `[conformance]` do not belong. Every other value does, and so does its type.
+    Comments, layout, the order of keys and tables, the offset a moment is written in and credentials in URLs and in
+    conda's channels do not matter; `[registry.mirrors]` and `[conformance]` do not belong. Every other value does, and
+    so does its type.
     """
     canonical = json.dumps(_canonical(_identity(data)), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
@@ -47,7 +61,14 @@ def _identity(data: Mapping[str, Any]) -> dict[str, Any]:
     kept = dict(data)
     for path in _OUTSIDE:
         kept = _without(kept, path)
+    conda = kept.get("conda")
+    if isinstance(conda, Mapping) and isinstance(conda.get("channels"), (list, tuple)):
+        kept["conda"] = {**conda, "channels": [_channel(value) for value in conda["channels"]]}
     return kept
+
+
+def _channel(value: Any) -> Any:
+    return channel_without_credentials(value) if isinstance(value, str) else value
 
 
 def _without(table: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Final
@@ -49,34 +49,66 @@ class UnknownPython(UsageError):
     """A Python that no source named by the spec has."""
 
 
+#: glibc and macOS of a platform, None where it has none: see `Target`.
+Bounds = tuple[tuple[int, int] | None, tuple[int, int] | None]
+
+
 def targets_of(
-    spec: Spec, facts: Facts, as_of: datetime | None = None
+    spec: Spec,
+    facts: Facts,
+    as_of: datetime | None = None,
+    conda_pythons: Mapping[Platform, str] | None = None,
 ) -> tuple[tuple[Target, ...], tuple[Decision, ...]]:
     """One target for each platform of the spec, in its order, and why they are what they are.
 
     as_of: bounds the age of a standalone Python where the spec has no `as_of` of its own: the moment of the resolution.
+    conda_pythons: the exact Python that the conda half has on each platform; only for a spec with [conda].
 
     Python's source, the first that applies:
-      1. `base`: `[image] python` says what the base holds (Linux only, as images are);
-      2. `system`: only if `python_source = "system"`; the series must be the system's own;
-      3. `spec`: an exact patch in the spec, and no `python_source`;
-      4. `standalone`: the exact patch, or the newest patch of the series built no later than `as_of`.
+      1. `conda`: the spec has [conda];
+      2. `base`: `[image] python` says what the base holds (Linux only, as images are);
+      3. `system`: only if `python_source = "system"`; the series must be the system's own;
+      4. `spec`: an exact patch in the spec, and no `python_source`;
+      5. `standalone`: the exact patch, or the newest patch of the series built no later than `as_of`.
     A platform without any standalone build of the series (macOS, Windows) takes the patch of another platform's builds;
     its source is `spec`: whoever installs the lock brings that Python.
 
     Raises:
-        UnknownPython: the source has no such Python.
+        UnknownPython: the source has no such Python, or the conda half has none.
         UsageError: the system's glibc is not known.
     """
     moment = spec.env.as_of or as_of
     targets, decisions = [], []
     for platform in spec.env.platforms:
-        python, decision = _python(spec, facts, platform, moment)
-        glibc, bound = _glibc(spec, facts, platform) if platform.is_linux else (None, _no_glibc(platform))
-        macos = MACOS if platform is Platform.OSX_ARM64 else None
+        if spec.conda is not None:
+            python, decision = _conda(spec, platform, conda_pythons or {})
+        else:
+            python, decision = _python(spec, facts, platform, moment)
+        (glibc, macos), bound = bounds_of(spec, facts, platform)
         targets.append(Target(platform, python, glibc, macos))
         decisions += [decision, *bound]
     return tuple(targets), tuple(decisions)
+
+
+def bounds_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Bounds, tuple[Decision, ...]]:
+    """(glibc, macOS) of a platform, which bound what it can load whatever its Python, and why they are what they are.
+
+    glibc: the base's, None off Linux. macOS: the oldest to run on, None elsewhere.
+
+    Raises:
+        UsageError: the system's glibc is not known.
+    """
+    if platform.is_linux:
+        glibc, why = _glibc(spec, facts, platform)
+        return (glibc, None), tuple(why)
+    return (None, MACOS if platform is Platform.OSX_ARM64 else None), tuple(_no_glibc(platform))
+
+
+def has_cuda(spec: Spec, platform: Platform) -> bool:
+    """Whether packages are CUDA builds: on Linux as [cuda] says, on Windows if it names a version, never on macOS."""
+    if platform is Platform.WIN_64:
+        return spec.cuda is not None and spec.cuda.version is not None
+    return spec.cuda is not None and platform.is_linux
 
 
 def _glibc(spec: Spec, facts: Facts, platform: Platform) -> tuple[tuple[int, int], list[Decision]]:
@@ -105,6 +137,16 @@ def _no_glibc(platform: Platform) -> list[Decision]:
         return []
     why = "the oldest macOS to run on: every Mac with Apple silicon can have it, and newer wheels need no more"
     return [Decision("macos", ".".join(map(str, MACOS)), why, "envspec's default", platform)]
+
+
+def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> tuple[Python, Decision]:
+    version = pythons.get(platform)
+    if version is None:
+        raise UnknownPython(
+            f"the conda half of the environment has no Python for {platform.value}",
+            hint=f"`env.python` asks for {spec.env.python}: see that a channel of `conda.channels` has it",
+        )
+    return _stated(version, "conda", "the Python that the conda half solved to", "conda", platform)
 
 
 def _python(spec: Spec, facts: Facts, platform: Platform, moment: datetime | None) -> tuple[Python, Decision]:

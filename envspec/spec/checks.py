@@ -6,19 +6,17 @@ value that can't be read is passed over here; its own fault is told by whoever r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from envspec.spec.faults import BadValue, KeyPath
+from envspec.spec.channels import channel_url, read_channel
+from envspec.spec.conda_checks import CONDA_CHECKS
+from envspec.spec.document import Document, Found, get, readable, tables, texts, twice_in
+from envspec.spec.faults import BadValue
 from envspec.spec.fields import read_pattern, read_python
 from envspec.spec.requirements import Requirement, read_name, read_requirement
 from envspec.spec.words import shown
-
-Document = Mapping[str, Any]
-Found = tuple[KeyPath, BadValue]
-T = TypeVar("T")
 
 
 def check(data: Document, now: datetime) -> list[Found]:
@@ -26,32 +24,9 @@ def check(data: Document, now: datetime) -> list[Found]:
     return [*_future(data, now), *(found for one in _CHECKS for found in one(data))]
 
 
-def _get(data: Document, *path: str) -> Any:
-    value: Any = data
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
-
-
-def _texts(data: Document, *path: str) -> list[tuple[int, str]]:
-    values = _get(data, *path)
-    return (
-        [(at, value) for at, value in enumerate(values) if isinstance(value, str)] if isinstance(values, list) else []
-    )
-
-
-def _tables(data: Document, *path: str) -> list[tuple[int, Document]]:
-    values = _get(data, *path)
-    return (
-        [(at, value) for at, value in enumerate(values) if isinstance(value, Mapping)]
-        if isinstance(values, list)
-        else []
-    )
-
-
 def _future(data: Document, now: datetime) -> Iterator[Found]:
     for path in (("env", "as_of"), ("system", "snapshot")):
-        moment = _get(data, *path)
+        moment = get(data, *path)
         if isinstance(moment, datetime) and moment.tzinfo is not None and moment > now:
             yield (
                 path,
@@ -62,33 +37,18 @@ def _future(data: Document, now: datetime) -> Iterator[Found]:
             )
 
 
-def _read(read: Callable[[str], T], texts: Iterable[tuple[int, str]]) -> Iterator[tuple[int, T]]:
-    """Those of `texts` that can be read."""
-    for at, text in texts:
-        with suppress(BadValue):
-            yield at, read(text)
-
-
 def _listed_twice(data: Document) -> Iterator[Found]:
     for path, read in _SETS:
-        yield from _twice_in(_texts(data, *path), path, read)
-    for at, table in _tables(data, "pip", "index"):
-        yield from _twice_in(_texts(table, "packages"), ("pip", "index", at, "packages"), read_pattern)
-
-
-def _twice_in(texts: list[tuple[int, str]], path: KeyPath, read: Callable[[str], str]) -> Iterator[Found]:
-    seen: dict[str, int] = {}
-    for at, value in _read(read, texts):
-        first = seen.setdefault(value, at)
-        if first != at:
-            yield (*path, at), BadValue(f"{shown(value)} is listed already, at [{first}]", "remove one of them")
+        yield from twice_in(texts(data, *path), path, read)
+    for at, table in tables(data, "pip", "index"):
+        yield from twice_in(texts(table, "packages"), ("pip", "index", at, "packages"), read_pattern)
 
 
 def _asked_twice(data: Document) -> Iterator[Found]:
     """One name under one condition is one requirement; under different markers it may well be several."""
     for key in ("dependencies", "constraints"):
         seen: dict[tuple[str, str], tuple[int, Requirement]] = {}
-        for at, requirement in _read(read_requirement, _texts(data, "pip", key)):
+        for at, requirement in readable(read_requirement, texts(data, "pip", key)):
             condition = (requirement.name, str(requirement.marker or ""))
             first_at, first = seen.setdefault(condition, (at, requirement))
             if first_at != at:
@@ -108,7 +68,7 @@ def _twice(requirement: Requirement, first: Requirement, first_at: int, key: str
 
 def _index_names(data: Document) -> Iterator[Found]:
     seen: dict[str, int] = {}
-    for at, table in _tables(data, "pip", "index"):
+    for at, table in tables(data, "pip", "index"):
         name = table.get("name")
         if isinstance(name, str) and seen.setdefault(name, at) != at:
             yield (
@@ -120,8 +80,8 @@ def _index_names(data: Document) -> Iterator[Found]:
 def _index_patterns(data: Document) -> Iterator[Found]:
     """A package that two indexes claim would come from whichever was asked first."""
     seen: list[tuple[int, str]] = []
-    for at, table in _tables(data, "pip", "index"):
-        own = list(_read(read_pattern, _texts(table, "packages")))
+    for at, table in tables(data, "pip", "index"):
+        own = list(readable(read_pattern, texts(table, "packages")))
         for position, pattern in own:
             claimed = next(((other, known) for other, known in seen if _clash(pattern, known)), None)
             if claimed:
@@ -157,8 +117,8 @@ def overlap(one: str, other: str) -> bool:
 
 
 def _cuda_without_linux(data: Document) -> Iterator[Found]:
-    platforms = _get(data, "env", "platforms")
-    if not isinstance(_get(data, "cuda"), Mapping) or not isinstance(platforms, list) or not platforms:
+    platforms = get(data, "env", "platforms")
+    if not isinstance(get(data, "cuda"), Mapping) or not isinstance(platforms, list) or not platforms:
         return
     if all(platform in ("osx-arm64", "win-64") for platform in platforms):
         yield (
@@ -171,7 +131,7 @@ def _cuda_without_linux(data: Document) -> Iterator[Found]:
 
 
 def _custom_base(data: Document) -> Iterator[Found]:
-    image = _get(data, "image")
+    image = get(data, "image")
     if not isinstance(image, Mapping):
         return
     if "base" not in image:
@@ -181,7 +141,7 @@ def _custom_base(data: Document) -> Iterator[Found]:
                     ("image", key),
                     BadValue("speaks of a custom base, and there is none", "add `base`, or remove this key"),
                 )
-    elif "glibc" not in image and _get(data, "cuda", "os") is None:
+    elif "glibc" not in image and get(data, "cuda", "os") is None:
         yield (
             ("image", "base"),
             BadValue(
@@ -192,15 +152,15 @@ def _custom_base(data: Document) -> Iterator[Found]:
 
 
 def _python_of_base(data: Document) -> Iterator[Found]:
-    wanted, held = _get(data, "env", "python"), _get(data, "image", "python")
-    known = [text for _, text in _read(read_python, ((0, text) for text in (wanted, held) if isinstance(text, str)))]
+    wanted, held = get(data, "env", "python"), get(data, "image", "python")
+    known = [text for _, text in readable(read_python, ((0, text) for text in (wanted, held) if isinstance(text, str)))]
     if len(known) == 2 and held != wanted and not held.startswith(f"{wanted}."):
         yield (
             ("image", "python"),
             BadValue(f"the base holds Python {held}, and `env.python` asks for {wanted}", "make the two agree"),
         )
-    source = _get(data, "env", "python_source")
-    if source == "base" and held is None:
+    source = get(data, "env", "python_source")
+    if source == "base" and held is None and get(data, "conda") is None:
         yield (
             ("env", "python_source"),
             BadValue("nothing says which Python the base has", 'add [image] with `base` and `python = "3.11.7"`'),
@@ -216,10 +176,10 @@ def _python_of_base(data: Document) -> Iterator[Found]:
 
 
 def _ports(data: Document) -> Iterator[Found]:
-    services = _get(data, "services")
+    services = get(data, "services")
     seen: dict[int, str] = {}
     for name, default in (("jupyter", 8888), ("tensorboard", 6006), ("ssh", 22)):
-        service = _get(data, "services", name)
+        service = get(data, "services", name)
         port = service.get("port", default) if isinstance(service, Mapping) else None
         if isinstance(services, Mapping) and isinstance(port, int) and seen.setdefault(port, name) != name:
             yield (
@@ -233,7 +193,7 @@ _SETS: Final[tuple[tuple[tuple[str, ...], Callable[[str], str]], ...]] = (
     (("env", "platforms"), str),
     (("cuda", "gpus"), str.upper),
     (("pip", "allow_sdist"), read_name),
-    (("conda", "channels"), str),
+    (("conda", "channels"), lambda text: channel_url(read_channel(text))),
     (("conda", "dependencies"), str),
     (("system", "apt"), str),
     (("conformance", "checks"), str),
@@ -248,4 +208,5 @@ _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _custom_base,
     _python_of_base,
     _ports,
+    *CONDA_CHECKS,
 )

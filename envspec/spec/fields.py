@@ -19,8 +19,11 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from envspec.model import CudaVersion, Platform
+from envspec.spec.channels import read_channel
 from envspec.spec.faults import BadValue
+from envspec.spec.match_specs import read_conda_name, read_match_spec
 from envspec.spec.requirements import Requirement, read_constraint, read_name, read_requirement
+from envspec.spec.virtual_packages import read_virtual_name, read_virtual_value
 from envspec.spec.words import nearest, shown
 
 T = TypeVar("T")
@@ -55,7 +58,7 @@ class Choice:
         def validate(value: object) -> Enum:
             if not isinstance(value, str):
                 raise PydanticKnownError("string_type")
-            return self._read(source, value)
+            return self.read(source, value)
 
         values = [member.value for member in source]
         return core_schema.no_info_plain_validator_function(validate, metadata={"values": values})
@@ -63,7 +66,8 @@ class Choice:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"type": "string", "enum": schema.get("metadata", {})["values"]}
 
-    def _read(self, kind: type[Enum], text: str) -> Enum:
+    def read(self, kind: type[Enum], text: str) -> Enum:
+        """The member that `text` names; BadValue if it names none."""
         values = [member.value for member in kind]
         if text in values:
             return kind(text)
@@ -226,11 +230,8 @@ def _read_apt(text: str) -> str:
     return text
 
 
-def _read_match_spec(text: str) -> str:
-    # The solver reads the rest; a name is all that can be told here without it.
-    if not re.match(r"(?:[A-Za-z0-9._/:-]+::)?[A-Za-z0-9_][A-Za-z0-9._-]*(?=$|[\s=<>!~\[])", text):
-        raise BadValue(f"{shown(text)} is not a conda package", 'write "ffmpeg", "ffmpeg >=7" or "conda-forge::ffmpeg"')
-    return text
+def _one_or_several(value: object) -> object:
+    return (read_name(value),) if isinstance(value, str) else _as_tuple(value)
 
 
 def _read_word(text: str) -> str:
@@ -280,7 +281,16 @@ NamePattern = Annotated[str, OfText(read_pattern)]
 ImageReference = Annotated[str, OfText(_read_image)]
 Folder = Annotated[str, OfText(_read_workdir, pattern="^/")]
 AptPackage = Annotated[str, OfText(_read_apt)]
-MatchSpec = Annotated[str, OfText(_read_match_spec)]
+ChannelText = Annotated[str, OfText(read_channel)]
+MatchSpec = Annotated[str, OfText(read_match_spec)]
+CondaName = Annotated[str, OfText(read_conda_name, pattern=r"^[a-z0-9_][a-z0-9_.-]*$")]
+PyPINames = Annotated[
+    tuple[PackageName, ...],
+    BeforeValidator(_one_or_several),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+VirtualName = Annotated[str, OfText(read_virtual_name, pattern="^__[a-z][a-z0-9_]*$")]
+VirtualValue = Annotated[str, OfText(read_virtual_value)]
 Word = Annotated[str, OfText(_read_word)]
 EnvVariable = Annotated[str, OfText(_read_env_variable)]
 VariableName = Annotated[str, OfText(_read_variable_name)]
@@ -311,3 +321,13 @@ PLATFORM_ALIASES: Final = {
     "windows-64": "win-64",
 }
 PlatformName = Annotated[Platform, Choice(PLATFORM_ALIASES)]
+
+
+def _read_platform_key(text: str) -> Enum:
+    return Choice(PLATFORM_ALIASES).read(Platform, text)
+
+
+#: A platform as the key of a table. JSON schema tells keys by a pattern.
+PlatformKey = Annotated[
+    Platform, OfText(_read_platform_key, pattern=f"^(?:{'|'.join(platform.value for platform in Platform)})$")
+]

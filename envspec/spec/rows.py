@@ -68,6 +68,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "requires": "The requirements to add.",
     "reason": "Why.",
     "beside": "cuda: only where torch is built for CUDA.",
+    "channel": "The conda channel of the build; left out: the project's own wheels.",
 }
 
 

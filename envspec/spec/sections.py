@@ -12,16 +12,21 @@ from envspec.model import Platform
 from envspec.spec import fields as f
 from envspec.spec.rows import Facts
 from envspec.spec.section import Section
-from envspec.spec_hash import without_credentials
+from envspec.spec.virtual_packages import PLACES
+from envspec.spec_hash import channel_without_credentials, without_credentials
 
 
 class PythonSource(Enum):
-    """Where Python comes from; AUTO: the base where it says that it has one, else a standalone build."""
+    """Where Python comes from.
+
+    AUTO: conda where the spec has [conda], the base where it says that it has one, else a standalone build.
+    """
 
     AUTO = "auto"
     STANDALONE = "standalone"
     SYSTEM = "system"
     BASE = "base"
+    CONDA = "conda"
 
 
 class Flavor(Enum):
@@ -45,7 +50,7 @@ class Os(Enum):
 
 
 class Undated(Enum):
-    """What to do with files of an index that does not say when they were uploaded."""
+    """What to do with files whose index, or channel, does not say since when it has them."""
 
     REFUSE = "refuse"
     ACCEPT = "accept"
@@ -97,7 +102,8 @@ class Env(Section):
     )
     python_source: Annotated[PythonSource, f.Choice()] = Field(
         default=PythonSource.AUTO,
-        description="Where Python comes from; auto: the base where it says that it has one, else a standalone build.",
+        description="Where Python comes from; auto: conda where the spec has [conda], the base where it says "
+        "that it has one, else a standalone build.",
     )
 
     @property
@@ -187,15 +193,66 @@ class Pip(Section):
         return None
 
 
-class Conda(Section):
-    """What comes from conda channels."""
+class CondaPlatform(Section):
+    """What is asked of conda channels on one platform, beside what is asked on all of them."""
 
-    channels: f.ListOf[f.Word] = Field(
-        default=("conda-forge",), min_length=1, description="Channels, the first goes first."
+    dependencies: f.ListOf[f.MatchSpec] = Field(
+        default=(), description="What is asked for on this platform only.", examples=[["gcc_linux-64 >=13"]]
+    )
+    virtual_packages: dict[f.VirtualName, f.VirtualValue] = Field(
+        default_factory=dict,
+        description="What this platform's machine has, instead of what [conda.virtual_packages] says.",
+        examples=[{"__archspec": "x86_64_v3"}],
+    )
+
+
+class Conda(Section):
+    """What comes from conda channels; where it is there, Python comes from them too."""
+
+    channels: f.ListOf[f.ChannelText] = Field(
+        default=("conda-forge",),
+        min_length=1,
+        description="Channels, the first goes first. Credentials, best as ${VARIABLE}, never reach the lock.",
+        examples=[["conda-forge", "https://${USER}:${TOKEN}@conda.example.com/channel"]],
     )
     dependencies: f.ListOf[f.MatchSpec] = Field(
         default=(), description="What is asked for, as conda writes it.", examples=[["ffmpeg >=7"]]
     )
+    undated: Annotated[Undated, f.Choice()] = Field(
+        default=Undated.REFUSE,
+        description="Whether packages that don't say when they were built are taken, which `as_of` can't bound.",
+    )
+    platform: dict[f.PlatformKey, CondaPlatform] = Field(
+        default_factory=dict,
+        description="What is asked for on one platform only, a table each.",
+        examples=[{"linux-64": {"dependencies": ["gcc_linux-64 >=13"]}}],
+    )
+    names: dict[f.CondaName, f.PyPINames] = Field(
+        default_factory=dict,
+        description="Python packages that a conda package holds, by their names on PyPI; an empty list: none.",
+        examples=[{"msgpack-python": "msgpack", "ffmpeg": []}],
+    )
+    virtual_packages: dict[f.VirtualName, f.VirtualValue] = Field(
+        default_factory=dict,
+        description="What the environment's machine has, where it differs from what envspec takes for granted.",
+        examples=[{"__linux": "6.8"}],
+    )
+
+    @property
+    def public_channels(self) -> tuple[str, ...]:
+        """The channels as a lock may hold them: no user, no password, no token."""
+        return tuple(map(channel_without_credentials, self.channels))
+
+    def dependencies_on(self, platform: Platform) -> tuple[str, ...]:
+        """What is asked for on a platform: what all of them ask for, then its own."""
+        own = self.platform.get(platform)
+        return (*self.dependencies, *(own.dependencies if own else ()))
+
+    def virtual_packages_on(self, platform: Platform) -> dict[str, str]:
+        """What the spec says that the platform's machine has: name -> value; without those of other platforms."""
+        own = self.platform.get(platform)
+        told = {**self.virtual_packages, **(own.virtual_packages if own else {})}
+        return {name: value for name, value in told.items() if platform in PLACES.get(name, (platform,))}
 
 
 class System(Section):

@@ -149,8 +149,9 @@ def _section(path: KeyPath) -> type[BaseModel]:
     """The section that stands at `path`."""
     section: type[BaseModel] = Spec
     for part in path:
-        if isinstance(part, str):
-            section = _model_in(_fields(section)[part].annotation) or section
+        # What is no field is a key that the user chose, of a table of tables, whose section the field named already.
+        if isinstance(part, str) and (field := _fields(section).get(part)):
+            section = _model_in(field.annotation) or section
     return section
 
 

@@ -1,0 +1,214 @@
+"""What is asked of conda channels, as a spec writes it.
+
+Match specs are checked as text, so that reading a spec never costs the import of a solver. What passes here the solver
+can read, and it reads what was meant: `numpy >1 <2`, say, has a build string `<2` to a solver, and is refused here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from envspec.spec.channels import read_channel
+from envspec.spec.faults import BadValue
+from envspec.spec.words import shown
+
+_LONGEST: Final = 500
+_FORMS: Final = 'write "ffmpeg", "ffmpeg >=7" or "conda-forge::ffmpeg"'
+
+_HEAD: Final = re.compile(r"(?:(?P<channel>[^\s\[\]]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?P<rest>.*)", re.DOTALL)
+_REST: Final = re.compile(r"(?P<plain>[^\[\]]*)(?:\[(?P<keys>[^\[\]]*)\]\s*)?")
+_KEY: Final = re.compile(r"""\s*([a-z0-9_]+)\s*=\s*(?:'([^']*)'|"([^"]*)"|([^\s,'"]+))\s*(?:,(?=.)|$)""", re.DOTALL)
+
+# Source: conda's VersionOrder: an epoch, segments parted by `.`, `-` or `_`, and a local version; a glob ends it.
+_SEGMENT: Final = r"(?:[0-9]{1,15}|[A-Za-z]+)+"
+_SEGMENTS: Final = rf"{_SEGMENT}(?:[._-]{_SEGMENT})*"
+VERSION: Final = rf"(?:[0-9]{{1,9}}!)?(?=[0-9]){_SEGMENTS}(?:\+{_SEGMENTS})?"
+_TERM: Final = re.compile(rf"\*|(?:==|!=|<=|>=|~=|<|>|=)?{VERSION}(?:\.?\*)?")
+_PART: Final = re.compile(r"[(),|]|[^(),|]+")
+BUILD: Final = r"[A-Za-z0-9_.+*-]+"
+# `=1.2=py*`, which asks for a version and a build at once.
+_EQUALS: Final = re.compile(r"(==?[^=<>!~,|()]+)=([^=<>!~,|()]+)")
+
+_VALUES: Final[Mapping[str, str]] = {
+    "build": BUILD,
+    "build_number": r"(?:==|!=|<=|>=|<|>)?[0-9]{1,9}",
+    "md5": r"[0-9a-fA-F]{32}",
+    "sha256": r"[0-9a-fA-F]{64}",
+    "fn": r"[A-Za-z0-9_.+!-]+",
+}
+
+
+def read_match_spec(text: str) -> str:
+    """A match spec without the blanks around it; BadValue if it is none, or not what was probably meant."""
+    spec = text.strip()
+    _refuse_other_forms(spec)
+    head = _HEAD.fullmatch(spec)
+    if not head or not re.match(r"$|[\s=<>!~\[]", head["rest"]):
+        raise BadValue(f"{shown(text)} is not a conda package", _FORMS)
+    if head["channel"] is not None:
+        _check_prefix(spec, head["channel"])
+    if head["name"].startswith("__"):
+        raise BadValue(
+            f"{shown(text)} is a virtual package: it says what the machine has",
+            "nothing installs it; [conda.virtual_packages] says what the environment's machine has",
+        )
+    rest = _REST.fullmatch(head["rest"])
+    if not rest:
+        raise BadValue(f"{shown(text)}: brackets that can't be read", _BRACKETS)
+    version, build = _words(spec, rest["plain"])
+    keys = _keys(spec, rest["keys"])
+    if (version and "version" in keys) or (build and "build" in keys):
+        raise BadValue(f"{shown(text)} says its version or its build twice", "keep one of them")
+    _check_version(spec, version or keys.get("version"))
+    if build is not None:
+        _check_build(spec, build)
+    return spec
+
+
+def name_of(spec: str) -> str:
+    """The package that a match spec asks for, in lower case."""
+    head = _HEAD.fullmatch(spec.strip())
+    if not head:
+        raise ValueError(f"no match spec: {spec!r}")
+    return head["name"].lower()
+
+
+def channel_of(spec: str) -> str | None:
+    """The channel that a match spec insists on, in its words; None where any channel will do."""
+    head = _HEAD.fullmatch(spec.strip())
+    return head["channel"] if head else None
+
+
+def read_conda_name(text: str) -> str:
+    """The plain name of a conda package, in lower case; BadValue if it is none."""
+    if not re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*", text) or text.startswith("__") or len(text) > _LONGEST:
+        lower = text.lower()
+        meant = f'"{lower}"' if re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*", lower) else '"msgpack-python"'
+        raise BadValue(
+            f"{shown(text)} is not the name of a conda package",
+            f"lower-case letters, digits, `-`, `_` and `.`, without a version: {meant}",
+        )
+    return text
+
+
+_BRACKETS: Final = "in brackets stand version, build, build_number, md5, sha256 or fn: \"numpy[version='>=2,<3']\""
+
+
+def _refuse_other_forms(spec: str) -> None:
+    told = shown(spec)
+    if not spec:
+        raise BadValue('"" is not a conda package', _FORMS)
+    if len(spec) > _LONGEST or not spec.isprintable():
+        raise BadValue(f"{told} is {len(spec)} characters long, or has some that can't be printed", _FORMS)
+    if "://" in spec:
+        raise BadValue(
+            f"{told} has an address: packages and channels by URL can't be asked for yet",
+            "list the channel in `conda.channels`, and ask for the package by its name",
+        )
+    if "#" in spec or ";" in spec:
+        raise BadValue(
+            f"{told} has a comment or a condition in it",
+            "what is for one platform goes into [conda.platform.linux-64], comments out of the quotes",
+        )
+    if re.search(r"\.(?:conda|tar\.bz2)$", spec):
+        raise BadValue(f"{told} is the name of a file", 'ask for the package: "ffmpeg 7.1.*"')
+    if re.match(r"[A-Za-z0-9._-]+\s*\[\s*[A-Za-z0-9._-]+(?:\s*,\s*[A-Za-z0-9._-]+)*\s*\]", spec):
+        raise BadValue(
+            f"{told} asks for extras, which conda packages don't have",
+            "ask for what the extra needs, package by package, or ask for it in [pip]",
+        )
+    if "===" in spec:
+        raise BadValue(f"{told} has three equals signs", 'exactly this version is "numpy ==2.2.6"')
+
+
+def _check_prefix(spec: str, channel: str) -> None:
+    if channel in ("pip", "pypi"):
+        raise BadValue(f"{shown(spec)} is a package of PyPI's", "ask for it in [pip] `dependencies`")
+    try:
+        read_channel(channel)
+    except BadValue as bad:
+        raise BadValue(f"{shown(spec)}: {bad.found}", bad.hint) from None
+
+
+def _words(spec: str, plain: str) -> tuple[str | None, str | None]:
+    """The version and the build of what stands after the name, outside brackets."""
+    joined = re.sub(r"\s*([,|])\s*", r"\1", plain.strip())
+    joined = re.sub(r"([=<>!~(])\s+", r"\1", joined)
+    words = re.sub(r"\s+\)", ")", joined).split()
+    if len(words) == 1 and (both := _EQUALS.fullmatch(words[0])):
+        return both[1], both[2]
+    if len(words) > 1 and re.match(r"[=<>!~]", words[1]):
+        meant = f"{name_of(spec)} {words[0]},{words[1]}"
+        raise BadValue(
+            f"{shown(spec)}: {shown(words[1])} stands where a build does",
+            f"conditions on a version are joined by a comma: {shown(meant)}",
+        )
+    if len(words) > 2:
+        raise BadValue(f"{shown(spec)} has more than a version and a build", 'write "pytorch 2.8.* cuda*"')
+    return (words[0] if words else None), (words[1] if len(words) == 2 else None)
+
+
+def _keys(spec: str, text: str | None) -> dict[str, str]:
+    """What stands in brackets."""
+    found: dict[str, str] = {}
+    if text is None:
+        return found
+    at = 0
+    while part := _KEY.match(text, at):
+        key, value = part[1], next(value for value in part.groups()[1:] if value is not None)
+        known = key == "version" or bool(key in _VALUES and re.fullmatch(_VALUES[key], value))
+        if not known or not value or key in found:
+            raise BadValue(f"{shown(spec)}: {shown(f'{key}={value}')} can't be read", _BRACKETS)
+        found[key] = value
+        at = part.end()
+    if not found or at != len(text):
+        raise BadValue(f"{shown(spec)}: brackets that can't be read", _BRACKETS)
+    return found
+
+
+def _check_version(spec: str, version: str | None) -> None:
+    if version is None:
+        return
+    if re.fullmatch(r"[A-Za-z_][^,|<>=!~()]*", version):
+        meant = f"{name_of(spec)} * {version}"
+        raise BadValue(
+            f"{shown(spec)}: {shown(version)} stands where a version does",
+            f"a build comes after the version, and `*` is any: {shown(meant)}",
+        )
+    if not _readable(re.sub(r"\s+", "", version)):
+        raise BadValue(
+            f"{shown(spec)}: {shown(version)} is no version that conda can read",
+            'write "numpy 2.2.*", "numpy >=2,<3" or "numpy ==2.2.6"',
+        )
+
+
+def _readable(version: str) -> bool:
+    """Whether it is terms joined by `,` and `|`, perhaps in parentheses."""
+    depth, term_next = 0, True
+    for part in _PART.findall(version):
+        if part == "(" and term_next:
+            depth += 1
+        elif part == ")" and not term_next and depth:
+            depth -= 1
+        elif part in (",", "|") and not term_next:
+            term_next = True
+        elif term_next and _is_term(part):
+            term_next = False
+        else:
+            return False
+    return depth == 0 and not term_next
+
+
+def _is_term(text: str) -> bool:
+    # conda's versions part their segments by dashes or by underscores, never by both.
+    return bool(_TERM.fullmatch(text)) and not ("-" in text and "_" in text)
+
+
+def _check_build(spec: str, build: str) -> None:
+    if not re.fullmatch(BUILD, build):
+        raise BadValue(
+            f"{shown(spec)}: {shown(build)} is no build that conda can read",
+            'letters, digits, `_` and `.`, and `*` for any text: "pytorch 2.8.* cuda*"',
+        )
