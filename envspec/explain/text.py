@@ -13,7 +13,7 @@ from typing import Any, Final
 from envspec.base_image.shared_libraries import SharedLibrary
 from envspec.explain.explanation import SPEC, Explanation, Link, PackageExplanation, PlatformExplanation, Variant
 from envspec.lock.diff import image_name
-from envspec.lock.diff_text import short_hashes
+from envspec.lock.diff_shown import short_hashes
 from envspec.model import DEFAULT_INDEX, BaseImage, Decision, GpuCode, Platform
 
 _UNITS: Final = (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000))

@@ -13,6 +13,7 @@ from typing import Final
 
 from envspec.lock.canonical import canonical
 from envspec.lock.depends import dependencies
+from envspec.lock.explicit import unexpanded
 from envspec.model import CondaPackage, Lock, Platform
 
 CONDA_LOCK_NAME: Final = "conda-lock.yml"
@@ -85,7 +86,7 @@ def _on_top(lock: Lock) -> Iterable[str]:
 
 
 def _channel(url: str) -> Iterable[str]:
-    return f"  - url: {_text(url)}", "    used_env_vars: []"
+    return f"  - url: {_text(unexpanded(url))}", "    used_env_vars: []"
 
 
 def _package(platform: Platform, package: CondaPackage) -> Iterator[str]:
@@ -97,7 +98,7 @@ def _package(platform: Platform, package: CondaPackage) -> Iterator[str]:
     yield "  dependencies:" if needs else "  dependencies: {}"
     for name, version in needs.items():
         yield f"    {_text(name)}: {_text(version)}"
-    yield f"  url: {_text(package.url)}"
+    yield f"  url: {_text(unexpanded(package.url))}"
     yield "  hash:"
     yield f"    md5: {_text(package.md5 or '')}"
     yield f"    sha256: {_text(package.sha256)}"

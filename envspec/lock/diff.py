@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from packaging.version import InvalidVersion, Version
 
+from envspec.lock.diff_conda import CondaChange, conda_changes
 from envspec.lock.writer import moment
 from envspec.model import BaseImage, GpuCode, Lock, Package, Platform, Resolution
 
@@ -71,7 +72,7 @@ class LockDiff:
     """Everything that differs, in the order in which it is shown.
 
     platforms: those of both locks; what differs on all of them is told without naming them. A platform that only one
-    lock has is a change of `environment`, and its packages are not listed.
+    lock has is a change of `environment`, and its packages are not listed. packages: of the PyPI half.
     """
 
     old_name: str
@@ -80,10 +81,11 @@ class LockDiff:
     environment: tuple[ValueChange, ...]
     packages: tuple[PackageChange, ...]
     decisions: tuple[ValueChange, ...]
+    conda: tuple[CondaChange, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not self.environment and not self.packages and not self.decisions
+        return not (self.environment or self.conda or self.packages or self.decisions)
 
 
 def diff_locks(old: Lock, new: Lock) -> LockDiff:
@@ -106,6 +108,7 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
         environment=environment,
         packages=_packages(olds, news, both),
         decisions=tuple(change for change in decisions if change.what not in told),
+        conda=conda_changes(olds, news, both),
     )
 
 
@@ -127,6 +130,7 @@ def _environment(lock: Lock, resolutions: Mapping[Platform, Resolution], both: S
         ("facts", None): lock.facts,
         ("platforms", None): ", ".join(sorted(platform.value for platform in resolutions)),
         ("gpus", None): ", ".join(lock.gpus),
+        ("channels", None): ", ".join(channel.name for channel in lock.channels),
         ("image.tag", None): image_name(image) if image else None,
         ("image.os", None): image.os if image else None,
         ("image.flavor", None): image.flavor if image else None,
@@ -145,6 +149,11 @@ def _environment(lock: Lock, resolutions: Mapping[Platform, Resolution], both: S
         values["image.digest", pinned.platform] = pinned.digest or "unresolved"
     for name, as_of in lock.package_as_of:
         values[f"as_of.{name}", None] = moment(as_of)
+    for name, as_of in lock.conda_as_of:
+        values[f"conda_as_of.{name}", None] = moment(as_of)
+    for channel in lock.channels:
+        if channel.part:
+            values[f"channel.{channel.name}.part", None] = f"{channel.part.rows:,} rows, sha256:{channel.part.sha256}"
     for code in lock.gpu_code:
         values[f"gpu_code.{code.package}", code.platform] = _code(code)
     return {key: value for key, value in values.items() if value and (key[1] is None or key[1] in both)}

@@ -2,6 +2,7 @@
 
 `#sha256:` behind a URL is read by mamba and micromamba (libmamba/src/specs/package_info.cpp), by rattler
 (conda/rattler#45) and by conda from 24.9 on (conda/conda#14048); an older conda refuses the file.
+The form of the file is told by the draft conda/ceps#79.
 """
 
 from __future__ import annotations
@@ -27,8 +28,13 @@ def explicit_text(lock: Lock, platform: Platform) -> str:
     resolution = next((item for item in canonical(lock).resolutions if item.target.platform is platform), None)
     if resolution is None:
         raise KeyError(platform.value)
-    lines = [f"{package.url}#sha256:{package.sha256}" for package in in_link_order(resolution.conda)]
+    lines = [f"{unexpanded(package.url)}#sha256:{package.sha256}" for package in in_link_order(resolution.conda)]
     return "\n".join((*_header(lock, resolution), *lines)) + "\n"
+
+
+def unexpanded(url: str) -> str:
+    """`url` so that nobody takes a part of it for an environment variable, which conda and conda-lock put in."""
+    return url.replace("$", "%24")
 
 
 def _header(lock: Lock, resolution: Resolution) -> Iterable[str]:
