@@ -15,7 +15,7 @@ from envspec.facts import Facts
 from envspec.facts.family import MEMBERS, family_mismatch
 from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX, Build, Wish, choose_build
 from envspec.facts.torch import Index as Home
-from envspec.model import DEFAULT_INDEX, Asker, CudaVersion, Decision, Platform, Target
+from envspec.model import DEFAULT_INDEX, Asker, CudaVersion, Decision, Target
 from envspec.resolve.engine import Request
 from envspec.resolve.halves import check_halves, members_beside_condas_torch
 from envspec.resolve.index.page import ListedFile
@@ -24,7 +24,7 @@ from envspec.resolve.index.select import TagRanks
 from envspec.resolve.index.upstream import Index
 from envspec.resolve.stage import Question
 from envspec.spec import Requirement, RequirementKind, Spec, Undated
-from envspec.target import marker_environment, wheel_tags
+from envspec.target import has_cuda, marker_environment, wheel_tags
 
 #: Requirements that can't be locked yet, and what they are called.
 _LATER: Final = {
@@ -120,7 +120,7 @@ def compose(spec: Spec, target: Target, facts: Facts, moments: Moments, places: 
     _refuse_unavailable([r.name for r in asked if r.name not in own], spec, facts)
     wanted = _specifiers(r for r in (*asked, *bounds) if r.name not in own)
     family = {name: specifier for name, specifier in wanted.items() if any(r.name == name for r in asked)}
-    family_facts = facts if _has_cuda(spec, target) else facts.without_cuda()
+    family_facts = facts if has_cuda(spec, target.platform) else facts.without_cuda()
     if "torch" not in own and (mismatch := family_mismatch(family_facts, family)):
         raise mismatch
     torch_moment = moments.names.get("torch", moments.as_of)
@@ -160,13 +160,6 @@ def _line(requirement: Requirement) -> str:
         return str(requirement)
     extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
     return f"{requirement.name}{extras}=={requirement.wheel_version}"
-
-
-def _has_cuda(spec: Spec, target: Target) -> bool:
-    """Whether torch is built for CUDA: on Linux as [cuda] says, on Windows where it names a version, on macOS never."""
-    if target.platform is Platform.WIN_64:
-        return spec.cuda is not None and spec.cuda.version is not None
-    return spec.cuda is not None and target.platform.is_linux
 
 
 def _wish(spec: Spec) -> CudaVersion | Wish:

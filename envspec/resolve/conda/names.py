@@ -73,26 +73,29 @@ class Names:
 
 
 class UnmappedName(NoSolution):
-    """Conda packages that install Python packages of which nobody knows the name."""
+    """Conda packages that install Python packages of which nobody knows the name or the version."""
 
     def __init__(self, packages: Sequence[CondaPackage], names: Names) -> None:
-        told = [self._told(package, names) for package in packages]
-        lines = [f'{_key(package.name)} = "{_likely(package, names)}"' for package in packages]
-        super().__init__(
-            "; ".join(told),
-            hint=f"say it under [conda.names]: {', '.join(lines)}; or `[]` for one that holds no Python package",
-        )
-
-    @staticmethod
-    def _told(package: CondaPackage, names: Names) -> str:
-        come = f"{package.name} {package.version} comes from {package.channel}"
-        if names.of(package):
-            return (
-                f"{come}; {package.version} is no version that a Python package can have, and its archive can't be read"
+        odd = [package for package in packages if names.of(package)]
+        unnamed = [package for package in packages if package not in odd]
+        hints = [f"take {package.name} from [pip], where its versions are PyPI's" for package in odd]
+        if unnamed:
+            lines = [f'{_key(package.name)} = "{_likely(package, names)}"' for package in unnamed]
+            hints.append(
+                f"say it under [conda.names]: {', '.join(lines)}; or `[]` for one that holds no Python package"
             )
-        candidates = names.candidates(package)
-        known = f" (its archives had {', '.join(candidates)})" if candidates else ""
-        return f"{come} and needs Python; which PyPI package it is, is not known{known}"
+        told = [_unnamed(p, names) for p in unnamed] + [f"{_come(p)}, no version of a Python package" for p in odd]
+        super().__init__(f"{'; '.join(told)}; the archives can't be read", hint="; ".join(hints))
+
+
+def _unnamed(package: CondaPackage, names: Names) -> str:
+    candidates = names.candidates(package)
+    had = f" (archives of that name had {', '.join(candidates)})" if candidates else ""
+    return f"{_come(package)} and needs Python; which PyPI package it is, is not known{had}"
+
+
+def _come(package: CondaPackage) -> str:
+    return f"{package.name} {package.version} comes from {package.channel}"
 
 
 async def with_provides(
@@ -136,8 +139,8 @@ def held_by(paths: bytes) -> tuple[Provided, ...]:
     """
     try:
         listed = [str(entry["_path"]) for entry in json.loads(paths)["paths"]]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"no paths.json: {error!r}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"no list of paths: {error!r}") from error
     stems = (found["stem"] for path in listed if (found := _INFO.fullmatch(path)))
     return tuple(sorted({provided for stem in stems if (provided := _of_stem(stem))}))
 
@@ -168,7 +171,10 @@ async def _provides(package: CondaPackage, names: Names, reader: Reader) -> tupl
         paths = await reader(package)
         if paths is None:
             return None
-        told = {"provides": [[held.name, held.version] for held in held_by(paths)]}
+        try:
+            told = {"provides": [[held.name, held.version] for held in held_by(paths)]}
+        except ValueError:
+            return None
         names.store.remember_answer(key, told)
     return tuple(Provided(name, version) for name, version in told["provides"])
 
@@ -178,4 +184,5 @@ def _key(name: str) -> str:
 
 
 def _likely(package: CondaPackage, names: Names) -> str:
-    return (*names.candidates(package), str(canonicalize_name(package.name)))[0]
+    own, candidates = str(canonicalize_name(package.name)), names.candidates(package)
+    return candidates[0] if candidates and own not in candidates else own
