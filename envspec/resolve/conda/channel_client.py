@@ -1,0 +1,67 @@
+"""The HTTP client that rattler reads channels with."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+if TYPE_CHECKING:
+    from rattler import Client
+
+    from envspec.effects.http_values import Patience
+
+
+def without_login(address: str) -> str:
+    """`address` without user and password; a token in its path stays, the server wants it there."""
+    parts = urlsplit(address)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def channel_client(waits: Patience, addresses: Iterable[str]) -> Client:
+    """A client that tries again as often as `waits` says and knows the credentials in the addresses.
+
+    Proxies and the CA bundle are read by rattler itself, from the process's own environment. Credentials that are not
+    in an address come from rattler's store: its keyring, `RATTLER_AUTH_FILE` or ~/.rattler/credentials.json, ~/.netrc.
+    """
+    from rattler import Client
+    from rattler.networking.middleware import (
+        AddHeadersMiddleware,
+        AuthenticationMiddleware,
+        GCSMiddleware,
+        OciMiddleware,
+        RetryMiddleware,
+        S3Middleware,
+    )
+
+    logins = _logins(addresses)
+
+    def login(host: str, path: str) -> dict[str, str] | None:
+        fitting = [prefix for known, prefix in logins if known == host and path.startswith(prefix)]
+        return {"Authorization": logins[host, max(fitting, key=len)]} if fitting else None
+
+    # User and password go as a header: in the URL they would come to lie in the cache's files too.
+    headers = [AddHeadersMiddleware(login)] if logins else []
+    return Client(
+        [
+            RetryMiddleware(waits.attempts - 1),
+            *headers,
+            AuthenticationMiddleware(),
+            OciMiddleware(),
+            GCSMiddleware(),
+            S3Middleware(),
+        ],
+        user_agent="envspec",
+        timeout=max(1, round(waits.total_s)),
+    )
+
+
+def _logins(addresses: Iterable[str]) -> dict[tuple[str, str], str]:
+    """The Authorization header of each host and path that an address has a user for."""
+    found: dict[tuple[str, str], str] = {}
+    for parts in map(urlsplit, addresses):
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            found[parts.hostname or "", parts.path] = "Basic " + base64.b64encode(pair.encode()).decode()
+    return found

@@ -1,0 +1,90 @@
+"""What can go wrong with a channel, in envspec's words: where, what, what to do. No message holds a credential."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from envspec.effects import http_faults
+from envspec.errors import NetworkError
+
+if TYPE_CHECKING:
+    from envspec.effects.http_values import Patience
+    from envspec.resolve.conda.question import Channel
+
+_URL: Final = re.compile(r"(?:https?|file|s3|gcs|oci)://[^\s'\")]+")
+# rattler writes stars for a password or a token.
+_REDACTED: Final = re.compile(r"(?<=://)[^/@]*@|/t/\*+(?=/)")
+_AGAIN: Final = "try again; if it stays, look at the server"
+
+#: What rattler says, and what that is; the first that is found decides. `{total}`: the longest wait, in seconds.
+_WORDS: Final[tuple[tuple[str, str, str], ...]] = (
+    (
+        "no usable repodata cache",
+        "not in the cache, and nothing is fetched offline",
+        "lock once with a network, or without --offline",
+    ),
+    (
+        "operation timed out",
+        "no whole answer within {total:g} s",
+        f"{_AGAIN}; ENVSPEC_HTTP_TOTAL_S is how long is waited",
+    ),
+    (
+        "invalid peer certificate",
+        "the server's certificate is not trusted",
+        "name your organisation's in SSL_CERT_FILE",
+    ),
+    ("dns error", "the host's name is not known here", "check [conda] channels, DNS and HTTPS_PROXY"),
+    ("Connection refused", "no connection (refused)", "is the server up, and the port right?"),
+    ("tunnel error", "the proxy lets nothing through", "check HTTPS_PROXY and NO_PROXY"),
+    ("tcp connect error", "no connection", "is the server up? is there a proxy to name in HTTPS_PROXY?"),
+    ("error decoding response body", "the answer broke off before its end", _AGAIN),
+    ("failed to decode zstd", "what it sent is not rows of a channel, or not all of them", _AGAIN),
+    ("failed to parse", "what it sent is not rows of a channel, or not all of them", _AGAIN),
+    ("error sending request", "the connection broke before an answer", _AGAIN),
+)
+
+
+class ChannelFault(NetworkError):
+    """A channel that gave no usable rows."""
+
+
+def too_slow(channels: Sequence[Channel], waits: Patience) -> ChannelFault:
+    """No answer within the longest time that is waited."""
+    return ChannelFault(
+        f"{_all(channels)}: no whole answer within {waits.total_s:g} s",
+        hint=f"{_AGAIN}; ENVSPEC_HTTP_TOTAL_S is how long is waited",
+    )
+
+
+def channel_fault(told: str, channels: Sequence[Channel], waits: Patience) -> NetworkError:
+    """The error for what rattler told of a channel. channels: those that were asked."""
+    named = _URL.findall(told)
+    # The last URL is what was asked for in the end; before it rattler may name the channel.
+    url = _REDACTED.sub("", named[-1]).rstrip("/.") if named else _all(channels)
+    if "could not find subdir" in told:
+        return _missing(url, told)
+    if status := re.search(r"HTTP status (?:client|server) error \((\d+)", told):
+        return http_faults.BadStatus(url, int(status[1]))
+    for words, what, hint in _WORDS:
+        if words in told:
+            return ChannelFault(f"{url}: {what.format(total=waits.total_s)}", hint=hint)
+    reason = _URL.sub("it", told.strip().splitlines()[-1]).removeprefix("Caused by: ")
+    return ChannelFault(f"{url}: can't be read as a channel ({reason})", hint="look at the URL with a browser or curl")
+
+
+def _missing(url: str, told: str) -> ChannelFault:
+    """A channel without `noarch`, which every channel has: it isn't there, or isn't one."""
+    if url.startswith("file:"):
+        file = re.search(r"failed to open file `([^`]+)`", told)
+        where = file[1] if file else url
+        return ChannelFault(f"{where}: no such file, so no channel", hint="correct the folder in [conda] channels")
+    return ChannelFault(
+        f"{url}: HTTP 404 (not found): there is no such channel",
+        hint="check the spelling in [conda] channels, and that your credentials may see it",
+    )
+
+
+def _all(channels: Sequence[Channel]) -> str:
+    return " or ".join(channel.url for channel in channels)

@@ -1,0 +1,256 @@
+"""Channels as rattler reads them: one gateway for a run, its rows, and the parts that stand for a channel."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from urllib.parse import urlsplit
+
+from envspec.effects.http_values import Patience
+from envspec.effects.surroundings import patience
+from envspec.errors import UsageError
+from envspec.model import ChannelPart, CondaChannel, Platform
+from envspec.resolve.conda.channel_client import channel_client, without_login
+from envspec.resolve.conda.channel_faults import channel_fault, too_slow
+from envspec.resolve.conda.question import Channel, CondaRequest
+
+if TYPE_CHECKING:
+    import rattler
+    from rattler import Gateway, RepoDataRecord, SparseRepoData
+
+_T = TypeVar("_T")
+_TOKEN: Final = re.compile(r"/t/[^/]+(?=/|$)")
+_NOARCH: Final = "noarch"
+
+# py-rattler's threads let go of Python's objects after they have given their answer; where the interpreter ends in
+# that moment it crashes (0.28.0: 5 to 20 of 100 runs of `asyncio.run(solve(...))` ended by signal 6 or 11, none of 80
+# with a pause). To go when that is mended.
+_LAST_BREATH_S: Final = 0.05
+
+
+def without_credentials(url: str) -> str:
+    """`url` as a lock may say it: without user, password, token (`/t/TOKEN/`), query and a `/` at the end."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    path = parts.path if parts.scheme == "file" else _TOKEN.sub("", parts.path, count=1)
+    return f"{parts.scheme}://{host}{path}".rstrip("/")
+
+
+def part_sha256(folder: Path) -> str:
+    """What stands for a folder of rows: SHA-256 over a line `<sha256 of the file>  <subdir>/repodata.json` for each.
+
+    Sorted by subdir, each line ended by a newline: what `sha256sum */repodata.json | sha256sum` says in the C locale.
+    """
+    hashes = ((hashlib.sha256(file.read_bytes()).hexdigest(), file.parent.name) for file in _files(folder))
+    return hashlib.sha256(
+        "".join(f"{sha256}  {subdir}/repodata.json\n" for sha256, subdir in hashes).encode()
+    ).hexdigest()
+
+
+def is_in_time(row: RepoDataRecord, cut: datetime, *, undated: bool) -> bool:
+    """Whether a row may be considered: when it came into the index counts, else when it was built."""
+    moment = row.indexed_timestamp or row.timestamp
+    return undated if moment is None else moment <= cut.astimezone(timezone.utc)
+
+
+@asynccontextmanager
+async def opened(
+    channels: Iterable[Channel], cache: Path, environ: Mapping[str, str], *, offline: bool
+) -> AsyncIterator[Channels]:
+    """The channels of a run, for its length. cache: a folder of envspec's own; made where it is not there."""
+    from rattler import Gateway, SourceConfig
+
+    _private(cache)
+    waits = patience(environ, Patience())
+    gateway = Gateway(
+        cache_dir=cache,
+        default_config=SourceConfig(cache_action="force-cache-only" if offline else "cache-or-fetch"),
+        client=channel_client(waits, [channel.address for channel in channels]),
+    )
+    try:
+        yield Channels(gateway, waits)
+    finally:
+        await asyncio.sleep(_LAST_BREATH_S)
+
+
+def _private(folder: Path) -> None:
+    # rattler writes URLs into its files, a channel's token with them
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+class Channels:
+    """Every channel of a run behind one gateway: a subdir is fetched and read once, however many platforms ask.
+
+    Nothing here turns a whole channel into Python's objects; only `reachable` comes near it.
+    """
+
+    def __init__(self, gateway: Gateway, waits: Patience) -> None:
+        self.gateway = gateway
+        self._waits = waits
+        self._parts: dict[tuple[str, Path], SparseRepoData] = {}
+
+    async def sources(self, request: CondaRequest, work: Path) -> list[rattler.Channel | SparseRepoData]:
+        """What a solver is to look at, the first first. work: a folder for rows that have a moment of their own."""
+        found: list[rattler.Channel | SparseRepoData] = []
+        for place, channel in enumerate(request.channels):
+            if request.cuts:
+                found += await self._with_own_moment(request, channel, work / f"moments-{place}")
+            found += self._plain(channel, request.platform)
+        return found
+
+    async def rows(
+        self, request: CondaRequest, names: Iterable[str], platform: Platform | None = None
+    ) -> list[RepoDataRecord]:
+        """All rows of these names, `noarch` too, whenever they were built; each name's from the first channel with it.
+
+        platform: another one than the request's.
+
+        Raises:
+            NetworkError: a channel can't be read.
+            UsageError: a folder of rows can't.
+        """
+        left = sorted(set(names))
+        found: list[RepoDataRecord] = []
+        for channel in request.channels:
+            if left:
+                rows = await self._query(channel, platform or request.platform, left)
+                found += rows
+                taken = {row.name.normalized for row in rows} if channel is not request.channels[-1] else set()
+                left = [name for name in left if name not in taken]
+        return found
+
+    async def reachable(self, request: CondaRequest) -> list[RepoDataRecord]:
+        """All rows of the names that the requirements can lead to, over any of their rows."""
+        found: list[RepoDataRecord] = []
+        for channel in request.channels:
+            found += await self._query(channel, request.platform, request.requirements, recursive=True)
+        return found
+
+    async def names(self, request: CondaRequest) -> list[str]:
+        """Every name that the channels have for the platform. Slow on a large channel: for an error's sake only."""
+        found: set[str] = set()
+        for channel in request.channels:
+            asked = self.gateway.names(
+                _as_sources(self._plain(channel, request.platform)),
+                _subdirs(request.platform),
+                channel_relations="disabled",
+            )
+            found |= {name.normalized for name in await self.answered(asked, [channel])}
+        return sorted(found)
+
+    async def answered(self, asked: Awaitable[_T], channels: Sequence[Channel]) -> _T:
+        """What rattler answers, its faults in envspec's words.
+
+        Raises:
+            NetworkError: a channel can't be read, or isn't within the time that the environment allows.
+        """
+        from rattler.exceptions import FetchRepoDataError, GatewayError, IoError
+
+        try:
+            return await asyncio.wait_for(asked, self._waits.total_s)
+        except asyncio.TimeoutError:
+            raise too_slow(channels, self._waits) from None
+        except (GatewayError, FetchRepoDataError, IoError) as fault:
+            raise channel_fault(str(fault), channels, self._waits) from None
+
+    async def _query(
+        self, channel: Channel, platform: Platform, specs: Iterable[str], *, recursive: bool = False
+    ) -> list[RepoDataRecord]:
+        asked = self.gateway.query(
+            _as_sources(self._plain(channel, platform)),
+            _subdirs(platform),
+            list(specs),
+            recursive=recursive,
+            channel_relations="disabled",
+        )
+        return [row for rows in await self.answered(asked, [channel]) for row in rows]
+
+    def _plain(self, channel: Channel, platform: Platform) -> list[rattler.Channel | SparseRepoData]:
+        import rattler
+
+        if channel.rows is None:
+            return [rattler.Channel(without_login(channel.address))]
+        files = [file for file in _rows_of(channel) if file.parent.name in _subdirs(platform)]
+        return [self._part(channel.url, file) for file in files]
+
+    def _part(self, url: str, file: Path) -> SparseRepoData:
+        key = url, file
+        if key not in self._parts:
+            self._parts[key] = _sparse(url, file)
+        return self._parts[key]
+
+    async def _with_own_moment(self, request: CondaRequest, channel: Channel, folder: Path) -> list[SparseRepoData]:
+        """The rows of the names that have a moment of their own, all dated as if the moment of the others were theirs.
+
+        rattler knows one moment for all names, and a source in Python costs its calls. So these few rows go to files
+        of a channel that stands before the real one: with strict priority it is then theirs alone. What is picked here
+        is looked up in the real channel by its file name.
+        """
+        by_subdir: dict[str, dict[str, Any]] = {}
+        for row in await self._query(channel, request.platform, sorted(request.cuts)):
+            if is_in_time(row, request.cut_of(row.name.normalized), undated=request.undated):
+                fields = json.loads(row.to_json())
+                fields |= {"timestamp": int(request.as_of.timestamp() * 1000)}
+                by_subdir.setdefault(row.subdir, {})[row.file_name] = fields
+        found = []
+        for subdir, rows in sorted(by_subdir.items()):
+            file = folder / subdir / "repodata.json"
+            file.parent.mkdir(parents=True)
+            conda = {name: row for name, row in rows.items() if name.endswith(".conda")}
+            others = {name: row for name, row in rows.items() if name not in conda}
+            file.write_text(json.dumps({"info": {"subdir": subdir}, "packages": others, "packages.conda": conda}))
+            found.append(_sparse(folder.as_uri(), file))
+        return found
+
+
+def locked_channel(channel: Channel) -> CondaChannel:
+    """What a lock says of a channel; of a part of it, how many rows the part has and its SHA-256.
+
+    Raises:
+        UsageError: the folder of rows can't be read.
+    """
+    if channel.rows is None:
+        return CondaChannel(channel.name, channel.url)
+    from rattler import PackageFormatSelection
+
+    rows = sum(_sparse(channel.url, file).record_count(PackageFormatSelection.BOTH) for file in _rows_of(channel))
+    return CondaChannel(channel.name, channel.url, ChannelPart(rows, part_sha256(channel.rows)))
+
+
+def _as_sources(sources: Sequence[rattler.Channel | SparseRepoData]) -> list[rattler.Channel]:
+    """The sources as py-rattler's types want them: it takes SparseRepoData wherever it takes a Channel."""
+    return cast("list[rattler.Channel]", list(sources))
+
+
+def _subdirs(platform: Platform) -> tuple[Any, ...]:
+    return platform.value, _NOARCH
+
+
+def _sparse(url: str, file: Path) -> SparseRepoData:
+    import rattler
+
+    try:
+        return rattler.SparseRepoData(rattler.Channel(url), file.parent.name, file)
+    except OSError as fault:
+        raise UsageError(f"{file}: not a repodata.json ({fault})", hint="get the file again, whole") from fault
+
+
+def _rows_of(channel: Channel) -> list[Path]:
+    files = _files(channel.rows) if channel.rows else []
+    if not files:
+        raise UsageError(
+            f"the rows of channel {channel.name}: {channel.rows} has no <subdir>/repodata.json",
+            hint="name the folder that holds linux-64/repodata.json and noarch/repodata.json",
+        )
+    return files
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/repodata.json"), key=lambda file: file.parent.name)
