@@ -27,18 +27,20 @@ def flavors_to_try(request: CudaRequest, pins: Sequence[Pins]) -> tuple[Decision
 
 
 def _needed(pins: Sequence[Pins]) -> tuple[set[str], str]:
-    """Libraries that the image has to bring, and why. A CUDA build of torch loads all of them."""
+    """Libraries that the image has to bring, and why. A CUDA build of torch loads all of them; one from conda brings
+    or depends on them, since conda knows no image.
+    """
     with_torch = [each for each in pins if each.torch and each.torch.cuda]
-    with_libraries = [each for each in pins if each.libraries]
+    brought = sorted({library for each in pins for library in each.libraries})
     none = "nothing in" if _with_conda(pins) else "no wheel of"
-    if not with_torch and not with_libraries:
+    if not with_torch and not brought:
         return {"cudart", "cublas", "nccl"}, f"{none} the lock brings CUDA's libraries: the image has to"
-    libraries = LIBRARIES[Half.PYPI]
-    lacking = {library for each in with_torch for library in libraries if library not in each.libraries}
+    wheels = [each for each in with_torch if each.torch and not each.torch.channel]
+    lacking = {library for each in wheels for library in LIBRARIES[Half.PYPI] if library not in each.libraries}
     if lacking:
         return lacking, f"the smallest with {', '.join(sorted(lacking))}, which {none} the lock brings"
-    brought = sorted({library for each in with_libraries for library in each.libraries})
-    return set(), f"{_bringers(pins)} bring {', '.join(brought)}: nothing else is needed to run"
+    told = f"{_bringers(pins)} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
+    return set(), f"{told}: nothing else is needed to run"
 
 
 def _bringers(pins: Sequence[Pins]) -> str:

@@ -60,7 +60,7 @@ def unknown_code(pins: Pins, codes: Sequence[GpuCode]) -> str:
     torch = pins.torch
     if torch is None or not torch.channel or torch.variant == "cpu" or pins.platform in _known(codes):
         return ""
-    return f"which GPU code {_spoken(torch)} holds on {pins.platform.value} is not known. {_row_to_add(torch)}"
+    return f"{_not_known(pins.platform, torch)}. {_row_to_add(torch)}"
 
 
 def check_gpus(names: Sequence[str], pins: Sequence[Pins], codes: Sequence[GpuCode], facts: Facts) -> GpuChecks:
@@ -174,7 +174,7 @@ def _unchecked(pins: Pins) -> str:
         return f"{where}: no torch in the lock, so nothing tells whether [cuda] gpus run it"
     torch = pins.torch
     if torch.channel:
-        return f"{where}: which GPU code {_spoken(torch)} holds is not known, so [cuda] gpus could not be checked"
+        return f"{_not_known(pins.platform, torch)}, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
     build = f"torch {torch.version} {torch.variant or ''}".rstrip()
     return (
         f"{where}: the GPU code of {build} is not known here, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
@@ -185,9 +185,10 @@ def _known(codes: Sequence[GpuCode]) -> set[Platform]:
     return {code.platform for code in codes}
 
 
-def _spoken(torch: TorchBuild) -> str:
-    """`conda-forge's pytorch 2.7.1 (cu129)`."""
-    return f"{torch} ({torch.variant})" if torch.variant else str(torch)
+def _not_known(platform: Platform, torch: TorchBuild) -> str:
+    """`linux-64: which GPU code conda-forge's pytorch 2.7.1 (cu129) holds is not known`."""
+    variant = f" ({torch.variant})" if torch.variant else ""
+    return f"{platform.value}: which GPU code {torch}{variant} holds is not known"
 
 
 def _row_to_add(torch: TorchBuild) -> str:

@@ -32,8 +32,9 @@ def plan_base_image(request: CudaRequest | None, resolutions: Sequence[Resolutio
     warnings = [_newer(each, facts) for each in pins if each.torch and _is_newer(each.torch, facts)]
     if request is None:
         return _without_cuda(pins, codes, tuple(warnings))
-    warnings += filter(None, (unknown_code(each, codes) for each in pins))
     linux = [each for each in pins if each.platform.is_linux]
+    # Where GPUs are asked for, it is told that they could not be checked.
+    warnings += filter(None, (unknown_code(each, codes) for each in pins if not (request.gpus and each in linux)))
     checks = check_gpus(request.gpus, linux, [code for code in codes if code.platform.is_linux], facts)
     if not linux:
         why = "no linux platform: NVIDIA's images are for linux"

@@ -41,7 +41,7 @@ def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
             if not _within(found, request.version):
                 raise CudaMismatch(
                     f"[cuda] version is {request.version}, but {found.told_by} on {where.value} is CUDA {found.cuda}",
-                    hint=f'set [cuda] version = "{found.cuda}", or leave out what asks for {found.told_by.name}',
+                    hint=f'set [cuda] version = "{found.cuda}", or {_instead(found, request.version)}',
                 )
     exact = max(
         (found.release for found, _ in told if found.cuda == first.cuda and found.release), key=numeric, default=None
@@ -59,6 +59,12 @@ def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
 def _within(found: PinnedCuda, version: CudaVersion) -> bool:
     """Wheels are built for one CUDA; of conda's packages `[cuda] version` is the newest that is let in."""
     return found.cuda == version or (found.told_by.half is Half.CONDA and found.cuda < version)
+
+
+def _instead(found: PinnedCuda, version: CudaVersion) -> str:
+    if found.told_by.half is Half.PYPI:
+        return f"leave out what asks for {found.told_by.name}"
+    return f'ask for builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'
 
 
 def _below(found: PinnedCuda, version: CudaVersion | None) -> str:

@@ -12,9 +12,9 @@ from envspec.errors import EnvspecError
 from envspec.facts import Facts, load_facts
 from envspec.fit import FitReport, fits
 from envspec.machine import Machine, Told, described_machine
-from envspec.model import CudaVersion, Lock, Platform, Resolution
+from envspec.model import CondaPackage, CudaVersion, Lock, Platform, Resolution
 from envspec.toml import loads
-from tests.support.locks import lock, package, resolution, wheel
+from tests.support.locks import lock, package, resolution, sha256, wheel
 
 
 def read_case(folder: Path) -> dict[str, Any]:
@@ -22,16 +22,30 @@ def read_case(folder: Path) -> dict[str, Any]:
 
 
 def resolutions_of(case: Mapping[str, Any]) -> tuple[Resolution, ...]:
-    """`[pins.<platform>]`: name = version; `[index.<platform>]`: name = the index that the file came from."""
+    """`[pins.<platform>]`: name = version; `[index.<platform>]`: name = the index that the file came from.
+    `[conda.<platform>]`: name = "version build", of conda-forge, or "channel::version build".
+    """
     made = []
-    for name, pins in case["pins"].items():
+    pinned, conda = case.get("pins", {}), case.get("conda", {})
+    for name in dict.fromkeys((*pinned, *conda)):
         indexes = case.get("index", {}).get(name, {})
         packages = (
             package(each, version, file=wheel(each, version, index=indexes.get(each, "default")))
-            for each, version in pins.items()
+            for each, version in pinned.get(name, {}).items()
         )
-        made.append(resolution(Platform(name), *packages))
+        rows = tuple(conda_row(each, told, name) for each, told in sorted(conda.get(name, {}).items()))
+        made.append(replace(resolution(Platform(name), *packages), conda=rows))
     return tuple(made)
+
+
+def conda_row(name: str, told: str, subdir: str) -> CondaPackage:
+    """A conda package from its version and build, and its channel where that is not conda-forge."""
+    channel, _, rest = told.rpartition("::")
+    version, _, build = rest.partition(" ")
+    filename = f"{name}-{version}-{build}.conda"
+    number = int(build.rpartition("_")[2])
+    url = f"https://{channel or 'conda-forge'}.example.org/{subdir}/{filename}"
+    return CondaPackage(name, version, build, number, channel or "conda-forge", subdir, filename, url, sha256(filename))
 
 
 def request_of(case: Mapping[str, Any]) -> CudaRequest | None:

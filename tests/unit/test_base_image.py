@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from envspec.base_image import CudaRequest, SharedLibrary, plan_base_image, shared_libraries
+from envspec.base_image.pin import channel_name, variant_of_build
 from envspec.facts import load_facts
 from envspec.model import BaseImage, Platform, Resolution
+from tests.support.cuda_cases import conda_row
 from tests.support.locks import package, resolution
 
 FACTS = load_facts()
@@ -48,6 +54,71 @@ def test_parts_that_nobody_read_have_no_version() -> None:
     found = shared_libraries(image, pinned(), FACTS)
     assert {each.image_version for each in found} == {None}
     assert [each.library for each in found] == ["cudart", "cublas", "nccl"]
+
+
+def test_conda_and_wheels_each_bring_a_library_again() -> None:
+    rows = {
+        "cuda-cudart": "12.9.79 h5888daf_0",
+        "cuda-cudart_linux-64": "12.9.79 h3f2d84a_0",
+        "cudnn": "9.10.2.21 hbcb9cd8_0",
+        "libcudnn": "9.10.2.21 hf7e9902_0",
+    }
+    conda = tuple(conda_row(name, told, "linux-64") for name, told in rows.items())
+    both = replace(pinned("nvidia-cudnn-cu12"), conda=conda)
+    found = shared_libraries(image_of("cudnn-runtime"), both, FACTS)
+    assert [(each.library, each.package) for each in found] == [
+        ("cudart", "nvidia-cuda-runtime-cu12"),
+        ("cudart", "cuda-cudart"),
+        ("cublas", "nvidia-cublas-cu12"),
+        ("nccl", "nvidia-nccl-cu12"),
+        ("cudnn", "cudnn"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("build", "variant"),
+    [
+        ("cuda129_mkl_py313_h1e53aa0_304", "cu129"),
+        ("cuda126_py313hae2543e_306", "cu126"),
+        ("cuda112py39hb0b7ed5_200", "cu112"),
+        ("cuda130_generic_py312_h0c1a2b3_200", "cu130"),
+        ("py3.11_cuda12.1_cudnn8.9.2_0", "cu121"),
+        ("py3.7_cuda10.2.89_cudnn7.6.5_0", "cu102"),
+        ("gpu_cuda118py311h8c1e5b9_0", "cu118"),
+        ("cpu_mkl_py312_h8abce0f_103", "cpu"),
+        ("cpu_py312h818ee80_1", "cpu"),
+        ("py3.11_cpu_0", "cpu"),
+        ("cuda_py312_h4a51b5c_1", None),
+        ("py313h7033f15_0", None),
+        ("hcpu129a_0", None),
+        ("", None),
+    ],
+)
+def test_what_a_build_string_says_of_cuda(build: str, variant: str | None) -> None:
+    assert variant_of_build(build) == variant
+
+
+@pytest.mark.parametrize(
+    ("channel", "name"),
+    [
+        ("conda-forge", "conda-forge"),
+        ("conda-forge/label/pytorch_rc", "conda-forge"),
+        ("https://conda.example.org/conda-forge", "conda-forge"),
+        ("https://conda.example.org/mirrors/conda-forge/", "conda-forge"),
+        ("https://conda.example.org/conda-forge/label/main", "conda-forge"),
+        ("file:///srv/channels/corp", "corp"),
+        ("https://conda.example.org", "https://conda.example.org"),
+    ],
+)
+def test_the_name_of_a_channel(channel: str, name: str) -> None:
+    assert channel_name(channel) == name
+
+
+def test_both_halves_with_one_cuda_are_no_two_cudas() -> None:
+    rows = (conda_row("cuda-version", "12.8 h5d125a7_3", "linux-64"),)
+    both = replace(pinned(), conda=rows)
+    plan = plan_base_image(CudaRequest(os="ubuntu22.04"), [both], FACTS)
+    assert not [warning for warning in plan.warnings if "beside" in warning]
 
 
 def test_nothing_is_known_of_a_custom_base() -> None:

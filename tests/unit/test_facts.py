@@ -78,6 +78,21 @@ def test_gpu_code_rows_name_known_codes() -> None:
         assert all(version.startswith(f"{row.torch}.") for version in row.measured)
 
 
+def test_gpu_code_of_a_channel_is_its_own() -> None:
+    wheels, conda = FACTS.gpu_code_of("2.8.0", "cu129", X86), FACTS.gpu_code_of("2.8.0", "cu129", X86, "conda-forge")
+    assert wheels is not None
+    assert conda is not None
+    assert "compute_120" in conda.ptx
+    assert set(wheels.sm) < set(conda.sm)
+    assert FACTS.gpu_code_of("2.8.0", "cu128", X86, "conda-forge") is None
+    assert FACTS.gpu_code_of("2.8.0", "cu129", X86, "corp") is None
+
+
+def test_a_build_has_one_row_of_gpu_code() -> None:
+    builds = [(row.torch, row.variant, row.platform, row.channel) for row in FACTS.gpu_code]
+    assert len(builds) == len(set(builds))
+
+
 def test_drivers_rise_with_cuda() -> None:
     bundled = [numeric(row.bundled) for row in FACTS.drivers if row.bundled]
     assert bundled == sorted(bundled)
