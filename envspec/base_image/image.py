@@ -28,7 +28,7 @@ def choose_image(
     """The tag: the smallest flavour that exists, in the newest patch of the minor. A patch whose digest is recorded
     for every platform goes before a newer one without: a lock without a digest can't be built until a registry answers.
 
-    A CUDA newer than every image known here takes the newest image of its major version: the wheels bring their own.
+    A CUDA newer than every image known here takes the newest image of its major version: the packages bring their own.
 
     Raises:
         NoSuchImage: no patch of that minor has such a flavour on that system.
@@ -76,8 +76,8 @@ def _choice(
 
 def _fallen_back(choice: Choice, cuda: CudaVersion) -> Choice:
     told = (
-        f"no image of CUDA {cuda} is known here: {choice.image.tag} is the newest of its major version, and the wheels "
-        "bring their own libraries. Another one: [image] base"
+        f"no image of CUDA {cuda} is known here: {choice.image.tag} is the newest of its major version, and the locked "
+        "packages bring their own libraries. Another one: [image] base"
     )
     return replace(choice, warnings=(told, *choice.warnings))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from envspec.base_image.pin import Half
+from envspec.base_image.pin import Half, Pin
 from envspec.base_image.pins import PinnedCuda, Pins
 from envspec.base_image.request import CudaMismatch, CudaRequest, NoCudaRelease
 from envspec.facts.rows import numeric
@@ -23,7 +23,8 @@ class Release:
 
 
 def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
-    """The CUDA of the lock: what the pins name, else torch's build, else the spec.
+    """The CUDA of the lock: what the pins name, else torch's build, else the spec. `[cuda] version` is what wheels have
+    to be built for, and the newest that is let in from conda.
 
     Raises:
         CudaMismatch: the pins are for another CUDA than the spec asks for.
@@ -38,10 +39,10 @@ def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
     others = [(found, where) for found, where in told if found.cuda != first.cuda]
     if request.version is not None:
         for found, where in told:
-            if not _within(found, request.version):
+            if not _within(found.told_by, found.cuda, request.version):
                 raise CudaMismatch(
                     f"[cuda] version is {request.version}, but {found.told_by} on {where.value} is CUDA {found.cuda}",
-                    hint=f'set [cuda] version = "{found.cuda}", or {_instead(found, request.version)}',
+                    hint=f'set [cuda] version = "{found.cuda}", or {_instead(found.told_by, request.version)}',
                 )
     exact = max(
         (found.release for found, _ in told if found.cuda == first.cuda and found.release), key=numeric, default=None
@@ -49,26 +50,26 @@ def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
     decision = Decision(
         "cuda.release",
         exact or str(first.cuda),
-        f"{first.told_by} is CUDA {exact or first.cuda}{_below(first, request.version)}",
+        f"{first.told_by} is CUDA {exact or first.cuda}{_below(first.cuda, request.version)}",
         first.source,
     )
     warnings = tuple(_beside(found, where, first, platform) for found, where in others)
     return Release(first.cuda, exact, decision, warnings)
 
 
-def _within(found: PinnedCuda, version: CudaVersion) -> bool:
+def _within(pin: Pin, cuda: CudaVersion, version: CudaVersion) -> bool:
     """Wheels are built for one CUDA; of conda's packages `[cuda] version` is the newest that is let in."""
-    return found.cuda == version or (found.told_by.half is Half.CONDA and found.cuda < version)
+    return cuda == version or (pin.half is Half.CONDA and cuda < version)
 
 
-def _instead(found: PinnedCuda, version: CudaVersion) -> str:
-    if found.told_by.half is Half.PYPI:
-        return f"leave out what asks for {found.told_by.name}"
+def _instead(pin: Pin, version: CudaVersion) -> str:
+    if pin.half is Half.PYPI:
+        return f"leave out what asks for {pin.name}"
     return f'ask for builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'
 
 
-def _below(found: PinnedCuda, version: CudaVersion | None) -> str:
-    return f", which [cuda] version {version} allows" if version not in (None, found.cuda) else ""
+def _below(cuda: CudaVersion, version: CudaVersion | None) -> str:
+    return f", which [cuda] version {version} allows" if version not in (None, cuda) else ""
 
 
 def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Platform) -> str:
@@ -86,9 +87,15 @@ def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Pla
 
 def _untold_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
     built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
-    if built and built.cuda and request.version in (None, built.cuda):
-        why = f"{built} is a {built.variant} build; {_nothing(pins)}"
-        return Release(built.cuda, None, Decision("cuda.release", str(built.cuda), why, "torch's variant"))
+    if built and built.cuda:
+        if request.version is None or _within(built.pin, built.cuda, request.version):
+            why = f"{built} is a {built.variant} build{_below(built.cuda, request.version)}; {_nothing(pins)}"
+            return Release(built.cuda, None, Decision("cuda.release", str(built.cuda), why, "torch's variant"))
+        if built.channel:
+            raise CudaMismatch(
+                f"[cuda] version is {request.version}, but {built} is built for CUDA {built.cuda}",
+                hint=f'set [cuda] version = "{built.cuda}", or {_instead(built.pin, request.version)}',
+            )
     if request.version is None:
         raise NoCudaRelease(
             "nothing that was locked tells which CUDA release it needs",
