@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
@@ -18,10 +19,12 @@ from envspec.facts import Facts
 from envspec.image.credentials import Keychain
 from envspec.image.reference import parse
 from envspec.image.registry import Registry, resolve_digests
+from envspec.lock.conda_lock_file import CONDA_LOCK_NAME, conda_lock_text, without_md5
 from envspec.lock.document import dump
+from envspec.lock.explicit import explicit_name, explicit_text
 from envspec.lock.head import FORMAT, LOCK_FILE
 from envspec.lock.requirements import requirements_name, requirements_text
-from envspec.model import BaseImage, Decision, Lock, PinnedDigest, Platform, Resolution
+from envspec.model import BaseImage, CondaChannel, Decision, Lock, PinnedDigest, Platform, Resolution
 from envspec.resolve.compose import Composed, Moments
 from envspec.spec import Spec
 
@@ -39,6 +42,8 @@ class Answered:
     decisions: tuple[Decision, ...]
     composed: tuple[Composed, ...]
     resolutions: tuple[Resolution, ...]
+    channels: tuple[CondaChannel, ...] = ()
+    conda_as_of: tuple[tuple[str, datetime], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,11 @@ def assemble(answered: Answered, input_sha256: str, kept: Lock | None, asker: As
         gpus=spec.cuda.gpus if spec.cuda else (),
         facts=answered.facts.version,
         package_as_of=tuple(sorted(answered.moments.names.items())),
+        conda_as_of=answered.conda_as_of,
+        channels=answered.channels,
     )
+    if (text := without_md5(lock)) is not None:
+        warnings.append(text)
     return Assembled(lock, tuple(dict.fromkeys(warnings)))
 
 
@@ -101,6 +110,11 @@ def files_of(made: Lock) -> dict[str, bytes]:
         requirements_name(resolution.target.platform): requirements_text(made, resolution.target.platform).encode()
         for resolution in made.resolutions
     }
+    for resolution in made.resolutions if made.channels else ():
+        platform = resolution.target.platform
+        files[explicit_name(platform)] = explicit_text(made, platform).encode()
+    if (text := conda_lock_text(made)) is not None:
+        files[CONDA_LOCK_NAME] = text.encode()
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     return files | {LOCK_FILE: dump(made, hashes).encode()}
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Final
 
 import click
 
-from envspec.errors import EnvspecError, StaleLock
+from envspec.errors import EnvspecError, StaleLock, UsageError
+
+# The tables are in envspec.resolve.engines, which is too heavy for `--help`; a test holds them against each other.
+PYPI_RESOLVERS: Final = ("uv", "pip-tools")
+CONDA_RESOLVERS: Final = ("rattler", "conda-lock")
 
 
 @click.command()
@@ -21,10 +26,17 @@ from envspec.errors import EnvspecError, StaleLock
 )
 @click.option(
     "--resolver",
-    type=click.Choice(["uv", "pip-tools"]),
-    default="uv",
-    show_default=True,
-    help="What resolves the Python packages.",
+    "resolvers",
+    type=click.Choice([*PYPI_RESOLVERS, *CONDA_RESOLVERS]),
+    multiple=True,
+    metavar="NAME",
+    help="What resolves PyPI's packages (uv, pip-tools) or conda's (rattler, conda-lock); once for each half.",
+)
+@click.option(
+    "--channel-rows",
+    multiple=True,
+    metavar="CHANNEL=DIR",
+    help="Solve this channel from the rows in DIR/<subdir>/repodata.json; the lock says so.",
 )
 @click.option("--offline", is_flag=True, help="Use what is in the cache and no network.")
 @click.option(
@@ -48,7 +60,8 @@ from envspec.errors import EnvspecError, StaleLock
 def command(
     specs: tuple[str, ...],
     output: Path | None,
-    resolver: str,
+    resolvers: tuple[str, ...],
+    channel_rows: tuple[str, ...],
     offline: bool,
     upgrade: bool,
     upgrade_package: tuple[str, ...],
@@ -65,13 +78,23 @@ def command(
     paths = [find_spec(spec, Path()) for spec in specs]
     if check:
         return _each(paths, lambda path: _check(path, _directory(path, output, len(paths))))
-    from envspec.cli.locking import Options, lock_one, set_moment
+    from envspec.cli.locking import Options, folders, lock_one, set_moment
 
     if as_of is not None:
         for path in paths:
             set_moment(path, as_of)
-    options = Options(resolver, offline, upgrade, upgrade_package, jobs)
+    pypi = _one_of(resolvers, PYPI_RESOLVERS)
+    conda = _one_of(resolvers, CONDA_RESOLVERS)
+    options = Options(pypi, conda, folders(channel_rows), offline, upgrade, upgrade_package, jobs)
     return _each(paths, lambda path: lock_one(path, _directory(path, output, len(paths)), options))
+
+
+def _one_of(named: tuple[str, ...], half: tuple[str, ...]) -> str:
+    """The resolver of one half: the one that is named, else the half's first."""
+    found = dict.fromkeys(name for name in named if name in half)
+    if len(found) > 1:
+        raise UsageError(f"--resolver {' and '.join(found)}: both resolve the same half", hint="name one of them")
+    return next(iter(found), half[0])
 
 
 def _each(paths: list[Path], act: Callable[[Path], int]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,6 +24,8 @@ class Options:
     """The command's options, as click gives them."""
 
     resolver: str
+    conda_resolver: str
+    channel_rows: Mapping[str, Path]
     offline: bool
     upgrade: bool
     upgrade_package: tuple[str, ...]
@@ -74,6 +76,8 @@ def _lock(path: Path, directory: Path, options: Options) -> Sequence[Path]:
             spec_path=path,
             directory=directory,
             resolver=options.resolver,
+            conda_resolver=options.conda_resolver,
+            channel_rows=options.channel_rows,
             network=pipeline.Network.OFFLINE if options.offline else pipeline.Network.USE,
             upgrade=pipeline.Upgrade.ALL if options.upgrade else pipeline.Upgrade.KEEP,
             upgrade_packages=tuple(str(canonicalize_name(name)) for name in options.upgrade_package),
@@ -88,6 +92,24 @@ def _lock(path: Path, directory: Path, options: Options) -> Sequence[Path]:
             report=progress.report,
         )
         return pipeline.lock(request, around).changed
+
+
+def folders(named: Sequence[str]) -> dict[str, Path]:
+    """`--channel-rows CHANNEL=DIR` -> channel and folder.
+
+    Raises:
+        UsageError: no `=`, or no such folder.
+    """
+    found: dict[str, Path] = {}
+    for text in named:
+        channel, equals, folder = text.partition("=")
+        if not (channel and equals and Path(folder).is_dir()):
+            why = f"{folder} is no folder" if channel and equals else "no channel with a folder"
+            raise UsageError(
+                f"--channel-rows {text}: {why}", hint="write conda-forge=DIR, with DIR/linux-64/repodata.json"
+            )
+        found[channel] = Path(folder).absolute()
+    return found
 
 
 def _cache() -> Path:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
 from packaging.version import Version
 
 from envspec.errors import UsageError
-from envspec.model import Lock, Package, Platform, Resolution
+from envspec.model import CondaPackage, Lock, Package, Platform, Resolution
 from envspec.resolve.compose import Composed
+from envspec.resolve.index.view import normalised
 
 
 def known_names(names: Sequence[str], old: Lock, asked: Collection[str]) -> None:
@@ -20,6 +21,7 @@ def known_names(names: Sequence[str], old: Lock, asked: Collection[str]) -> None
         UsageError: names it, and the one that was perhaps meant.
     """
     there = {package.name for resolution in old.resolutions for package in resolution.packages} | set(asked)
+    there |= {name for rows in rows_of(old).values() for package in rows for name in _names_of(package)}
     for name in names:
         if name not in there:
             near = get_close_matches(name, sorted(there), n=1)
@@ -43,6 +45,48 @@ def keeping(composed: Composed, old: Lock, but: Collection[str] = (), newer: Col
         constraints=tuple(sorted((*question.request.constraints, *bounds))),
     )
     return replace(composed, question=replace(question, request=request))
+
+
+def condas(names: Sequence[str], old: Lock | None) -> tuple[str, ...]:
+    """Those of the names that are, by conda's name or by PyPI's, conda packages of the lock."""
+    packages = [package for rows in rows_of(old).values() for package in rows] if old else []
+    return tuple(name for name in names if any(are_names_of(package, (name,)) for package in packages))
+
+
+def rows_of(lock: Lock) -> dict[Platform, tuple[CondaPackage, ...]]:
+    return {resolution.target.platform: resolution.conda for resolution in lock.resolutions}
+
+
+def free_rows(rows: Sequence[CondaPackage], names: Collection[str]) -> tuple[CondaPackage, ...]:
+    """The rows to keep, where these normalised names are free to move."""
+    return tuple(package for package in rows if not are_names_of(package, names))
+
+
+def newer_rows(rows: Sequence[CondaPackage], name: str) -> tuple[str, ...]:
+    """Match specs of anything newer than what a normalised name has now."""
+    return tuple(f"{package.name} >{package.version}" for package in rows if are_names_of(package, (name,)))
+
+
+def moved_rows(
+    old: Mapping[Platform, Sequence[CondaPackage]], new: Mapping[Platform, Sequence[CondaPackage]]
+) -> set[str]:
+    """conda's names that have another row than before on some platform, or are new there."""
+    before = {platform: {package.url for package in rows} for platform, rows in old.items()}
+    return {
+        package.name
+        for platform, rows in new.items()
+        for package in rows
+        if package.url not in before.get(platform, ())
+    }
+
+
+def are_names_of(package: CondaPackage, names: Collection[str]) -> bool:
+    """Whether one of the normalised names is the package's own, or that of a Python package in it."""
+    return not _names_of(package).isdisjoint(names)
+
+
+def _names_of(package: CondaPackage) -> set[str]:
+    return {normalised(package.name), *(provided.name for provided in package.provides)}
 
 
 def moved(old: Lock, new: Sequence[Resolution]) -> set[str]:
