@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 def command(lock: str, package: str | None, form: str) -> int:
     """Tell every decision of a lock with its reason and source, or tell of one of its packages.
 
-    LOCK is a folder, its envspec.lock, or a name under locks/. For a PACKAGE: who asked for it, the newest version that
-    was not taken and why, its GPU code, its files and sizes. Nothing is resolved or fetched: the lock holds it all.
+    LOCK is a folder, its envspec.lock, or a name under locks/. For a PACKAGE, by PyPI's name or conda's: who asked for
+    it, the newest version that was not taken and why, its GPU code, its files and sizes. Nothing is resolved or
+    fetched: the lock holds it all.
     """
     from pathlib import Path
 
-    from envspec.explain import explanation, text
+    from envspec.explain import explanation, package_text, text
     from envspec.lock.folder import find_lock, read_lock
 
     locked = read_lock(find_lock(lock, Path()))
@@ -46,12 +47,12 @@ def command(lock: str, package: str | None, form: str) -> int:
     elif isinstance(told, explanation.Explanation):
         terminal.answer_sections(text.lock_text(told, terminal.width()))
     else:
-        terminal.answer_sections(text.package_text(told, terminal.width()))
+        terminal.answer_sections(package_text.package_text(told, terminal.width()))
     return 0
 
 
 def _held_twice(lock: Lock) -> dict[Platform, tuple[SharedLibrary, ...]]:
-    """The CUDA libraries that the base image and the wheels both hold, on the platforms that have the image."""
+    """The CUDA libraries that the base image and the packages both hold, on the platforms that have the image."""
     if lock.base_image is None:
         return {}
     from envspec.base_image.shared_libraries import shared_libraries

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
 from typing import Final
 
 from envspec.base_image.shared_libraries import SharedLibrary
 from envspec.errors import UsageError
+from envspec.explain.chains import Link, Pins, normalized
 from envspec.model import (
-    Asker,
     BaseImage,
+    CondaChannel,
+    CondaPackage,
     Decision,
     Driver,
     GpuCode,
     Lock,
     Package,
     Platform,
+    Provided,
     Python,
     Refusal,
     Resolution,
     WheelFile,
 )
 
-#: The asker at the end of every chain: the user.
-SPEC: Final = "spec"
 _LARGEST: Final = 5
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NOTHING: Final[Mapping[Platform, Sequence[SharedLibrary]]] = {}
 
 
@@ -50,7 +50,8 @@ class Download:
 class PlatformExplanation:
     """One platform of a lock. glibc, macos: the newest and the oldest that its wheels may need.
 
-    shared: CUDA libraries that the base image and the wheels both hold.
+    download: of wheels. shared: CUDA libraries that the base image and the packages both hold. conda: what is fetched
+    from channels; None where nothing is.
     """
 
     platform: Platform
@@ -60,6 +61,7 @@ class PlatformExplanation:
     download: Download
     warnings: tuple[str, ...]
     shared: tuple[SharedLibrary, ...]
+    conda: Download | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +78,8 @@ class Explanation:
     gpu_code: tuple[GpuCode, ...]
     platforms: tuple[PlatformExplanation, ...]
     package_as_of: tuple[tuple[str, datetime], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One step of a chain: `name` at `version` asked in the words of `requirement`. version: None for the spec."""
-
-    name: str
-    version: str | None
-    requirement: str
+    conda_as_of: tuple[tuple[str, datetime], ...] = ()
+    channels: tuple[CondaChannel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +93,7 @@ class PackageFile:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A package on those platforms where all of this is the same.
+    """A wheel's package on those platforms where all of this is the same.
 
     chains: from the spec down to whoever asked for the package, the shortest for each who did.
     """
@@ -112,12 +107,45 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
+class CondaFile:
+    """The archive of a conda package on one platform. built: None where its channel does not say."""
+
+    platform: Platform
+    build: str
+    build_number: int
+    channel: str
+    subdir: str
+    filename: str
+    url: str
+    sha256: str
+    size_bytes: int | None
+    built: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class CondaVariant:
+    """A conda package on those platforms where all of this is the same. provides: the Python packages in it."""
+
+    name: str
+    version: str
+    channel: str
+    provides: tuple[Provided, ...]
+    chains: tuple[tuple[Link, ...], ...]
+    newest: Refusal | None
+    files: tuple[CondaFile, ...]
+    gpu_code: tuple[GpuCode, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PackageExplanation:
-    """One package of a lock. absent: platforms of the lock that do without it."""
+    """What a lock holds under a name. variants: wheels. conda: conda packages of that name, or with a Python package of
+    that name in them. absent: platforms of the lock that do without.
+    """
 
     name: str
     variants: tuple[Variant, ...]
     absent: tuple[Platform, ...]
+    conda: tuple[CondaVariant, ...] = ()
 
 
 def explain_lock(lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] = _NOTHING) -> Explanation:
@@ -136,99 +164,125 @@ def explain_lock(lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] 
         gpu_code=lock.gpu_code,
         platforms=tuple(_platform(item, shared.get(item.target.platform, ())) for item in lock.resolutions),
         package_as_of=lock.package_as_of,
+        conda_as_of=lock.conda_as_of,
+        channels=lock.channels,
     )
 
 
 def explain_package(lock: Lock, name: str) -> PackageExplanation:
-    """Who asked for a package, what was refused, its GPU code and its files. name: in any spelling.
+    """Who asked for a package, what was refused, its GPU code and its files.
+
+    name: in any spelling; a conda package is found by conda's name and by the names of the Python packages in it.
 
     Raises:
         UsageError: the lock holds no such package; names those that look alike.
     """
-    wanted = re.sub(r"[-_.]+", "-", name).lower()
+    wanted = normalized(name)
     variants: dict[tuple[object, ...], Variant] = {}
+    conda: dict[tuple[object, ...], CondaVariant] = {}
     absent: list[Platform] = []
     for resolution in lock.resolutions:
         platform = resolution.target.platform
-        packages = {package.name: package for package in resolution.packages}
-        package = packages.get(wanted)
-        if package is None:
+        pins = Pins(resolution)
+        package, rows = pins.named(wanted)
+        if package is None and not rows:
             absent.append(platform)
-            continue
-        one = _variant(lock, package, packages, platform)
-        key = (one.version, one.extras, one.chains, one.newest)
-        known = variants.get(key)
-        variants[key] = _joined(known, one) if known else one
-    if not variants:
+        if package is not None:
+            one = _variant(lock, package, pins, platform)
+            key = (one.version, one.extras, one.chains, one.newest)
+            known = variants.get(key)
+            variants[key] = _joined(known, one) if known else one
+        for row in rows:
+            other = _conda_variant(lock, row, pins, platform)
+            row_key = (other.name, other.version, other.channel, other.provides, other.chains, other.newest)
+            before = conda.get(row_key)
+            conda[row_key] = _joined_conda(before, other) if before else other
+    if not variants and not conda:
         raise _unknown(lock, name, wanted)
-    return PackageExplanation(wanted, tuple(variants.values()), tuple(absent))
+    return PackageExplanation(wanted, tuple(variants.values()), tuple(absent), tuple(conda.values()))
 
 
 def _platform(resolution: Resolution, shared: Sequence[SharedLibrary]) -> PlatformExplanation:
     target = resolution.target
-    sizes = {package.name: package.file.size_bytes for package in resolution.packages}
+    conda = {package.name: package.size_bytes for package in resolution.conda}
+    return PlatformExplanation(
+        target.platform,
+        target.python,
+        target.glibc,
+        target.macos,
+        _download({package.name: package.file.size_bytes for package in resolution.packages}),
+        resolution.warnings,
+        tuple(shared),
+        _download(conda) if conda else None,
+    )
+
+
+def _download(sizes: Mapping[str, int | None]) -> Download:
     known = {name: size for name, size in sizes.items() if size is not None}
     largest = sorted(known.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]
-    download = Download(
-        files=len(resolution.packages),
+    return Download(
+        files=len(sizes),
         size_bytes=sum(known.values()),
         unsized=tuple(sorted(sizes.keys() - known.keys())),
         largest=tuple(largest),
     )
-    return PlatformExplanation(
-        target.platform, target.python, target.glibc, target.macos, download, resolution.warnings, tuple(shared)
-    )
 
 
-def _variant(lock: Lock, package: Package, packages: Mapping[str, Package], platform: Platform) -> Variant:
+def _variant(lock: Lock, package: Package, pins: Pins, platform: Platform) -> Variant:
     return Variant(
         version=package.version,
         extras=package.extras,
-        chains=tuple(_chain(asker, package.name, packages) for asker in package.askers),
+        chains=pins.to_wheel(package),
         newest=package.newest,
         files=(PackageFile(platform, package.file, package.uploaded),),
-        gpu_code=tuple(code for code in lock.gpu_code if (code.platform, code.package) == (platform, package.name)),
+        gpu_code=_code(lock, platform, {package.name}),
     )
+
+
+def _conda_variant(lock: Lock, package: CondaPackage, pins: Pins, platform: Platform) -> CondaVariant:
+    stamp = package.timestamp_ms
+    file = CondaFile(
+        platform,
+        package.build,
+        package.build_number,
+        package.channel,
+        package.subdir,
+        package.filename,
+        package.url,
+        package.sha256,
+        package.size_bytes,
+        _EPOCH + timedelta(milliseconds=stamp) if stamp is not None else None,
+    )
+    return CondaVariant(
+        name=package.name,
+        version=package.version,
+        channel=package.channel,
+        provides=package.provides,
+        chains=pins.to_conda(package),
+        newest=package.newest,
+        files=(file,),
+        # The GPU code of what only a conda package holds goes by conda's name for it.
+        gpu_code=() if package.name in pins.wheels else _code(lock, platform, {package.name}),
+    )
+
+
+def _code(lock: Lock, platform: Platform, names: Collection[str]) -> tuple[GpuCode, ...]:
+    return tuple(code for code in lock.gpu_code if code.platform is platform and code.package in names)
 
 
 def _joined(one: Variant, other: Variant) -> Variant:
-    return Variant(
-        one.version,
-        one.extras,
-        one.chains,
-        one.newest,
-        (*one.files, *other.files),
-        (*one.gpu_code, *other.gpu_code),
-    )
+    return replace(one, files=(*one.files, *other.files), gpu_code=(*one.gpu_code, *other.gpu_code))
 
 
-def _chain(asker: Asker, asked: str, packages: Mapping[str, Package]) -> tuple[Link, ...]:
-    """The shortest way from the spec to `asker`, which is last; where none begins at the spec, as far up as it goes.
-
-    It does not lead through the package that was asked for. Of ways of one length the first by name, so that the same
-    lock always tells the same.
-    """
-    waiting: deque[tuple[Asker, ...]] = deque([(asker,)])
-    seen = {asked, asker.name}
-    longest: tuple[Asker, ...] = (asker,)
-    while waiting:
-        way = waiting.popleft()
-        longest = way
-        if way[0].name == SPEC:
-            break
-        above = packages.get(way[0].name)
-        for higher in sorted(above.askers) if above else ():
-            if higher.name not in seen:
-                seen.add(higher.name)
-                waiting.append((higher, *way))
-    return tuple(
-        Link(step.name, packages[step.name].version if step.name in packages else None, step.requirement)
-        for step in longest
-    )
+def _joined_conda(one: CondaVariant, other: CondaVariant) -> CondaVariant:
+    return replace(one, files=(*one.files, *other.files), gpu_code=(*one.gpu_code, *other.gpu_code))
 
 
 def _unknown(lock: Lock, name: str, wanted: str) -> UsageError:
-    names = sorted({package.name for resolution in lock.resolutions for package in resolution.packages})
-    close = difflib.get_close_matches(wanted, names, n=3, cutoff=0.6)
+    names = {package.name for resolution in lock.resolutions for package in resolution.packages}
+    for resolution in lock.resolutions:
+        for package in resolution.conda:
+            names |= {package.name, *(each.name for each in package.provides)}
+    close = difflib.get_close_matches(wanted, sorted(names), n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(close)}?" if close else "`envspec explain LOCK` without a name tells of the lock"
     return UsageError(f"{lock.name} holds no package {name}", hint=hint)

@@ -7,7 +7,9 @@ import json
 import pytest
 
 from envspec.explain.explanation import explain_lock, explain_package
-from envspec.explain.text import as_json, lock_text, package_text, size
+from envspec.explain.layout import size
+from envspec.explain.package_text import package_text
+from envspec.explain.text import as_json, lock_text
 from tests.support.locks import X86, example, lock, package, resolution
 
 
@@ -56,6 +58,6 @@ def test_json_holds_what_the_explanation_holds() -> None:
     assert told["name"] == "torch"
     assert [item["platform"] for item in told["variants"][0]["files"]] == ["linux-64", "linux-aarch64"]
     assert [
-        {"name": "spec", "version": None, "requirement": "torchaudio"},
-        {"name": "torchaudio", "version": "2.9.1", "requirement": "torch==2.9.1"},
+        {"name": "spec", "version": None, "requirement": "torchaudio", "channel": None},
+        {"name": "torchaudio", "version": "2.9.1", "requirement": "torch==2.9.1", "channel": None},
     ] in told["variants"][0]["chains"]

@@ -10,7 +10,8 @@ import pytest
 from envspec.base_image.shared_libraries import SharedLibrary
 from envspec.errors import UsageError
 from envspec.explain.explanation import explain_lock, explain_package
-from envspec.explain.text import as_json, lock_text, package_text
+from envspec.explain.package_text import package_text
+from envspec.explain.text import as_json, lock_text
 from envspec.lock.document import load
 from envspec.model import Lock, Platform
 from tests.support.locks import sealed
