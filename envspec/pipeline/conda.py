@@ -1,0 +1,137 @@
+"""The conda half of a lock: every platform's rows, before PyPI's packages are put on top of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+
+from envspec.effects.event_loop import run_to_end
+from envspec.facts.conda import conda_names
+from envspec.model import CondaPackage, Lock, Platform
+from envspec.pipeline.work import CondaHalf, Upgrade, Work
+from envspec.resolve.conda.archives import archive_reader
+from envspec.resolve.conda.compose import CondaMoments, channels_of, compose_conda, decisions_of
+from envspec.resolve.conda.engine import CondaUnsolvable
+from envspec.resolve.conda.names import Names, UnmappedName, provided_by, with_provides
+from envspec.resolve.conda.question import Channel
+from envspec.resolve.conda.stage import CondaAnswer, CondaWorld, solve_all
+from envspec.resolve.engines import CONDA_ENGINES
+from envspec.resolve.upgrade import are_names_of, free_rows, moved_rows, newer_rows, rows_of
+from envspec.spec import Spec
+
+_Rows = Mapping[Platform, tuple[CondaPackage, ...]]
+
+
+def conda_half(work: Work, upgraded: Sequence[str]) -> CondaHalf:
+    """Every platform's conda packages, with the Python packages that they install.
+
+    upgraded: those of the names that `--upgrade-package` may move which are this half's.
+
+    Raises:
+        NoSolution: no set of rows satisfies the spec, or one for the CPU alone.
+        UnmappedName: a row installs Python packages of which nobody knows the name, and [pip] asks for packages too.
+        NetworkError: a channel can't be read.
+        UsageError: the engine can't run here, or a channel's variable is not set.
+    """
+    spec = work.spec
+    channels = channels_of(spec, work.around.environ, work.request.channel_rows)
+    moments, answers = _Solver(work, channels, upgraded).solve()
+    packages = run_to_end(_with_provides(work, channels, answers))
+    return CondaHalf(
+        packages=packages,
+        channels=answers[0].channels,
+        decisions=tuple(d for platform in packages for d in decisions_of(spec, work.facts, platform)),
+        moments=moments,
+        provided={platform: provided_by(rows) for platform, rows in packages.items()},
+        warnings=tuple(f"{a.request.platform.value}: {text}" for a in answers for text in a.warnings),
+    )
+
+
+class _Solver:
+    """The requests of every platform, for any moments."""
+
+    def __init__(self, work: Work, channels: tuple[Channel, ...], upgraded: Sequence[str]) -> None:
+        self._work = work
+        self._channels = channels
+        self._upgraded = tuple(upgraded)
+
+    def solve(self) -> tuple[dict[str, datetime], tuple[CondaAnswer, ...]]:
+        """What the moments allow, or, for `--upgrade-package`, what its names must move and nothing else."""
+        work = self._work
+        keeps = work.request.upgrade is Upgrade.KEEP and work.spec.env.as_of is None
+        old = work.old if keeps else None
+        moments = dict(old.conda_as_of) if old else {}
+        # Where single packages have moved, the moments alone don't tell what the others were kept at.
+        kept: _Rows = rows_of(old) if old and moments else {}
+        if old and self._upgraded:
+            kept = self._upgrade(old)
+            moments |= dict.fromkeys(moved_rows(rows_of(old), kept), work.started)
+            locked = {package.name for rows in kept.values() for package in rows}
+            moments = {name: at for name, at in moments.items() if name in locked}
+        return moments, self._ask(CondaMoments(work.as_of, moments), kept)
+
+    def _upgrade(self, old: Lock) -> _Rows:
+        """The rows that `--upgrade-package` leads to: all may move up to now, and nothing does that can be kept."""
+        work, names = self._work, self._upgraded
+        before = rows_of(old)
+        known = {package.name for rows in before.values() for package in rows}
+        asked = {name for platform in work.spec.env.platforms for name in _asked(work.spec, platform)}
+        # What the spec asks for since is no part of the upgrade.
+        moments = CondaMoments(work.as_of, dict.fromkeys(asked - known, work.as_of), work.started)
+        kept = {platform: free_rows(rows, names) for platform, rows in before.items()}
+        answers = self._ask(moments, kept)
+        behind = [name for name in names if not self._has_moved(name, before, answers)]
+        # The solver holds a package back for one that it keeps, where it could have moved both.
+        for name in behind:
+            bounds = {platform: newer_rows(rows, name) for platform, rows in before.items()}
+            with suppress(CondaUnsolvable):
+                answers = self._ask(moments, kept, bounds)
+        return {answer.request.platform: answer.packages for answer in answers}
+
+    def _has_moved(self, name: str, before: _Rows, answers: Sequence[CondaAnswer]) -> bool:
+        now = {answer.request.platform: answer.packages for answer in answers}
+        moved = moved_rows(before, now)
+        return any(p.name in moved for rows in before.values() for p in rows if are_names_of(p, (name,)))
+
+    def _ask(
+        self, moments: CondaMoments, kept: _Rows, bounds: Mapping[Platform, tuple[str, ...]] | None = None
+    ) -> tuple[CondaAnswer, ...]:
+        work, around = self._work, self._work.around
+        requests = [
+            compose_conda(
+                work.spec,
+                platform,
+                work.facts,
+                moments,
+                kept.get(platform, ()),
+                self._channels,
+                (bounds or {}).get(platform, ()),
+            )
+            for platform in work.spec.env.platforms
+        ]
+        world = CondaWorld(around.cache, around.environ, around.report, work.offline)
+        return run_to_end(solve_all(requests, CONDA_ENGINES[work.request.conda_resolver], world))
+
+
+def _asked(spec: Spec, platform: Platform) -> set[str]:
+    from rattler import MatchSpec
+
+    texts = spec.conda.dependencies_on(platform) if spec.conda else ()
+    found = (MatchSpec(text).name for text in texts)
+    return {name.normalized for name in found if name is not None}
+
+
+async def _with_provides(
+    work: Work, channels: tuple[Channel, ...], answers: Sequence[CondaAnswer]
+) -> dict[Platform, tuple[CondaPackage, ...]]:
+    """Which Python packages the rows hold; where [pip] asks for nothing, nobody has to know of all of them."""
+    spec, environ = work.spec, work.around.environ
+    names = Names(spec.conda.names if spec.conda else {}, conda_names(), work.store)
+    reader = archive_reader(channels, environ, offline=work.offline)
+    found = await asyncio.gather(*(with_provides(answer.packages, names, reader) for answer in answers))
+    unmapped = list(dict.fromkeys(package for _, unknown in found for package in unknown))
+    if unmapped and spec.pip.dependencies:
+        raise UnmappedName(unmapped, names)
+    return {a.request.platform: packages for a, (packages, _) in zip(answers, found, strict=True)}
