@@ -65,7 +65,7 @@ def corp(*pythons: str) -> tuple[CondaArchive, ...]:
 
 
 def _plain() -> Iterator[CondaArchive]:
-    yield archive("tzdata", "2025b", {"share/zoneinfo/UTC": b"TZif2"}, build="h78e105d_0", built="2025-03-24")
+    yield archive("tzdata", "2024a", {"share/zoneinfo/UTC": b"TZif2"}, build="h0c530f3_0", built="2024-02-02")
     yield archive("undated", "1.0", {"share/undated.txt": b"when?\n"}, built=None)
     yield archive("undated", "0.9", {"share/undated.txt": b"then\n"}, built="2024-03-01")
     for subdir in NATIVE:
@@ -128,7 +128,7 @@ def _python(exact: str) -> Iterator[CondaArchive]:
         series,
         build=f"8_{tag}",
         constrains=(f"python {series}.* *_cpython",),
-        built="2025-01-27",
+        built="2024-02-06",
         more={"build_number": 8},
     )
     for subdir in NATIVE:
