@@ -20,7 +20,7 @@ _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^\s/?#]*)@")
 
 # An address up to its path, and the rest; in a path, a token as conda writes it.
 _WEB = re.compile(r"([Hh][Tt][Tt][Pp][Ss]?://[^/?#]*)(.*)", re.DOTALL)
-_TOKEN = re.compile(r"/t/[^/?#]+")
+_TOKEN = re.compile(r"(?:/t)+/[^/?#]+")
 
 
 def without_credentials(text: str) -> str:

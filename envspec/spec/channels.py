@@ -97,6 +97,12 @@ def _check_address(text: str) -> None:
             f"{_told(text)} has a query or a fragment",
             "a channel's address ends with its path: `https://host/channel`",
         )
+    if "@" in channel_without_credentials(text):
+        # `https://user:pass/word@host/...`: to every reader of addresses the host is `user`, and the path has the rest.
+        raise BadValue(
+            f"the address of {_told(text)} has an `@` that ends no user and password",
+            "write a slash of a password as `%2F`, and an `@` of a path as `%40`",
+        )
     _check_variables(text)
 
 

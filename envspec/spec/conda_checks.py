@@ -117,7 +117,9 @@ def _virtual_package(name: str, value: str, data: Document, platforms: frozenset
         return bad
     if platforms and not platforms & PLACES.get(name, platforms):
         told = ", ".join(sorted(platform.value for platform in platforms))
-        return BadValue(f"{told} has no `{name}`", "remove it, or add the platform that it is for to `env.platforms`")
+        return BadValue(
+            f"no machine of {told} has it", "remove it, or add the platform that it is for to `env.platforms`"
+        )
     if name == CUDA and get(data, "cuda") is None:
         return BadValue(
             "CUDA in an environment for the CPU: the spec has no [cuda]",

@@ -231,7 +231,13 @@ def _read_apt(text: str) -> str:
 
 
 def _one_or_several(value: object) -> object:
-    return (read_name(value),) if isinstance(value, str) else _as_tuple(value)
+    if isinstance(value, str):
+        return (read_name(value),)
+    if not isinstance(value, list):
+        raise BadValue(
+            "neither a name nor a list of names", 'write "msgpack", or [] for a package without Python in it'
+        )
+    return tuple(value)
 
 
 def _read_word(text: str) -> str:

@@ -27,7 +27,7 @@ _SEGMENTS: Final = rf"{_SEGMENT}(?:[._-]{_SEGMENT})*"
 VERSION: Final = rf"(?:[0-9]{{1,9}}!)?(?=[0-9]){_SEGMENTS}(?:\+{_SEGMENTS})?"
 _TERM: Final = re.compile(rf"\*|(?:==|!=|<=|>=|~=|<|>|=)?{VERSION}(?:\.?\*)?")
 _PART: Final = re.compile(r"[(),|]|[^(),|]+")
-BUILD: Final = r"[A-Za-z0-9_.+*-]+"
+BUILD: Final = r"(?!.*\*\*)[A-Za-z0-9_.+*-]+"
 # `=1.2=py*`, which asks for a version and a build at once.
 _EQUALS: Final = re.compile(r"(==?[^=<>!~,|()]+)=([^=<>!~,|()]+)")
 
@@ -41,7 +41,7 @@ _VALUES: Final[Mapping[str, str]] = {
 
 
 def read_match_spec(text: str) -> str:
-    """A match spec without the blanks around it; BadValue if it is none, or not what was probably meant."""
+    """A match spec, without needless blanks; BadValue if it is none, or not what was probably meant."""
     spec = text.strip()
     _refuse_other_forms(spec)
     head = _HEAD.fullmatch(spec)
@@ -57,14 +57,17 @@ def read_match_spec(text: str) -> str:
     rest = _REST.fullmatch(head["rest"])
     if not rest:
         raise BadValue(f"{shown(text)}: brackets that can't be read", _BRACKETS)
-    version, build = _words(spec, rest["plain"])
+    plain = _joined(rest["plain"])
+    version, build = _words(spec, plain)
     keys = _keys(spec, rest["keys"])
     if (version and "version" in keys) or (build and "build" in keys):
         raise BadValue(f"{shown(text)} says its version or its build twice", "keep one of them")
     _check_version(spec, version or keys.get("version"))
     if build is not None:
         _check_build(spec, build)
-    return spec
+    between = " " if plain and rest["plain"][0].isspace() else ""
+    brackets = ",".join(f"{key}='{value}'" for key, value in keys.items())
+    return spec[: head.start("rest")] + between + plain + (f"[{brackets}]" if keys else "")
 
 
 def name_of(spec: str) -> str:
@@ -84,8 +87,7 @@ def channel_of(spec: str) -> str | None:
 def read_conda_name(text: str) -> str:
     """The plain name of a conda package, in lower case; BadValue if it is none."""
     if not re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*", text) or text.startswith("__") or len(text) > _LONGEST:
-        lower = text.lower()
-        meant = f'"{lower}"' if re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*", lower) else '"msgpack-python"'
+        meant = shown(text.lower()) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text) else '"msgpack-python"'
         raise BadValue(
             f"{shown(text)} is not the name of a conda package",
             f"lower-case letters, digits, `-`, `_` and `.`, without a version: {meant}",
@@ -132,11 +134,15 @@ def _check_prefix(spec: str, channel: str) -> None:
         raise BadValue(f"{shown(spec)}: {bad.found}", bad.hint) from None
 
 
+def _joined(plain: str) -> str:
+    """A version and a build with one blank between them and no other."""
+    joined = re.sub(r"\s*([,|)])", r"\1", " ".join(plain.split()))
+    return re.sub(r"([,|(=<>!~])\s+", r"\1", joined)
+
+
 def _words(spec: str, plain: str) -> tuple[str | None, str | None]:
     """The version and the build of what stands after the name, outside brackets."""
-    joined = re.sub(r"\s*([,|])\s*", r"\1", plain.strip())
-    joined = re.sub(r"([=<>!~(])\s+", r"\1", joined)
-    words = re.sub(r"\s+\)", ")", joined).split()
+    words = plain.split()
     if len(words) == 1 and (both := _EQUALS.fullmatch(words[0])):
         return both[1], both[2]
     if len(words) > 1 and re.match(r"[=<>!~]", words[1]):
@@ -157,7 +163,7 @@ def _keys(spec: str, text: str | None) -> dict[str, str]:
         return found
     at = 0
     while part := _KEY.match(text, at):
-        key, value = part[1], next(value for value in part.groups()[1:] if value is not None)
+        key, value = part[1], _joined(next(value for value in part.groups()[1:] if value is not None))
         known = key == "version" or bool(key in _VALUES and re.fullmatch(_VALUES[key], value))
         if not known or not value or key in found:
             raise BadValue(f"{shown(spec)}: {shown(f'{key}={value}')} can't be read", _BRACKETS)
@@ -177,7 +183,7 @@ def _check_version(spec: str, version: str | None) -> None:
             f"{shown(spec)}: {shown(version)} stands where a version does",
             f"a build comes after the version, and `*` is any: {shown(meant)}",
         )
-    if not _readable(re.sub(r"\s+", "", version)):
+    if not _readable(version):
         raise BadValue(
             f"{shown(spec)}: {shown(version)} is no version that conda can read",
             'write "numpy 2.2.*", "numpy >=2,<3" or "numpy ==2.2.6"',

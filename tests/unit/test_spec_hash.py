@@ -73,6 +73,52 @@ def test_what_matters(old: str, new: str, more: str) -> None:
     assert digest(old, new, more) != SAME
 
 
+CONDA = '[conda]\nchannels = ["conda-forge", "%s"]\n'
+PLAIN = digest("", "", CONDA % "https://conda.example.com/channel")
+
+
+@pytest.mark.parametrize(
+    "channel",
+    [
+        "https://user:secret@conda.example.com/channel",
+        "https://${USER}:${PASSWORD}@conda.example.com/channel",
+        "https://conda.example.com/t/secret/channel",
+        "https://${USER}@conda.example.com/t/${TOKEN}/channel",
+    ],
+)
+def test_credentials_of_channels_do_not_matter(channel: str) -> None:
+    assert digest("", "", CONDA % channel) == PLAIN
+
+
+@pytest.mark.parametrize(
+    "channel",
+    [
+        "https://conda.example.com/other",
+        "https://other.example.com/channel",
+        "http://conda.example.com/channel",
+        "https://conda.example.com/tt/secret/channel",
+        "file:///t/secret/channel",
+        "channel",
+    ],
+)
+def test_which_channels_do_matter(channel: str) -> None:
+    assert digest("", "", CONDA % channel) != PLAIN
+
+
+def test_only_channels_have_tokens() -> None:
+    """In the address of an index, or of a wheel, `/t/` is a folder like any other."""
+    assert digest("https://wheels.example.com/simple", "https://wheels.example.com/t/one/simple") != digest(
+        "https://wheels.example.com/simple", "https://wheels.example.com/t/two/simple"
+    )
+    beside = '[conda]\ndependencies = ["%s"]\n'
+    assert digest("", "", beside % "https://h/t/one/x") != digest("", "", beside % "https://h/t/two/x")
+
+
+@pytest.mark.parametrize("value", ["7", '"conda-forge"', "{ a = 1 }", "[7, [1]]"])
+def test_channels_of_no_spec_have_an_identity_too(value: str) -> None:
+    assert digest("", "", f"[conda]\nchannels = {value}\n") != digest("", "", "[conda]\n")
+
+
 def test_values_of_other_types_differ() -> None:
     texts = ["a = 1", "a = 1.0", "a = true", 'a = "1"', "a = 1970-01-01", "a = 00:00:00", "a = 1970-01-01T00:00:00"]
     texts += ["a = 1970-01-01T00:00:00Z", "a = []", "a = {}", 'a = { datetime = "1970-01-01T00:00:00+00:00" }']

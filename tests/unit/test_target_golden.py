@@ -1,6 +1,7 @@
 """Each folder under golden/target is a spec and the targets that it means, or why it means none: `expected.txt`.
 
-The facts are the few rows beside the cases, not envspec's data, whose next refresh would change the answers.
+`conda.toml`, where there is one, says which Python the conda half has on each platform. The facts are the few rows
+beside the cases, not envspec's data, whose next refresh would change the answers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from envspec import toml
 from envspec.errors import EnvspecError
 from envspec.facts import Facts
 from envspec.facts.rows import PythonRow, SystemRow
-from envspec.model import Decision, Target
+from envspec.model import Decision, Platform, Target
 from envspec.spec import load_spec
 from envspec.target import targets_of
 
@@ -48,8 +49,14 @@ def _decided(decision: Decision) -> str:
 
 
 def _outcome(case: Path) -> str:
+    solved = case / "conda.toml"
+    pythons = toml.loads(solved.read_text(encoding="utf-8")) if solved.exists() else {}
     try:
-        targets, decisions = targets_of(load_spec(case / "spec.toml", NOW, "spec.toml"), FewFacts({}))
+        targets, decisions = targets_of(
+            load_spec(case / "spec.toml", NOW, "spec.toml"),
+            FewFacts({}),
+            conda_pythons={Platform(name): version for name, version in pythons.items()},
+        )
     except EnvspecError as error:
         return f"exit {error.exit_code}\n{error}\n"
     return "\n".join([*map(_told, targets), "", *map(_decided, decisions)]) + "\n"

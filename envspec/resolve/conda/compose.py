@@ -72,7 +72,8 @@ def channels_of(spec: Spec, environ: Mapping[str, str], rows: Mapping[str, Path]
 
 def _channel(text: str, environ: Mapping[str, str], rows: Path | None) -> Channel:
     public = channel_without_credentials(text)
-    address = text if "://" in text else channel_url(text)
+    url = channel_url(text)
+    address = text if url.startswith("http") and "://" in text else url
     for name in VARIABLE.findall(address):
         if not environ.get(name):
             raise UsageError(
@@ -80,7 +81,7 @@ def _channel(text: str, environ: Mapping[str, str], rows: Path | None) -> Channe
                 hint=f"set {name} in the environment, or take it out of the channel's address",
             )
     address = VARIABLE.sub(lambda found: quote(environ[found[1]], safe=""), address)
-    return Channel(name=public, url=channel_url(text), address=address, rows=rows)
+    return Channel(name=public, url=url, address=address, rows=rows)
 
 
 def compose_conda(

@@ -1,0 +1,211 @@
+"""Texts of [conda]: nothing that a user can write is anything but read or refused, and secrets stay out of sight."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+import tomlkit
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from rattler import MatchSpec
+
+from envspec import toml
+from envspec.spec import Spec, SpecError, parse_spec
+from envspec.spec.channels import channel_url, read_channel
+from envspec.spec.faults import BadValue
+from envspec.spec.match_specs import channel_of, name_of, read_match_spec
+from envspec.spec_hash import channel_without_credentials, input_sha256
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+
+# --- match specs ---------------------------------------------------------------------------------------------------
+
+SPEC_TEXTS = st.text(max_size=40) | st.text(
+    st.sampled_from("numpy 12.*>=<!~|,()[]'\"_-+:/#;^$\x1b\tversionbuild"), max_size=30
+)
+VERSIONS = st.from_regex(
+    r"([0-9]{1,2}!)?[0-9]{1,4}([._-][0-9]{0,3}[a-z]{0,3}){0,3}(\+[a-z0-9.]{1,4})?(\.?\*)?", fullmatch=True
+)
+TERMS = st.tuples(st.sampled_from(["", "=", "==", "!=", ">=", "<=", "<", ">", "~=", " >= "]), VERSIONS).map("".join)
+CONDITIONS = st.lists(TERMS, min_size=1, max_size=3).flatmap(
+    lambda terms: st.sampled_from([",", "|", " , ", "| "]).map(lambda between: between.join(terms))
+)
+BUILDS = st.text(st.sampled_from("cudapy0123_.*+-"), min_size=1, max_size=8)
+
+
+@st.composite
+def likely_specs(draw: Callable[[Any], Any]) -> str:
+    """What a user would write, right or nearly so."""
+    name = draw(st.sampled_from(["numpy", "Py_Torch", "ruamel.yaml", "_openmp_mutex", "conda-forge::gcc_linux-64"]))
+    condition = draw(CONDITIONS | st.sampled_from(["", "*", "(>=1,<2)|==3", ">=1,(<2|>3)", "( 1.* )"]))
+    build = draw(st.just("") | BUILDS)
+    forms = [
+        f"{name} {condition} {build}",
+        f"{name}{condition}",
+        f"{name}={condition}={build}",
+        f"{name}[version='{condition}', build=\"{build}\"]",
+        f"{name} {condition}[build={build}]",
+        f"{name}[build_number='>={draw(st.integers(0, 99))}']",
+    ]
+    return str(draw(st.sampled_from(forms)))
+
+
+@settings(max_examples=400, deadline=None)
+@given(SPEC_TEXTS | likely_specs())
+@example("numpy[version='" + "(" * 400)
+@example("a " + "1." * 240)
+def test_what_is_read_the_solver_reads_as_well(text: str) -> None:
+    try:
+        read = read_match_spec(text)
+    except BadValue as bad:
+        assert bad.found and bad.hint and (bad.found + bad.hint).isprintable()
+        return
+    assert read_match_spec(read) == read
+    meant = MatchSpec(read)
+    assert meant.name is not None and meant.name.normalized == name_of(read)
+    assert (meant.channel is None) == (channel_of(read) is None)
+    assert meant.build is None or not any(c in str(meant.build) for c in "<>=!~ ")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["numpy", "Py_Torch"]),
+    st.integers(1, 30),
+    st.integers(0, 30),
+    BUILDS.filter(lambda build: "**" not in build),
+)
+def test_plain_requests_are_read(name: str, major: int, minor: int, build: str) -> None:
+    for condition in (f">={major}.{minor}", f"=={major}.{minor}", f"{major}.{minor}.*", f">={major},<{major + 1}", "*"):
+        assert read_match_spec(f" {name} {condition} ") == f"{name} {condition}"
+        assert read_match_spec(f"{name} {condition} {build}") == f"{name} {condition} {build}"
+
+
+# --- channels ------------------------------------------------------------------------------------------------------
+
+SECRET = "s3cr3t"
+CHANNEL_TEXTS = st.text(max_size=40) | st.text(st.sampled_from("htps:/@.$c{}T-t?#[]%\\~ 1é\x1b"), max_size=30)
+
+
+@st.composite
+def secret_channels(draw: Callable[[Any], Any]) -> str:
+    """Addresses with a secret where credentials stand, whole or somewhat damaged."""
+    scheme = draw(st.sampled_from(["https", "http", "HTTPS", "file", "s3", "ftp", ""]))
+    before = draw(
+        st.sampled_from([f"user:{SECRET}@", f"{SECRET}@", f"u:{SECRET}@x@", f"u/{SECRET}@", f"u#{SECRET}@", ""])
+    )
+    host = draw(st.sampled_from(["conda.example.com", "127.0.0.1:8080", "h:port", "", "[::1]", "["]))
+    # Only addresses of the web have tokens: in a `file://` one, `/t/` is a folder.
+    web = scheme.lower().startswith("http")
+    token = f"/t/{SECRET}" if web and draw(st.booleans()) else ""
+    prefix = draw(st.sampled_from(["", "/get", "/t"]))
+    after = draw(st.sampled_from(["/channel", "/a/b/", "", "/", "/linux-64", "/c?q=1", "/c#f", "/${A}", "/c d", "/${"]))
+    return f"{scheme}://{before}{host}{prefix}{token}{after}"
+
+
+@settings(max_examples=300, deadline=None)
+@given(CHANNEL_TEXTS)
+def test_any_channel(text: str) -> None:
+    try:
+        read = read_channel(text)
+    except BadValue as bad:
+        assert bad.found and bad.hint and (bad.found + bad.hint).isprintable()
+        return
+    assert read_channel(read) == read
+    public = channel_without_credentials(read)
+    assert read_channel(public) == public == channel_without_credentials(public)
+    assert channel_url(read) == channel_url(public) == channel_url(channel_url(read))
+    assert read_channel(channel_url(read)) == channel_url(read)
+
+
+@settings(max_examples=300, deadline=None)
+@given(secret_channels())
+def test_no_secret_is_told(text: str) -> None:
+    try:
+        read = read_channel(text)
+    except BadValue as bad:
+        assert SECRET not in bad.found + bad.hint
+        return
+    assert SECRET not in channel_without_credentials(read) + channel_url(read)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["", "user:pass@", "user@", "${USER}:${PASS}@"]),
+    st.sampled_from(["", "/t/abc-123", "/t/${TOKEN}"]),
+    st.sampled_from(["/channel", "/a/b"]),
+)
+def test_credentials_are_no_part_of_a_specs_identity(user: str, token: str, path: str) -> None:
+    def digest(channel: str) -> str:
+        return input_sha256({"conda": {"channels": [channel, 1]}, "pip": {"t": channel.replace(user, "")}})
+
+    plain = input_sha256(
+        {
+            "conda": {"channels": [f"https://h.example.com{path}", 1]},
+            "pip": {"t": f"https://h.example.com{token}{path}"},
+        }
+    )
+    assert digest(f"https://{user}h.example.com{token}{path}") == plain
+    assert digest(f"https://{user}other.example.com{token}{path}") != plain
+
+
+# --- whole specs ---------------------------------------------------------------------------------------------------
+
+TEXTS = (
+    SPEC_TEXTS
+    | CHANNEL_TEXTS
+    | secret_channels()
+    | likely_specs()
+    | st.sampled_from(["6.8", "x86_64_v3", "a", "__cuda"])
+)
+KEYS = st.sampled_from(["linux-64", "win-64", "linux", "__cuda", "__archspec", "__osx", "numpy", "Num.py", ""]) | TEXTS
+VALUES = TEXTS | st.lists(TEXTS, max_size=3) | st.integers() | st.booleans() | st.dictionaries(KEYS, TEXTS, max_size=2)
+
+
+@st.composite
+def conda_sections(draw: Callable[[Any], Any]) -> dict[str, Any]:
+    keys = ["channels", "dependencies", "undated", "platform", "names", "virtual_packages"]
+    listed = st.lists(TEXTS, max_size=3)
+    likely: dict[str, st.SearchStrategy[Any]] = {
+        "channels": listed,
+        "dependencies": listed,
+        "platform": st.dictionaries(
+            KEYS, st.fixed_dictionaries({"dependencies": listed | VALUES, "virtual_packages": VALUES}), max_size=2
+        ),
+        "names": st.dictionaries(KEYS, TEXTS | listed, max_size=2),
+        "virtual_packages": st.dictionaries(KEYS, TEXTS, max_size=2),
+    }
+    chosen = draw(st.lists(st.sampled_from(keys), max_size=4, unique=True))
+    return {key: draw(likely.get(key, VALUES) | VALUES) for key in chosen}
+
+
+@settings(max_examples=200, deadline=None)
+@given(conda_sections(), st.sampled_from([[], ["linux-64"], ["linux-64", "osx-arm64"], ["win-64"], ["nowhere"]]))
+def test_any_conda_section(conda: dict[str, Any], platforms: list[str]) -> None:
+    data = {"env": {"name": "x", "python": "3.13", "platforms": platforms}, "conda": conda}
+    text = tomlkit.dumps(_writable(data))
+    try:
+        spec = parse_spec(text, "spec.toml", NOW)
+    except SpecError as error:
+        assert all(fault.found and fault.hint and fault.line for fault in error.faults)
+        assert all(c.isprintable() or c == "\n" for c in str(error))
+        return
+    assert isinstance(spec, Spec) and spec.conda is not None
+    for platform in spec.env.platforms:
+        for one in spec.conda.dependencies_on(platform):
+            assert MatchSpec(one).name is not None
+    assert input_sha256(toml.loads(text)) == input_sha256(toml.loads("# again\n" + text))
+
+
+def _writable(value: Any) -> Any:
+    """Without what TOML has not: lone surrogates; in keys, control characters too, which tomlkit writes as they are."""
+    if isinstance(value, dict):
+        return {_clean(key): _writable(inner) for key, inner in value.items() if _clean(key)}
+    if isinstance(value, list):
+        return [_writable(inner) for inner in value]
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+
+
+def _clean(key: str) -> str:
+    return "".join(c for c in key.encode("utf-8", "replace").decode() if c.isprintable())

@@ -1,0 +1,305 @@
+"""What a conda solver is asked for, platform by platform, and from which channels."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from rattler import BuildString, GenericVirtualPackage, MatchSpec, PackageName, PackageRecord, Version
+
+from envspec.errors import UsageError
+from envspec.facts import Facts, load_facts
+from envspec.facts.rows import minor
+from envspec.model import CondaPackage, CudaVersion, Platform
+from envspec.resolve.conda.compose import (
+    CondaMoments,
+    channels_of,
+    compose_conda,
+    decisions_of,
+    python_requirement,
+)
+from envspec.resolve.conda.question import CondaRequest
+from envspec.spec import Spec, parse_spec
+from envspec.target import has_cuda
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+FACTS = load_facts()
+EVERYWHERE = 'platforms = ["linux-64", "linux-aarch64", "osx-arm64", "win-64"]\n'
+
+
+def spec(more: str, python: str = "3.13", platforms: str = EVERYWHERE) -> Spec:
+    return parse_spec(f'[env]\nname = "x"\npython = "{python}"\n{platforms}{more}', "spec.toml", NOW)
+
+
+def asked(of: Spec, platform: Platform = Platform.LINUX_64, facts: Facts = FACTS) -> CondaRequest:
+    return compose_conda(of, platform, facts, CondaMoments(NOW, {}), (), channels_of(of, {}, {}))
+
+
+def machine(of: Spec, platform: Platform) -> dict[str, str]:
+    return {package.name: str(package) for package in asked(of, platform).virtual_packages}
+
+
+def takes(spec: str, version: str) -> bool:
+    """Whether a match spec takes a version of the package that it names."""
+    meant = MatchSpec(spec)
+    assert meant.name is not None
+    return meant.matches(PackageRecord(meant.name.normalized, version, BuildString("0"), 0, "linux-64"))
+
+
+# --- channels ------------------------------------------------------------------------------------------------------
+
+CHANNELS = """[conda]
+channels = ["conda-forge", "pytorch/label/test", "https://${WHO}:${PASS}@Conda.example.com/t/${TOKEN}/own/",
+            "http://user:word@127.0.0.1:8080/c", "file://localhost/srv/channel"]
+"""
+
+
+def test_channels_with_and_without_their_credentials() -> None:
+    found = channels_of(spec(CHANNELS), {"WHO": "me", "PASS": "p@ss/wörd%", "TOKEN": "to-1", "OTHER": "x"}, {})
+    assert [channel.name for channel in found] == [
+        "conda-forge",
+        "pytorch/label/test",
+        "https://Conda.example.com/own",
+        "http://127.0.0.1:8080/c",
+        "file://localhost/srv/channel",
+    ]
+    assert [channel.url for channel in found] == [
+        "https://conda.anaconda.org/conda-forge",
+        "https://conda.anaconda.org/pytorch/label/test",
+        "https://conda.example.com/own",
+        "http://127.0.0.1:8080/c",
+        "file:///srv/channel",
+    ]
+    assert [channel.address for channel in found] == [
+        "https://conda.anaconda.org/conda-forge",
+        "https://conda.anaconda.org/pytorch/label/test",
+        "https://me:p%40ss%2Fw%C3%B6rd%25@Conda.example.com/t/to-1/own",
+        "http://user:word@127.0.0.1:8080/c",
+        "file:///srv/channel",
+    ]
+    assert [channel.rows for channel in found] == [None] * 5
+
+
+@pytest.mark.parametrize("token", [{}, {"TOKEN": ""}])
+def test_a_variable_that_is_not_set(token: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="TOKEN, which is not set") as caught:
+        channels_of(spec(CHANNELS), {"WHO": "me", "PASS": "s3cr3t", **token}, {})
+    assert "s3cr3t" not in str(caught.value)
+    assert caught.value.exit_code == 2 and caught.value.hint
+
+
+def test_folders_of_rows_stand_for_channels() -> None:
+    one, other = Path("one"), Path("other")
+    environ = {"WHO": "a", "PASS": "b", "TOKEN": "c"}
+    rows = {"https://conda.anaconda.org/conda-forge/": one, "https://conda.example.com/own": other}
+    found = channels_of(spec(CHANNELS), environ, rows)
+    assert [channel.rows for channel in found] == [one, None, other, None, None]
+    assert rows.keys() == {"https://conda.anaconda.org/conda-forge/", "https://conda.example.com/own"}
+
+
+def test_rows_of_a_channel_that_the_spec_has_not() -> None:
+    with pytest.raises(UsageError, match="--channel-rows: the spec has no channel bioconda") as caught:
+        channels_of(spec("[conda]\n"), {}, {"bioconda": Path("rows"), "conda-forge": Path("rows")})
+    assert caught.value.hint == "it has conda-forge"
+    with pytest.raises(UsageError, match="no channel conda-forge") as caught:
+        channels_of(spec('[pip]\ndependencies = ["numpy"]\n'), {}, {"conda-forge": Path("rows")})
+    assert caught.value.hint == "it has no [conda] at all"
+
+
+def test_no_conda_no_channels() -> None:
+    assert channels_of(spec('[pip]\ndependencies = ["numpy"]\n'), {}, {}) == ()
+
+
+# --- requirements --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("python", "wanted"), [("3.13", "python 3.13.*"), ("3.13.5", "python ==3.13.5")])
+def test_python_is_always_asked_for(python: str, wanted: str) -> None:
+    found = spec("[conda]\n", python)
+    assert python_requirement(found) == wanted
+    assert asked(found).requirements == (wanted,)
+    assert takes(wanted, "3.13.5") and not takes(wanted, "3.14.0") and not takes(wanted, "3.1.3")
+    assert takes(wanted, "3.13.1") == (python == "3.13")
+
+
+def test_a_platform_s_own_requirements_come_after_everyone_s() -> None:
+    found = spec(
+        '[conda]\ndependencies = ["ffmpeg >=7"]\n'
+        '[conda.platform.linux-64]\ndependencies = ["gcc_linux-64"]\n[conda.platform.win-64]\ndependencies = ["vc"]\n'
+    )
+    assert asked(found).requirements == ("python 3.13.*", "ffmpeg >=7", "gcc_linux-64")
+    assert asked(found, Platform.WIN_64).requirements == ("python 3.13.*", "ffmpeg >=7", "vc")
+    assert asked(found, Platform.OSX_ARM64).requirements == ("python 3.13.*", "ffmpeg >=7")
+
+
+def test_moments_undated_and_what_is_locked_are_handed_on() -> None:
+    row = CondaPackage("python", "3.13.5", "0", 0, "conda-forge", "linux-64", "f", "u", "0" * 64)
+    earlier, cuts = NOW - timedelta(days=30), {"numpy": NOW}
+    found = spec('[conda]\nundated = "accept"\n')
+    told = compose_conda(found, Platform.LINUX_64, FACTS, CondaMoments(earlier, cuts), (row,), ())
+    assert (told.as_of, dict(told.cuts), told.undated, told.locked) == (earlier, cuts, True, (row,))
+    assert (told.cut_of("numpy"), told.cut_of("scipy")) == (NOW, earlier)
+    others = compose_conda(found, Platform.LINUX_64, FACTS, CondaMoments(earlier, cuts, NOW), (), ())
+    assert others.as_of == NOW
+    assert asked(spec("[conda]\n")).undated is False
+
+
+# --- the machine ---------------------------------------------------------------------------------------------------
+
+
+def test_machines_without_cuda() -> None:
+    found = spec("[conda]\n")
+    assert machine(found, Platform.LINUX_64) == {
+        "__archspec": "__archspec=1=x86_64",
+        "__glibc": "__glibc=2.39",
+        "__linux": "__linux=5.10",
+        "__unix": "__unix=0",
+    }
+    assert machine(found, Platform.LINUX_AARCH64)["__archspec"] == "__archspec=1=aarch64"
+    assert machine(found, Platform.OSX_ARM64) == {
+        "__archspec": "__archspec=1=m1",
+        "__osx": "__osx=14.0",
+        "__unix": "__unix=0",
+    }
+    assert machine(found, Platform.WIN_64) == {"__archspec": "__archspec=1=x86_64", "__win": "__win=0"}
+    assert all(
+        asked(found, platform).cuda is None and asked(found, platform).constraints == () for platform in Platform
+    )
+
+
+def test_cuda_of_a_version() -> None:
+    found = spec('[cuda]\nversion = "12.8"\nos = "ubuntu22.04"\n[conda]\n')
+    for platform in (Platform.LINUX_64, Platform.LINUX_AARCH64, Platform.WIN_64):
+        told = asked(found, platform)
+        assert told.cuda == CudaVersion(12, 8)
+        assert told.constraints == ("cuda-version <=12.8", "cudatoolkit <12.9")
+        assert machine(found, platform)["__cuda"] == "__cuda=12.8"
+    assert machine(found, Platform.LINUX_64)["__glibc"] == "__glibc=2.35"
+    mac = asked(found, Platform.OSX_ARM64)
+    assert mac.cuda is None and mac.constraints == () and "__cuda" not in machine(found, Platform.OSX_ARM64)
+
+
+@pytest.mark.parametrize(
+    ("cap", "name", "version", "fits"),
+    [
+        ("11.7", "cudatoolkit", "11.7.1", True),
+        ("11.7", "cudatoolkit", "11.6.2", True),
+        ("11.7", "cudatoolkit", "11.8.0", False),
+        ("11.8", "cuda-version", "11.8", True),
+        ("12.8", "cuda-version", "12.8", True),
+        ("12.8", "cuda-version", "12.9", False),
+        ("12.9", "cuda-version", "12.10", False),
+        ("12.9", "cuda-version", "13.0", False),
+    ],
+)
+def test_what_the_cap_lets_in(cap: str, name: str, version: str, fits: bool) -> None:
+    bounds = {bound.split()[0]: bound for bound in asked(spec(f'[cuda]\nversion = "{cap}"\n[conda]\n')).constraints}
+    assert takes(bounds[name], version) is fits
+
+
+def test_more_bounds_come_beside_the_cap() -> None:
+    found = spec('[cuda]\nversion = "12.8"\n[conda]\n')
+    moments = CondaMoments(NOW, {})
+    told = compose_conda(found, Platform.LINUX_64, FACTS, moments, (), (), ("numpy <=2.2.6",))
+    assert told.constraints == ("cuda-version <=12.8", "cudatoolkit <12.9", "numpy <=2.2.6")
+
+
+def test_cuda_without_a_version_is_the_newest_that_has_a_driver_and_no_cap() -> None:
+    found = spec("[cuda]\n[conda]\n")
+    newest = max(minor(row.cuda) for row in FACTS.drivers)
+    assert asked(found).cuda == newest and asked(found).constraints == ()
+    assert machine(found, Platform.LINUX_64)["__cuda"] == f"__cuda={newest}"
+    assert asked(found, Platform.WIN_64).cuda is None and "__cuda" not in machine(found, Platform.WIN_64)
+    added = load_facts({"driver": [{"cuda": "19.1", "minimum": "900", "source": "a data sheet"}]})
+    assert asked(found, facts=added).cuda == CudaVersion(19, 1)
+
+
+@pytest.mark.parametrize(
+    ("section", "where"),
+    [
+        ("[pip]\n", ()),
+        ("[cuda]\n", (Platform.LINUX_64, Platform.LINUX_AARCH64)),
+        ('[cuda]\nversion = "12.8"\n', (Platform.LINUX_64, Platform.LINUX_AARCH64, Platform.WIN_64)),
+    ],
+)
+def test_where_cuda_applies(section: str, where: tuple[Platform, ...]) -> None:
+    found = spec(section)
+    assert tuple(platform for platform in Platform if has_cuda(found, platform)) == where
+
+
+VIRTUAL = """[cuda]
+version = "12.8"
+[conda]
+[conda.virtual_packages]
+__linux = "6.8"
+__osx = "15.1"
+__cuda = "12.9"
+__mine = "1.0"
+[conda.platform.linux-64.virtual_packages]
+__archspec = "x86_64_v3"
+__linux = "6.11"
+"""
+
+
+def test_the_spec_says_what_its_machines_have() -> None:
+    found = spec(VIRTUAL)
+    assert machine(found, Platform.LINUX_64) == {
+        "__archspec": "__archspec=1=x86_64_v3",
+        "__cuda": "__cuda=12.9",
+        "__glibc": "__glibc=2.39",
+        "__linux": "__linux=6.11",
+        "__mine": "__mine=1.0",
+        "__unix": "__unix=0",
+    }
+    assert machine(found, Platform.LINUX_AARCH64)["__linux"] == "__linux=6.8"
+    assert machine(found, Platform.LINUX_AARCH64)["__archspec"] == "__archspec=1=aarch64"
+    mac = machine(found, Platform.OSX_ARM64)
+    assert mac["__osx"] == "__osx=15.1" and not {"__cuda", "__linux"} & mac.keys()
+    windows = machine(found, Platform.WIN_64)
+    assert windows.keys() == {"__archspec", "__cuda", "__mine", "__win"}
+
+
+def test_the_base_bounds_glibc() -> None:
+    found = spec('[image]\nbase = "registry.corp/base:1"\nglibc = "2.31"\n[conda]\n', platforms="")
+    assert machine(found, Platform.LINUX_64)["__glibc"] == "__glibc=2.31"
+
+
+def test_the_solver_takes_every_virtual_package() -> None:
+    for text in ("[conda]\n", VIRTUAL):
+        for platform in Platform:
+            for package in asked(spec(text), platform).virtual_packages:
+                name, version = PackageName(package.name), Version(package.version)
+                taken = GenericVirtualPackage(name, version, BuildString(package.build))
+                assert taken.name.normalized == package.name
+
+
+# --- decisions -----------------------------------------------------------------------------------------------------
+
+
+def test_decisions() -> None:
+    machine_of, cap = decisions_of(spec(VIRTUAL), FACTS, Platform.LINUX_64)
+    assert (machine_of.what, cap.what) == ("conda.virtual_packages", "conda.cuda_version")
+    assert machine_of.value == ("__archspec=1=x86_64_v3, __cuda=12.9, __glibc=2.39, __linux=6.11, __mine=1.0, __unix=0")
+    assert machine_of.source.startswith("the spec: conda.virtual_packages; ")
+    assert (cap.value, cap.source) == ("<=12.8", "the spec: cuda.version")
+    assert {machine_of.platform, cap.platform} == {Platform.LINUX_64}
+    assert machine_of.why and cap.why
+
+
+def test_decisions_tell_the_request() -> None:
+    for text in ("[conda]\n", "[cuda]\n[conda]\n", VIRTUAL):
+        for platform in Platform:
+            found = spec(text)
+            told = {one.what: one for one in decisions_of(found, FACTS, platform)}
+            request = asked(found, platform)
+            assert told["conda.virtual_packages"].value == ", ".join(map(str, request.virtual_packages))
+            assert told["conda.virtual_packages"].source
+            assert ("conda.cuda_version" in told) == bool(request.constraints)
+
+
+def test_the_newest_cuda_names_the_row_that_knows_its_driver() -> None:
+    (told,) = decisions_of(spec("[cuda]\n[conda]\n"), FACTS, Platform.LINUX_64)
+    newest = max(minor(row.cuda) for row in FACTS.drivers)
+    row = next(row for row in FACTS.drivers if minor(row.cuda) == newest)
+    assert row.source in told.source
