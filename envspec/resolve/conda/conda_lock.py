@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 #: What conda-lock can drive, in the order in which they are looked for.
 EXECUTABLES: Final = ("conda", "mamba", "micromamba")
+_OTHERWISE: Final = "use --resolver uv+rattler"
 #: conda's names for "this can't be satisfied"; libmamba gives `solver_problems` instead of a name.
 _UNSATISFIABLE: Final = frozenset(
     {
@@ -57,7 +58,11 @@ class CondaLock:
 
     @property
     def version(self) -> str:
-        return f"conda-lock {version('conda-lock')}"
+        """Its name alone where it is not installed."""
+        try:
+            return f"conda-lock {version('conda-lock')}"
+        except PackageNotFoundError:
+            return "conda-lock"
 
     def unable(self, environ: Mapping[str, str]) -> str | None:
         if find_spec("conda_lock") is None:
@@ -70,7 +75,7 @@ class CondaLock:
         environ = os.environ if self.environ is None else self.environ
         executable = _executable(environ)
         if executable is None:
-            raise EngineFault("no conda, mamba or micromamba on PATH", hint="install one, or leave --resolver out")
+            raise EngineFault("no conda, mamba or micromamba on PATH", hint=_OTHERWISE)
         lock = _Lock(request, executable, environ.get("PATH", ""))
         rows = allowed(request, await _reachable(request, channels))
         if staying := await _staying(request, channels, work / "staying"):
@@ -290,9 +295,7 @@ def failure(done: Finished, work: Path, executable: str) -> CondaUnsolvable | En
     if answer.get("exception_name") in _UNSATISFIABLE:
         return CondaUnsolvable(told or f"{name} found no solution and did not say why")
     last = _told(next((line for line in reversed(done.stderr.splitlines()) if line.strip()), ""), work)
-    return EngineFault(
-        f"conda-lock with {name} ended with status {done.status}: {told or last}", hint="leave --resolver out"
-    )
+    return EngineFault(f"conda-lock with {name} ended with status {done.status}: {told or last}", hint=_OTHERWISE)
 
 
 def _answer(stderr: str) -> Mapping[str, object]:
