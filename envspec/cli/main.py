@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "diff": ("envspec.cli.diff", "Tell what differs between two locks."),
     "fit": ("envspec.cli.fit", "Tell whether a machine can run a lock."),
     "doctor": ("envspec.cli.doctor", "Look over this machine: driver, engine, disk, network."),
+    "install": ("envspec.cli.install", "Make a lock's environment on this machine."),
     "schema": ("envspec.cli.schema", "Print the JSON schema of spec.toml."),
 }
 

@@ -1,0 +1,122 @@
+"""`envspec install`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import click
+
+from envspec.cli import terminal
+from envspec.errors import EnvspecError
+
+_PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
+
+
+class Terminated(EnvspecError):
+    """Somebody ended the run by SIGTERM; the exit code is what a shell tells of that."""
+
+    exit_code = 143
+
+
+@click.command()
+@click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
+@click.option(
+    "--prefix",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The environment's folder, which is not there yet or empty.",
+)
+@click.option("--platform", type=click.Choice(_PLATFORMS), help="The platform, which must be this machine's.")
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="An interpreter of the locked series, for a lock without conda.",
+)
+@click.option("--offline", is_flag=True, help="Use what is in the cache and no network.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="How many files to fetch at the same time.",
+)
+def command(lock: str, prefix: Path, platform: str | None, python: Path | None, offline: bool, jobs: int) -> int:
+    """Make the environment of a lock on this machine, whole or not at all.
+
+    LOCK is a folder, its envspec.lock, or a name under locks/. Nothing is resolved. The path of the environment is
+    printed. What was fetched is kept: a run that was ended goes on from there.
+    """
+    import hashlib
+
+    from envspec.cli.installing import Progress
+    from envspec.effects.cache import cache_root
+    from envspec.install import fitness
+    from envspec.install.environment import Outcome, install
+    from envspec.install.order import Network, Order, World
+    from envspec.lock.folder import find_lock, read_lock
+    from envspec.lock.head import LOCK_FILE
+    from envspec.lock.names import read_current
+    from envspec.machine import this_platform
+    from envspec.model import Platform
+
+    folder = find_lock(lock, Path())
+    locked = read_lock(folder)
+    order = Order(
+        lock=locked,
+        lock_sha256=hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest(),
+        resolution=fitness.part_for(locked, this_platform(), Platform(platform) if platform else None),
+        # Texts in the environment name it: they must hold wherever a program is started from.
+        prefix=Path(os.path.realpath(prefix)),
+        python=_program(python),
+        network=Network.OFFLINE if offline else Network.USE,
+        jobs=jobs,
+    )
+    with _terminable(), Progress(locked.name) as progress:
+        world = World(os.environ, cache_root(os.environ).absolute(), progress.report, progress.warn)
+        outcome = install(order, world)
+    if outcome is Outcome.THERE:
+        terminal.tell(f"{order.prefix}: already installed")
+    terminal.answer(f"{order.prefix}\n")
+    return 0
+
+
+def _program(python: Path | None) -> Path | None:
+    """An interpreter by its path, or by a name that is on PATH."""
+    if python is None:
+        return None
+    import shutil
+
+    found = shutil.which(python)
+    return Path(os.path.abspath(found)) if found else python.absolute()  # noqa: PTH100 (a venv's Python is a link: it stays)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does: what it was doing is stopped and what it made is removed."""
+    ended = False
+
+    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
+        nonlocal ended
+        ended = True
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if ended:
+            raise Terminated(
+                "ended by SIGTERM", hint="run the same command again: what was fetched is kept, nothing else is left"
+            ) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,80 @@
+"""Progress of an installation on stderr: bars on a terminal, a line for each stage elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from envspec.cli import terminal
+from envspec.install.order import Step
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+
+class Progress:
+    """Shows what an installation is at. Warnings go above the bars; stdout is never touched."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bars: Bars | None = None
+        self._rows: dict[str, TaskID] = {}
+        self._told = ""
+
+    def __enter__(self) -> Progress:
+        if terminal.can_redraw(sys.stderr):
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bars
+
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[count]}"))
+            self._bars = Bars(*columns, console=Console(stderr=True), transient=True)
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def report(self, step: Step) -> None:
+        """How far a stage is; may be called by any thread."""
+        what = step.stage.value
+        if self._bars is None:
+            if what != self._told:
+                self._told = what
+                terminal.tell(f"{self._name}: {what}{_size(step)}")
+            return
+        done, total = (step.bytes_done, step.bytes_total) if step.bytes_total else (step.done, step.total)
+        if what not in self._rows:
+            self._rows[what] = self._bars.add_task(f"{self._name}: {what}", total=total or None, count="")
+        self._bars.update(self._rows[what], completed=done, total=total or None, count=_count(step))
+
+    def warn(self, text: str) -> None:
+        """One warning, at once."""
+        if self._bars is None:
+            terminal.tell(f"warning: {text}")
+            return
+        from rich.text import Text
+
+        told = Text(f"warning: {text}")
+        told.stylize("yellow", 0, len("warning:"))
+        self._bars.console.print(told, highlight=False)
+
+
+def _size(step: Step) -> str:
+    """What is to be done in all, for a line that is written once."""
+    if not step.total:
+        return ""
+    size = f", {step.bytes_total / 1e6:,.0f} MB" if step.bytes_total else ""
+    return f" ({step.total}{size})"
+
+
+def _count(step: Step) -> str:
+    count = f"{step.done}/{step.total}" if step.total else ""
+    if not step.bytes_total:
+        return count
+    return f"{count}  {step.bytes_done / 1e6:,.0f} of {step.bytes_total / 1e6:,.0f} MB"

@@ -1,0 +1,120 @@
+"""`python -m envspec.install.link`: rattler puts conda's packages into a folder, in a process that can be killed.
+
+rattler goes on writing in threads of its own when its caller is cancelled. A process that is ended writes no more, so
+the folder can be removed. It ends by itself as soon as its stdin does: when the run that started it was killed.
+
+stdin: one line of JSON, see `conda.py`. stdout: lines of JSON, `{"linked": 3, "total": 90}`, at last `{"done": true}`
+or `{"error": "..."}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from envspec.model import CondaPackage
+from envspec.resolve.conda.rows import record_of
+
+_write_lock = threading.Lock()
+
+
+def _tell(**values: object) -> None:
+    with _write_lock:
+        sys.stdout.write(json.dumps(values) + "\n")
+        sys.stdout.flush()
+
+
+def _first_line() -> bytes:
+    """What stdin holds up to the first line's end. Not by `sys.stdin`, whose buffer would wait for more."""
+    line = b""
+    while not line.endswith(b"\n"):
+        more = os.read(0, 1 << 16)
+        if not more:
+            os._exit(1)
+        line += more
+    return line
+
+
+def _end_with_the_parent() -> None:
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+class _Reporter:
+    """rattler's callbacks, of which only the end of each link is told."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._linked = 0
+
+    def on_link_complete(self, index: int) -> None:  # noqa: ARG002 (rattler's signature)
+        self._linked += 1
+        _tell(linked=self._linked, total=self._total)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda *_: 0
+
+
+async def _link(order: dict[str, Any]) -> None:
+    from rattler import Subdir, install
+    from rattler.package_cache import PackageCache, PackageCacheLayer, ValidationMode
+
+    site = Path(order["site"])
+    packages = [_package(row["package"]) for row in order["rows"]]
+    records = [record_of(package) for package in packages]
+    for record, row in zip(records, order["rows"], strict=True):
+        record.url = row["archive"]
+    # Environments share these files by hard links: one that was edited in an environment must not come into another.
+    layer = PackageCacheLayer(order["cache"]).with_validation_mode(ValidationMode.full())
+    await install(
+        records,
+        target_prefix=site,
+        alternative_target_prefix=order["prefix"],
+        package_cache=PackageCache.from_layers([layer]),
+        platform=Subdir(order["platform"]),
+        installed_packages=[],
+        execute_link_scripts=False,
+        show_progress=False,
+        reporter=_Reporter(len(records)),
+    )
+    for package in packages:
+        _name_origin(site / "conda-meta" / f"{package.name}-{package.version}-{package.build}.json", package)
+
+
+def _package(fields: dict[str, Any]) -> CondaPackage:
+    given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+    return CondaPackage(**given)
+
+
+def _name_origin(path: Path, package: CondaPackage) -> None:
+    """conda-meta names the channel that the package is from, not the cache that rattler took it from."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data.update(url=package.url, fn=package.filename)
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """Link what stdin says; the exit code is 0 when it is done."""
+    from rattler.exceptions import InstallerError
+
+    order = json.loads(_first_line())
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    try:
+        asyncio.run(_link(order))
+    except (InstallerError, OSError) as fault:
+        _tell(error=str(fault))
+        return 1
+    _tell(done=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""What an installation is told, and what it tells while it runs. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from envspec.model import Lock, Platform, Resolution
+
+
+class Network(Enum):
+    """Whether anything may be fetched."""
+
+    USE = "use"
+    OFFLINE = "offline"
+
+
+class Stage(Enum):
+    """What an installation is at, in the order in which it comes there."""
+
+    WAITING = "waiting for another install into the same folder"
+    FETCHING = "fetching archives"
+    LINKING = "linking conda's packages"
+    PYTHON = "making Python ready"
+    WHEELS = "installing wheels"
+    CHECKING = "checking files"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a stage is. done and total: things; bytes_done and bytes_total: bytes. A total of 0 is not known."""
+
+    stage: Stage
+    done: int = 0
+    total: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be installed where.
+
+    resolution: the part of `lock` for this machine's platform. lock_sha256: of the bytes of envspec.lock.
+    prefix: the environment's folder, absolute, links resolved. python: an interpreter that the user names for a lock
+    without conda. jobs: how many files are fetched at once.
+    """
+
+    lock: Lock
+    lock_sha256: str
+    resolution: Resolution
+    prefix: Path
+    python: Path | None = None
+    network: Network = Network.USE
+    jobs: int = 8
+
+    @property
+    def platform(self) -> Platform:
+        return self.resolution.target.platform
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The machine around it.
+
+    cache: envspec's own folder. report: told of every step. warn: told of what the user should know.
+    """
+
+    environ: Mapping[str, str]
+    cache: Path
+    report: Callable[[Step], None]
+    warn: Callable[[str], None]

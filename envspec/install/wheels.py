@@ -1,0 +1,58 @@
+"""The PyPI half of an environment: the locked files, hashes required, by uv, with nothing resolved."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from pathlib import Path
+
+from envspec.effects.default_index import default_index_url
+from envspec.effects.http_values import Patience
+from envspec.install import uv
+from envspec.install.order import Order, Stage, Step, World
+from envspec.install.place import Site
+from envspec.install.record import FOLDER
+from envspec.lock.requirements import requirements_text
+
+
+async def install(order: Order, world: World, site: Site, patience: Patience) -> None:
+    """Install the wheels into the Python of the site; uv's cache keeps what was fetched.
+
+    Raises:
+        NetworkError, NoSpace, UnfitMachine, UvFault: in words for the user.
+    """
+    packages = order.resolution.packages
+    if not packages:
+        return
+    total = sum(package.file.size_bytes or 0 for package in packages)
+    world.report(Step(Stage.WHEELS, 0, len(packages), 0, total))
+    requirements = _write(site.path / FOLDER / "requirements.txt", requirements_text(order.lock, order.platform))
+    words = [
+        *("pip", "install", "--python", str(site.path / "bin" / "python")),
+        *("--no-deps", "--require-hashes", "--requirements", str(requirements)),
+        # A conda Python may be marked as managed by something else, which here it is.
+        "--break-system-packages",
+    ]
+    if all(package.file.filename.endswith(".whl") for package in packages):
+        words.append("--no-build")
+    variables = uv.environ(world, patience, order.network, order.jobs)
+    # In the environment and not among the words: the address may hold a password.
+    variables["UV_DEFAULT_INDEX"] = default_index_url(world.environ)
+    for attempt in count(1):
+        ended = await uv.ask(words, variables, world, site.descriptor)
+        if ended.status == 0:
+            break
+        # uv itself tries again where no answer came, but not where one broke off.
+        patience_ends = attempt >= (2 if "timed out" in ended.errors else patience.attempts)
+        if patience_ends or not uv.is_passing(ended.errors):
+            raise uv.fault(ended)
+        fault, pause = uv.fault(ended), patience.backoff_s * 2 ** (attempt - 1)
+        world.warn(f"{fault.message}; trying again in {pause:.1f} s")
+        await asyncio.sleep(pause)
+    requirements.unlink()
+
+
+def _write(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path

@@ -1,0 +1,339 @@
+"""`envspec install` of a lock without conda: a venv of the right Python, and wheels with their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import sys
+import tarfile
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from envspec.machine import this_platform
+from envspec.model import Platform, Python
+from tests.conftest import Serve
+from tests.support.command import on_a_terminal
+from tests.support.environments import (
+    BASE,
+    RUNNING,
+    SERIES,
+    left_beside,
+    make_lock,
+    names_of_site,
+    pin,
+    pip_check,
+    run_in,
+    tree,
+    write_lock,
+    wrong_rows,
+)
+from tests.support.faults import Corrupt, Drop, Stall, Status, Truncate
+from tests.support.index_server import IndexServer
+from tests.support.projects import File
+from tests.support.user import IMPATIENT, Ran, User, refused
+from tests.support.wheels import Artifact, core_metadata, wheel
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="envspec installs on Linux and macOS only")
+
+
+def tool() -> Artifact:
+    """A wheel with an entry point, a script of its own and one that is no Python."""
+    info = "tool-1.0.dist-info"
+    return wheel(
+        "tool",
+        "1.0",
+        files={
+            "tool/__init__.py": b"def main():\n    import sys\n    print('tool of', sys.prefix)\n",
+            f"{info}/entry_points.txt": b"[console_scripts]\ntool = tool:main\n",
+            "tool-1.0.data/scripts/script": b"#!python\nimport sys\nprint('script of', sys.executable)\n",
+            "tool-1.0.data/scripts/shell": b"#!/bin/sh\necho shell\n",
+        },
+        metadata=core_metadata("tool", "1.0", requires=["other"]),
+    )
+
+
+OTHER: Final = wheel("other", "2.0")
+
+
+@pytest.fixture
+def index(serve: Serve) -> IndexServer:
+    return serve([File(tool()), File(OTHER), File(wheel("other", "3.0"))])
+
+
+@pytest.fixture
+def user(tmp_path: Path, index: IndexServer) -> User:
+    return User(tmp_path, index.url)
+
+
+@pytest.fixture
+def lock(user: User) -> Path:
+    return write_lock(user.folder / "lock", make_lock(wheels=[pin(tool()), pin(OTHER)]))
+
+
+def installs(user: User, lock: Path, *words: str | Path, prefix: str = "env", **environ: str) -> Ran:
+    return user.runs("install", lock, "--prefix", prefix, "--python", BASE, *words, environ=environ)
+
+
+def nothing_is_left(user: User, prefix: str = "env") -> bool:
+    return not (user.folder / prefix).exists() and left_beside(user.folder / prefix) == []
+
+
+@pytest.mark.parametrize("name", ["env", "an env", "it's $HOME"])
+def test_programs_name_the_environment_and_run(user: User, lock: Path, name: str) -> None:
+    ran = installs(user, lock, prefix=name)
+    prefix = user.folder / name
+    assert (ran.status, ran.stdout) == (0, f"{prefix}\n"), ran.stderr
+    assert run_in(prefix, "tool") == f"tool of {prefix}"
+    assert run_in(prefix, "script") == f"script of {prefix}/bin/python"
+    assert run_in(prefix, "shell") == "shell"
+    assert run_in(prefix, "python", "-c", "import other; print(other.__version__)") == "2.0"
+    assert names_of_site(prefix) == [] and wrong_rows(prefix) == [] and left_beside(prefix) == []
+    done = pip_check(prefix, user.environ)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_activation_names_the_environment(user: User, lock: Path) -> None:
+    assert installs(user, lock).status == 0
+    import subprocess
+
+    words = '. "$1/bin/activate" && command -v tool && echo "$VIRTUAL_ENV"'
+    told = subprocess.run(
+        ["/bin/sh", "-c", words, "sh", str(user.folder / "env")], capture_output=True, text=True, check=True
+    ).stdout
+    assert told.splitlines() == [f"{user.folder}/env/bin/tool", f"{user.folder}/env"]
+
+
+def test_a_second_time_nothing_is_done(user: User, lock: Path, index: IndexServer) -> None:
+    assert installs(user, lock).status == 0
+    before, asked = tree(user.folder / "env"), len(index.requests)
+    ran = installs(user, lock)
+    assert (ran.status, ran.stdout) == (0, f"{user.folder}/env\n")
+    assert "already installed" in ran.stderr
+    assert tree(user.folder / "env") == before and len(index.requests) == asked
+
+
+def test_an_empty_folder_will_do(user: User, lock: Path) -> None:
+    (user.folder / "env").mkdir()
+    assert installs(user, lock).status == 0
+
+
+def test_a_folder_of_someone_elses_stays(user: User, lock: Path) -> None:
+    (user.folder / "env").mkdir()
+    (user.folder / "env" / "mine.txt").write_text("mine")
+    told = refused(installs(user, lock), 2)
+    assert "it is not empty; nothing was changed" in told
+    assert tree(user.folder / "env") == {"mine.txt": hashlib.sha256(b"mine").hexdigest()}
+
+
+def test_a_file_is_no_folder(user: User, lock: Path) -> None:
+    (user.folder / "env").write_text("mine")
+    assert "it is a file" in refused(installs(user, lock), 2)
+    assert "a part of that path is a file" in refused(installs(user, lock, prefix="env/below"), 2)
+
+
+def test_the_environment_of_another_lock_stays(user: User, lock: Path) -> None:
+    assert installs(user, lock).status == 0
+    before = tree(user.folder / "env")
+    other = write_lock(user.folder / "other", make_lock(wheels=[pin(OTHER)], name="second"))
+    assert "it holds the environment of another lock (small)" in refused(installs(user, other), 2)
+    assert tree(user.folder / "env") == before
+
+
+def test_an_environment_that_was_moved_is_not_taken_for_the_same(user: User, lock: Path) -> None:
+    assert installs(user, lock).status == 0
+    (user.folder / "env").rename(user.folder / "moved")
+    assert f"was made for {user.folder}/env and moved since" in refused(installs(user, lock, prefix="moved"), 2)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere: run the tests as somebody else to see this")
+def test_a_parent_that_may_not_be_written(user: User, lock: Path) -> None:
+    (user.folder / "closed").mkdir(mode=0o555)
+    told = refused(installs(user, lock, prefix="closed/env"), 2)
+    assert "closed writable" in told and list((user.folder / "closed").iterdir()) == []
+
+
+def test_a_parent_that_can_not_be_made(user: User, lock: Path) -> None:
+    assert "can't be made" in refused(installs(user, lock, prefix="/proc/nowhere/env"), 2)
+
+
+def test_offline_with_a_full_cache_and_with_an_empty_one(user: User, lock: Path, index: IndexServer) -> None:
+    told = refused(installs(user, lock, "--offline"), 5)
+    assert "without --offline" in told and index.requests == [] and nothing_is_left(user)
+    assert installs(user, lock).status == 0
+    asked = len(index.requests)
+    assert installs(user, lock, "--offline", prefix="second").status == 0
+    assert len(index.requests) == asked
+
+
+def test_wheels_of_a_url(user: User, index: IndexServer) -> None:
+    url = f"{index.root}{index.file_path(OTHER.filename)}"
+    lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(OTHER, url=url)]))
+    assert installs(user, lock).status == 0
+    assert run_in(user.folder / "env", "python", "-c", "import other; print(other.__version__)") == "2.0"
+
+
+def test_a_lock_without_wheels(user: User) -> None:
+    lock = write_lock(user.folder / "lock", make_lock())
+    assert installs(user, lock).status == 0
+    assert run_in(user.folder / "env", "python", "-c", "print(1)") == "1"
+
+
+def test_nothing_of_the_users_uv_and_pip_is_read(user: User, lock: Path, serve: Serve) -> None:
+    hostile = serve([])
+    config = user.home / ".config" / "uv"
+    config.mkdir(parents=True)
+    (config / "uv.toml").write_text(f'index-url = "{hostile.url}"\nlink-mode = "symlink"\n')
+    settings = {"UV_DEFAULT_INDEX": hostile.url, "UV_INDEX_URL": hostile.url, "PIP_INDEX_URL": hostile.url}
+    ran = installs(user, lock, **settings, UV_TARGET=str(user.folder / "elsewhere"), VIRTUAL_ENV="/nowhere")
+    assert ran.status == 0, ran.stderr
+    assert hostile.requests == [] and not (user.folder / "elsewhere").exists()
+
+
+# What is wrong with files
+
+
+def test_a_wheel_of_other_content_is_refused_with_both_hashes(user: User, index: IndexServer) -> None:
+    claimed = "0" * 64
+    lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(OTHER, sha256=claimed)]))
+    told = refused(installs(user, lock), 5)
+    assert "other 2.0" in told and claimed in told and OTHER.sha256 in told
+    assert nothing_is_left(user)
+
+
+@pytest.mark.parametrize("fault", [Drop(100), Status(500), Status(503), Truncate(60)], ids=str)
+def test_what_passes_is_tried_again(user: User, lock: Path, index: IndexServer, fault: object) -> None:
+    index.fail(index.file_path(OTHER.filename), fault, times=1)  # type: ignore[arg-type]
+    ran = installs(user, lock)
+    assert ran.status == 0, ran.stderr
+
+
+@pytest.mark.parametrize("fault", [Drop(100), Status(500), Status(404), Status(401), Corrupt()], ids=str)
+def test_what_stays_ends_in_one_message(user: User, lock: Path, index: IndexServer, fault: object) -> None:
+    index.fail(index.file_path(OTHER.filename), fault)  # type: ignore[arg-type]
+    told = refused(installs(user, lock, ENVSPEC_HTTP_ATTEMPTS="2"), 5)
+    assert "other" in told and nothing_is_left(user)
+
+
+def test_a_server_that_stalls(user: User, lock: Path, index: IndexServer) -> None:
+    index.fail(index.file_path(OTHER.filename), Stall())
+    told = refused(installs(user, lock, **IMPATIENT, ENVSPEC_HTTP_ATTEMPTS="2"), 5)
+    assert "other" in told and nothing_is_left(user)
+
+
+def test_an_index_that_is_not_there(user: User, lock: Path) -> None:
+    ran = installs(user, lock, ENVSPEC_DEFAULT_INDEX="http://me:secret@127.0.0.1:9/simple/", ENVSPEC_HTTP_ATTEMPTS="1")
+    told = refused(ran, 5)
+    assert "127.0.0.1:9" in told and "secret" not in ran.stderr
+
+
+def test_two_wheels_with_one_file(user: User, serve: Serve) -> None:
+    one = wheel("one", "1.0", files={"shared/__init__.py": b"one = 1\n", "shared/empty.py": b""})
+    two = wheel("two", "1.0", files={"shared/__init__.py": b"two = 2\n", "shared/empty.py": b""})
+    index = serve([File(one), File(two)])
+    lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(one), pin(two)]))
+    told = refused(installs(user, lock, ENVSPEC_DEFAULT_INDEX=index.url), 4)
+    assert "shared/__init__.py belongs to the wheel one 1.0 and to the wheel two 1.0" in told
+    assert nothing_is_left(user)
+
+
+def test_two_wheels_with_the_same_file_twice(user: User, serve: Serve) -> None:
+    """As NVIDIA's wheels have it: an empty `nvidia/__init__.py` in each."""
+    wheels = [
+        wheel(name, "1.0", files={"shared/__init__.py": b"", f"shared/{name}.py": b""}) for name in ("one", "two")
+    ]
+    index = serve(map(File, wheels))
+    lock = write_lock(user.folder / "lock", make_lock(wheels=list(map(pin, wheels))))
+    assert installs(user, lock, ENVSPEC_DEFAULT_INDEX=index.url).status == 0
+
+
+# This machine
+
+
+def test_a_lock_for_another_platform(user: User) -> None:
+    elsewhere = next(each for each in Platform if each is not this_platform())
+    lock = write_lock(user.folder / "lock", make_lock(where=elsewhere))
+    told = refused(installs(user, lock), 6)
+    assert f"small is locked for {elsewhere.value}, and this machine is {this_platform().value}" in told
+    told = refused(installs(user, lock, "--platform", elsewhere.value), 6)
+    assert f"an environment for {elsewhere.value} can't be installed on this machine" in told
+
+
+@pytest.mark.skipif(not this_platform().is_linux, reason="glibc is Linux's")
+def test_a_wheel_for_a_newer_glibc_is_told_before_anything_is_fetched(user: User, index: IndexServer) -> None:
+    late = pin(OTHER, filename="other-2.0-py3-none-manylinux_2_99_x86_64.whl")
+    told = refused(installs(user, write_lock(user.folder / "lock", make_lock(wheels=[late]))), 6)
+    assert "other 2.0 needs glibc 2.99, it has 2." in told
+    assert index.requests == [] and nothing_is_left(user)
+
+
+# Which Python
+
+
+def test_a_python_of_that_very_version_is_found(user: User, lock: Path) -> None:
+    path = f"{BASE.parent}:{os.defpath}"
+    ran = user.runs("install", lock, "--prefix", "env", environ={"PATH": path})
+    assert ran.status == 0, ran.stderr
+    assert run_in(user.folder / "env", "python", "-c", "import platform; print(platform.python_version())") == RUNNING
+
+
+def test_without_that_version_it_says_what_to_do(user: User) -> None:
+    lock = write_lock(user.folder / "lock", make_lock(python=Python(f"{SERIES}.99", "spec")))
+    ran = user.runs("install", lock, "--prefix", "env", environ={"PATH": f"{BASE.parent}:{os.defpath}"})
+    told = refused(ran, 6)
+    assert f"the lock is for Python {SERIES}.99" in told and f"--python {BASE.parent}" in told
+    assert nothing_is_left(user)
+
+
+def test_another_patch_is_a_warning_and_another_series_is_refused(user: User) -> None:
+    lock = write_lock(user.folder / "lock", make_lock(python=Python(f"{SERIES}.99", "spec")))
+    ran = installs(user, lock)
+    assert ran.status == 0
+    assert ran.warnings == [f"{BASE} is Python {RUNNING}; the lock was made for {SERIES}.99"]
+    lock = write_lock(user.folder / "later", make_lock(python=Python("3.99.1", "spec")))
+    assert f"is Python {RUNNING}; the lock is for 3.99.1" in refused(installs(user, lock, prefix="second"), 2)
+
+
+def test_a_python_that_is_none(user: User, lock: Path) -> None:
+    told = refused(user.runs("install", lock, "--prefix", "env", "--python", "/bin/sh"), 2)
+    assert "/bin/sh is not a CPython that runs here" in told
+
+
+def standalone(series: str = SERIES) -> bytes:
+    """An archive that is laid out as standalone builds are; its Python leads to the one that runs the tests."""
+    program = f'#!/bin/sh\nexec "{BASE}" "$@"\n'.encode()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, data, mode in (
+            (f"python/bin/python{series}", program, 0o755),
+            (f"python/lib/python{series}/LICENSE.txt", b"free\n", 0o644),
+        ):
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), mode
+            tar.addfile(member, io.BytesIO(data))
+        link = tarfile.TarInfo("python/bin/python3")
+        link.type, link.linkname = tarfile.SYMTYPE, f"python{series}"
+        tar.addfile(link)
+    return buffer.getvalue()
+
+
+def test_the_record_says_which_lock_it_is(user: User, lock: Path) -> None:
+    assert installs(user, lock).status == 0
+    record = json.loads((user.folder / "env/.envspec/installed.json").read_text())
+    assert record == {
+        "name": "small",
+        "platform": this_platform().value,
+        "input_sha256": hashlib.sha256(b"small").hexdigest(),
+        "lock_sha256": hashlib.sha256((lock / "envspec.lock").read_bytes()).hexdigest(),
+        "prefix": str(user.folder / "env"),
+    }
+
+
+def test_a_terminal_sees_bars(user: User, lock: Path) -> None:
+    seen = on_a_terminal(
+        user.folder, "install", str(lock), "--prefix", "env", "--python", str(BASE), environ=user.environ
+    )
+    assert "small: installing wheels" in seen and seen.rstrip().endswith(str(user.folder / "env"))
