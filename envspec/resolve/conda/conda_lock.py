@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: What conda-lock can drive, in the order in which they are looked for.
 EXECUTABLES: Final = ("conda", "mamba", "micromamba")
-_OTHERWISE: Final = "use --resolver uv+rattler"
+_OTHERWISE: Final = "use --resolver rattler"
 #: conda's names for "this can't be satisfied"; libmamba gives `solver_problems` instead of a name.
 _UNSATISFIABLE: Final = frozenset(
     {
