@@ -38,11 +38,17 @@ def constrained_name(constraint: str) -> str | None:
     return constraint.removesuffix(_CUDA_BUILDS) if constraint.endswith(_CUDA_BUILDS) else None
 
 
+def is_cpu_build(build: str) -> bool:
+    """Whether a build string says that the build is for the CPU: a package with builds for both marks them."""
+    return _CPU_BUILD.search(build) is not None
+
+
 def fallbacks(chosen: Iterable[Build], rows: Iterable[Build], order: Callable[[str], Any]) -> list[Build]:
     """The chosen builds that are for the CPU although their package has CUDA builds, sorted by name.
 
-    order: makes of a version something that can be compared. A package that has given up its CUDA builds, because one build now does for both, is no fallback: its CUDA builds
-    are all older than the chosen version, and the chosen build isn't marked `cpu`.
+    order: makes of a version something that can be compared. A package that has given up its CUDA builds, because one
+    build now does for both, is no fallback: its CUDA builds are all older than the chosen version, and the chosen build
+    isn't marked `cpu`.
     """
     newest: dict[str, Any] = {}
     for row in rows:
@@ -55,7 +61,7 @@ def fallbacks(chosen: Iterable[Build], rows: Iterable[Build], order: Callable[[s
             for build in chosen
             if build.name in newest
             and not is_cuda_build(build.build)
-            and (_CPU_BUILD.search(build.build) or newest[build.name] >= order(build.version))
+            and (is_cpu_build(build.build) or newest[build.name] >= order(build.version))
         ),
         key=lambda build: build.name,
     )

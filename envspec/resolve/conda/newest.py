@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from envspec.model import Refusal
 from envspec.resolve.conda.channels import is_in_time
 from envspec.resolve.conda.cuda_builds import constrained_name, is_cuda_build
+from envspec.resolve.conda.obstacles import limit_words
 from envspec.resolve.conda.question import CondaRequest
 from envspec.resolve.conda.rows import name_of
 
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
 class Chosen:
     """What was chosen for a request, with what the machine has, as it can be asked about candidates.
 
-    rows: by name, virtual packages too. constraints: told in the user's words.
+    rows: by name, virtual packages too.
     """
 
     request: CondaRequest
     rows: Mapping[str, PackageRecord]
-    constraints: Mapping[str, str]
     _specs: dict[str, MatchSpec] = field(default_factory=dict)
     _asking: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
@@ -40,7 +40,8 @@ class Chosen:
         """What excludes a row that was not chosen, the spec's own words first."""
         name = candidate.name.normalized
         asked = [(text, f"the spec asks for {text}") for text in self.request.requirements if name_of(text) == name]
-        bounds = [(text, words) for text, words in self.constraints.items() if name_of(text) == name]
+        limits = ((text, limit_words(self.request, text)) for text in self.request.constraints if name_of(text) == name)
+        bounds = [(text, f"excluded by {words}") for text, words in limits]
         # what the package's own older version says of it would go with that version
         others = [pair for pair in self._asking.get(name, ()) if not pair[1].startswith(f"{name} ")]
         yield from (words for text, words in (*asked, *bounds, *others) if not self._fits(text, candidate))
@@ -103,29 +104,4 @@ def _newer(rows: Iterable[RepoDataRecord], version: Version) -> list[RepoDataRec
             verdicts[text] = its > version
         if verdicts[text]:
             found.append(row)
-    return found
-
-
-def machine_rows(request: CondaRequest) -> dict[str, PackageRecord]:
-    """The virtual packages as rows that match specs can be held against."""
-    from rattler import PackageRecord
-    from rattler.package.build_string import BuildString
-
-    return {
-        virtual.name: PackageRecord(virtual.name, virtual.version, BuildString(virtual.build), 0, "noarch")
-        for virtual in request.virtual_packages
-    }
-
-
-def constraint_words(constraints: Sequence[str], request: CondaRequest) -> dict[str, str]:
-    """Each constraint and what it is in the spec's words."""
-    found: dict[str, str] = {}
-    for text in constraints:
-        name = constrained_name(text)
-        if name is not None:
-            found[text] = f"with [cuda] in the spec, {name} has to be a CUDA build"
-        elif request.cuda is not None and name_of(text) in {"cuda-version", "cudatoolkit"}:
-            found[text] = f'[cuda] version = "{request.cuda}" allows {text}'
-        else:
-            found[text] = f"the spec allows only {text}"
     return found

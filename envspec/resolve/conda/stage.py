@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from envspec.errors import UsageError
-from envspec.model import CondaChannel, CondaPackage
-from envspec.resolve.conda.channels import Channels, locked_channel, opened
-from envspec.resolve.conda.cuda_builds import Build, cuda_constraint, fallbacks
+from envspec.model import CondaChannel, CondaPackage, Platform
+from envspec.resolve.conda.channels import Channels, is_in_time, locked_channel, opened
+from envspec.resolve.conda.cuda_builds import Build, cuda_constraint, fallbacks, is_cpu_build, is_cuda_build
 from envspec.resolve.conda.engine import CondaEngine, CondaUnsolvable
-from envspec.resolve.conda.newest import Chosen, constraint_words, machine_rows, newest_refused
+from envspec.resolve.conda.newest import Chosen, newest_refused
+from envspec.resolve.conda.obstacles import machine_rows
 from envspec.resolve.conda.question import CondaRequest
-from envspec.resolve.conda.refusals import refusal
-from envspec.resolve.conda.rows import by_name, package_of, with_askers
+from envspec.resolve.conda.refusals import check_requirements, elsewhere_refusal, fallback_refusal, refusal
+from envspec.resolve.conda.rows import by_name, name_of, package_of, with_askers
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
 #: Told what goes on, one short line each: (platform, what).
 Report = Callable[[str, str], None]
-
-# Each round requires the CUDA builds of packages that the round before brought in; conda-forge needs two.
-_ROUNDS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,11 @@ async def solve_all(
         NetworkError: a channel can't be read.
     """
     if why := engine.unable(world.environ):
-        raise UsageError(f"{engine.version.partition(' ')[0]}: {why}", hint="use --resolver uv+rattler")
+        raise UsageError(
+            f"{engine.version.partition(' ')[0]}: {why}", hint="the engine `rattler` needs nothing of the machine"
+        )
+    for request in requests:
+        check_requirements(request)
     known = {channel: None for request in requests for channel in request.channels}
     async with opened(known, world.cache / "conda" / "rows", world.environ, offline=world.offline) as channels:
         tasks = [asyncio.ensure_future(_answer(request, engine, channels, world.report)) for request in requests]
@@ -90,11 +92,7 @@ class _Solved:
 
     def packages(self) -> tuple[CondaPackage, ...]:
         plain = [package_of(row, self.request.channels) for row in self.chosen]
-        chosen = Chosen(
-            self.request,
-            {row.name.normalized: row for row in self.chosen} | machine_rows(self.request),
-            constraint_words(self.request.constraints, self.request),
-        )
+        chosen = Chosen(self.request, {row.name.normalized: row for row in self.chosen} | machine_rows(self.request))
         grouped = by_name(self.rows)
         return tuple(
             replace(package, newest=newest_refused(chosen, package.name, grouped.get(package.name, ())))
@@ -102,28 +100,71 @@ class _Solved:
         )
 
 
-async def _solve(request: CondaRequest, engine: CondaEngine, channels: Channels) -> _Solved:
-    """Rows without a build for the CPU among packages that have CUDA builds, where CUDA is meant."""
-    for _ in range(_ROUNDS):
+async def _solve(first: CondaRequest, engine: CondaEngine, channels: Channels) -> _Solved:
+    """Rows without a build for the CPU of a package that has CUDA builds, where CUDA is meant."""
+    request = first
+    behind: list[Build] = []
+    while True:
         try:
             with tempfile.TemporaryDirectory(prefix="envspec-") as work:
                 chosen = await engine.solve(request, channels, Path(work))
         except CondaUnsolvable as error:
-            raise await refusal(error, request, channels) from error
+            refused = fallback_refusal(behind, error, first, channels) if behind else refusal(error, first, channels)
+            raise await refused from error
         rows = await channels.rows(request, [row.name.normalized for row in chosen])
+        # Each round asks for CUDA builds of names that the one before had as others, so there are no more than names.
         behind = _fallbacks(request, chosen, rows)
         if not behind:
+            await _refuse_cuda_elsewhere(request, chosen, channels)
             return _Solved(request, chosen, rows)
         request = replace(request, constraints=(*request.constraints, *(cuda_constraint(b.name) for b in behind)))
-    raise AssertionError("every round adds a constraint on another name")
 
 
-def _fallbacks(request: CondaRequest, chosen: Iterable[RepoDataRecord], rows: Iterable[RepoDataRecord]) -> list[Build]:
+def _fallbacks(request: CondaRequest, chosen: Sequence[RepoDataRecord], rows: Iterable[RepoDataRecord]) -> list[Build]:
+    """The chosen rows that should have been CUDA builds. One that the spec asks for by its build is meant."""
     from rattler import Version
 
     if request.cuda is None:
         return []
-    return fallbacks(map(_build, chosen), map(_build, rows), Version)
+    meant = _meant(request, chosen)
+    timely = (row for row in rows if is_in_time(row, request.cut_of(row.name.normalized), undated=request.undated))
+    return [b for b in fallbacks(map(_build, chosen), map(_build, timely), Version) if b.name not in meant]
+
+
+def _meant(request: CondaRequest, chosen: Iterable[RepoDataRecord]) -> set[str]:
+    """The names of which the spec names a build, and what these need in turn."""
+    from rattler import MatchSpec
+
+    rows = {row.name.normalized: row for row in chosen}
+    left = [name_of(text) for text in request.requirements if MatchSpec(text).build is not None]
+    found: set[str] = set()
+    while left:
+        name = left.pop()
+        if name in rows and name not in found:
+            found.add(name)
+            left += map(name_of, rows[name].depends)
+    return found
+
+
+async def _refuse_cuda_elsewhere(request: CondaRequest, chosen: Sequence[RepoDataRecord], channels: Channels) -> None:
+    """Refuse a package whose CUDA builds are for linux-64 only: here it would come for the CPU, without a word.
+
+    Only what is marked as a build for the CPU, or asked for by the spec, is looked up there.
+    """
+    if request.cuda is None or request.platform is Platform.LINUX_64:
+        return
+    asked = set(map(name_of, request.requirements))
+    suspects = {row.name.normalized for row in chosen if _may_lack_cuda(row, asked)} - _meant(request, chosen)
+    rows = await channels.rows(request, suspects, Platform.LINUX_64)
+    behind = _fallbacks(request, [row for row in chosen if row.name.normalized in suspects], rows)
+    if behind:
+        raise elsewhere_refusal(behind, request, rows)
+
+
+def _may_lack_cuda(row: RepoDataRecord, asked: Collection[str]) -> bool:
+    build = str(row.build)
+    is_anywhere = row.subdir == "noarch" or is_cuda_build(build)
+    return not is_anywhere and (row.name.normalized in asked or is_cpu_build(build))
 
 
 def _build(row: RepoDataRecord) -> Build:
