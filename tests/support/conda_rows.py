@@ -20,7 +20,7 @@ BUILT: Final = datetime(2025, 6, 1, tzinfo=timezone.utc)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row of a repodata.json. built: None for a row that does not say when. more: keys besides; None takes one out."""
+    """One row of a repodata.json. built: None where it does not say when. more: keys besides; None takes one out."""
 
     name: str
     version: str
