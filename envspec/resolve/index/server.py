@@ -82,10 +82,10 @@ async def serve(views: Mapping[str, View], listener: socket.socket) -> AsyncIter
     app.router.add_get(f"/{{key}}/{bodies}/simple/{{name}}/", page)
     app.router.add_get(f"/{{key}}/{bodies}/files/{{name}}/{{filename}}", file)
     # Engines ask for hundreds of small answers: no log line and no signal handler for each.
-    runner = web.AppRunner(app, access_log=None, handle_signals=False)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        await web.SockSite(runner, listener, shutdown_timeout=0.1).start()
+        await web.SockSite(runner, listener).start()
         yield
     finally:
         await runner.cleanup()
