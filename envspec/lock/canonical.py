@@ -87,7 +87,12 @@ def _channel(channel: CondaChannel) -> CondaChannel:
 
 def without_secrets(text: str) -> str:
     """`text` with user names, passwords and tokens (`/t/TOKEN/`) taken out of every channel's URL in it."""
-    return _TOKEN.sub(r"\1", without_credentials(text)) if "://" in text else text
+    if "://" not in text:
+        return text
+    bare, count = without_credentials(text), 1
+    while count:
+        bare, count = _TOKEN.subn(r"\1", bare)
+    return bare
 
 
 def _bare(url: str | None) -> str | None:

@@ -18,6 +18,9 @@ from envspec.lock.writer import pairs
 from envspec.model import (
     Asker,
     BaseImage,
+    ChannelPart,
+    CondaChannel,
+    CondaPackage,
     Decision,
     Driver,
     GpuCode,
@@ -25,6 +28,7 @@ from envspec.model import (
     Package,
     PinnedDigest,
     Platform,
+    Provided,
     Python,
     Refusal,
     Resolution,
@@ -57,12 +61,45 @@ PACKAGES = st.builds(
     newest=st.none() | st.builds(Refusal, TEXT, TEXT),
     extras=st.lists(NAMES, max_size=2, unique=True).map(tuple),
 )
+CONDA = st.builds(
+    CondaPackage,
+    name=NAMES,
+    version=VERSIONS,
+    build=TEXT,
+    build_number=st.integers(0, 2**31),
+    channel=TEXT,
+    subdir=TEXT,
+    filename=TEXT,
+    url=TEXT | st.just("https://user:word@conda.example.org/t/token/t/other/mine/linux-64/a-1-0.conda"),
+    sha256=HASHES,
+    md5=st.none() | TEXT,
+    size_bytes=st.none() | st.integers(0, 2**62),
+    timestamp_ms=st.none() | st.integers(-(2**40), 2**42),
+    depends=st.lists(TEXT, max_size=3).map(tuple),
+    constrains=st.lists(TEXT, max_size=2).map(tuple),
+    noarch=st.sampled_from(["", "python", "generic"]),
+    license=st.none() | TEXT,
+    license_family=st.none() | TEXT,
+    features=st.none() | TEXT,
+    track_features=st.lists(TEXT, max_size=2).map(tuple),
+    python_site_packages_path=st.none() | TEXT,
+    provides=st.lists(st.builds(Provided, NAMES, VERSIONS), max_size=2).map(tuple),
+    askers=st.lists(st.builds(Asker, NAMES, TEXT), max_size=3).map(tuple),
+    newest=st.none() | st.builds(Refusal, TEXT, TEXT),
+)
+CHANNELS = st.builds(
+    CondaChannel,
+    name=TEXT.filter(bool),
+    url=TEXT,
+    part=st.none() | st.builds(ChannelPart, rows=st.integers(0, 2**40), sha256=HASHES),
+)
 PYTHONS = st.builds(Python, version=VERSIONS, source=TEXT, url=st.none() | TEXT, sha256=st.none() | HASHES)
 RESOLUTIONS = st.builds(
     Resolution,
     target=st.builds(Target, platform=PLATFORMS, python=PYTHONS, glibc=LEVELS, macos=LEVELS),
     packages=st.lists(PACKAGES, max_size=4, unique_by=lambda item: item.name).map(tuple),
     warnings=st.lists(TEXT, max_size=2).map(tuple),
+    conda=st.lists(CONDA, max_size=3, unique_by=lambda item: item.name).map(tuple),
 )
 IMAGES = st.builds(
     BaseImage,
@@ -104,6 +141,8 @@ LOCKS = st.builds(
     gpus=st.lists(TEXT, max_size=3).map(tuple),
     facts=TEXT,
     package_as_of=st.lists(st.tuples(NAMES, MOMENTS), max_size=2).map(tuple),
+    conda_as_of=st.lists(st.tuples(NAMES, MOMENTS), max_size=2).map(tuple),
+    channels=st.lists(CHANNELS, max_size=2).map(tuple),
 )
 LISTED = st.dictionaries(TEXT, HASHES, max_size=3)
 
@@ -118,6 +157,9 @@ def test_what_is_dumped_is_loaded(lock: Lock, files: dict[str, str]) -> None:
     assert dump(wanted, files) == text
     head, _ = unseal(text.encode(), "x")
     assert dict(head.files) == files
+    assert [tuple(part) for part in head.parts] == [
+        (channel.name, channel.part.rows, channel.part.sha256) for channel in wanted.channels if channel.part
+    ]
 
 
 @settings(max_examples=100, deadline=None)
@@ -149,6 +191,7 @@ def test_a_lock_does_not_differ_from_itself_and_every_difference_can_be_told(one
     forth, back = diff_locks(one, other), diff_locks(other, one)
     assert forth.is_empty == back.is_empty
     assert len(forth.packages) == len(back.packages)
+    assert len(forth.conda) == len(back.conda)
     for diff in (forth, back):
         assert as_text(diff).endswith("\n")
         assert as_markdown(diff).endswith("\n")

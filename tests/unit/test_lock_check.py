@@ -15,10 +15,12 @@ from envspec import toml
 from envspec.errors import UsageError
 from envspec.lock.check import CheckResult, Why, check
 from envspec.lock.document import dump
+from envspec.lock.files import files_of
 from envspec.lock.folder import write_folder
 from envspec.lock.head import LOCK_FILE
+from envspec.model import ChannelPart, CondaChannel
 from envspec.spec_hash import input_sha256
-from tests.support.locks import X86, lock, package, resolution, sealed
+from tests.support.locks import CONDA_FORGE, X86, conda, conda_resolution, lock, package, resolution, sealed
 
 SPEC = '[env]\nname = "small"\npython = "3.11"\n'
 REQUIREMENTS = b"filelock==3.20.0\n"
@@ -72,6 +74,28 @@ def test_other_facts_only_warn(place: Place) -> None:
     assert "2026-11-01" in result.warnings[0]
     assert "2026-12-01" in result.warnings[0]
     assert place.check(None).warnings == ()
+
+
+def test_a_part_of_a_channel_only_warns(place: Place) -> None:
+    part = ChannelPart(4775, "ab" * 32)
+    one = lock(
+        conda_resolution(X86, [conda("python", "3.12.11")]),
+        input_sha256=input_sha256(toml.loads(SPEC)),
+        channels=(
+            CondaChannel("conda-forge", CONDA_FORGE.url, part),
+            CondaChannel("nvidia", "https://example.org/nvidia"),
+        ),
+    )
+    write_folder(place.folder, files_of(one))
+    said = (
+        "locked from a part of conda-forge (4,775 rows, sha256 abababababab): "
+        "the whole channel may solve to something else"
+    )
+    assert place.check() == CheckResult((), (said,))
+    assert place.check(None).warnings == (said,)
+    assert len(place.check("2026-12-01").warnings) == 2
+    (place.folder / "conda-linux-64.lock").write_text("@EXPLICIT\n", encoding="utf-8")
+    assert reasons(place.check()) == [Why.FILE]
 
 
 def test_every_reason_is_told_at_once(place: Place) -> None:

@@ -2,23 +2,106 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
 from envspec import toml
-from envspec.lock.canonical import canonical
+from envspec.lock.canonical import canonical, without_secrets
 from envspec.lock.document import dump, load
-from envspec.lock.head import DamagedLock, NewerFormat, unseal
-from envspec.model import Asker, Decision, Platform
-from tests.support.locks import ARM, X86, example, lock, package, resolution
+from envspec.lock.files import files_of
+from envspec.lock.head import LOCK_FILE, DamagedLock, NewerFormat, Part, unseal
+from envspec.model import Asker, ChannelPart, CondaChannel, Decision, Platform
+from tests.support.locks import (
+    ARM,
+    CONDA_FORGE,
+    X86,
+    conda,
+    conda_resolution,
+    example,
+    lock,
+    on_conda,
+    package,
+    resolution,
+)
 
+LOCKS = Path(__file__).parents[2] / "locks"
 FILES = {"requirements.linux-64.txt": "b" * 64, "Dockerfile": "a" * 64}
 
 
 def test_the_example_comes_back_in_its_canonical_order() -> None:
     assert load(dump(example(), FILES), "x") == canonical(example())
+
+
+def test_conda_rows_come_back_whole() -> None:
+    made = on_conda()
+    assert load(dump(made, FILES), "x") == canonical(made)
+
+
+@pytest.mark.parametrize("path", sorted(LOCKS.glob("*/envspec.lock")), ids=lambda path: path.parent.name)
+def test_every_committed_lock_is_written_again_as_it_is(path: Path) -> None:
+    data = path.read_bytes()
+    head, _ = unseal(data, "x")
+    assert dump(load(data.decode(), "x"), head.files).encode() == data
+
+
+def test_parts_stand_in_the_head_where_there_are_any() -> None:
+    assert "\nparts = " not in dump(example(), FILES)
+    head, _ = unseal(dump(on_conda(), FILES).encode(), "x")
+    part = on_conda().channels[0].part
+    assert part is not None
+    assert head.parts == (Part("conda-forge", part.rows, part.sha256),)
+
+
+@pytest.mark.parametrize("channel", ["a: b", "file:///rows", "https://conda.example.org/mine", "two\nlines"])
+def test_any_channel_can_be_known_in_part(channel: str) -> None:
+    part = Part(channel, 1234, "ab" * 32)
+    assert Part.parse(str(part)) == part
+
+
+@pytest.mark.parametrize(
+    ("text", "bare"),
+    [
+        ("https://user:word@host/c", "https://host/c"),
+        ("https://host/t/tk-12-ab/c/linux-64/a.conda", "https://host/c/linux-64/a.conda"),
+        ("https://host/t/${TOKEN}/c", "https://host/c"),
+        ("https://host/t/tk-12-ab", "https://host"),
+        ("https://host/get/t/tk/c", "https://host/get/c"),
+        ("https://u@host/t/one/t/two/c::numpy >=1", "https://host/c::numpy >=1"),
+        ("https://host/at/tk/c", "https://host/at/tk/c"),
+        ("file:///home/t/rows/c", "file:///home/t/rows/c"),
+        ("conda-forge/t/x", "conda-forge/t/x"),
+    ],
+)
+def test_secrets_of_a_channel(text: str, bare: str) -> None:
+    assert without_secrets(text) == bare
+
+
+def test_no_secret_of_a_channel_is_written() -> None:
+    secret = "https://user:hunter2@conda.example.org/t/s3cret/mine"
+    row = conda("aa", "1", ("spec", f"{secret}::aa"), channel=secret, url=f"{secret}/linux-64/aa-1-0.conda")
+    made = lock(conda_resolution(X86, [row]), channels=(CondaChannel(secret, secret, ChannelPart(1, "ab" * 32)),))
+    for name, content in files_of(made).items():
+        assert b"hunter2" not in content and b"s3cret" not in content, name
+
+
+def test_requirements_are_left_out_where_conda_brings_everything() -> None:
+    rows = [conda("python", "3.12.11")]
+    alone = lock(conda_resolution(X86, rows), conda_resolution(ARM, rows), channels=(CONDA_FORGE,))
+    assert set(files_of(alone)) == {"conda-linux-64.lock", "conda-linux-aarch64.lock", "conda-lock.yml", LOCK_FILE}
+    one = lock(conda_resolution(X86, rows, package("aa", "1")), conda_resolution(ARM, rows), channels=(CONDA_FORGE,))
+    assert set(files_of(one)) - set(files_of(alone)) == {"requirements.linux-64.txt", "requirements.linux-aarch64.txt"}
+    assert "aa==1" not in files_of(one)["requirements.linux-aarch64.txt"].decode()
+    assert set(files_of(lock(resolution(X86)))) == {"requirements.linux-64.txt", LOCK_FILE}
+
+
+def test_the_head_lists_every_other_file() -> None:
+    files = files_of(on_conda())
+    head, _ = unseal(files.pop(LOCK_FILE), "x")
+    assert dict(head.files) == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
 def test_the_order_in_which_stages_finish_does_not_show() -> None:

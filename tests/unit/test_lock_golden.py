@@ -8,8 +8,8 @@ import pytest
 
 from envspec.errors import StaleLock
 from envspec.lock.document import dump, load
-from envspec.lock.head import unseal
-from envspec.lock.requirements import requirements_name, requirements_text
+from envspec.lock.files import files_of
+from envspec.lock.head import LOCK_FILE, unseal
 
 CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "golden" / "lock").glob("*/envspec.lock"))
 WHERE = "locks/case/envspec.lock"
@@ -34,8 +34,5 @@ def test_case(case: Path) -> None:
     lock = load(data.decode(), WHERE)
     head, _ = unseal(data, WHERE)
     assert dump(lock, head.files).encode() == data
-    texts = {
-        requirements_name(item.target.platform): requirements_text(lock, item.target.platform)
-        for item in lock.resolutions
-    }
-    assert texts == {path.name: path.read_text(encoding="utf-8") for path in case.glob("requirements.*.txt")}
+    beside = {name: content for name, content in files_of(lock).items() if name != LOCK_FILE}
+    assert beside == {path.name: path.read_bytes() for path in case.iterdir() if path.name != LOCK_FILE}
