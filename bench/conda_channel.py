@@ -4,8 +4,8 @@ The rows are made up, and the same on every machine. What they were fitted to, a
 conda-forge that came from lock files (in brackets what is written here): two of three rows in the platform's subdir; a
 mean of 5.7 [8.4] dependencies a row there and of 2.8 [2.7] in noarch; of 100 dependencies 83 [89] and 71 [90] bounded
 from below, 56 [43] and 12 [0] from above; constraints in 20 [20] of 100 rows; 490 [550] and 420 [430] bytes a row. Not
-from there, since a part of a channel says nothing of it: 17 and 10 rows a name, and archives in the old format up to the
-end of 2022. What a request reaches is the same at every size, see `bench.conda_stack`.
+from there, since a part of a channel says nothing of it: 17 and 10 rows a name, and archives in the old format up to
+2022's end. What a request reaches is the same at every size, see `bench.conda_stack`.
 
 `--rows` counts linux-64 and noarch, which is what a solve for linux-64 reads; every other platform comes on top of it,
 with three fifths of linux-64's rows. `--real DIR` mixes in the rows of a folder of `<subdir>/repodata.json`; made rows

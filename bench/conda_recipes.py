@@ -200,11 +200,13 @@ def rows(recipe: Recipe, platform: str, look_up: Callable[[str], Recipe]) -> Ite
             exact = [
                 f"{need.name} {other} {variant.words.split('_')[0]}_*" for need, other in edges if not _is_plain(need)
             ]
+            # As on conda-forge, where a machine with CUDA gets its builds without asking.
+            own = number + 300 if variant.cuda else number
             yield Row(
                 recipe.name,
                 version,
-                f"pyhd8ed1ab_{number}" if recipe.kind is Kind.NOARCH else _build(variant, key, number),
-                number,
+                f"pyhd8ed1ab_{own}" if recipe.kind is Kind.NOARCH else _build(variant, key, own),
+                own,
                 tuple(sorted(depends + variant.depends + exact)),
                 recipe.constrains,
                 wave,
