@@ -20,11 +20,13 @@ _X86: Final = frozenset({Platform.LINUX_64, Platform.WIN_64})
 
 
 def _platforms(data: Document) -> frozenset[Platform]:
-    """The platforms of the spec, as far as they can be read."""
+    """The platforms of the spec; none where some of them can't be read, so that nothing follows from the others."""
     listed = get(data, "env", "platforms")
-    if not isinstance(listed, list):
+    if listed is None:
         return frozenset({Platform.LINUX_64})
-    return frozenset(_KNOWN[name] for name in listed if isinstance(name, str) and name in _KNOWN)
+    if not isinstance(listed, list) or not all(isinstance(name, str) and name in _KNOWN for name in listed):
+        return frozenset()
+    return frozenset(_KNOWN[name] for name in listed)
 
 
 def _tables(data: Document) -> Iterator[tuple[KeyPath, Document]]:
@@ -38,7 +40,7 @@ def _tables(data: Document) -> Iterator[tuple[KeyPath, Document]]:
 def _unlisted_platforms(data: Document) -> Iterator[Found]:
     platforms = _platforms(data)
     for name in table(data, "conda", "platform"):
-        if name in _KNOWN and _KNOWN[name] not in platforms:
+        if platforms and name in _KNOWN and _KNOWN[name] not in platforms:
             yield (
                 ("conda", "platform", name),
                 BadValue(
@@ -58,12 +60,15 @@ def _listed_twice(data: Document) -> Iterator[Found]:
 
 def _unlisted_channels(data: Document) -> Iterator[Found]:
     """A match spec that insists on a channel that nobody reads has no candidate."""
-    listed = texts(data, "conda", "channels") if "channels" in table(data, "conda") else [(0, "conda-forge")]
-    known = {channel_url(channel) for _, channel in readable(read_channel, listed)}
+    listed = table(data, "conda").get("channels", ["conda-forge"])
+    read = list(readable(read_channel, texts({"channels": listed}, "channels")))
+    if not isinstance(listed, list) or len(read) != len(listed):
+        return
+    known = {channel_url(channel) for _, channel in read}
     for path, own in _tables(data):
         for at, spec in readable(read_match_spec, texts(own, "dependencies")):
             channel = channel_of(spec)
-            if channel is not None and known and channel_url(channel) not in known:
+            if channel is not None and channel_url(channel) not in known:
                 yield (
                     (*path, "dependencies", at),
                     BadValue(
@@ -75,12 +80,13 @@ def _unlisted_channels(data: Document) -> Iterator[Found]:
 
 def _python_of_conda(data: Document) -> Iterator[Found]:
     source = get(data, "env", "python_source")
-    if not isinstance(get(data, "conda"), Mapping):
-        if source == "conda":
-            yield (
-                ("env", "python_source"),
-                BadValue("`conda`, although the spec has no [conda]", "add [conda], or remove this key"),
-            )
+    conda = get(data, "conda")
+    if conda is None and source == "conda":
+        yield (
+            ("env", "python_source"),
+            BadValue("`conda`, although the spec has no [conda]", "add [conda], or remove this key"),
+        )
+    if not isinstance(conda, Mapping):
         return
     if source in ("standalone", "system", "base"):
         yield (

@@ -100,6 +100,10 @@ def test_it_takes_what_the_parser_takes(case: str) -> None:
         "cuda-version-number",
         "name-characters",
         "services-true",
+        "conda-forms",
+        "conda-names",
+        "conda-platforms",
+        "conda-virtual-packages",
     ],
 )
 def test_it_refuses_what_an_editor_can_see(case: str) -> None:

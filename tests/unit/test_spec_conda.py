@@ -1,0 +1,117 @@
+"""[conda] as other stages see it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import datetime, timezone
+
+import pytest
+
+from envspec.model import Platform
+from envspec.spec import Conda, Undated, parse_spec
+from envspec.spec.channels import channel_url, read_channel
+from envspec.spec.match_specs import channel_of, name_of, read_match_spec
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
+SPEC = """[env]
+name = "x"
+python = "3.13"
+platforms = ["linux-64", "osx-arm64"]
+
+[conda]
+channels = ["conda-forge", "https://me:word@conda.example.com/t/secret/own/"]
+dependencies = ["ffmpeg"]
+
+[conda.platform.linux-64]
+dependencies = ["gcc_linux-64"]
+virtual_packages = { __linux = "6.11" }
+
+[conda.names]
+msgpack-python = "MsgPack"
+ffmpeg = []
+
+[conda.virtual_packages]
+__linux = "6.8"
+__osx = "15.1"
+"""
+
+
+def conda(text: str) -> Conda | None:
+    return parse_spec(text, "spec.toml", NOW).conda
+
+
+def test_what_a_section_says_of_a_platform() -> None:
+    found = conda(SPEC)
+    assert found is not None
+    assert found.public_channels == ("conda-forge", "https://conda.example.com/own")
+    assert found.dependencies_on(Platform.LINUX_64) == ("ffmpeg", "gcc_linux-64")
+    assert found.dependencies_on(Platform.OSX_ARM64) == ("ffmpeg",)
+    assert found.virtual_packages_on(Platform.LINUX_64) == {"__linux": "6.11"}
+    assert found.virtual_packages_on(Platform.OSX_ARM64) == {"__osx": "15.1"}
+    assert found.names == {"msgpack-python": ("msgpack",), "ffmpeg": ()}
+    assert found.undated is Undated.REFUSE
+
+
+def test_an_empty_section_is_one() -> None:
+    head = SPEC.partition("[conda]")[0]
+    assert conda(head) is None
+    found = conda(head + "[conda]\n")
+    assert found is not None
+    assert (found.channels, found.dependencies, found.names) == (("conda-forge",), (), {})
+
+
+@pytest.mark.parametrize(
+    ("channel", "url"),
+    [
+        ("conda-forge", "https://conda.anaconda.org/conda-forge"),
+        ("pytorch/label/test", "https://conda.anaconda.org/pytorch/label/test"),
+        ("https://conda.anaconda.org/conda-forge/", "https://conda.anaconda.org/conda-forge"),
+        ("HTTP://Conda.Example.com:8080/Own", "http://conda.example.com:8080/Own"),
+        ("https://me:word@conda.example.com/get/t/secret/own", "https://conda.example.com/get/own"),
+        ("https://me@conda.example.com", "https://conda.example.com"),
+        ("https://[::1]:8080/own", "https://[::1]:8080/own"),
+        ("file:///srv/channel/", "file:///srv/channel"),
+        ("file://localhost/srv/channel", "file:///srv/channel"),
+        ("file:///C:/channel", "file:///C:/channel"),
+        ("file:///t/one/channel", "file:///t/one/channel"),
+    ],
+)
+def test_addresses_of_channels(channel: str, url: str) -> None:
+    assert channel_url(read_channel(channel)) == url
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "channel"),
+    [
+        ("numpy", "numpy", None),
+        ("Py_Torch>=2", "py_torch", None),
+        ("ruamel.yaml ==0.18", "ruamel.yaml", None),
+        ("_openmp_mutex * *_llvm", "_openmp_mutex", None),
+        ("conda-forge::gcc_linux-64[version='>=13']", "gcc_linux-64", "conda-forge"),
+        ("pytorch/label/test::torchvision", "torchvision", "pytorch/label/test"),
+    ],
+)
+def test_whom_a_match_spec_asks_for(spec: str, name: str, channel: str | None) -> None:
+    read = read_match_spec(spec)
+    assert (name_of(read), channel_of(read)) == (name, channel)
+
+
+def test_no_name_in_no_match_spec() -> None:
+    with pytest.raises(ValueError, match="no match spec"):
+        name_of(">=7")
+    assert channel_of(">=7") is None
+
+
+def test_reading_a_spec_loads_no_solver() -> None:
+    program = f"""
+import sys
+from datetime import datetime, timezone
+from envspec.spec import json_schema, parse_spec
+import envspec.resolve.conda.compose
+spec = parse_spec({SPEC!r}, "spec.toml", datetime(2026, 11, 20, tzinfo=timezone.utc))
+json_schema()
+print(spec.conda is not None, sorted({{"rattler", "conda_lock"}} & set(sys.modules)))
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout == "True []\n"
