@@ -119,7 +119,7 @@ def _cache() -> Path:
 def _is_done(path: Path, directory: Path) -> bool:
     """A lock that belongs to its spec, made with these facts, and in which nothing is left open."""
     result = check(path, directory, facts_version())
-    if not result.is_fresh or result.warnings:
+    if not (result.is_fresh and result.by_these_facts):
         return False
     return b'source = "unresolved"' not in (directory / LOCK_FILE).read_bytes()
 

@@ -40,10 +40,11 @@ class Reason(NamedTuple):
 
 
 class CheckResult(NamedTuple):
-    """Fresh when there is no reason; warnings alone leave a lock fresh."""
+    """Fresh when there is no reason; warnings alone leave a lock fresh. by_these_facts: made with those at hand."""
 
     reasons: tuple[Reason, ...]
     warnings: tuple[str, ...] = ()
+    by_these_facts: bool = True
 
     @property
     def is_fresh(self) -> bool:
@@ -82,7 +83,9 @@ def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_versi
     except StaleLock as fault:
         return CheckResult((Reason(Why.DAMAGED, fault.message, fault.hint or ""),))
     return CheckResult(
-        (*_spec_reasons(data, spec_path, head), *_file_reasons(lock_dir, head)), _warnings(head, facts_version)
+        (*_spec_reasons(data, spec_path, head), *_file_reasons(lock_dir, head)),
+        _warnings(head, facts_version),
+        _by_these_facts(head, facts_version),
     )
 
 
@@ -129,10 +132,14 @@ def _warnings(head: Head, facts_version: str | None) -> tuple[str, ...]:
         "the whole channel may solve to something else"
         for part in head.parts
     )
-    if facts_version is None or not head.facts or facts_version == head.facts:
+    if _by_these_facts(head, facts_version):
         return parts
     return (
         *parts,
         f"locked with facts {head.facts}, at hand are facts {facts_version}: "
         "`envspec lock --upgrade` decides anew with them",
     )
+
+
+def _by_these_facts(head: Head, facts_version: str | None) -> bool:
+    return facts_version is None or not head.facts or facts_version == head.facts
