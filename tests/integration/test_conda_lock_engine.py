@@ -153,7 +153,7 @@ def test_builds_and_channels_are_the_ones_that_were_asked_for(
 
 def test_its_own_lock_has_the_rows_that_envspec_solves(world: World, tmp_path: Path) -> None:
     """conda-lock as its users run it, two platforms and two channels, against the first engine."""
-    import yaml  # type: ignore[import-untyped]  # comes with conda-lock, its types do not
+    import yaml
 
     newest = datetime(2030, 1, 1, tzinfo=timezone.utc)
     asked = replace(world.request("transformers", "corp-models", channels=("corp", "forge")), as_of=newest)

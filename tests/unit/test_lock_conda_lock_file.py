@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 from conda_lock.conda_solver import solve_conda  # type: ignore[import-untyped]
 from conda_lock.interfaces.vendored_conda import MatchSpec  # type: ignore[import-untyped]
 from conda_lock.lockfile import parse_conda_lock_file, write_conda_lock_file  # type: ignore[import-untyped]
