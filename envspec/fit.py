@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from envspec.base_image.gpus import OtherBuild, other_builds, spoken_builds
+from envspec.base_image.pin import Half, pins_of
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, first_driver, match_gpu, runs
 from envspec.facts.rows import numeric
@@ -48,6 +49,27 @@ class FitReport:
         return next((each for each in order if any(f.verdict is each for f in self.findings)), Verdict.FITS)
 
 
+@dataclass(frozen=True, slots=True)
+class _Build:
+    """The locked build of torch. channel: of conda; empty for a wheel."""
+
+    code: GpuCode
+    channel: str
+
+    def __str__(self) -> str:
+        name = f"{self.channel}'s {self.code.package}" if self.channel else self.code.package
+        return f"{name} {self.code.version} {self.code.variant}"
+
+    @property
+    def public_version(self) -> str:
+        return self.code.version.partition("+")[0]
+
+    def is_of(self, torch: str) -> bool:
+        """Is it a build of this release, or of this series? Facts of a channel are of series."""
+        wanted = numeric(torch)
+        return numeric(self.public_version)[: len(wanted)] == wanted
+
+
 def fits(lock: Lock, machine: Machine, facts: Facts) -> FitReport:
     """Ask of platform, driver and every GPU of the machine whether the lock runs there."""
     platforms = [resolution.target.platform for resolution in lock.resolutions]
@@ -59,17 +81,27 @@ def fits(lock: Lock, machine: Machine, facts: Facts) -> FitReport:
         )
         return FitReport(lock.name, machine, (finding,), change)
     platform = Finding("platform", Verdict.FITS, f"locked for {machine.platform.value}")
-    code = next((each for each in lock.gpu_code if each.platform is machine.platform), None)
+    build = _locked_build(lock, machine.platform)
     if lock.driver is None:
         return FitReport(lock.name, machine, (platform, Finding("gpu", Verdict.FITS, "the lock needs no GPU")))
     if not machine.platform.is_linux:
-        return FitReport(lock.name, machine, (platform, _elsewhere(code, machine)))
-    findings = (platform, _driver(lock.driver, machine), *_gpus(lock.driver, code, machine, facts))
-    return FitReport(lock.name, machine, findings, _smallest_change(lock.driver, code, machine, facts))
+        return FitReport(lock.name, machine, (platform, _elsewhere(build, machine)))
+    findings = (platform, _driver(lock.driver, machine), *_gpus(lock.driver, build, machine, facts))
+    return FitReport(lock.name, machine, findings, _smallest_change(lock.driver, build, machine, facts))
 
 
-def _elsewhere(code: GpuCode | None, machine: Machine) -> Finding:
-    if machine.platform is Platform.OSX_ARM64 or (code and code.variant == "cpu"):
+def _locked_build(lock: Lock, platform: Platform) -> _Build | None:
+    """What the lock tells of torch's GPU code; None where it does not."""
+    code = next((each for each in lock.gpu_code if each.platform is platform), None)
+    if code is None:
+        return None
+    pins = (pin for item in lock.resolutions if item.target.platform is platform for pin in pins_of(item))
+    origin = next((pin.origin for pin in pins if pin.half is Half.CONDA and pin.name == code.package), "")
+    return _Build(code, origin)
+
+
+def _elsewhere(build: _Build | None, machine: Machine) -> Finding:
+    if machine.platform is Platform.OSX_ARM64 or (build and build.code.variant == "cpu"):
         return Finding(
             "gpu", Verdict.FITS, f"on {machine.platform.value} the lock has CPU builds: it needs no NVIDIA GPU"
         )
@@ -95,9 +127,9 @@ def _driver(needed: Driver, machine: Machine) -> Finding:
     return Finding("driver", Verdict.FITS, why)
 
 
-def _gpus(driver: Driver, code: GpuCode | None, machine: Machine, facts: Facts) -> tuple[Finding, ...]:
+def _gpus(driver: Driver, build: _Build | None, machine: Machine, facts: Facts) -> tuple[Finding, ...]:
     if machine.gpus:
-        return tuple(_gpu(gpu, driver, code, machine, facts) for gpu in machine.gpus)
+        return tuple(_gpu(gpu, driver, build, machine, facts) for gpu in machine.gpus)
     if machine.told is Told.DESCRIBED:
         return (Finding("gpu", Verdict.NOT_ASKED, "no GPU is given"),)
     why = f"no NVIDIA GPU is visible ({machine.problem})" if machine.problem else "the machine has no NVIDIA GPU"
@@ -106,7 +138,7 @@ def _gpus(driver: Driver, code: GpuCode | None, machine: Machine, facts: Facts) 
     )
 
 
-def _gpu(gpu: MachineGpu, driver: Driver, code: GpuCode | None, machine: Machine, facts: Facts) -> Finding:
+def _gpu(gpu: MachineGpu, driver: Driver, build: _Build | None, machine: Machine, facts: Facts) -> Finding:
     capability = _capability(gpu, facts)
     if capability is None:
         why = f"{gpu.name}: its compute capability is not known here"
@@ -116,13 +148,13 @@ def _gpu(gpu: MachineGpu, driver: Driver, code: GpuCode | None, machine: Machine
     if first and not _enough(machine, first[0]):
         why = f"{named}: the driver is older than {first[0]}, the first for it (CUDA {first[1]})"
         return Finding("gpu", Verdict.DOES_NOT_FIT, why, _newer_driver(first[0], machine))
-    if code is None:
-        return Finding("gpu", Verdict.UNKNOWN, f"{named}: the lock does not tell which GPU code its wheels hold")
-    build = f"torch {code.version} {code.variant}"
+    if build is None:
+        return Finding("gpu", Verdict.UNKNOWN, f"{named}: the lock does not tell which GPU code its packages hold")
+    code = build.code
     how = runs(capability, code.sm, code.ptx)
     if how is Runs.NOT:
         held = f"only {' '.join((*code.sm, *code.ptx))}" if code.variant != "cpu" else "being a CPU build"
-        change = spoken_builds(facts, capability, machine.platform, code.version)
+        change = spoken_builds(facts, capability, machine.platform, code.version, build.channel)
         return Finding("gpu", Verdict.DOES_NOT_FIT, f"{named}: {build} holds no code for it, {held}", change)
     if how is Runs.PTX and driver.bundled and not _enough(machine, driver.bundled):
         why = f"{named}: the driver must compile PTX for it, and is older than the toolkit's own"
@@ -138,15 +170,15 @@ def _capability(gpu: MachineGpu, facts: Facts) -> ComputeCapability | None:
     return ComputeCapability.parse(row.compute_capability) if row else None
 
 
-def _smallest_change(needed: Driver, code: GpuCode | None, machine: Machine, facts: Facts) -> str:
+def _smallest_change(needed: Driver, build: _Build | None, machine: Machine, facts: Facts) -> str:
     """A newer driver where that is all (with the build that does without one), else the nearest torch build that GPUs
     and driver run, else the nearest one with the driver that it needs; empty where nothing has to change.
     """
     gpus = [found for found in (_capability(gpu, facts) for gpu in machine.gpus) if found]
-    builds = _nearest_builds(code, gpus, machine, facts)
-    as_is = [build for build in builds if _enough(machine, _driver_for(build, gpus, facts))]
-    if code is None or _worst(gpus, code) is not Runs.NOT:
-        own = needed.bundled if code and _worst(gpus, code) is Runs.PTX else needed.minimum
+    builds = _nearest_builds(build, gpus, machine, facts)
+    as_is = [other for other in builds if _enough(machine, _driver_for(other, gpus, facts))]
+    if build is None or _worst(gpus, build.code) is not Runs.NOT:
+        own = needed.bundled if build and _worst(gpus, build.code) is Runs.PTX else needed.minimum
         driver = _newest([own or needed.minimum, *_first_drivers(gpus, facts)])
         if not machine.gpus and machine.told is Told.READ:
             return (
@@ -175,22 +207,23 @@ def _worst(gpus: list[ComputeCapability], code: GpuCode) -> Runs:
 
 
 def _nearest_builds(
-    code: GpuCode | None, capabilities: list[ComputeCapability], machine: Machine, facts: Facts
+    build: _Build | None, capabilities: list[ComputeCapability], machine: Machine, facts: Facts
 ) -> list[OtherBuild]:
-    """Torch builds that every GPU of the machine runs, other than the locked one: the same torch first, then the
+    """Torch builds of the locked one's origin that every GPU of the machine runs: the same torch first, then the
     nearest releases, newer before older, and default builds before others.
     """
-    if code is None or not capabilities:
+    if build is None or not capabilities:
         return []
-    shared = other_builds(facts, capabilities, machine.platform)
-    versions = [row.version for row in facts.torch]
-    public = code.version.partition("+")[0]
-    here = versions.index(public) if public in versions else len(versions)
-    others = [build for build in shared if (build.torch, build.variant) != (public, code.variant)]
+    shared = other_builds(facts, capabilities, machine.platform, build.channel)
+    here = next((other.torch for other in shared if build.is_of(other.torch)), build.public_version)
+    mine = build.code.variant
+    known = {*(row.version for row in facts.torch), *(other.torch for other in shared), here}
+    versions = sorted(known, key=numeric)
+    others = [other for other in shared if (other.torch, other.variant) != (here, mine)]
 
-    def distance(build: OtherBuild) -> tuple[int, bool, bool, tuple[int, ...]]:
-        step = versions.index(build.torch) - here
-        return abs(step), step < 0, not build.default, numeric(build.variant[2:])
+    def distance(other: OtherBuild) -> tuple[int, bool, bool, tuple[int, ...]]:
+        step = versions.index(other.torch) - versions.index(here)
+        return abs(step), step < 0, not other.default, numeric(other.variant[2:])
 
     return sorted(others, key=distance)
 
