@@ -187,9 +187,9 @@ def _how(results: CondaResults) -> list[str]:
     ]
     return [
         "Medians over the rounds; the tools take turns within each round. Every run is a process of its own with an",
-        "empty home and, where nothing else is said, an empty cache; the channel's files are in the system's page cache.",
-        "CPU is user and system time of the whole tree of processes, a server's not. Peak memory is the sum of resident",
-        "sets, sampled every 20 ms: rattler maps a channel's file, so what it has read of it counts; the column beside it",
+        "empty home and, where nothing else is said, an empty cache; the channel's files are in the page cache. CPU is",
+        "user and system time of the whole tree of processes, a server's not. Peak memory is the sum of resident sets,",
+        "sampled every 20 ms: rattler maps a channel's file, so what it has read of it counts; the column beside it",
         f"says what is left without mapped files. Options: {options}.",
         "",
         "The channel is made by `python -m bench.conda_channel`, the same on every machine:",
@@ -234,12 +234,13 @@ def plot(results: CondaResults, path: Path) -> None:
                     axis.plot(*zip(*points, strict=True), "o-", color=color, label=tool)
             axis.set_xlabel(unit)
             axis.set_ylabel(label)
-            axis.set_ylim(bottom=0)
             axis.grid(alpha=0.3)
             if column == 1:
                 axis.set_xticks([case.platforms for case in chosen])
             if what == "peak_bytes":
                 axis.axhline(MEMORY_BOUND_MB, color="#777777", linestyle=":", label="goal")
+    for axis in axes[:, 0]:
+        axis.set_ylim(bottom=0)
     axes[0][0].legend()
     figure.suptitle(f"Locking the conda half, {results.machine['date']}, {results.machine['cpu']}")
     figure.savefig(path, dpi=110)
