@@ -61,9 +61,13 @@ def channel_url(text: str) -> str:
     return f"{scheme.lower()}://{host.lower()}{slash}{path}"
 
 
-def _told(text: str) -> str:
+def unsecret(text: str) -> str:
     """`text` as a message may hold it, also where what comes before an `@` is no user and password in due form."""
-    return shown(channel_without_credentials(re.sub(r"//.*@", "//", text, flags=re.DOTALL)))
+    return channel_without_credentials(re.sub(r"//.*@", "//", text, flags=re.DOTALL))
+
+
+def _told(text: str) -> str:
+    return shown(unsecret(text))
 
 
 def _check_name(text: str) -> None:

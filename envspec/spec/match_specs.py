@@ -99,16 +99,18 @@ _BRACKETS: Final = "in brackets stand version, build, build_number, md5, sha256 
 
 
 def _refuse_other_forms(spec: str) -> None:
-    told = shown(spec)
     if not spec:
         raise BadValue('"" is not a conda package', _FORMS)
-    if len(spec) > _LONGEST or not spec.isprintable():
-        raise BadValue(f"{told} is {len(spec)} characters long, or has some that can't be printed", _FORMS)
     if "://" in spec:
+        # Perhaps with a password or a token in it, somewhere.
+        told = shown(spec.partition("://")[0] + "://\u2026")
         raise BadValue(
             f"{told} has an address: packages and channels by URL can't be asked for yet",
             "list the channel in `conda.channels`, and ask for the package by its name",
         )
+    told = shown(spec)
+    if len(spec) > _LONGEST or not spec.isprintable():
+        raise BadValue(f"{told} is {len(spec)} characters long, or has some that can't be printed", _FORMS)
     if "#" in spec or ";" in spec:
         raise BadValue(
             f"{told} has a comment or a condition in it",

@@ -8,6 +8,7 @@ from typing import Any, Final, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from envspec.spec.channels import unsecret
 from envspec.spec.faults import BadValue, KeyPath, dotted
 from envspec.spec.locate import Places
 from envspec.spec.rows import RowOf
@@ -80,6 +81,8 @@ def _missing(path: KeyPath) -> BadValue:
 def _wrong_type(found: dict[str, Any], path: KeyPath, written: str | None) -> BadValue:
     wanted = _WANTED[found["type"]]
     value = found["input"]
+    if isinstance(value, str) and path[:2] == ("conda", "channels"):
+        value = unsecret(value)
     told = f"expected {wanted}, found {_described(value, written)}"
     if found["type"] == "string_type" and isinstance(value, (int, float, date, time)) and written:
         return BadValue(told, f'put it in quotes: "{written}"')

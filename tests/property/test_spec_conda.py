@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
+import pytest
 import tomlkit
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -128,6 +129,22 @@ def test_no_secret_is_told(text: str) -> None:
         assert SECRET not in bad.found + bad.hint
         return
     assert SECRET not in channel_without_credentials(read) + channel_url(read)
+
+
+@settings(max_examples=150, deadline=None)
+@given(secret_channels(), st.sampled_from(["[{}]", "{}", "[[{}]]", "[{}, {}, 7]"]))
+def test_no_secret_is_told_of_a_whole_spec(text: str, form: str) -> None:
+    channels = form.replace("{}", toml_text(text))
+    asked = f"[{toml_text(f'{text}::numpy')}, {toml_text(f'numpy @ {text}')}, {toml_text(text)}]"
+    spec = f'[env]\nname = "x"\npython = "3.13"\n[conda]\nchannels = {channels}\ndependencies = {asked}\n'
+    with pytest.raises(SpecError) as caught:
+        parse_spec(spec, "spec.toml", NOW)
+    assert len(caught.value.faults) >= 3
+    assert SECRET not in str(caught.value)
+
+
+def toml_text(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 @settings(max_examples=100, deadline=None)
