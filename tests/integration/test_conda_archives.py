@@ -131,3 +131,16 @@ def test_what_archives_tell_is_asked_once(tmp_path: Path, server: CondaServer) -
     assert asked > 0
     assert once() == (filled, ())
     assert len(server.requests) == asked
+
+
+def test_platforms_share_one_reading(server: CondaServer) -> None:
+    url = server.channel_url("forge")
+
+    async def both() -> list[bytes | None]:
+        reader = archive_reader([Channel("forge", url, url)], {}, offline=False)
+        return await asyncio.gather(*(reader(locked(OLD, url)) for _ in range(3)))
+
+    first, *others = asyncio.run(both())
+    assert first is not None
+    assert others == [first, first]
+    assert len([request for request in server.requests if request.path.endswith(OLD.filename)]) == 1

@@ -25,6 +25,7 @@ _AT_ONCE: Final = 8
 def archive_reader(channels: Sequence[Channel], environ: Mapping[str, str], *, offline: bool) -> Reader:
     """Reads `info/paths.json` of these channels' packages; None where an archive can't be had, for whatever reason.
 
+    It belongs to one event loop, and asks for an archive once however often it is called.
     environ: the patience of HTTP is read from it. offline: only archives in folders (`file://`) are read.
     """
     from rattler.package_streaming import PackageArchive
@@ -42,13 +43,22 @@ def archive_reader(channels: Sequence[Channel], environ: Mapping[str, str], *, o
             archive = await PackageArchive.from_url(client, url, max_spool_size=_WHOLE_BYTES)
         return await archive.read_file(_PATHS)
 
-    async def read(package: CondaPackage) -> bytes | None:
+    async def once(url: str) -> bytes | None:
         try:
             async with turn:
-                return await asyncio.wait_for(listed(_address(package.url, channels)), waits.total_s)
+                return await asyncio.wait_for(listed(url), waits.total_s)
         # rattler tells whatever goes wrong with an archive as an OSError.
         except (OSError, asyncio.TimeoutError):
             return None
+
+    running: dict[str, asyncio.Task[bytes | None]] = {}
+
+    async def read(package: CondaPackage) -> bytes | None:
+        url = _address(package.url, channels)
+        # The same `noarch` archive is asked for by every platform.
+        if url not in running:
+            running[url] = asyncio.ensure_future(once(url))
+        return await running[url]
 
     return read
 
