@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
 from envspec.effects.event_loop import run_to_end
@@ -25,8 +26,10 @@ from envspec.lock.explicit import explicit_name, explicit_text
 from envspec.lock.head import FORMAT, LOCK_FILE
 from envspec.lock.requirements import requirements_name, requirements_text
 from envspec.model import BaseImage, CondaChannel, Decision, Lock, PinnedDigest, Platform, Resolution
-from envspec.resolve.compose import Composed, Moments
 from envspec.spec import Spec
+
+if TYPE_CHECKING:
+    from envspec.resolve.compose import Composed
 
 # A lock does not depend on the registry: one that does not answer is not waited for like an index.
 _PATIENCE = Patience(connect_s=5, stall_s=10, attempts=2)
@@ -34,11 +37,12 @@ _PATIENCE = Patience(connect_s=5, stall_s=10, attempts=2)
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What the stages before have decided. decisions: of the targets."""
+    """What the stages before have decided. moments: packages with a moment of their own. decisions: of the targets."""
 
     spec: Spec
     facts: Facts
-    moments: Moments
+    as_of: datetime
+    moments: Mapping[str, datetime]
     decisions: tuple[Decision, ...]
     composed: tuple[Composed, ...]
     resolutions: tuple[Resolution, ...]
@@ -87,7 +91,7 @@ def assemble(answered: Answered, input_sha256: str, kept: Lock | None, asker: As
         format=FORMAT,
         name=spec.env.name,
         input_sha256=input_sha256,
-        as_of=answered.moments.as_of,
+        as_of=answered.as_of,
         resolutions=resolutions,
         decisions=(*answered.decisions, *(d for q in decided for d in q.decisions), *plan.decisions),
         base_image=base,
@@ -95,7 +99,7 @@ def assemble(answered: Answered, input_sha256: str, kept: Lock | None, asker: As
         gpu_code=plan.gpu_code,
         gpus=spec.cuda.gpus if spec.cuda else (),
         facts=answered.facts.version,
-        package_as_of=tuple(sorted(answered.moments.names.items())),
+        package_as_of=tuple(sorted(answered.moments.items())),
         conda_as_of=answered.conda_as_of,
         channels=answered.channels,
     )

@@ -13,9 +13,8 @@ from envspec.facts import load_facts
 from envspec.facts.gpu import find_gpu
 from envspec.lock.folder import read_lock, write_folder
 from envspec.lock.head import LOCK_FILE
-from envspec.model import Lock
-from envspec.pipeline.pypi import Pypi
-from envspec.pipeline.work import CondaHalf, LockRequest, Network, Surroundings, Upgrade, Work
+from envspec.model import Lock, Resolution, Target
+from envspec.pipeline.work import CondaHalf, LockRequest, Network, PypiHalf, Surroundings, Upgrade, Work
 from envspec.recall import key_of, remember
 from envspec.resolve.index.store import Store
 from envspec.resolve.upgrade import condas, known_names
@@ -85,13 +84,14 @@ def _make(work: Work) -> Lock:
     conda = _conda_half(work, of_conda)
     targets, decisions = targets_of(work.spec, work.facts, work.as_of, conda.pythons)
     of_pypi = [name for name in work.upgraded if name not in of_conda]
-    pypi = Pypi(work, targets, conda.provided, of_pypi).resolve()
+    pypi = _pypi_half(work, targets, conda, of_pypi)
     # Not before: by now it was imported while the engines ran.
     from envspec.assemble import Answered, Asker, assemble
 
     answered = Answered(
         work.spec,
         work.facts,
+        work.as_of,
         pypi.moments,
         (*decisions, *conda.decisions),
         pypi.questions,
@@ -113,6 +113,14 @@ def _conda_half(work: Work, upgraded: Sequence[str]) -> CondaHalf:
     from envspec.pipeline.conda import conda_half
 
     return conda_half(work, upgraded)
+
+
+def _pypi_half(work: Work, targets: Sequence[Target], conda: CondaHalf, upgraded: Sequence[str]) -> PypiHalf:
+    if not work.spec.pip.dependencies:
+        return PypiHalf(tuple(Resolution(target, ()) for target in targets))
+    from envspec.pipeline.pypi import Pypi
+
+    return Pypi(work, targets, conda.provided, upgraded).resolve()
 
 
 def _identity(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from importlib import import_module
 
@@ -14,7 +14,7 @@ from envspec.effects.event_loop import run_to_end
 from envspec.effects.http import open_http
 from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.model import Lock, Platform, Resolution, Target
-from envspec.pipeline.work import Upgrade, Work
+from envspec.pipeline.work import PypiHalf, Upgrade, Work
 from envspec.resolve.compose import Composed, Given, Moments, Places, compose, wheel_urls
 from envspec.resolve.direct import fetch_wheel
 from envspec.resolve.engine import Unsolvable
@@ -24,15 +24,6 @@ from envspec.resolve.index.rules import Provider
 from envspec.resolve.stage import World, resolve_all
 from envspec.resolve.upgrade import keeping, moved
 from envspec.spec import Requirement
-
-
-@dataclass(frozen=True, slots=True)
-class PypiHalf:
-    """What came of the PyPI half. moments: also those of packages that `--upgrade-package` has moved."""
-
-    questions: tuple[Composed, ...]
-    moments: Moments
-    resolutions: tuple[Resolution, ...]
 
 
 class Pypi:
@@ -59,10 +50,6 @@ class Pypi:
 
     def resolve(self) -> PypiHalf:
         """What the moments allow, or, for `--upgrade-package`, what its names must move and nothing else."""
-        if not self._work.spec.pip.dependencies:
-            return PypiHalf(
-                (), Moments(self._work.as_of, {}), tuple(Resolution(target, ()) for target in self._targets)
-            )
         pinned = self._work.old
         moments = Moments(self._work.as_of, _kept_moments(self._work))
         if pinned is not None and self._upgraded:
@@ -70,7 +57,7 @@ class Pypi:
         questions = self._composed(moments)
         # Where single packages have moved, the moments alone don't tell what the others were kept at.
         asked = questions if pinned is None or not moments.names else [keeping(q, pinned) for q in questions]
-        return PypiHalf(tuple(questions), moments, self._ask(asked))
+        return PypiHalf(self._ask(asked), tuple(questions), moments.names)
 
     def _composed(self, moments: Moments) -> list[Composed]:
         work = self._work

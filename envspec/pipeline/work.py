@@ -7,12 +7,16 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envspec.facts import Facts
-from envspec.model import CondaChannel, CondaPackage, Decision, Lock, Platform
-from envspec.resolve.index.rules import Provider
+from envspec.model import CondaChannel, CondaPackage, Decision, Lock, Platform, Resolution
 from envspec.resolve.index.store import Store
 from envspec.spec import Spec
+
+if TYPE_CHECKING:
+    from envspec.resolve.compose import Composed
+    from envspec.resolve.index.rules import Provider
 
 
 class Upgrade(Enum):
@@ -102,3 +106,12 @@ class CondaHalf:
             for package in packages
             if package.name == "python"
         }
+
+
+@dataclass(frozen=True, slots=True)
+class PypiHalf:
+    """What came of the PyPI half. moments: of the packages that `--upgrade-package` has moved."""
+
+    resolutions: tuple[Resolution, ...]
+    questions: tuple[Composed, ...] = ()
+    moments: Mapping[str, datetime] = field(default_factory=dict)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envspec.errors import UsageError
 from envspec.model import CondaPackage, Lock, Package, Platform, Resolution
-from envspec.resolve.compose import Composed
-from envspec.resolve.index.view import normalised
+
+if TYPE_CHECKING:
+    from envspec.resolve.compose import Composed
 
 
 def known_names(names: Sequence[str], old: Lock, asked: Collection[str]) -> None:
@@ -86,7 +89,7 @@ def are_names_of(package: CondaPackage, names: Collection[str]) -> bool:
 
 
 def _names_of(package: CondaPackage) -> set[str]:
-    return {normalised(package.name), *(provided.name for provided in package.provides)}
+    return {str(canonicalize_name(package.name)), *(provided.name for provided in package.provides)}
 
 
 def moved(old: Lock, new: Sequence[Resolution]) -> set[str]:
