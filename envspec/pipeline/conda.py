@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
+from typing import Final
 
 from envspec.effects.event_loop import run_to_end
 from envspec.facts.conda import conda_names
@@ -22,6 +24,7 @@ from envspec.resolve.upgrade import are_names_of, free_rows, moved_rows, newer_r
 from envspec.spec import Spec
 
 _Rows = Mapping[Platform, tuple[CondaPackage, ...]]
+_NONE: Final[Mapping[Platform, tuple[str, ...]]] = {}
 
 
 def conda_half(work: Work, upgraded: Sequence[str]) -> CondaHalf:
@@ -96,20 +99,16 @@ class _Solver:
         return any(p.name in moved for rows in before.values() for p in rows if are_names_of(p, (name,)))
 
     def _ask(
-        self, moments: CondaMoments, kept: _Rows, bounds: Mapping[Platform, tuple[str, ...]] | None = None
+        self, moments: CondaMoments, kept: _Rows, bounds: Mapping[Platform, tuple[str, ...]] = _NONE
     ) -> tuple[CondaAnswer, ...]:
         work, around = self._work, self._work.around
+        spec, facts = work.spec, work.facts
+        plain = [
+            compose_conda(spec, platform, facts, moments, kept.get(platform, ()), self._channels)
+            for platform in spec.env.platforms
+        ]
         requests = [
-            compose_conda(
-                work.spec,
-                platform,
-                work.facts,
-                moments,
-                kept.get(platform, ()),
-                self._channels,
-                (bounds or {}).get(platform, ()),
-            )
-            for platform in work.spec.env.platforms
+            replace(request, constraints=(*request.constraints, *bounds.get(request.platform, ()))) for request in plain
         ]
         world = CondaWorld(around.cache, around.environ, around.report, work.offline)
         return run_to_end(solve_all(requests, CONDA_ENGINES[work.request.conda_resolver], world))

@@ -91,12 +91,10 @@ def compose_conda(
     moments: CondaMoments,
     locked: tuple[CondaPackage, ...],
     channels: tuple[Channel, ...],
-    bounds: tuple[str, ...] = (),
 ) -> CondaRequest:
     """The question for one platform of a spec with [conda].
 
     locked: the platform's rows of the lock, to keep where the spec allows it. channels: see `channels_of`.
-    bounds: more match specs that hold for what is asked for, by whomever.
 
     Raises:
         UsageError: the glibc of the base's system is not known.
@@ -109,7 +107,7 @@ def compose_conda(
         requirements=(python_requirement(spec), *asked),
         virtual_packages=tuple(package for package, _ in _virtual_packages(spec, facts, platform)),
         as_of=moments.others or moments.as_of,
-        constraints=(*_cap(spec, platform), *bounds),
+        constraints=_cap(spec, platform),
         cuda=_cuda(spec, facts, platform),
         undated=conda is not None and conda.undated is Undated.ACCEPT,
         cuts=moments.names,
