@@ -24,7 +24,7 @@ DIFFERENT: Final = 10
     help="Text for people, JSON for programs, Markdown for a pull request.",
 )
 def command(old: str, new: str, form: str) -> int:
-    """Tell what differs between two locks: packages, files, the image, the driver, what was decided.
+    """Tell what differs between two locks: conda packages, wheels, the image, the driver, what was decided.
 
     OLD and NEW are folders, names under locks/, or either of them in a git revision: HEAD~1:locks/pytorch-2.9.
 

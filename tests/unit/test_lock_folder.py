@@ -176,7 +176,8 @@ def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
 @WAYS
 def test_a_damaged_lock_is_written_over_with_what_it_made(tmp_path: Path, exchange: swap.Exchange) -> None:
     folder = tmp_path / "one"
-    write_folder(folder, files("1", "requirements.linux-64.txt", "requirements.win-64.txt"), exchange=exchange)
+    made = ("requirements.linux-64.txt", "requirements.win-64.txt", "conda-win-64.lock", "conda-lock.yml")
+    write_folder(folder, files("1", *made), exchange=exchange)
     (folder / "requirements.mine.txt").write_text("mine", encoding="utf-8")
     document = folder / LOCK_FILE
     document.write_bytes(b"<<<<<<< HEAD\n" + document.read_bytes())
