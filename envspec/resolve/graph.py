@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import Final
 
 from packaging.requirements import Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 from envspec.errors import NetworkError
@@ -22,7 +21,7 @@ from envspec.resolve.index.select import moment, version_of
 from envspec.resolve.index.upstream import without_credentials
 from envspec.resolve.index.view import View, normalised
 from envspec.resolve.refusals import no_wheel_for
-from envspec.resolve.requirements import declared, parsed, shown, wanted
+from envspec.resolve.requirements import allows, declared, parsed, shown, wanted
 
 #: A package this much older than `as_of` is worth a word when something else than the spec holds it back.
 FAR_BACK_DAYS: Final = 2 * 365
@@ -81,8 +80,9 @@ async def build(request: Request, environment: Mapping[str, str], pins: Pins, vi
     )
     backtracked = [why.backtracked for _, why, _ in ranked]
     told = (far_back(p, went_back, view.rules.as_of) for p, went_back in zip(packages, backtracked, strict=True))
+    compiled = (_compiled_beside(node, view, environment) for node in installed)
     yanked = (_yanked(node) for node, *_ in ranked if node.file.yanked is not None)
-    return Resolution(request.target, packages, (*(text for text in told if text), *yanked))
+    return Resolution(request.target, packages, (*(text for text in (*told, *compiled) if text), *yanked))
 
 
 def _refuse_beside_condas_torch(installed: Iterable[_Node], view: View) -> None:
@@ -94,6 +94,21 @@ def _refuse_beside_condas_torch(installed: Iterable[_Node], view: View) -> None:
     }
     if mixed := members_beside_condas_torch(asked, rules.provided):
         raise mixed
+
+
+def _compiled_beside(node: _Node, view: View, environment: Mapping[str, str]) -> str | None:
+    """A warning for a wheel that is compiled against PyPI's torch, where torch is conda's."""
+    torch = view.rules.provided.get("torch")
+    abi = node.file.filename.split("-")[-2]
+    if torch is None or abi == "none" or not node.file.filename.endswith(".whl"):
+        return None
+    asked = wanted(node.requires, environment, frozenset(node.extras))
+    if all(normalised(requirement.name) != "torch" for requirement in asked):
+        return None
+    return (
+        f"{node.name} {node.version} is compiled and needs torch: its wheel was built beside PyPI's, and {torch}; "
+        f"if it does not load, take {node.name} from conda as well"
+    )
 
 
 def _yanked(node: _Node) -> str:
@@ -172,7 +187,7 @@ async def _newest(
     if refusing := list(_refusing_askers(node, version)) or list(_refusing_constraints(node, version, request)):
         return _Held(Refusal(str(version), "; ".join(refusing)))
     python = request.target.python.version
-    if file.requires_python and not _holds(file.requires_python, Version(python)):
+    if file.requires_python and not allows(file.requires_python, python):
         return _Held(Refusal(str(version), f"needs Python {file.requires_python}, the target has {python}"))
     if not file.filename.endswith(".whl"):
         return _Held(Refusal(str(version), "has no wheel for this target"))
@@ -255,13 +270,6 @@ async def _unloadable(node: _Node, target: Target, view: View) -> Refusal | None
 def _allows(asker: Asker, version: Version) -> bool:
     requirement: Requirement | None = parsed(asker.requirement)
     return requirement is None or requirement.specifier.contains(version, prereleases=True)
-
-
-def _holds(specifier: str, version: Version) -> bool:
-    try:
-        return SpecifierSet(specifier).contains(version, prereleases=True)
-    except InvalidSpecifier:
-        return True
 
 
 def far_back(package: Package, backtracked: bool, as_of: datetime) -> str | None:  # noqa: FBT001 (a fact, no switch)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
+from typing import Final
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.model import Target
 from envspec.resolve.engine import Request, Unsolvable
+from envspec.resolve.index.rules import Provider
 from envspec.resolve.index.select import SDIST_SUFFIXES, version_of
 from envspec.resolve.index.view import View, normalised
-from envspec.resolve.requirements import parsed
+from envspec.resolve.requirements import allows, parsed
 
 
 async def refusal(error: Unsolvable, request: Request, view: View) -> EnvspecError:
@@ -24,20 +27,30 @@ async def refusal(error: Unsolvable, request: Request, view: View) -> EnvspecErr
             hint="correct the name, or name its index in [[pip.index]]",
         )
     told = {normalised(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", error.message)}
-    found = [await _why(name, target, view) for name in sorted(told & view.shown)]
+    found = [*excluded(error.message, view.rules.provided)]
+    found += [await _absence(name, target, view) for name in sorted((told & view.shown) - view.rules.provided.keys())]
     reasons = [reason for reason, _ in found if reason]
     hints = [hint for _, hint in found if hint] or ["loosen one of the requirements named above, or move as_of"]
     place = f"no solution for Python {target.python.version} on {target.platform.value}"
     return Unsolvable(f"{place}: {'. '.join([*reasons, error.message])}", hint="; ".join(hints))
 
 
-async def _why(name: str, target: Target, view: View) -> tuple[str, str]:
-    """What is known here of a project that the engine names, and what helps."""
-    provider = view.rules.provided.get(name)
-    if provider is None:
-        return await _absence(name, target, view)
-    conda = "[conda] dependencies"
-    return provider.whence, f"bound {provider.package} in {conda}, or put what asks for another {name} there as well"
+#: `numpy>=1.24,<2.2`, `torch[opt]==2.9.1`, `torch{platform_machine != 'aarch64'}==2.5.1`, as engines tell requirements.
+_BOUND: Final = re.compile(
+    r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?(?:\{[^}]*\})?((?:(?:===|==|~=|!=|<=|>=|<|>)[^\s,;()]+,?)+)"
+)
+
+
+def excluded(told: str, provided: Mapping[str, Provider]) -> Iterator[tuple[str, str]]:
+    """Each package of conda's whose version an engine's words exclude somewhere, and what helps."""
+    bounds: dict[str, list[str]] = {}
+    for name, bound in _BOUND.findall(told):
+        bounds.setdefault(normalised(name), []).append(bound.rstrip(",.'"))
+    for name in sorted(bounds.keys() & provided.keys()):
+        provider = provided[name]
+        if any(not allows(bound, provider.version) for bound in bounds[name]):
+            bound_it = f"bound {provider.package} in [conda] dependencies"
+            yield provider.whence, f"{bound_it}, or put what asks for another {name} there as well"
 
 
 async def _absence(name: str, target: Target, view: View) -> tuple[str, str]:

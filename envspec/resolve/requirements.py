@@ -9,6 +9,7 @@ from typing import Final
 
 from packaging.markers import UndefinedComparison
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 _FIELD: Final = re.compile(
     r"^(Requires-Dist|Provides-Extra):[ \t]*(.+(?:\r?\n[ \t]+.+)*)", re.MULTILINE | re.IGNORECASE
@@ -64,6 +65,14 @@ def _holds(requirement: Requirement, environment: Mapping[str, str], extras: fro
         return any(requirement.marker.evaluate({**environment, "extra": extra}) for extra in (extras or {""}))
     except UndefinedComparison:
         return False
+
+
+def allows(specifier: str, version: str) -> bool:
+    """Whether a specifier takes a version, prereleases too; one that PEP 440 can't read takes all."""
+    try:
+        return SpecifierSet(specifier).contains(version, prereleases=True)
+    except InvalidSpecifier:
+        return True
 
 
 def shown(requirement: Requirement) -> str:

@@ -166,10 +166,13 @@ def test_what_conda_holds_back(tmp_path: Path, public: IndexServer, engine: str,
 
 
 def test_what_conda_excludes(tmp_path: Path, public: IndexServer, engine: str) -> None:
-    error = Project(tmp_path, public, engine).refuses("strict", provided=from_conda("numpy", "2.2.6"))
+    """What an engine's words only mention is no reason: nobody asks for another `because`."""
+    provided = from_conda("numpy", "2.2.6") | from_conda("because", "1.0") | from_conda("these", "1.0")
+    error = Project(tmp_path, public, engine).refuses("strict", "lone==1.*", provided=provided)
     assert isinstance(error, NoSolution)
     assert "numpy 2.2.6 comes from conda-forge (conda's numpy, asked by scipy)" in error.message
     assert "strict" in error.message
+    assert error.message.count("comes from") == 1
     assert error.hint == "bound numpy in [conda] dependencies, or put what asks for another numpy there as well"
 
 
@@ -297,6 +300,8 @@ FAMILY = [
     release("timm", "1.0.0", requires=["torch", "torchvision"]),
     release("trainer", "1.0.0", requires=["torch>=2.1"]),
     release("future-trainer", "1.0.0", requires=["torch>=2.9"]),
+    *compiled("kernels", "0.5.0", requires=["torch==2.8.0"]),
+    *compiled("tokens", "1.0.0", requires=['torch; extra == "torch"']),
 ]
 
 
@@ -331,3 +336,13 @@ def test_a_torch_that_conda_does_not_have(tmp_path: Path, family: IndexServer) -
     error = Project(tmp_path, family).refuses("future-trainer", provided=TORCH)
     assert "torch 2.8.0 comes from conda-forge (conda's pytorch, asked by the spec)" in error.message
     assert "bound pytorch in [conda] dependencies" in (error.hint or "")
+
+
+def test_wheels_that_are_compiled_beside_pypis_torch(tmp_path: Path, family: IndexServer) -> None:
+    project = Project(tmp_path, family)
+    found = project.resolves("kernels", "tokens", "trainer", provided=TORCH)
+    assert found.warnings == (
+        "kernels 0.5.0 is compiled and needs torch: its wheel was built beside PyPI's, and torch 2.8.0 comes from "
+        "conda-forge; if it does not load, take kernels from conda as well",
+    )
+    assert project.resolves("tokens", "numpy", provided=from_conda("numpy", "2.2.0")).warnings == ()
