@@ -1,11 +1,10 @@
-"""From resolutions to the lock and its files: base image, digests, driver, GPU code.
+"""From resolutions to the lock: base image, digests, driver, GPU code.
 
 Imported while the engines run (see `resolve.stage.World`): nothing before them needs it.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,11 +19,8 @@ from envspec.facts import Facts
 from envspec.image.credentials import Keychain
 from envspec.image.reference import parse
 from envspec.image.registry import Registry, resolve_digests
-from envspec.lock.conda_lock_file import CONDA_LOCK_NAME, conda_lock_text, without_md5
-from envspec.lock.document import dump
-from envspec.lock.explicit import explicit_name, explicit_text
-from envspec.lock.head import FORMAT, LOCK_FILE
-from envspec.lock.requirements import requirements_name, requirements_text
+from envspec.lock.conda_lock_file import without_md5
+from envspec.lock.head import FORMAT
 from envspec.model import BaseImage, CondaChannel, Decision, Lock, PinnedDigest, Platform, Resolution
 from envspec.spec import Spec
 
@@ -106,21 +102,6 @@ def assemble(answered: Answered, input_sha256: str, kept: Lock | None, asker: As
     if (text := without_md5(lock)) is not None:
         warnings.append(text)
     return Assembled(lock, tuple(dict.fromkeys(warnings)))
-
-
-def files_of(made: Lock) -> dict[str, bytes]:
-    """The lock's folder: file name -> bytes."""
-    files = {
-        requirements_name(resolution.target.platform): requirements_text(made, resolution.target.platform).encode()
-        for resolution in made.resolutions
-    }
-    for resolution in made.resolutions if made.channels else ():
-        platform = resolution.target.platform
-        files[explicit_name(platform)] = explicit_text(made, platform).encode()
-    if (text := conda_lock_text(made)) is not None:
-        files[CONDA_LOCK_NAME] = text.encode()
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    return files | {LOCK_FILE: dump(made, hashes).encode()}
 
 
 def is_open(made: Lock) -> bool:

@@ -58,7 +58,8 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
         as_of = _as_of(spec, old, request, started)
         work = Work(request, around, store, spec, facts, old, started, as_of, upgraded)
         made = _make(work)
-        from envspec.assemble import files_of, is_open
+        from envspec.assemble import is_open
+        from envspec.lock.files import files_of
 
         files = files_of(made)
         changed = write_folder(request.directory, files)

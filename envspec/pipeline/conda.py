@@ -125,10 +125,13 @@ def _asked(spec: Spec, platform: Platform) -> set[str]:
 async def _with_provides(
     work: Work, channels: tuple[Channel, ...], answers: Sequence[CondaAnswer]
 ) -> dict[Platform, tuple[CondaPackage, ...]]:
-    """Which Python packages the rows hold; where [pip] asks for nothing, nobody has to know of all of them."""
+    """Which Python packages the rows hold; where [pip] asks for nothing, nobody has to know of all of them.
+
+    Then no archive is read either: a lock must not say more of its rows where archives can be had than where they can't.
+    """
     spec, environ = work.spec, work.around.environ
     names = Names(spec.conda.names if spec.conda else {}, conda_names(), work.store)
-    reader = archive_reader(channels, environ, offline=work.offline)
+    reader = archive_reader(channels, environ, offline=work.offline) if spec.pip.dependencies else None
     found = await asyncio.gather(*(with_provides(answer.packages, names, reader) for answer in answers))
     unmapped = list(dict.fromkeys(package for _, unknown in found for package in unknown))
     if unmapped and spec.pip.dependencies:

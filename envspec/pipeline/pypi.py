@@ -102,7 +102,7 @@ class Pypi:
             around.environ,
             around.now,
             around.report,
-            lambda: import_module("envspec.assemble"),
+            _later,
         )
         engine = ENGINES[work.request.resolver]
         asked = [q.question for q in questions]
@@ -124,3 +124,9 @@ async def _fetch_wheels(work: Work, requirements: Sequence[Requirement]) -> dict
             *(fetch_wheel(r, work.as_of, http, work.store, work.around.now) for r in requirements)
         )
     return {str(r.without_credentials().url): file for r, file in zip(requirements, fetched, strict=True)}
+
+
+def _later() -> None:
+    """Import what comes after the engines while they run."""
+    import_module("envspec.assemble")
+    import_module("envspec.lock.files")
