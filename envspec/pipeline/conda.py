@@ -127,7 +127,7 @@ async def _with_provides(
 ) -> dict[Platform, tuple[CondaPackage, ...]]:
     """Which Python packages the rows hold; where [pip] asks for nothing, nobody has to know of all of them.
 
-    Then no archive is read either: a lock must not say more of its rows where archives can be had than where they can't.
+    Then no archive is read either: a lock must not say more of its rows because archives could be had.
     """
     spec, environ = work.spec, work.around.environ
     names = Names(spec.conda.names if spec.conda else {}, conda_names(), work.store)

@@ -99,11 +99,12 @@ def _come(package: CondaPackage) -> str:
 
 
 async def with_provides(
-    packages: Sequence[CondaPackage], names: Names, reader: Reader
+    packages: Sequence[CondaPackage], names: Names, reader: Reader | None
 ) -> tuple[tuple[CondaPackage, ...], tuple[CondaPackage, ...]]:
     """The packages with the Python packages in them, and those of which that is not known.
 
-    reader: asked for the archives of packages that nothing else knows, each once and all at the same time.
+    reader: asked for the archives of packages that nothing else knows, each once and all at the same time. None: what
+    archives tell is left out, also where it was told before.
 
     Raises:
         NetworkError: by `reader`.
@@ -159,12 +160,14 @@ def _pep440(text: str) -> str | None:
         return None
 
 
-async def _provides(package: CondaPackage, names: Names, reader: Reader) -> tuple[Provided, ...] | None:
+async def _provides(package: CondaPackage, names: Names, reader: Reader | None) -> tuple[Provided, ...] | None:
     known, version = names.of(package), _pep440(package.version)
     if known == ():
         return ()
     if known and version:
         return tuple(sorted(Provided(str(canonicalize_name(name)), version) for name in known))
+    if reader is None:
+        return None
     key = memory.key_of(["conda archive", package.sha256])
     told = names.store.answer(key)
     if told is None:
