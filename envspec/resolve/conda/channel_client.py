@@ -1,16 +1,24 @@
-"""The HTTP client that rattler reads channels with."""
+"""The HTTP client that rattler reads channels with, and their addresses with credentials and without."""
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
+
+from envspec.spec_hash import channel_without_credentials
 
 if TYPE_CHECKING:
     from rattler import Client
 
     from envspec.effects.http_values import Patience
+
+
+def without_credentials(url: str) -> str:
+    """A channel's or an archive's `url` as a lock may say it: no user, password, token or query, no `/` at the end."""
+    return re.split(r"[?#]", channel_without_credentials(url), maxsplit=1)[0].rstrip("/")
 
 
 def without_login(address: str) -> str:

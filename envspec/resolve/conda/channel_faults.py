@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.effects import http_faults
 from envspec.errors import NetworkError
+from envspec.resolve.conda.channel_client import without_credentials
 
 if TYPE_CHECKING:
     from envspec.effects.http_values import Patience
     from envspec.resolve.conda.question import Channel
 
 _URL: Final = re.compile(r"(?:https?|file|s3|gcs|oci)://[^\s'\")]+")
-# rattler writes stars for a password or a token.
-_REDACTED: Final = re.compile(r"(?<=://)[^/@]*@|/t/\*+(?=/)")
 _AGAIN: Final = "try again; if it stays, look at the server"
-
+#: What rattler says of an answer that came to its end and can't be read.
+_GARBLED: Final = ("failed to decode zstd", "failed to parse")
 #: What rattler says, and what that is; the first that is found decides. `{total}`: the longest wait, in seconds.
 _WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     (
@@ -33,15 +33,14 @@ _WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     (
         "invalid peer certificate",
         "the server's certificate is not trusted",
-        "name your organisation's in SSL_CERT_FILE",
+        "name your organisation's in SSL_CERT_FILE; conda channels are read with no other variable",
     ),
     ("dns error", "the host's name is not known here", "check [conda] channels, DNS and HTTPS_PROXY"),
-    ("Connection refused", "no connection (refused)", "is the server up, and the port right?"),
+    ("Connection refused", "no connection (refused)", "is the server up? are its port and HTTPS_PROXY right?"),
     ("tunnel error", "the proxy lets nothing through", "check HTTPS_PROXY and NO_PROXY"),
     ("tcp connect error", "no connection", "is the server up? is there a proxy to name in HTTPS_PROXY?"),
     ("error decoding response body", "the answer broke off before its end", _AGAIN),
-    ("failed to decode zstd", "what it sent is not rows of a channel, or not all of them", _AGAIN),
-    ("failed to parse", "what it sent is not rows of a channel, or not all of them", _AGAIN),
+    *((words, "what it sent is not rows of a channel, or not all of them", _AGAIN) for words in _GARBLED),
     ("error sending request", "the connection broke before an answer", _AGAIN),
 )
 
@@ -58,11 +57,16 @@ def too_slow(channels: Sequence[Channel], waits: Patience) -> ChannelFault:
     )
 
 
+def is_garbled(told: str) -> bool:
+    """Whether rattler tells of an answer that it could not read. It has kept it in its cache all the same."""
+    return any(words in told for words in _GARBLED)
+
+
 def channel_fault(told: str, channels: Sequence[Channel], waits: Patience) -> NetworkError:
     """The error for what rattler told of a channel. channels: those that were asked."""
     named = _URL.findall(told)
     # The last URL is what was asked for in the end; before it rattler may name the channel.
-    url = _REDACTED.sub("", named[-1]).rstrip("/.") if named else _all(channels)
+    url = without_credentials(named[-1].rstrip(".")) if named else _all(channels)
     if "could not find subdir" in told:
         return _missing(url, told)
     if status := re.search(r"HTTP status (?:client|server) error \((\d+)", told):

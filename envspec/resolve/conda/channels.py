@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import re
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
-from urllib.parse import urlsplit
 
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience
 from envspec.errors import UsageError
 from envspec.model import ChannelPart, CondaChannel, Platform
 from envspec.resolve.conda.channel_client import channel_client, without_login
-from envspec.resolve.conda.channel_faults import channel_fault, too_slow
+from envspec.resolve.conda.channel_client import without_credentials as without_credentials
+from envspec.resolve.conda.channel_faults import channel_fault, is_garbled, too_slow
 from envspec.resolve.conda.question import Channel, CondaRequest
 
 if TYPE_CHECKING:
@@ -26,21 +25,12 @@ if TYPE_CHECKING:
     from rattler import Gateway, RepoDataRecord, SparseRepoData
 
 _T = TypeVar("_T")
-_TOKEN: Final = re.compile(r"/t/[^/]+(?=/|$)")
 _NOARCH: Final = "noarch"
 
 # py-rattler's threads let go of Python's objects after they have given their answer; where the interpreter ends in
-# that moment it crashes (0.28.0: 5 to 20 of 100 runs of `asyncio.run(solve(...))` ended by signal 6 or 11, none of 80
-# with a pause). To go when that is mended.
+# that moment, it crashes. With 0.28.0, 12 of 100 runs of four small scripts that ended after a solve died of signal 6
+# or 11, none of 40 with a pause of 0.1 s; a refusal of this stage 1 of 60 without a pause, none of 60 with this one.
 _LAST_BREATH_S: Final = 0.05
-
-
-def without_credentials(url: str) -> str:
-    """`url` as a lock may say it: without user, password, token (`/t/TOKEN/`), query and a `/` at the end."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    path = parts.path if parts.scheme == "file" else _TOKEN.sub("", parts.path, count=1)
-    return f"{parts.scheme}://{host}{path}".rstrip("/")
 
 
 def part_sha256(folder: Path) -> str:
@@ -108,22 +98,23 @@ class Channels:
     async def rows(
         self, request: CondaRequest, names: Iterable[str], platform: Platform | None = None
     ) -> list[RepoDataRecord]:
-        """All rows of these names, `noarch` too, whenever they were built; each name's from the first channel with it.
+        """All rows of these names, `noarch` too, whenever they were built.
 
-        platform: another one than the request's.
+        Each name's from the channel that a requirement names for it, else from the first channel that has it, as strict
+        channel priority wants it. platform: another one than the request's.
 
         Raises:
             NetworkError: a channel can't be read.
             UsageError: a folder of rows can't.
         """
-        left = sorted(set(names))
+        left = set(names)
+        named = _named_channels(request.requirements)
         found: list[RepoDataRecord] = []
         for channel in request.channels:
-            if left:
-                rows = await self._query(channel, platform or request.platform, left)
+            if wanted := sorted(name for name in left if named.get(name, channel.url) == channel.url):
+                rows = await self._query(channel, platform or request.platform, wanted)
                 found += rows
-                taken = {row.name.normalized for row in rows} if channel is not request.channels[-1] else set()
-                left = [name for name in left if name not in taken]
+                left -= {row.name.normalized for row in rows} if channel is not request.channels[-1] else set()
         return found
 
     async def reachable(self, request: CondaRequest) -> list[RepoDataRecord]:
@@ -158,7 +149,18 @@ class Channels:
         except asyncio.TimeoutError:
             raise too_slow(channels, self._waits) from None
         except (GatewayError, FetchRepoDataError, IoError) as fault:
+            if is_garbled(str(fault)):
+                self._forget(channels)
             raise channel_fault(str(fault), channels, self._waits) from None
+
+    def _forget(self, channels: Sequence[Channel]) -> None:
+        """Take the channels out of the cache: an answer that can't be read would be found there the next time too."""
+        import rattler
+
+        for channel in channels:
+            if channel.rows is None:
+                address = rattler.Channel(without_login(channel.address))
+                self.gateway.clear_repodata_cache(address, clear_disk=True)
 
     async def _query(
         self, channel: Channel, platform: Platform, specs: Iterable[str], *, recursive: bool = False
@@ -208,6 +210,14 @@ class Channels:
             file.write_text(json.dumps({"info": {"subdir": subdir}, "packages": others, "packages.conda": conda}))
             found.append(_sparse(folder.as_uri(), file))
         return found
+
+
+def _named_channels(requirements: Iterable[str]) -> dict[str, str]:
+    """The URLs of the channels that requirements name: `nvidia::cuda-toolkit`."""
+    from rattler import MatchSpec
+
+    specs = (MatchSpec(text) for text in requirements if "::" in text or "[" in text)
+    return {spec.name.normalized: without_credentials(spec.channel.base_url) for spec in specs if spec.channel}
 
 
 def locked_channel(channel: Channel) -> CondaChannel:

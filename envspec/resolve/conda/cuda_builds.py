@@ -43,18 +43,17 @@ def is_cpu_build(build: str) -> bool:
     return _CPU_BUILD.search(build) is not None
 
 
-def fallbacks(chosen: Iterable[Build], rows: Iterable[Build], order: Callable[[str], Any]) -> list[Build]:
+def fallbacks(chosen: Iterable[Build], cuda: Iterable[Build], order: Callable[[str], Any]) -> list[Build]:
     """The chosen builds that are for the CPU although their package has CUDA builds, sorted by name.
 
-    order: makes of a version something that can be compared. A package that has given up its CUDA builds, because one
-    build now does for both, is no fallback: its CUDA builds are all older than the chosen version, and the chosen build
-    isn't marked `cpu`.
+    cuda: all CUDA builds that there are of their names. order: makes of a version something that can be compared.
+    A package that has given up its CUDA builds, because one build now does for both, is no fallback: its CUDA builds
+    are all older than the chosen version, and the chosen build isn't marked `cpu`.
     """
     newest: dict[str, Any] = {}
-    for row in rows:
-        if is_cuda_build(row.build):
-            version = order(row.version)
-            newest[row.name] = max(newest.get(row.name, version), version)
+    for build in cuda:
+        version = order(build.version)
+        newest[build.name] = max(newest.get(build.name, version), version)
     return sorted(
         (
             build

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from envspec.errors import NetworkError
 from envspec.model import Asker, CondaPackage
-from envspec.resolve.conda.channels import without_credentials
+from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.conda.question import Channel, CondaRequest
 
 if TYPE_CHECKING:

@@ -127,7 +127,9 @@ def _fallbacks(request: CondaRequest, chosen: Sequence[RepoDataRecord], rows: It
     if request.cuda is None:
         return []
     meant = _meant(request, chosen)
-    timely = (row for row in rows if is_in_time(row, request.cut_of(row.name.normalized), undated=request.undated))
+    # A file's name ends with its build. It is one attribute, and of thousands of rows few are CUDA's.
+    cuda = (row for row in rows if "cuda" in row.file_name and is_cuda_build(str(row.build)))
+    timely = (row for row in cuda if is_in_time(row, request.cut_of(row.name.normalized), undated=request.undated))
     return [b for b in fallbacks(map(_build, chosen), map(_build, timely), Version) if b.name not in meant]
 
 
