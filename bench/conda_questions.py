@@ -18,6 +18,8 @@ from envspec.spec import parse_spec
 AS_OF: Final = datetime(2026, 11, 15, tzinfo=timezone.utc)
 PYTHON: Final = "3.13"
 CUDA: Final = "12.9"
+#: With its digest in the spec no registry is asked for it: nothing here needs a network but the channel.
+_BASE: Final = f"registry.example.com/cuda@sha256:{'0' * 64}"
 #: conda-lock's words for the platforms on which a line of environment.yml counts.
 _SELECTORS: Final = {
     "linux-64": "linux64",
@@ -43,7 +45,8 @@ class Question:
                 f'[env]\nname = "bench-conda"\npython = "{PYTHON}"\nas_of = {AS_OF.strftime("%Y-%m-%dT%H:%M:%SZ")}',
                 f"platforms = {json.dumps(self.platforms)}",
                 f'[cuda]\nversion = "{CUDA}"',
-                f'[conda]\nchannels = ["{self.channel}"]\ndependencies = {json.dumps(self.wanted)}\n',
+                f'[conda]\nchannels = ["{self.channel}"]\ndependencies = {json.dumps(self.wanted)}',
+                f'[image]\nbase = "{_BASE}"\nglibc = "2.39"\n',
             ]
         )
 

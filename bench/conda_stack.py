@@ -1,8 +1,9 @@
 """The part of the made channel that a solver walks through: the same at every size of the channel.
 
 Python with its libraries, a native stack on top of it, and a package with builds for the CPU and for CUDA whose pins
-reach through all of it; then the packages that only their older rows ask for. About 120 of them are installed, about
-450 are in reach, as is so for pytorch on conda-forge.
+reach through all of it; then the packages that only their older rows ask for. Some 110 of them are installed, 450 are
+in reach with 23 rows each, 1.7 times the channel's mean; in the rows of conda-forge that came from lock files, what
+pytorch reaches has 1.7 to 2.2 times the mean.
 """
 
 from __future__ import annotations
