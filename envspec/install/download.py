@@ -120,6 +120,7 @@ class Downloads:
             return True
         if sha256 is not None:
             self._world.warn(f"{path} is damaged: it is fetched again")
+            _remove(path)
         return False
 
     async def _bring(self, archive: Archive, path: Path) -> None:
@@ -226,6 +227,11 @@ def _check(archive: Archive, sink: _Sink) -> None:
         raise Truncated(archive.of, archive.url, sink.size, archive.size_bytes)
     if sink.sha256 != archive.sha256:
         raise WrongArchive(archive.of, archive.url, sink.sha256, archive.sha256)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
 
 
 async def _hold(unfinished: Path) -> int:

@@ -9,6 +9,10 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+#: How long a program may take to see that it is to end, in seconds.
+_GRACE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A command with its whole environment. holds: a descriptor that it inherits, and with it the lock on the site."""
+    """A command with its whole environment.
+
+    holds: a descriptor that it inherits, and with it the lock on the site; such a program ends when its stdin does.
+    """
 
     command: Sequence[str]
     environ: Mapping[str, str]
@@ -53,11 +60,20 @@ async def run(program: Program, *, stdin: bytes = b"", told: Callable[[str], Non
         process = await asyncio.shield(starting)
         return await _attend(process, stdin, told)
     except BaseException:
-        process = await starting
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await _end(await starting, program)
         raise
+
+
+async def _end(process: asyncio.subprocess.Process, program: Program) -> None:
+    """End it with all that it started; nothing of it writes any more when this returns."""
+    if program.holds is not None and process.stdin is not None:
+        process.stdin.close()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), _GRACE_S)
+            return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 async def _attend(process: asyncio.subprocess.Process, stdin: bytes, told: Callable[[str], None]) -> Ended:

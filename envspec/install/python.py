@@ -65,12 +65,12 @@ async def find(order: Order, world: World, patience: Patience) -> Interpreter:
     if order.python is not None:
         return await _named(order.python, wanted, world)
     variables = uv.environ(world, patience, order.network, order.jobs)
-    found = await uv.ask(["python", "find", "--no-project", "--system", wanted.version], variables, world)
+    found = await uv.ask(["python", "find", "--no-project", "--system", wanted.version], variables)
     if found.status == 0 and found.lines:
         there = await ask(Path(found.lines[-1]), world.environ)
         if there is not None and there.version == wanted.version:
             return there
-    other = await uv.ask(["python", "find", "--no-project", "--system", wanted.series], variables, world)
+    other = await uv.ask(["python", "find", "--no-project", "--system", wanted.series], variables)
     near = await ask(Path(other.lines[-1]), world.environ) if other.status == 0 and other.lines else None
     instead = f"; or take the one that is here: --python {near.path} ({near.version})" if near else ""
     raise NoPython(
@@ -143,7 +143,10 @@ def _extract(archive: Path, folder: Path, stopping: threading.Event) -> None:
                 return
             parts = PurePosixPath(member.name).parts
             if parts[:1] != (BUILD,) or ".." in parts:
-                raise BadBuild(f"{archive.name} holds {member.name!r}, which is not under {BUILD}/")
+                raise BadBuild(
+                    f"{archive.name} holds {member.name!r}, which is not under {BUILD}/",
+                    hint="report this with the lock",
+                )
             tar.extract(member, folder, **options)
 
 
@@ -157,6 +160,6 @@ async def make_venv(interpreter: Interpreter, order: Order, world: World, site: 
     words = ["venv", "--allow-existing", "--no-project", "--python", str(interpreter.path)]
     words += ["--prompt", order.lock.name, str(site.path)]
     variables = uv.environ(world, patience, order.network, order.jobs)
-    ended = await uv.ask(words, variables, world, site.descriptor)
+    ended = await uv.ask(words, variables, site)
     if ended.status != 0:
         raise uv.fault(ended)

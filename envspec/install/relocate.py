@@ -16,7 +16,7 @@ from typing import Final
 from envspec.errors import EnvspecError
 
 # The folder's name between slashes, however a shell or a script quotes what stands around it or in it.
-_PARTIAL: Final = re.compile(rb"([/\\])\.([^/\\\n\0]{1,400}?)\.envspec-partial")
+_PARTIAL: Final = re.compile(rb"/\.([^/\n\0]{1,400}?)\.envspec-partial")
 _MARK: Final = b".envspec-partial"
 
 
@@ -69,7 +69,7 @@ def _rewrite(path: Path, site: Path) -> bool:
             f"bin/{path.name} has the folder where it was built inside, and is no text",
             hint="report this: the package's name and version matter",
         )
-    replace(path, _PARTIAL.sub(rb"\1\2", data))
+    replace(path, _PARTIAL.sub(rb"/\1", data))
     return True
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
-from envspec.effects.http_faults import shown
+from envspec.effects.http_faults import BadStatus, shown
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import ca_bundle
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine
+from envspec.install import ward
 from envspec.install.order import Network, World
-from envspec.install.place import NoSpace
+from envspec.install.place import NoSpace, Site
 from envspec.install.programs import Ended, Program, run
 
 # How the machine reaches the world and where programs are; nothing that says what is installed.
@@ -53,71 +56,90 @@ def environ(world: World, patience: Patience, network: Network, jobs: int) -> di
     }
 
 
-async def ask(words: Sequence[str], variables: Mapping[str, str], world: World, holds: int | None = None) -> Ended:
-    """Run uv to its end, whatever its status."""
+async def ask(words: Sequence[str], variables: Mapping[str, str], site: Site | None = None) -> Ended:
+    """Run uv to its end, whatever its status. site: where it writes; then it ends when this process does."""
     from uv import find_uv_bin
 
     command = [find_uv_bin(), *words, "--color=never", "--no-progress"]
-    world.cache.mkdir(parents=True, exist_ok=True)
-    return await run(Program(command, variables, world.cache, holds))
+    if site is None:
+        return await run(Program(command, variables, Path("/")))
+    command = [sys.executable, "-I", "-S", ward.__file__, *command]
+    return await run(Program(command, variables, site.path, site.descriptor))
 
 
 def is_passing(stderr: str) -> bool:
-    """Whether asking again may help."""
-    return bool(_PASSING.search(stderr))
+    """Whether asking again may help; uv itself has, where no answer came, but not where one broke off."""
+    return bool(_PASSING.search(stderr)) and not re.search(r"after \d+ retr", stderr)
 
 
 def fault(ended: Ended) -> EnvspecError:
     """What uv says, in words for the user and with an exit code of ours."""
-    causes = _causes(ended.errors)
-    told = ": ".join(causes) or f"uv ended with status {ended.status}"
-    what = re.search(r"`([^`]+)`", told)
-    name = _plain(what[1]) if what else "a wheel"
-    mismatch = re.search(r"Expected:\s+((?:sha\w+:\w+\s+)+)Computed:\s+(\S+)", ended.errors)
-    if mismatch:
+    text = re.split(r"\n\s*(?:hint|help):", ended.errors)[0]
+    name = re.search(r"`([^`\s]+)==([^`\s]+)`|version of (\S+)==(\S+) and|\b([\w.-]+) was not found in the cache", text)
+    who = " ".join(part for part in name.groups() if part) if name else "the wheels"
+    if mismatch := re.search(r"Expected:\s+((?:sha\w+:\w+\s+)+)Computed:\s+(\S+)", text):
         locked = ", ".join(mismatch[1].split()).replace("sha256:", "")
         return NetworkError(
-            f"{name}: the index's file is not the one that the lock names: "
+            f"{who}: the index's file is not the one that the lock names: "
             f"SHA-256 {mismatch[2].removeprefix('sha256:')}, locked {locked}",
             hint="nothing was installed; find out who changed the file, and lock again only if the change is meant",
         )
-    rows = (
-        (r"os error 28|os error 122|No space left", NoSpace, "make room and run the same command again"),
-        (
-            r"connectivity is disabled|offline",
-            NetworkError,
-            "run once without --offline: a file is not in the cache",
-        ),
-        (
-            r"no wheels? with|not compatible|no matching (?:Python|platform)|can't be installed",
-            UnfitMachine,
-            "the locked file is for another machine or Python: `envspec fit LOCK` tells more",
-        ),
-        (
-            r"there is no version of|was not found in the package registry",
-            NetworkError,
-            "does the index still have it? ENVSPEC_DEFAULT_INDEX names another one",
-        ),
-        (r"\b401\b|\b403\b", NetworkError, "put the credentials for this host into netrc"),
-        (
-            r"HTTP status|Failed to (?:fetch|download|extract)|error sending request|Request failed",
-            NetworkError,
-            "try again; what was fetched is kept",
-        ),
-    )
-    for pattern, kind, hint in rows:
-        if re.search(pattern, told):
-            return kind(f"wheels could not be installed: {told}", hint=hint)
-    return UvFault(f"uv could not install the wheels: {told}", hint="run again with --debug and report it")
+    url = re.search(r"Failed to fetch: `?(\S+?)`?$", text, re.MULTILINE)
+    if url and (status := re.search(r"HTTP status \w+ error \((\d{3})", text)):
+        answered = BadStatus(url[1], int(status[1]))
+        return NetworkError(f"{who}: {answered.message}", hint=answered.hint)
+    where = f"{shown(url[1])}: " if url else ""
+    for pattern, kind, what, hint in _ROWS:
+        if re.search(pattern, text):
+            return kind(f"{who}: {where}{what}", hint=hint)
+    told = ": ".join(_causes(text)) or f"it ended with status {ended.status}"
+    return UvFault(f"uv could not install {who}: {told}", hint="run again with --debug and report it")
 
 
-def _causes(stderr: str) -> list[str]:
+_AGAIN: Final = "run the same command again; what was fetched is kept"
+#: What uv says -> what it is, and what to do about it. The first row that fits decides.
+_ROWS: Final[tuple[tuple[str, type[EnvspecError], str, str], ...]] = (
+    (
+        r"os error (?:28|122|27)\b|No space left",
+        NoSpace,
+        "no space left while wheels were installed",
+        "make room and run the same command again; what was fetched is kept",
+    ),
+    (
+        r"connectivity is disabled|was not found in the cache",
+        NetworkError,
+        "a file is not in the cache, and --offline forbids fetching it",
+        "run once without --offline",
+    ),
+    (
+        r"no wheels? with a matching|incompatible with|no compatible|can't be installed because",
+        UnfitMachine,
+        "the locked file is for another system or Python than this one",
+        "`envspec fit LOCK` tells more",
+    ),
+    (
+        r"there is no version of|was not found in the package registry",
+        NetworkError,
+        "the index does not have that version",
+        "does it still have the file? ENVSPEC_DEFAULT_INDEX names another index",
+    ),
+    (r"timed out", NetworkError, "the server stalled", _AGAIN),
+    (
+        r"Connection refused|tcp connect error",
+        NetworkError,
+        "no connection",
+        "is the server up, and HTTPS_PROXY right?",
+    ),
+    (r"dns error", NetworkError, "the host's name is not known here", "check the spelling, DNS and HTTPS_PROXY"),
+    (r"invalid peer certificate|certificate", NetworkError, "no TLS connection", "name a bundle in SSL_CERT_FILE"),
+    (r"decoding response body|[Cc]onnection (?:reset|closed)", NetworkError, "the answer broke off", _AGAIN),
+    (r"Failed to extract archive", NetworkError, "the file that came is damaged", _AGAIN),
+    (r"error sending request|Request failed", NetworkError, "the connection broke", _AGAIN),
+)
+
+
+def _causes(text: str) -> list[str]:
     """uv's headline and its causes, without what it says on the way and without credentials or doubled lines."""
-    text = re.split(r"\n\s*(?:hint|help):", stderr)[0]
     found = re.findall(r"^\s*(?:error|cause):\s*(.+(?:\n(?!\s*(?:error|cause):).+)*)", text, re.MULTILINE)
     words = (re.sub(r"\w+://[^\s`)]+", lambda url: shown(url[0]), " ".join(each.split())) for each in found)
     return list(dict.fromkeys(words))
-
-
-def _plain(name: str) -> str:
-    return name.replace("==", " ")

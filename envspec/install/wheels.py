@@ -39,12 +39,10 @@ async def install(order: Order, world: World, site: Site, patience: Patience) ->
     # In the environment and not among the words: the address may hold a password.
     variables["UV_DEFAULT_INDEX"] = default_index_url(world.environ)
     for attempt in count(1):
-        ended = await uv.ask(words, variables, world, site.descriptor)
+        ended = await uv.ask(words, variables, site)
         if ended.status == 0:
             break
-        # uv itself tries again where no answer came, but not where one broke off.
-        patience_ends = attempt >= (2 if "timed out" in ended.errors else patience.attempts)
-        if patience_ends or not uv.is_passing(ended.errors):
+        if attempt >= patience.attempts or not uv.is_passing(ended.errors):
             raise uv.fault(ended)
         fault, pause = uv.fault(ended), patience.backoff_s * 2 ** (attempt - 1)
         world.warn(f"{fault.message}; trying again in {pause:.1f} s")

@@ -20,6 +20,7 @@ from tests.support.conda_server import CondaServer
 from tests.support.environments import (
     SERIES,
     conda_row,
+    installs,
     left_beside,
     make_lock,
     names_of_site,
@@ -33,7 +34,7 @@ from tests.support.environments import (
 from tests.support.faults import Body, Drop, Fault, Stall, Status, Truncate
 from tests.support.index_server import IndexServer
 from tests.support.projects import File
-from tests.support.user import IMPATIENT, Ran, User, refused
+from tests.support.user import IMPATIENT, User, refused
 from tests.support.wheels import wheel
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
@@ -92,10 +93,6 @@ def rows(channel: CondaChannel, address: str, *names: str) -> list[CondaPackage]
 
 def locks(user: User, conda: list[CondaPackage], **others: object) -> Path:
     return write_lock(user.folder / "lock", make_lock(conda=conda, **others))  # type: ignore[arg-type]
-
-
-def installs(user: User, lock: Path, *words: str, prefix: str = "env", **environ: str) -> Ran:
-    return user.runs("install", lock, "--prefix", prefix, *words, environ=environ)
 
 
 def nothing_is_left(user: User) -> bool:

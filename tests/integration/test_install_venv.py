@@ -6,6 +6,8 @@ import hashlib
 import io
 import json
 import os
+import shutil
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 from envspec.machine import this_platform
 from envspec.model import Platform, Python
 from tests.conftest import Serve
+from tests.support import environments
 from tests.support.command import on_a_terminal
 from tests.support.environments import (
     BASE,
@@ -75,7 +78,7 @@ def lock(user: User) -> Path:
 
 
 def installs(user: User, lock: Path, *words: str | Path, prefix: str = "env", **environ: str) -> Ran:
-    return user.runs("install", lock, "--prefix", prefix, "--python", BASE, *words, environ=environ)
+    return environments.installs(user, lock, "--python", BASE, *words, prefix=prefix, **environ)
 
 
 def nothing_is_left(user: User, prefix: str = "env") -> bool:
@@ -96,15 +99,14 @@ def test_programs_name_the_environment_and_run(user: User, lock: Path, name: str
     assert done.returncode == 0, done.stderr
 
 
-def test_the_activation_names_the_environment(user: User, lock: Path) -> None:
-    assert installs(user, lock).status == 0
-    import subprocess
-
+@pytest.mark.parametrize("name", ["env", "it's $HOME"])
+def test_the_activation_names_the_environment(user: User, lock: Path, name: str) -> None:
+    assert installs(user, lock, prefix=name).status == 0
     words = '. "$1/bin/activate" && command -v tool && echo "$VIRTUAL_ENV"'
     told = subprocess.run(
-        ["/bin/sh", "-c", words, "sh", str(user.folder / "env")], capture_output=True, text=True, check=True
+        ["/bin/sh", "-c", words, "sh", str(user.folder / name)], capture_output=True, text=True, check=True
     ).stdout
-    assert told.splitlines() == [f"{user.folder}/env/bin/tool", f"{user.folder}/env"]
+    assert told.splitlines() == [f"{user.folder}/{name}/bin/tool", f"{user.folder}/{name}"]
 
 
 def test_a_second_time_nothing_is_done(user: User, lock: Path, index: IndexServer) -> None:
@@ -214,14 +216,14 @@ def test_what_passes_is_tried_again(user: User, lock: Path, index: IndexServer, 
 @pytest.mark.parametrize("fault", [Drop(100), Status(500), Status(404), Status(401), Corrupt()], ids=str)
 def test_what_stays_ends_in_one_message(user: User, lock: Path, index: IndexServer, fault: object) -> None:
     index.fail(index.file_path(OTHER.filename), fault)  # type: ignore[arg-type]
-    told = refused(installs(user, lock, ENVSPEC_HTTP_ATTEMPTS="2"), 5)
-    assert "other" in told and nothing_is_left(user)
+    told = refused(installs(user, lock, ENVSPEC_HTTP_ATTEMPTS="1"), 5)
+    assert told.startswith("other 2.0: ") and nothing_is_left(user)
 
 
 def test_a_server_that_stalls(user: User, lock: Path, index: IndexServer) -> None:
     index.fail(index.file_path(OTHER.filename), Stall())
-    told = refused(installs(user, lock, **IMPATIENT, ENVSPEC_HTTP_ATTEMPTS="2"), 5)
-    assert "other" in told and nothing_is_left(user)
+    told = refused(installs(user, lock, **IMPATIENT, ENVSPEC_HTTP_ATTEMPTS="1"), 5)
+    assert "other 2.0: " in told and "the server stalled" in told and nothing_is_left(user)
 
 
 def test_an_index_that_is_not_there(user: User, lock: Path) -> None:
@@ -303,13 +305,15 @@ def test_a_python_that_is_none(user: User, lock: Path) -> None:
 
 
 def standalone(series: str = SERIES) -> bytes:
-    """An archive that is laid out as standalone builds are; its Python leads to the one that runs the tests."""
-    program = f'#!/bin/sh\nexec "{BASE}" "$@"\n'.encode()
+    """An archive that is laid out as standalone builds are, with the interpreter that runs the tests in it.
+
+    Its library is that interpreter's own, which it finds where it was built for.
+    """
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:
         for name, data, mode in (
-            (f"python/bin/python{series}", program, 0o755),
-            (f"python/lib/python{series}/LICENSE.txt", b"free\n", 0o644),
+            (f"python/bin/python{series}", BASE.read_bytes(), 0o755),
+            (f"python/share/{series}.txt", b"free\n", 0o644),
         ):
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(data), mode
@@ -318,6 +322,60 @@ def standalone(series: str = SERIES) -> bytes:
         link.type, link.linkname = tarfile.SYMTYPE, f"python{series}"
         tar.addfile(link)
     return buffer.getvalue()
+
+
+@pytest.fixture
+def build(user: User) -> Python:
+    """A standalone build for this Python, in a folder."""
+    path = user.folder / "cpython.tar.gz"
+    path.write_bytes(standalone())
+    return Python(RUNNING, "standalone", path.as_uri(), hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def test_the_build_that_the_lock_names(user: User, build: Python) -> None:
+    """It goes with the environment: the cache may be removed."""
+    lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(tool()), pin(OTHER)], python=build))
+    ran = environments.installs(user, lock)
+    assert ran.status == 0, ran.stderr
+    prefix = user.folder / "env"
+    assert (prefix / "bin/python").resolve() == prefix / f".envspec/python/bin/python{SERIES}"
+    assert names_of_site(prefix) == []
+    assert f"home = {prefix}/.envspec/python/bin\n" in (prefix / "pyvenv.cfg").read_text()
+    shutil.rmtree(user.cache)
+    assert "tool of" in run_in(prefix, "tool")
+
+
+def test_another_build_than_the_locked_one(user: User, build: Python) -> None:
+    (user.folder / "cpython.tar.gz").write_bytes(standalone()[:-1] + b"x")
+    lock = write_lock(user.folder / "lock", make_lock(python=build))
+    told = refused(environments.installs(user, lock), 5)
+    assert f"Python {RUNNING}" in told and "is not the file that the lock names" in told
+    assert nothing_is_left(user)
+
+
+@pytest.mark.parametrize(
+    ("series", "words"),
+    [(None, "can't be unpacked"), ("3.99", f"has no bin/python{SERIES}")],
+    ids=["junk", "another"],
+)
+def test_a_build_that_is_none(user: User, series: str | None, words: str) -> None:
+    path = user.folder / "cpython.tar.gz"
+    data = standalone(series) if series else b"no archive"
+    path.write_bytes(data)
+    build = Python(RUNNING, "standalone", path.as_uri(), hashlib.sha256(data).hexdigest())
+    ran = environments.installs(user, write_lock(user.folder / "lock", make_lock(python=build)))
+    assert words in refused(ran, 1) and nothing_is_left(user)
+
+
+def test_a_build_that_writes_elsewhere(user: User) -> None:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("python/../../outside"))
+    path = user.folder / "cpython.tar.gz"
+    path.write_bytes(buffer.getvalue())
+    build = Python(RUNNING, "standalone", path.as_uri(), hashlib.sha256(path.read_bytes()).hexdigest())
+    ran = environments.installs(user, write_lock(user.folder / "lock", make_lock(python=build)))
+    assert "not under python/" in refused(ran, 1) and nothing_is_left(user)
 
 
 def test_the_record_says_which_lock_it_is(user: User, lock: Path) -> None:

@@ -7,6 +7,7 @@ assert user.runs("install", lock, "--prefix", "env").status == 0
 
 from __future__ import annotations
 
+import base64
 import csv
 import hashlib
 import io
@@ -17,6 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from envspec.lock.document import dump
@@ -36,7 +38,9 @@ from envspec.model import (
     Target,
     WheelFile,
 )
+from tests.support import preloaded
 from tests.support.conda_archive import CondaArchive
+from tests.support.user import Ran, Running, User
 from tests.support.wheels import Artifact
 
 #: The interpreter behind the one that runs the tests, and its version: what venvs and test channels stand on.
@@ -108,6 +112,22 @@ def write_lock(folder: Path, lock: Lock) -> Path:
     return folder
 
 
+def starts(user: User, lock: Path, *words: str | Path, prefix: str = "env", **environ: str) -> Running:
+    """`envspec install lock --prefix PREFIX WORDS`, without waiting for its end."""
+    # `Running.ends` closes them.
+    stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
+    command = ["install", str(lock), "--prefix", prefix, *map(str, words)]
+    child = preloaded.start(command, {**user.environ, **environ}, user.folder, stdout, stderr)
+    return Running(child, stdout, stderr)
+
+
+def installs(user: User, lock: Path, *words: str | Path, prefix: str = "env", **environ: str) -> Ran:
+    """The same, to its end."""
+    if not preloaded.IS_POSSIBLE:
+        return user.runs("install", lock, "--prefix", prefix, *words, environ=environ)
+    return starts(user, lock, *words, prefix=prefix, **environ).ends()
+
+
 def run_in(prefix: Path, *words: str) -> str:
     """What a program of the environment writes, started with nothing but its own path."""
     done = subprocess.run(
@@ -142,8 +162,6 @@ def names_of_site(prefix: Path) -> list[str]:
 
 def wrong_rows(prefix: Path) -> list[str]:
     """Rows of RECORD files that do not fit the files they are of."""
-    import base64
-
     wrong = []
     for record in sorted(prefix.rglob("*.dist-info/RECORD")):
         for row in csv.reader(io.StringIO(record.read_text(encoding="utf-8"))):

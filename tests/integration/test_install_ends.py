@@ -1,0 +1,279 @@
+"""Installations that end early, two at once, and disks without room: the environment is whole or not there."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from envspec.install.place import partial_of
+from envspec.machine import this_platform
+from tests.conftest import Serve
+from tests.support import conda_packages
+from tests.support.command import command_line
+from tests.support.conda_archive import archive
+from tests.support.conda_channel import CondaChannel, write
+from tests.support.conda_server import CondaServer
+from tests.support.environments import (
+    conda_row,
+    installs,
+    left_beside,
+    make_lock,
+    pin,
+    run_in,
+    starts,
+    write_lock,
+)
+from tests.support.faults import Stall
+from tests.support.index_server import IndexServer
+from tests.support.projects import File
+from tests.support.user import Ran, Running, User, refused
+from tests.support.wheels import padding, wheel
+
+pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
+
+TOOL: Final = wheel("tool", "1.0")
+NAMES: Final = ("tzdata", "python_abi", "python", "greet")
+#: A wait that takes this long is a failure.
+_LONG_S: Final = 60.0
+
+
+@pytest.fixture(scope="module")
+def channel(tmp_path_factory: pytest.TempPathFactory) -> CondaChannel:
+    """With a package of so many files that linking them takes a while."""
+    many = archive("many", "1.0", {f"share/many/{number}.txt": b"%d\n" % number for number in range(3000)})
+    held = [one for one in conda_packages.forge() if one.name in NAMES]
+    here = [one for one in held if one.subdir in (this_platform().value, "noarch")]
+    return write(tmp_path_factory.mktemp("channels") / "forge", [*here, many])
+
+
+@pytest.fixture
+def server(channel: CondaChannel) -> Iterator[CondaServer]:
+    with CondaServer({"forge": channel}) as running:
+        yield running
+
+
+@pytest.fixture
+def index(serve: Serve) -> IndexServer:
+    return serve([File(TOOL)])
+
+
+@pytest.fixture
+def user(tmp_path: Path, index: IndexServer) -> User:
+    return User(tmp_path, index.url, NO_PROXY="127.0.0.1")
+
+
+@pytest.fixture
+def lock(user: User, channel: CondaChannel, server: CondaServer) -> Path:
+    rows = [conda_row(one, server.channel_url("forge")) for one in channel.archives]
+    return write_lock(user.folder / "lock", make_lock(conda=rows, wheels=[pin(TOOL)]))
+
+
+def wait_until(what: Callable[[], object]) -> None:
+    until = time.monotonic() + _LONG_S
+    while not what():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.002)
+
+
+#: Where a run is ended.
+MOMENTS: Final = ("fetching", "linking", "wheels")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Somebody, a lock, and the servers that it is installed from."""
+
+    user: User
+    lock: Path
+    server: CondaServer
+    index: IndexServer
+    channel: CondaChannel
+
+    @property
+    def prefix(self) -> Path:
+        return self.user.folder / "env"
+
+    def at(self, moment: str) -> Running:
+        """A run that is at this moment."""
+        archive_path = self.server.path(self.channel.find("greet"))
+        wheel_path = self.index.file_path(TOOL.filename)
+        if moment == "fetching":
+            self.server.fail(archive_path, Stall(), times=1)
+        if moment == "wheels":
+            self.index.fail(wheel_path, Stall(2.0), times=1)
+        linked = partial_of(self.prefix) / "share/many"
+        signs: dict[str, Callable[[], object]] = {
+            "fetching": lambda: self.server.requests_for(archive_path),
+            "linking": linked.is_dir,
+            "wheels": lambda: self.index.requests_for(wheel_path),
+        }
+        for _ in range(5):
+            running = starts(self.user, self.lock)
+            wait_until(lambda: signs[moment]() or self.prefix.exists())
+            if not self.prefix.exists():
+                return running
+            # The machine looked away for as long as the moment took.
+            running.ends()
+            shutil.rmtree(self.prefix)
+        raise AssertionError(f"{moment} was never seen")
+
+    def is_whole(self) -> bool:
+        assert run_in(self.prefix, "greet") == "greet 1.0"
+        assert run_in(self.prefix, "python", "-c", "import tool; print(tool.__version__)") == "1.0"
+        assert len(list((self.prefix / "share/many").iterdir())) == 3000
+        return left_beside(self.prefix) == []
+
+
+@pytest.fixture
+def scene(user: User, lock: Path, server: CondaServer, index: IndexServer, channel: CondaChannel) -> Scene:
+    return Scene(user, lock, server, index, channel)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_run_leaves_nothing_to_the_next(moment: str, scene: Scene) -> None:
+    running = scene.at(moment)
+    running.child.signal(signal.SIGKILL)
+    assert running.ends().status == -signal.SIGKILL
+    assert not scene.prefix.exists()
+    ran = installs(scene.user, scene.lock)
+    assert ran.status == 0, ran.stderr
+    assert scene.is_whole()
+    assert list(scene.user.cache.rglob("*.part")) == []
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_a_run_that_is_ended_cleans_up(moment: str, number: signal.Signals, status: int, scene: Scene) -> None:
+    running = scene.at(moment)
+    running.child.signal(number)
+    ran = running.ends()
+    assert (ran.status, ran.stdout) == (status, ""), ran.stderr
+    assert "Traceback" not in ran.stderr and "xception" not in ran.stderr, ran.stderr
+    assert not scene.prefix.exists() and left_beside(scene.prefix) == []
+    assert list(scene.user.cache.rglob("*.part")) == []
+
+
+def test_what_a_killed_run_fetched_is_not_fetched_again(scene: Scene) -> None:
+    running = scene.at("wheels")
+    running.child.signal(signal.SIGKILL)
+    running.ends()
+    assert installs(scene.user, scene.lock).status == 0
+    assert scene.server.fetched_twice() == []
+
+
+def test_two_at_once_make_it_once(scene: Scene) -> None:
+    first = scene.at("wheels")
+    second = starts(scene.user, scene.lock)
+    both = [first.ends(), second.ends()]
+    assert [(ran.status, ran.stdout) for ran in both] == [(0, f"{scene.prefix}\n")] * 2, both
+    assert "waiting for another install into the same folder" in both[1].stderr
+    assert "already installed" in both[1].stderr
+    assert scene.is_whole() and scene.server.fetched_twice() == []
+
+
+def test_one_that_waits_goes_on_when_the_other_is_killed(scene: Scene) -> None:
+    first = scene.at("wheels")
+    second = starts(scene.user, scene.lock)
+    first.child.signal(signal.SIGKILL)
+    first.ends()
+    ran = second.ends()
+    assert ran.status == 0, ran.stderr
+    assert scene.is_whole()
+
+
+def test_two_folders_at_once_fetch_each_archive_once(scene: Scene) -> None:
+    running = [starts(scene.user, scene.lock, prefix=name) for name in ("one", "two")]
+    assert [each.ends().status for each in running] == [0, 0]
+    assert scene.server.fetched_twice() == []
+    assert all(run_in(scene.user.folder / name, "greet") == "greet 1.0" for name in ("one", "two"))
+
+
+def test_a_folder_that_a_link_names(user: User, lock: Path, channel: CondaChannel) -> None:
+    (user.folder / "real").mkdir()
+    (user.folder / "link").symlink_to("real")
+    ran = installs(user, lock, prefix="link/env")
+    assert (ran.status, ran.stdout) == (0, f"{user.folder}/real/env\n"), ran.stderr
+
+
+# Disks
+
+
+def _mounts() -> bool:
+    """Whether this user may mount a small disk in a name space of their own."""
+    if shutil.which("unshare") is None:
+        return False
+    tried = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /mnt"]
+    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+
+
+needs_mounts = pytest.mark.skipif(not _mounts(), reason="this user may not mount a small disk (unshare --mount)")
+
+
+def on_a_disk(user: User, lock: Path, options: str, *words: str, **environ: str) -> tuple[Ran, list[str]]:
+    """A run whose environment goes to a disk of its own, and what is on that disk afterwards."""
+    disk = user.folder / "disk"
+    disk.mkdir()
+    line = " ".join(f"'{word}'" for word in command_line(["install", str(lock), "--prefix", f"{disk}/env", *words]))
+    script = (
+        f"mount -t tmpfs -o {options} tmpfs '{disk}' || exit 99\n{line}\nstatus=$?\n"
+        f"ls -A '{disk}' > '{user.folder}/left'\nexit $status\n"
+    )
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
+        cwd=user.folder,
+        env={**user.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr), (user.folder / "left").read_text().split()
+
+
+@needs_mounts
+@pytest.mark.parametrize("half", ["conda", "wheels"])
+def test_a_full_disk(half: str, user: User, channel: CondaChannel, serve: Serve, tmp_path: Path) -> None:
+    big = padding(4_000_000)
+    if half == "conda":
+        made = write(tmp_path / "made", [*channel.archives[:3], archive("big", "1.0", {"share/big.bin": big})])
+        lock = write_lock(tmp_path / "lock", make_lock(conda=[conda_row(each, made.url) for each in made.archives]))
+        ran, left = on_a_disk(user, lock, "size=2m")
+    else:
+        held = wheel("big", "1.0", files={"big/__init__.py": b"", "big/big.bin": big})
+        lock = write_lock(tmp_path / "lock", make_lock(wheels=[pin(held)]))
+        index = serve([File(held)])
+        ran, left = on_a_disk(user, lock, "size=2m", "--python", sys.executable, ENVSPEC_DEFAULT_INDEX=index.url)
+    told = refused(ran, 6)
+    assert "no space left while" in told and left == []
+
+
+@needs_mounts
+def test_a_disk_that_can_not_be_written(user: User, lock: Path) -> None:
+    ran, left = on_a_disk(user, lock, "ro,size=2m")
+    assert "Read-only file system" in refused(ran, 2) and left == []
+
+
+@needs_mounts
+def test_a_mount_point_is_refused_with_what_to_do(user: User, lock: Path) -> None:
+    disk = user.folder / "disk"
+    ran, left = on_a_disk(user, lock, "size=2m", "--prefix", str(disk))
+    assert f"name a folder inside it: --prefix {disk}/env" in refused(ran, 2) and left == []
+
+
+@needs_mounts
+def test_too_little_room_is_told_before_anything_is_fetched(
+    user: User, server: CondaServer, channel: CondaChannel
+) -> None:
+    row = conda_row(channel.find("greet"), server.channel_url("forge"), size_bytes=4_000_000)
+    rows = [conda_row(one, server.channel_url("forge")) for one in channel.archives if one.name != "greet"]
+    lock = write_lock(user.folder / "big", make_lock(conda=[*rows, row]))
+    ran, left = on_a_disk(user, lock, "size=2m", ENVSPEC_CACHE_DIR=str(user.folder / "disk/cache"))
+    assert "needs at least" in refused(ran, 6) and left == [] and server.requests == []
