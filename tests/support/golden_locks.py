@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import date, datetime, time, timezone
 from pathlib import Path
 from typing import Any
@@ -23,24 +23,33 @@ from tests.support.wheels import sdist, wheel
 Rows = Mapping[str, Any]
 
 
-def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
-    """Run a case in an empty folder. The last value: what stands for each address, longest address first."""
-    data = toml.loads((case / "index.toml").read_text(encoding="utf-8"))
+@contextmanager
+def indexes(case: Path, folder: Path) -> Iterator[tuple[User, dict[str, str], list[str]]]:
+    """The case's indexes, for its length: who resolves against them in an empty folder, and the case's words.
+
+    The second value: what stands for each address, longest address first.
+    """
+    data = toml.loads((case / "index.toml").read_text(encoding="utf-8")) if (case / "index.toml").exists() else {}
     with ExitStack() as running:
         servers = {name: running.enter_context(_server(name, data)) for name in _names(data)}
         for fault in data.get("fault", ()):
             servers[fault.get("index", "default")].fail(fault["path"], Status(fault["status"]))
-        places = dict(_places(servers))
         user = User(folder, servers["default"].url)
         for name, server in servers.items():
             if name.startswith("pytorch-"):
                 variant = name.removeprefix("pytorch-")
                 user.environ["ENVSPEC_PYTORCH_INDEX"] = server.url.replace(variant, "{variant}")
+        yield user, dict(_places(servers)), data.get("words", [])
+
+
+def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
+    """Run a case in an empty folder. The last value: what stands for each address, longest address first."""
+    with indexes(case, folder) as (user, places, words):
         text = (case / "spec.toml").read_text(encoding="utf-8")
         for shown, address in places.items():
             text = text.replace(shown, address)
         user.writes(text)
-        return user, user.locks(*data.get("words", ())), places
+        return user, user.locks(*words), places
 
 
 def refusal(case: Path, folder: Path) -> str:
@@ -48,7 +57,7 @@ def refusal(case: Path, folder: Path) -> str:
     _, ran, places = play(case, folder)
     assert ran.stdout == "" and "Traceback" not in ran.stderr and ran.stderr.count("error: ") == 1, ran
     assert not (folder / "locks").exists()
-    return _told(f"exit {ran.status}\n{ran.error}\n", places)
+    return told(f"exit {ran.status}\n{ran.error}\n", places)
 
 
 def decisions(case: Path, folder: Path) -> str:
@@ -58,11 +67,11 @@ def decisions(case: Path, folder: Path) -> str:
     assert user.locks("--check").status == 0
     [document] = [toml.loads(path.read_text(encoding="utf-8")) for path in folder.glob("locks/*/envspec.lock")]
     lines = [f"warning: {text}" for text in ran.warnings]
-    lines += [f"{_what(row)}: {row['value']}: {row['why']}" for row in document.get("decision", ())]
+    lines += [f"{what(row)}: {row['value']}: {row['why']}" for row in document.get("decision", ())]
     for resolution in document["resolution"]:
         lines += ["", f"{resolution['platform']}, Python {resolution['python']['version']}"]
-        lines += [line for package in resolution.get("package", ()) for line in _package(package)]
-    return _told("\n".join(lines).strip() + "\n", places)
+        lines += [line for package in resolution.get("package", ()) for line in wheel_lines(package)]
+    return told("\n".join(lines).strip() + "\n", places)
 
 
 def _names(data: Rows) -> list[str]:
@@ -102,18 +111,21 @@ def _places(servers: Mapping[str, IndexServer]) -> Iterator[tuple[str, str]]:
         yield f"<{name}>", server.root
 
 
-def _told(text: str, places: Mapping[str, str]) -> str:
+def told(text: str, places: Mapping[str, str]) -> str:
+    """The text with what stands for each address."""
     for shown, address in places.items():
         text = text.replace(address, shown)
     # Facts of the run, not of the case: uv and pip tell of another interpreter than the target's.
     return re.sub(r"127\.0\.0\.1:\d+", "<somewhere>", text)
 
 
-def _what(row: Rows) -> str:
+def what(row: Rows) -> str:
+    """What a decision is about, and for which platform."""
     return f"{row['what']} ({row['platform']})" if "platform" in row else str(row["what"])
 
 
-def _package(row: Rows) -> Iterator[str]:
+def wheel_lines(row: Rows) -> Iterator[str]:
+    """A wheel, who asked for it, and why it is not newer."""
     file, extras = row["file"], ",".join(row.get("extras", ()))
     yield f"{row['name']}{f'[{extras}]' if extras else ''} {row['version']}: {file['filename']} of {file['index']}"
     if "url" in file:
