@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from envspec.cli import terminal
-from envspec.install.order import Step
+from envspec.install.order import Stage, Step
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -48,9 +48,13 @@ class Progress:
                 self._told = what
                 terminal.tell(f"{self._name}: {what}{_size(step)}")
             return
-        done, total = (step.bytes_done, step.bytes_total) if step.bytes_total else (step.done, step.total)
         if what not in self._rows:
-            self._rows[what] = self._bars.add_task(f"{self._name}: {what}", total=total or None, count="")
+            self._rows[what] = self._bars.add_task(f"{self._name}: {what}", total=None, count="")
+        if step.stage is Stage.WHEELS:
+            # uv does not tell how far it is: the bar moves without an end.
+            self._bars.update(self._rows[what], count=_size(step).strip(" ()"))
+            return
+        done, total = (step.bytes_done, step.bytes_total) if step.bytes_total else (step.done, step.total)
         self._bars.update(self._rows[what], completed=done, total=total or None, count=_count(step))
 
     def warn(self, text: str) -> None:

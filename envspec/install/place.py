@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -77,7 +77,7 @@ def look(prefix: Path, wanted: dict[str, str]) -> Found:
 
     Raises:
         Occupied: something that is not to be overwritten.
-        CannotMake: a mount point, which no rename can replace.
+        CannotMake: a mount point or the current directory, which another folder can't replace.
     """
     try:
         is_empty = not any(prefix.iterdir())
@@ -88,11 +88,7 @@ def look(prefix: Path, wanted: dict[str, str]) -> Found:
             raise _occupied(prefix, "it is a file") from fault
         raise cannot(prefix, fault) from fault
     if is_empty:
-        if os.path.ismount(prefix):
-            raise CannotMake(
-                f"{prefix} is a mount point, and an environment is moved to its place as a whole",
-                hint=f"name a folder inside it: --prefix {prefix / 'env'}",
-            )
+        _refuse_fixed(prefix)
         return Found.NOTHING
     there = record.read(prefix)
     if there == wanted:
@@ -104,6 +100,27 @@ def look(prefix: Path, wanted: dict[str, str]) -> Found:
     if there.get("lock_sha256") != wanted["lock_sha256"]:
         raise _occupied(prefix, f"it holds the environment of another lock ({there.get('name')})")
     raise _occupied(prefix, f"it holds the environment for {there.get('platform')}")
+
+
+def _refuse_fixed(prefix: Path) -> None:
+    """Refuse an empty folder in whose place no other can be moved."""
+    if os.path.ismount(prefix):
+        raise CannotMake(
+            f"{prefix} is a mount point, and an environment is moved to its place as a whole",
+            hint=f"name a folder inside it: --prefix {prefix / 'env'}",
+        )
+    if _is_here(prefix):
+        raise CannotMake(
+            f"{prefix} is the current directory, and another folder is moved to its place",
+            hint="run it from another directory, or name a folder inside: --prefix env",
+        )
+
+
+def _is_here(prefix: Path) -> bool:
+    try:
+        return prefix.samefile(Path.cwd())
+    except OSError:
+        return False
 
 
 def _occupied(prefix: Path, why: str) -> Occupied:
@@ -125,10 +142,12 @@ def building(prefix: Path, waits: Callable[[], None]) -> Iterator[Site]:
         CannotMake: the folder can't be made.
     """
     path = partial_of(prefix)
+    made = [folder for folder in prefix.parents if not folder.exists()]
     try:
         make_directories(prefix.parent)
         descriptor = _hold(path, waits)
     except OSError as fault:
+        _take_back(made)
         raise cannot(prefix, fault) from fault
     try:
         _empty(path)
@@ -139,9 +158,15 @@ def building(prefix: Path, waits: Callable[[], None]) -> Iterator[Site]:
         # After the rename nothing of that name is there, and nothing may be removed that another run made since.
         if _is_ours(path, descriptor):
             _empty(path)
-            with contextlib.suppress(OSError):
-                path.rmdir()
+            _take_back([path, *made])
         os.close(descriptor)
+
+
+def _take_back(folders: Iterable[Path]) -> None:
+    """Remove folders that this run made, innermost first; one that has come to hold something stays."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _hold(path: Path, waits: Callable[[], None]) -> int:

@@ -13,6 +13,8 @@ from typing import Final
 
 #: How long a program may take to see that it is to end, in seconds.
 _GRACE_S: Final = 10.0
+#: The longest line of a program's stdout: an error of rattler's may be one.
+_LINE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ async def run(program: Program, *, stdin: bytes = b"", told: Callable[[str], Non
             pass_fds=() if program.holds is None else (program.holds,),
             # Ctrl-C is for this process alone, which ends the program; its own children end with it.
             start_new_session=True,
+            limit=_LINE_BYTES,
         )
     )
     try:

@@ -17,9 +17,9 @@ from envspec.install.order import Network, World
 from envspec.install.place import NoSpace, Site
 from envspec.install.programs import Ended, Program, run
 
-# How the machine reaches the world and where programs are; nothing that says what is installed.
+# How the machine reaches the world, and where programs and Pythons are; nothing that says what is installed.
 _KEPT: Final = (
-    *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "NETRC", "SSL_CERT_DIR"),
+    *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "NETRC", "SSL_CERT_DIR", "XDG_DATA_HOME", "UV_PYTHON_INSTALL_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"),
 )
 _LOOPBACK: Final = "127.0.0.1,localhost,::1"

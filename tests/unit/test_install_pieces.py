@@ -325,6 +325,15 @@ def test_what_was_built_is_there_or_nothing_is(tmp_path: Path) -> None:
         closed.chmod(0o500)
         raise KeyboardInterrupt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]
+    with pytest.raises(KeyboardInterrupt), place.building(tmp_path / "a" / "b" / "env", lambda: None):
+        raise KeyboardInterrupt
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]
+
+
+def test_the_current_directory_is_not_pulled_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(place.CannotMake, match=r"is the current directory"):
+        place.look(tmp_path, {})
 
 
 def test_what_a_killed_run_left_is_removed_first(tmp_path: Path) -> None:
