@@ -67,7 +67,8 @@ class CondaBench:
         about = folder / "about.json"
         if not about.exists():
             _say(f"writing a channel of {rows:,} rows for {platforms} platforms")
-            shutil.rmtree(folder, ignore_errors=True)
+            for old in folder.parent.glob(f"{rows}-{platforms}-*"):
+                shutil.rmtree(old)
             written = conda_channel.write(folder, rows, conda_channel.PLATFORMS[:platforms])
             about.write_text(
                 json.dumps(

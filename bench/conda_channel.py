@@ -9,7 +9,7 @@ from there, since a part of a channel says nothing of it: 17 and 10 rows a name,
 
 `--rows` counts linux-64 and noarch, which is what a solve for linux-64 reads; every other platform comes on top of it,
 with three fifths of linux-64's rows. `--real DIR` mixes in the rows of a folder of `<subdir>/repodata.json`; made rows
-of the same names step back.
+of the same names step back. Such a channel is for requests of real packages: the made stack may not be solvable in it.
 """
 
 from __future__ import annotations
