@@ -115,6 +115,15 @@ def test_it_runs_and_names_its_own_folder(user: User, channel: CondaChannel, ser
     assert meta["url"] == f"{address}/noarch/greet-1.0-pyhd8ed1ab_0.conda" and meta["channel"] == address
 
 
+def test_each_archive_is_fetched_once_and_by_nobody_else(
+    user: User, channel: CondaChannel, server: CondaServer
+) -> None:
+    """rattler would fetch what it is not given, and check nothing of it on `file://`."""
+    assert installs(user, locks(user, rows(channel, server.channel_url("forge"), *NAMES))).status == 0
+    paths = sorted(server.path(held) for held in found(channel, *NAMES))
+    assert sorted(request.path for request in server.requests) == paths
+
+
 def test_wheels_on_top_leave_condas_files_alone(user: User, channel: CondaChannel, index: IndexServer) -> None:
     conda = rows(channel, channel.url, *NAMES, "numpy=2.2.6")
     assert installs(user, locks(user, conda), prefix="alone").status == 0
