@@ -14,7 +14,6 @@ from envspec.spec.checks import check
 from envspec.spec.faults import BadValue, Fault, KeyPath, SpecError, dotted
 from envspec.spec.locate import Places, locate
 from envspec.spec.sections import Spec
-from envspec.spec.told import tell_all
 
 _SMALLEST = '[env] with `name = "my-env"` and `python = "3.11"`, and [pip] with `dependencies = ["torch"]`'
 
@@ -117,9 +116,20 @@ def _syntax(error: ValueError, text: str, where: str) -> Fault:
 
 def _validated(data: dict[str, Any], places: Places) -> tuple[Spec | None, list[tuple[KeyPath, BadValue]]]:
     try:
-        return Spec.model_validate(data), []
+        return _form(data).model_validate(data), []
     except ValidationError as error:
+        # Both know the form of every fact, which only few specs need.
+        from envspec.spec.told import tell_all
+
         return None, tell_all([dict(found) for found in error.errors(include_url=False)], places)
+
+
+def _form(data: dict[str, Any]) -> type[Spec]:
+    if "facts" not in data:
+        return Spec
+    from envspec.spec.rows import SpecWithFacts
+
+    return SpecWithFacts
 
 
 def _whole(where: str, found: str, hint: str) -> SpecError:

@@ -19,7 +19,8 @@ from envspec.model import Platform
 from envspec.spec import fields as f
 from envspec.spec.faults import BadValue
 from envspec.spec.requirements import read_name, read_requirement
-from envspec.spec.section import Section
+from envspec.spec.section import NoFacts, Section
+from envspec.spec.sections import Spec
 from envspec.spec.words import shown
 
 _KEYS: Final[Mapping[str, str]] = {
@@ -173,7 +174,7 @@ class RowOf:
         return handler.generate_schema(self.model)
 
 
-class Facts(Section):
+class Facts(NoFacts):
     """Rows that extend envspec's own data, each with its source: nobody waits for a release."""
 
     torch: f.ListOf[Annotated[Section, RowOf(rows.TorchRelease)]] = Field(
@@ -213,3 +214,11 @@ class Facts(Section):
         return {
             table: [row.model_dump(exclude_unset=True) for row in listed] for table, listed in given.items() if listed
         }
+
+
+class SpecWithFacts(Spec):
+    """One environment, as envspec locks it."""
+
+    facts: Facts = Field(
+        default_factory=Facts, description="Rows that extend envspec's own data, each with its source."
+    )

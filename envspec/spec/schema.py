@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from envspec.spec.sections import Spec
+from envspec.spec.rows import SpecWithFacts
 
 
 def json_schema() -> dict[str, Any]:
     """The schema as draft 7, which the TOML extensions of editors read."""
-    schema = _plain(Spec.model_json_schema(mode="validation", ref_template="#/definitions/{model}"))
+    schema = _plain(SpecWithFacts.model_json_schema(mode="validation", ref_template="#/definitions/{model}"))
     definitions = schema.pop("$defs")
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",

@@ -10,8 +10,7 @@ from pydantic import Field
 
 from envspec.model import Platform
 from envspec.spec import fields as f
-from envspec.spec.rows import Facts
-from envspec.spec.section import Section
+from envspec.spec.section import NoFacts, Section
 from envspec.spec.virtual_packages import PLACES
 from envspec.spec_hash import channel_without_credentials, without_credentials
 
@@ -358,9 +357,7 @@ class Spec(Section):
     image: Image = Field(default_factory=Image, description="The image; every key is optional.")
     registry: Registry = Field(default_factory=Registry, description="Where images come from.")
     conformance: Conformance | None = Field(default=None, description="What is tested inside the image.")
-    facts: Facts = Field(
-        default_factory=Facts, description="Rows that extend envspec's own data, each with its source."
-    )
+    facts: NoFacts = Field(default_factory=NoFacts)
 
     @property
     def os(self) -> Os:

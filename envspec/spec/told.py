@@ -11,8 +11,7 @@ from pydantic.fields import FieldInfo
 from envspec.spec.channels import unsecret
 from envspec.spec.faults import BadValue, KeyPath, dotted
 from envspec.spec.locate import Places
-from envspec.spec.rows import RowOf
-from envspec.spec.sections import Spec
+from envspec.spec.rows import RowOf, SpecWithFacts
 from envspec.spec.words import nearest, shown
 
 #: By pydantic's type of an error: what the key wants.
@@ -63,7 +62,7 @@ def _unknown(path: KeyPath) -> BadValue:
     close = _close(path)
     if close:
         return BadValue("unknown key", f"did you mean `{close}`?")
-    elsewhere = [home for home in _homes(Spec, ()) if home[-1] == key.replace("-", "_").lower()]
+    elsewhere = [home for home in _homes(SpecWithFacts, ()) if home[-1] == key.replace("-", "_").lower()]
     if elsewhere:
         return BadValue("unknown key", f"did you mean `{dotted(elsewhere[0])}`?")
     names = ", ".join(f"`{name}`" for name in known)
@@ -150,7 +149,7 @@ def _written(example: object) -> str:
 
 def _section(path: KeyPath) -> type[BaseModel]:
     """The section that stands at `path`."""
-    section: type[BaseModel] = Spec
+    section: type[BaseModel] = SpecWithFacts
     for part in path:
         # What is no field is a key that the user chose, of a table of tables, whose section the field named already.
         if isinstance(part, str) and (field := _fields(section).get(part)):
