@@ -115,9 +115,7 @@ def test_it_runs_and_names_its_own_folder(user: User, channel: CondaChannel, ser
     assert meta["url"] == f"{address}/noarch/greet-1.0-pyhd8ed1ab_0.conda" and meta["channel"] == address
 
 
-def test_each_archive_is_fetched_once_and_by_nobody_else(
-    user: User, channel: CondaChannel, server: CondaServer
-) -> None:
+def test_each_archive_is_fetched_once_by_envspec(user: User, channel: CondaChannel, server: CondaServer) -> None:
     """rattler would fetch what it is not given, and check nothing of it on `file://`."""
     assert installs(user, locks(user, rows(channel, server.channel_url("forge"), *NAMES))).status == 0
     paths = sorted(server.path(held) for held in found(channel, *NAMES))
@@ -291,6 +289,25 @@ def test_credentials_are_rattlers_own(user: User, channel: CondaChannel, tmp_pat
         assert ran.status == 0, ran.stderr
     record = (user.folder / "env/conda-meta/greet-1.0-pyhd8ed1ab_0.json").read_text()
     assert "secret" not in record
+
+
+# What `envspec lock` writes
+
+
+def test_a_spec_with_both_halves_is_locked_and_installed(user: User, channel: CondaChannel) -> None:
+    user.writes(
+        f'[env]\nname = "small"\npython = "{SERIES}"\nplatforms = ["{this_platform().value}"]\n'
+        f"as_of = 2026-06-01T00:00:00Z\n[conda]\nchannels = ['{channel.url}']\n"
+        'dependencies = ["greet", "numpy"]\n[pip]\ndependencies = ["tool"]\n'
+    )
+    locked = user.locks()
+    assert locked.status == 0, locked.stderr
+    ran = installs(user, user.lock)
+    assert ran.status == 0, ran.stderr
+    prefix = user.folder / "env"
+    assert (run_in(prefix, "greet"), run_in(prefix, "tool")) == ("greet 1.0", "tool with numpy 2.3.4")
+    assert pip_check(prefix, user.environ).returncode == 0
+    assert owners_of_files(prefix) == []
 
 
 # This machine
