@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING
 
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
 from envspec.effects.event_loop import run_to_end
-from envspec.effects.http import Patience, open_http
 from envspec.errors import NetworkError
 from envspec.facts import Facts
-from envspec.image.credentials import Keychain
-from envspec.image.reference import parse
-from envspec.image.registry import Registry, resolve_digests
 from envspec.lock.conda_lock_file import without_md5
 from envspec.lock.head import FORMAT
 from envspec.model import BaseImage, CondaChannel, Decision, Lock, PinnedDigest, Platform, Resolution
@@ -26,9 +22,6 @@ from envspec.spec import Spec
 
 if TYPE_CHECKING:
     from envspec.resolve.compose import Composed
-
-# A lock does not depend on the registry: one that does not answer is not waited for like an index.
-_PATIENCE = Patience(connect_s=5, stall_s=10, attempts=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +137,14 @@ def _kept(old: Lock | None, base: BaseImage) -> tuple[PinnedDigest, ...]:
 async def _ask_registry(
     asker: Asker, base: BaseImage, platforms: Sequence[Platform], mirrors: Mapping[str, str]
 ) -> tuple[PinnedDigest, ...]:
-    async with open_http(asker.environ, patience=_PATIENCE) as http:
+    from envspec.effects.http import Patience, open_http
+    from envspec.image.credentials import Keychain
+    from envspec.image.reference import parse
+    from envspec.image.registry import Registry, resolve_digests
+
+    # A lock does not depend on the registry: one that does not answer is not waited for like an index.
+    patience = Patience(connect_s=5, stall_s=10, attempts=2)
+    async with open_http(asker.environ, patience=patience) as http:
         registry = Registry(http, Keychain(asker.environ, asker.home, asker.warn), mirrors)
         return await resolve_digests(parse(f"{base.repository}:{base.tag}"), platforms, registry)
 

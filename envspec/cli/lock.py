@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final
 
 import click
 
 from envspec.errors import EnvspecError, StaleLock, UsageError
-
-# The tables are in envspec.resolve.engines, which is too heavy for `--help`; a test holds them against each other.
-PYPI_RESOLVERS: Final = ("uv", "pip-tools")
-CONDA_RESOLVERS: Final = ("rattler", "conda-lock")
+from envspec.resolve.engines import CONDA_ENGINES, ENGINES
 
 
 @click.command()
@@ -27,7 +23,7 @@ CONDA_RESOLVERS: Final = ("rattler", "conda-lock")
 @click.option(
     "--resolver",
     "resolvers",
-    type=click.Choice([*PYPI_RESOLVERS, *CONDA_RESOLVERS]),
+    type=click.Choice([*ENGINES, *CONDA_ENGINES]),
     multiple=True,
     metavar="NAME",
     help="What resolves PyPI's packages (uv, pip-tools) or conda's (rattler, conda-lock); once for each half.",
@@ -83,18 +79,18 @@ def command(
     if as_of is not None:
         for path in paths:
             set_moment(path, as_of)
-    pypi = _one_of(resolvers, PYPI_RESOLVERS)
-    conda = _one_of(resolvers, CONDA_RESOLVERS)
+    pypi = _one_of(resolvers, ENGINES)
+    conda = _one_of(resolvers, CONDA_ENGINES)
     options = Options(pypi, conda, folders(channel_rows), offline, upgrade, upgrade_package, jobs)
     return _each(paths, lambda path: lock_one(path, _directory(path, output, len(paths)), options))
 
 
-def _one_of(named: tuple[str, ...], half: tuple[str, ...]) -> str:
+def _one_of(named: tuple[str, ...], half: Iterable[str]) -> str:
     """The resolver of one half: the one that is named, else the half's first."""
     found = dict.fromkeys(name for name in named if name in half)
     if len(found) > 1:
         raise UsageError(f"--resolver {' and '.join(found)}: both resolve the same half", hint="name one of them")
-    return next(iter(found), half[0])
+    return next(iter(found), next(iter(half)))
 
 
 def _each(paths: list[Path], act: Callable[[Path], int]) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from envspec import toml
-from envspec.errors import StaleLock
+from envspec.errors import NoSolution, StaleLock
 from envspec.facts import load_facts
 from envspec.facts.gpu import find_gpu
 from envspec.lock.folder import read_lock, write_folder
@@ -19,6 +20,7 @@ from envspec.recall import key_of, remember
 from envspec.resolve.index.store import Store
 from envspec.resolve.upgrade import condas, known_names
 from envspec.spec import Spec, load_spec
+from envspec.spec.match_specs import name_of
 from envspec.spec_hash import input_sha256
 from envspec.target import targets_of
 
@@ -57,7 +59,7 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
     try:
         as_of = _as_of(spec, old, request, started)
         work = Work(request, around, store, spec, facts, old, started, as_of, upgraded)
-        made = _make(work)
+        made = _make(_with_what_is_new(work))
         from envspec.assemble import is_open
         from envspec.lock.files import files_of
 
@@ -79,9 +81,22 @@ def _heard(warn: Callable[[str], None], told: list[str]) -> Callable[[str], None
     return both
 
 
+def _with_what_is_new(work: Work) -> Work:
+    """For `--upgrade-package`: what the spec asks for since its lock was made is locked first, as without the names.
+
+    Else all of it would count as moved by them. Where nothing satisfies the spec without them, they come at once.
+    """
+    if work.old is None or not work.upgraded or work.old.input_sha256 == _identity(work.request.spec_path):
+        return work
+    quiet = replace(work.around, warn=lambda _: None)
+    with suppress(NoSolution):
+        return replace(work, old=_make(replace(work, around=quiet, upgraded=())))
+    return work
+
+
 def _make(work: Work) -> Lock:
     around = work.around
-    of_conda = condas(work.upgraded, work.old)
+    of_conda = condas(work.upgraded, work.old, _asked_of_conda(work.spec))
     conda = _conda_half(work, of_conda)
     targets, decisions = targets_of(work.spec, work.facts, work.as_of, conda.pythons)
     of_pypi = [name for name in work.upgraded if name not in of_conda]
@@ -151,8 +166,16 @@ def _upgradable(request: LockRequest, spec: Spec, old: Lock | None, around: Surr
         return ()
     if old is not None:
         asked = {requirement.name for requirement in spec.pip.dependencies}
-        known_names(request.upgrade_packages, old, asked)
+        known_names(request.upgrade_packages, old, asked | _asked_of_conda(spec))
     return request.upgrade_packages
+
+
+def _asked_of_conda(spec: Spec) -> set[str]:
+    """Normalised, as `--upgrade-package` has them."""
+    from packaging.utils import canonicalize_name
+
+    asked = [text for platform in spec.env.platforms if spec.conda for text in spec.conda.dependencies_on(platform)]
+    return {str(canonicalize_name(name_of(text))) for text in asked}
 
 
 def _old_lock(directory: Path, around: Surroundings) -> Lock | None:

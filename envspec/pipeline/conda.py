@@ -10,18 +10,17 @@ from datetime import datetime
 from typing import Final
 
 from envspec.effects.event_loop import run_to_end
+from envspec.errors import NoSolution
 from envspec.facts.conda import conda_names
 from envspec.model import CondaPackage, Lock, Platform
 from envspec.pipeline.work import CondaHalf, Upgrade, Work
 from envspec.resolve.conda.archives import archive_reader
 from envspec.resolve.conda.compose import CondaMoments, channels_of, compose_conda, decisions_of
-from envspec.resolve.conda.engine import CondaUnsolvable
 from envspec.resolve.conda.names import Names, UnmappedName, provided_by, with_provides
 from envspec.resolve.conda.question import Channel
 from envspec.resolve.conda.stage import CondaAnswer, CondaWorld, solve_all
-from envspec.resolve.engines import CONDA_ENGINES
+from envspec.resolve.engines import conda_engine
 from envspec.resolve.upgrade import are_names_of, free_rows, moved_rows, newer_rows, rows_of
-from envspec.spec import Spec
 
 _Rows = Mapping[Platform, tuple[CondaPackage, ...]]
 _NONE: Final[Mapping[Platform, tuple[str, ...]]] = {}
@@ -71,26 +70,26 @@ class _Solver:
         if old and self._upgraded:
             kept = self._upgrade(old)
             moments |= dict.fromkeys(moved_rows(rows_of(old), kept), work.started)
-            locked = {package.name for rows in kept.values() for package in rows}
-            moments = {name: at for name, at in moments.items() if name in locked}
-        return moments, self._ask(CondaMoments(work.as_of, moments), kept)
+        answers = self._ask(CondaMoments(work.as_of, moments), kept)
+        # The moment of what is gone would hold for it again when it comes back.
+        locked = {package.name for answer in answers for package in answer.packages}
+        return {name: at for name, at in moments.items() if name in locked}, answers
 
     def _upgrade(self, old: Lock) -> _Rows:
         """The rows that `--upgrade-package` leads to: all may move up to now, and nothing does that can be kept."""
         work, names = self._work, self._upgraded
         before = rows_of(old)
-        known = {package.name for rows in before.values() for package in rows}
-        asked = {name for platform in work.spec.env.platforms for name in _asked(work.spec, platform)}
-        # What the spec asks for since is no part of the upgrade.
-        moments = CondaMoments(work.as_of, dict.fromkeys(asked - known, work.as_of), work.started)
+        moments = CondaMoments(work.as_of, {}, work.started)
         kept = {platform: free_rows(rows, names) for platform, rows in before.items()}
         answers = self._ask(moments, kept)
         behind = [name for name in names if not self._has_moved(name, before, answers)]
+        bounds: dict[Platform, tuple[str, ...]] = {}
         # The solver holds a package back for one that it keeps, where it could have moved both.
         for name in behind:
-            bounds = {platform: newer_rows(rows, name) for platform, rows in before.items()}
-            with suppress(CondaUnsolvable):
-                answers = self._ask(moments, kept, bounds)
+            more = {platform: (*bounds.get(platform, ()), *newer_rows(rows, name)) for platform, rows in before.items()}
+            with suppress(NoSolution):
+                answers = self._ask(moments, kept, more)
+                bounds = more
         return {answer.request.platform: answer.packages for answer in answers}
 
     def _has_moved(self, name: str, before: _Rows, answers: Sequence[CondaAnswer]) -> bool:
@@ -111,15 +110,7 @@ class _Solver:
             replace(request, constraints=(*request.constraints, *bounds.get(request.platform, ()))) for request in plain
         ]
         world = CondaWorld(around.cache, around.environ, around.report, work.offline)
-        return run_to_end(solve_all(requests, CONDA_ENGINES[work.request.conda_resolver], world))
-
-
-def _asked(spec: Spec, platform: Platform) -> set[str]:
-    from rattler import MatchSpec
-
-    texts = spec.conda.dependencies_on(platform) if spec.conda else ()
-    found = (MatchSpec(text).name for text in texts)
-    return {name.normalized for name in found if name is not None}
+        return run_to_end(solve_all(requests, conda_engine(work.request.conda_resolver), world))
 
 
 async def _with_provides(

@@ -18,9 +18,9 @@ from envspec.pipeline.work import PypiHalf, Upgrade, Work
 from envspec.resolve.compose import Composed, Given, Moments, Places, compose, wheel_urls
 from envspec.resolve.direct import fetch_wheel
 from envspec.resolve.engine import Unsolvable
-from envspec.resolve.engines import ENGINES
+from envspec.resolve.engines import engine
 from envspec.resolve.index.page import ListedFile
-from envspec.resolve.index.rules import Provider
+from envspec.resolve.provider import Provider
 from envspec.resolve.stage import World, resolve_all
 from envspec.resolve.upgrade import keeping, moved
 from envspec.spec import Requirement
@@ -104,9 +104,10 @@ class Pypi:
             around.report,
             _later,
         )
-        engine = ENGINES[work.request.resolver]
         asked = [q.question for q in questions]
-        return run_to_end(resolve_all(asked, engine, world, offline=work.offline, jobs=work.request.jobs))
+        return run_to_end(
+            resolve_all(asked, engine(work.request.resolver), world, offline=work.offline, jobs=work.request.jobs)
+        )
 
 
 def _kept_moments(work: Work) -> dict[str, datetime]:

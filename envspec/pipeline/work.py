@@ -16,7 +16,7 @@ from envspec.spec import Spec
 
 if TYPE_CHECKING:
     from envspec.resolve.compose import Composed
-    from envspec.resolve.index.rules import Provider
+    from envspec.resolve.provider import Provider
 
 
 class Upgrade(Enum):

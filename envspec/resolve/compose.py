@@ -19,9 +19,10 @@ from envspec.model import DEFAULT_INDEX, Asker, CudaVersion, Decision, Target
 from envspec.resolve.engine import Request
 from envspec.resolve.halves import check_halves, members_beside_condas_torch
 from envspec.resolve.index.page import ListedFile
-from envspec.resolve.index.rules import SPEC, Correction, Provider, Route, Rules
+from envspec.resolve.index.rules import Correction, Route, Rules
 from envspec.resolve.index.select import TagRanks
 from envspec.resolve.index.upstream import Index
+from envspec.resolve.provider import SPEC, Provider
 from envspec.resolve.stage import Question
 from envspec.spec import Requirement, RequirementKind, Spec, Undated
 from envspec.target import has_cuda, marker_environment, wheel_tags

@@ -1,16 +1,40 @@
-"""The tables of engines, one for each half: a new one is one file and one line."""
+"""The tables of engines, one for each half: a new one is one file and one line.
+
+A name stands for the class in a module, which is imported when it is asked for: nobody uses more than one of a table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, cast
 
-from envspec.resolve.conda.conda_lock import CondaLock
-from envspec.resolve.conda.engine import CondaEngine
-from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.engine import Engine
-from envspec.resolve.pip_tools import PipTools
-from envspec.resolve.uv import Uv
+if TYPE_CHECKING:
+    from envspec.resolve.conda.engine import CondaEngine
+    from envspec.resolve.engine import Engine
 
-ENGINES: Final[Mapping[str, Engine]] = {"uv": Uv(), "pip-tools": PipTools()}
-CONDA_ENGINES: Final[Mapping[str, CondaEngine]] = {"rattler": Rattler(), "conda-lock": CondaLock()}
+#: What resolves PyPI's packages; the first is taken where none is named.
+ENGINES: Final[Mapping[str, str]] = {
+    "uv": "envspec.resolve.uv:Uv",
+    "pip-tools": "envspec.resolve.pip_tools:PipTools",
+}
+#: What solves for conda's packages, likewise.
+CONDA_ENGINES: Final[Mapping[str, str]] = {
+    "rattler": "envspec.resolve.conda.rattler:Rattler",
+    "conda-lock": "envspec.resolve.conda.conda_lock:CondaLock",
+}
+
+
+def engine(name: str) -> Engine:
+    """A PyPI engine. KeyError: there is none of that name."""
+    return cast("Engine", _made(ENGINES[name]))
+
+
+def conda_engine(name: str) -> CondaEngine:
+    """A conda engine. KeyError: there is none of that name."""
+    return cast("CondaEngine", _made(CONDA_ENGINES[name]))
+
+
+def _made(place: str) -> object:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)()

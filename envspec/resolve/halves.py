@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from envspec.errors import NoSolution
 from envspec.facts.family import MEMBERS
 from envspec.model import Asker
-from envspec.resolve.index.rules import SPEC, Provider
+from envspec.resolve.provider import SPEC, Provider
 from envspec.spec import Requirement, RequirementKind
 from envspec.spec.sections import Pip
 

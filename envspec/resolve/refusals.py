@@ -10,9 +10,9 @@ from typing import Final
 from envspec.errors import EnvspecError, NoSolution
 from envspec.model import Target
 from envspec.resolve.engine import Request, Unsolvable
-from envspec.resolve.index.rules import Provider
 from envspec.resolve.index.select import SDIST_SUFFIXES, version_of
 from envspec.resolve.index.view import View, normalised
+from envspec.resolve.provider import Provider
 from envspec.resolve.requirements import allows, parsed
 
 

@@ -21,11 +21,11 @@ import pytest
 from envspec.errors import EnvspecError, NetworkError, NoSolution
 from envspec.facts import load_facts
 from envspec.model import Asker, Package, Platform, Python, Resolution, Target
+from envspec.resolve import engines
 from envspec.resolve.compose import Composed, Given, Moments, Places, compose
-from envspec.resolve.engines import ENGINES
 from envspec.resolve.halves import BothHalves
-from envspec.resolve.index.rules import Provider
 from envspec.resolve.index.store import Store
+from envspec.resolve.provider import Provider
 from envspec.resolve.stage import World, resolve_all
 from envspec.spec import parse_spec
 from tests.conftest import Serve
@@ -89,7 +89,7 @@ class Project:
         world = World(store, self.folder, environ, lambda: NOW, lambda *_: None)
         asked = [composed.question for composed in questions]
         try:
-            return asyncio.run(resolve_all(asked, ENGINES[self.engine], world, offline=offline, jobs=4))
+            return asyncio.run(resolve_all(asked, engines.engine(self.engine), world, offline=offline, jobs=4))
         finally:
             store.close()
 

@@ -8,7 +8,7 @@ import pytest
 
 from envspec.model import Asker
 from envspec.resolve.halves import BothHalves, check_halves, members_beside_condas_torch
-from envspec.resolve.index.rules import Provider
+from envspec.resolve.provider import Provider
 from envspec.spec import Spec, parse_spec
 
 BY_SPEC = Asker("spec", "pytorch 2.8.*")

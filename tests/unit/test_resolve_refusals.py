@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envspec.model import Asker
-from envspec.resolve.index.rules import Provider
+from envspec.resolve.provider import Provider
 from envspec.resolve.refusals import excluded
 
 PROVIDED = {

@@ -21,8 +21,8 @@ from envspec.errors import NoSolution
 from envspec.facts.conda import CondaNames
 from envspec.model import CondaPackage, Provided
 from envspec.resolve import memory
-from envspec.resolve.index.rules import Provider
 from envspec.resolve.index.store import Store
+from envspec.resolve.provider import Provider
 
 #: Gives `info/paths.json` of a package's archive; None where the archive can't be had.
 Reader = Callable[[CondaPackage], Awaitable[bytes | None]]

@@ -11,7 +11,7 @@ import zipfile
 from packaging.utils import parse_wheel_filename
 
 from envspec.resolve.index.page import ListedFile
-from envspec.resolve.index.rules import Provider
+from envspec.resolve.provider import Provider
 from envspec.resolve.requirements import declared, extras_of, is_of_extra
 
 

@@ -20,10 +20,11 @@ from envspec.model import DEFAULT_INDEX
 from envspec.resolve.index import sdist
 from envspec.resolve.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.index.pages import Pages
-from envspec.resolve.index.rules import Correction, Provider, Rules
+from envspec.resolve.index.rules import Correction, Rules
 from envspec.resolve.index.select import Selection, newest_wheels, own, version_of
 from envspec.resolve.index.stub import provided_file, provided_metadata, stub_wheel
 from envspec.resolve.index.upstream import Index, IndexFault, NotListed, Upstream, unreadable
+from envspec.resolve.provider import Provider
 
 #: How many releases an engine is expected to try: torchvision's down to one that fits a torch of a year ago.
 _WALKED: Final = 12
