@@ -50,10 +50,11 @@ def keeping(composed: Composed, old: Lock, but: Collection[str] = (), newer: Col
     return replace(composed, question=replace(question, request=request))
 
 
-def condas(names: Sequence[str], old: Lock | None) -> tuple[str, ...]:
-    """Those of the names that are, by conda's name or by PyPI's, conda packages of the lock."""
+def condas(names: Sequence[str], old: Lock | None, asked: Collection[str]) -> tuple[str, ...]:
+    """Those of the names that are, by conda's name or by PyPI's, conda packages of the lock, or asked of conda."""
     packages = [package for rows in rows_of(old).values() for package in rows] if old else []
-    return tuple(name for name in names if any(are_names_of(package, (name,)) for package in packages))
+    there = {name for package in packages for name in _names_of(package)} | set(asked)
+    return tuple(name for name in names if name in there)
 
 
 def rows_of(lock: Lock) -> dict[Platform, tuple[CondaPackage, ...]]:
