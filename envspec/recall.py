@@ -35,6 +35,8 @@ class Recalled(NamedTuple):
 def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapping[str, str]) -> str | None:
     """Names what a lock is made from; None where time is part of it: no `as_of` in the spec, and no lock to keep to.
 
+    None for [conda] as well: channels patch their rows, and take packages with moments that have passed.
+
     resolver: `uv` or `pip-tools`. facts: version of the facts at hand. environ: where indexes are on this machine is
     read from it; one that stands in for another should have the same, and may not.
     """
@@ -48,6 +50,8 @@ def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapp
         old = hashlib.sha256(whole).hexdigest()
     except (OSError, StaleLock):
         old = ""
+    if "conda" in data:
+        return None
     env = data.get("env")
     if not old and not (isinstance(env, dict) and "as_of" in env):
         return None

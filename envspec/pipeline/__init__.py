@@ -65,8 +65,7 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
 
         files = files_of(made)
         changed = write_folder(request.directory, files)
-        # What a channel holds is not in the key: its rows are patched, and come with moments that have passed.
-        if key is not None and spec.conda is None and not is_open(made):
+        if key is not None and not is_open(made):
             remember(store, key, files, told)
     finally:
         store.close()
