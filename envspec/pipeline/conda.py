@@ -124,7 +124,8 @@ async def _with_provides(
     names = Names(spec.conda.names if spec.conda else {}, conda_names(), work.store)
     reader = archive_reader(channels, environ, offline=work.offline) if spec.pip.dependencies else None
     found = await asyncio.gather(*(with_provides(answer.packages, names, reader) for answer in answers))
-    unmapped = list(dict.fromkeys(package for _, unknown in found for package in unknown))
+    # A platform has rows of its own, and the user one package.
+    unmapped = {(package.name, package.version): package for _, unknown in found for package in unknown}
     if unmapped and spec.pip.dependencies:
-        raise UnmappedName(unmapped, names)
+        raise UnmappedName(list(unmapped.values()), names)
     return {a.request.platform: packages for a, (packages, _) in zip(answers, found, strict=True)}

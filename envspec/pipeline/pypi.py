@@ -57,7 +57,11 @@ class Pypi:
         questions = self._composed(moments)
         # Where single packages have moved, the moments alone don't tell what the others were kept at.
         asked = questions if pinned is None or not moments.names else [keeping(q, pinned) for q in questions]
-        return PypiHalf(self._ask(asked), tuple(questions), moments.names)
+        resolutions = self._ask(asked)
+        # The moment of what is gone would hold for it again when it comes back.
+        locked = {package.name for resolution in resolutions for package in resolution.packages}
+        own = {name: at for name, at in moments.names.items() if name in locked}
+        return PypiHalf(resolutions, tuple(questions), own)
 
     def _composed(self, moments: Moments) -> list[Composed]:
         work = self._work

@@ -262,6 +262,17 @@ def test_what_is_asked_for_no_longer_takes_its_moment_along(locked: Locked) -> N
     assert locked.moved() == {":delta": "1.0", ":epsilon": "1.0"}
 
 
+def test_a_wheels_moment_goes_with_it_too(locked: Locked) -> None:
+    locked.runs("--upgrade-package", "other")
+    assert locked.moved() == {"other": "2.0.0"}
+    locked.asks(wheels=("tool",))
+    locked.runs()
+    assert "package_as_of" not in locked.user.document()
+    locked.asks()
+    locked.runs()
+    assert locked.moved() == {}
+
+
 def test_a_requirement_that_was_loosened_moves_nothing(locked: Locked) -> None:
     locked.asks("epsilon 1.*")
     locked.runs("--upgrade-package", "alpha")
