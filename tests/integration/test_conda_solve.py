@@ -110,6 +110,19 @@ def test_the_first_channel_that_has_a_name_is_the_only_one_for_it(tmp_path: Path
     ]
 
 
+def test_a_channel_that_a_requirement_names_goes_before(tmp_path: Path) -> None:
+    first = on_disk(tmp_path, [row("a", "1"), row("b", "1")], "first")
+    second = on_disk(tmp_path, [row("a", "2"), row("a", "3"), row("b", "2")], "second")
+    asked = request(f"{second.url}::a <3", "b", channels=[first, second])
+    found = one(asked, tmp_path / "cache")
+    assert [(p.version, p.channel, p.newest.version if p.newest else None) for p in found.values()] == [
+        ("2", "second", "3"),
+        ("1", "first", None),
+    ]
+    again = one(replace(asked, locked=tuple(found.values())), tmp_path / "cache")
+    assert again == found
+
+
 def test_the_same_on_every_hash_seed(tmp_path: Path) -> None:
     on_disk(tmp_path, [*ROWS, row("x", "1", depends=["y", "z"]), row("y", "1"), row("y", "1", "1"), row("z", "1")])
     code = (

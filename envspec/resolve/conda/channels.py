@@ -15,14 +15,15 @@ from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience
 from envspec.errors import UsageError
 from envspec.model import ChannelPart, CondaChannel, Platform
-from envspec.resolve.conda.channel_client import channel_client, without_login
-from envspec.resolve.conda.channel_client import without_credentials as without_credentials
+from envspec.resolve.conda.channel_client import channel_client, without_credentials, without_login
 from envspec.resolve.conda.channel_faults import channel_fault, is_garbled, too_slow
 from envspec.resolve.conda.question import Channel, CondaRequest
 
 if TYPE_CHECKING:
     import rattler
     from rattler import Gateway, RepoDataRecord, SparseRepoData
+
+__all__ = ["Channels", "is_in_time", "locked_channel", "opened", "part_sha256", "without_credentials"]
 
 _T = TypeVar("_T")
 _NOARCH: Final = "noarch"

@@ -151,6 +151,8 @@ def _conflict(told: str, terms: Terms) -> str:
     ways = [chain for chain in told_ways if not any(_goes_on(chain, other) for other in told_ways)]
     if not ways:
         return ""
+    order = list(asked)
+    ways.sort(key=lambda chain: order.index(chain.root) if chain.root in asked else len(order))
     found = list(dict.fromkeys(_way(chain, asked.get(chain.root, chain.root), terms) for chain in ways))
     more = len(found) - _MOST_CHAINS
     ending = f"; and {more} more of this kind" if more > 0 else ""

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from envspec.errors import NetworkError
@@ -16,6 +17,7 @@ from envspec.resolve.conda.question import Channel, CondaRequest
 if TYPE_CHECKING:
     from rattler import GenericVirtualPackage, RepoDataRecord
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NAME: Final = re.compile(r"(?:.*::)?\s*([A-Za-z0-9_.-]+)")
 
 #: Who asks for what the spec asks for.
@@ -67,8 +69,6 @@ def package_of(row: RepoDataRecord, channels: Sequence[Channel]) -> CondaPackage
 
 def record_of(package: CondaPackage) -> RepoDataRecord:
     """What rattler solves with and installs, of a package in a lock."""
-    from datetime import datetime, timezone
-
     from rattler import PackageRecord, RepoDataRecord
     from rattler.package.build_string import BuildString
 
@@ -91,7 +91,8 @@ def record_of(package: CondaPackage) -> RepoDataRecord:
     row.features = package.features
     row.track_features = list(package.track_features)
     if package.timestamp_ms is not None:
-        row.timestamp = datetime.fromtimestamp(package.timestamp_ms / 1000, tz=timezone.utc)
+        # py-rattler cuts milliseconds off a float of seconds; without the half some moments come out one earlier
+        row.timestamp = _EPOCH + timedelta(milliseconds=package.timestamp_ms, microseconds=500)
     channel = package.url.rsplit("/", 2)[0]
     return RepoDataRecord(row, package.filename, package.url, channel)
 

@@ -62,11 +62,6 @@ def chains(told: str) -> list[Chain]:
     return list(found)
 
 
-def constraints(told: str) -> list[str]:
-    """The constraints that are said not to be fulfilled."""
-    return re.findall(r"the constraint (.+) cannot be fulfilled", told)
-
-
 def _chain(path: list[tuple[int, str, str]]) -> Chain:
     """A path alternates: requirement, package, requirement, ... A package at its end is one that did not fit."""
     texts = [(text, verb) for _, text, verb in path]
