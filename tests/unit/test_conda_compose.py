@@ -198,13 +198,6 @@ def test_what_the_cap_lets_in(cap: str, name: str, version: str, fits: bool) -> 
     assert takes(bounds[name], version) is fits
 
 
-def test_more_bounds_come_beside_the_cap() -> None:
-    found = spec('[cuda]\nversion = "12.8"\n[conda]\n')
-    moments = CondaMoments(NOW, {})
-    told = compose_conda(found, Platform.LINUX_64, FACTS, moments, (), (), ("numpy <=2.2.6",))
-    assert told.constraints == ("cuda-version <=12.8", "cudatoolkit <12.9", "numpy <=2.2.6")
-
-
 def test_cuda_without_a_version_is_the_newest_that_has_a_driver_and_no_cap() -> None:
     found = spec("[cuda]\n[conda]\n")
     newest = max(minor(row.cuda) for row in FACTS.drivers)

@@ -163,6 +163,17 @@ class Channels:
                 address = rattler.Channel(without_login(channel.address))
                 self.gateway.clear_repodata_cache(address, clear_disk=True)
 
+    def forget(self, request: CondaRequest) -> None:
+        """Let go of the rows of the request's platform; `noarch` stays. Who asks for them again has them read again."""
+        import rattler
+
+        subdir = request.platform.value
+        for channel in request.channels:
+            if channel.rows is None:
+                address = rattler.Channel(without_login(channel.address))
+                self.gateway.clear_repodata_cache(address, [rattler.Subdir(subdir)])
+        self._parts = {key: part for key, part in self._parts.items() if key[1].parent.name != subdir}
+
     async def _query(
         self, channel: Channel, platform: Platform, specs: Iterable[str], *, recursive: bool = False
     ) -> list[RepoDataRecord]:

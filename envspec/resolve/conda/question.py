@@ -24,6 +24,10 @@ class Channel:
     address: str
     rows: Path | None = None
 
+    @property
+    def is_folder(self) -> bool:
+        return self.rows is not None or self.address.startswith("file:")
+
 
 @dataclass(frozen=True, slots=True)
 class VirtualPackage:

@@ -65,20 +65,36 @@ async def solve_all(
         check_requirements(request)
     known = {channel: None for request in requests for channel in request.channels}
     async with opened(known, world.cache / "conda" / "rows", world.environ, offline=world.offline) as channels:
-        tasks = [asyncio.ensure_future(_answer(request, engine, channels, world.report)) for request in requests]
+        # A folder's rows are mapped whole, 200 MB a platform of conda-forge's size, and nobody waits for a network: one
+        # platform after another. linux-64 comes last, since the others are held against its rows.
+        turn = asyncio.Semaphore(1 if any(channel.is_folder for channel in known) else len(requests))
+        order = sorted(requests, key=lambda request: request.platform is Platform.LINUX_64)
+        tasks = [asyncio.ensure_future(_solved(request, engine, channels, world.report, turn)) for request in order]
         try:
-            return tuple(await asyncio.gather(*tasks))
+            solved = dict(zip((request.platform for request in order), await asyncio.gather(*tasks), strict=True))
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        for each in solved.values():
+            await _refuse_cuda_elsewhere(each.request, each.chosen, channels)
+    return tuple(_answer(request, solved[request.platform]) for request in requests)
 
 
-async def _answer(request: CondaRequest, engine: CondaEngine, channels: Channels, report: Report) -> CondaAnswer:
-    platform = request.platform.value
-    report(platform, "solving conda's packages")
-    solved = await _solve(request, engine, channels)
-    report(platform, f"{len(solved.chosen)} conda packages")
+async def _solved(
+    request: CondaRequest, engine: CondaEngine, channels: Channels, report: Report, turn: asyncio.Semaphore
+) -> _Solved:
+    platform = request.platform
+    async with turn:
+        report(platform.value, "solving conda's packages")
+        solved = await _solve(request, engine, channels)
+        report(platform.value, f"{len(solved.chosen)} conda packages")
+        if platform is not Platform.LINUX_64:
+            channels.forget(request)
+    return solved
+
+
+def _answer(request: CondaRequest, solved: _Solved) -> CondaAnswer:
     return CondaAnswer(request, solved.packages(), tuple(map(locked_channel, request.channels)))
 
 
@@ -115,7 +131,6 @@ async def _solve(first: CondaRequest, engine: CondaEngine, channels: Channels) -
         # Each round asks for CUDA builds of names that the one before had as others, so there are no more than names.
         behind = _fallbacks(request, chosen, rows)
         if not behind:
-            await _refuse_cuda_elsewhere(request, chosen, channels)
             return _Solved(request, chosen, rows)
         request = replace(request, constraints=(*request.constraints, *(cuda_constraint(b.name) for b in behind)))
 
