@@ -325,7 +325,7 @@ def test_offline_solves_from_the_cache(tmp_path: Path) -> None:
 
 
 def test_offline_without_a_cache_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NetworkError, match=r"^http://127.0.0.1:9/forge/\S+: not in the cache, and nothing is fetched"):
+    with pytest.raises(NetworkError, match=r"^http://127.0.0.1:9/forge: not in the cache, and nothing is fetched"):
         solve(at("127.0.0.1:9"), cache=tmp_path / "cache", offline=True)
 
 
@@ -358,11 +358,11 @@ def only(suffix: str, answer: Answer) -> Callable[[Asked], Answer]:
 HEAD = reply(200, b" " * 1000)[0]
 WHOLE = files_of(ROWS)["linux-64/repodata.json"]
 FAULTS: dict[str, tuple[Callable[[Asked], Answer], str]] = {
-    "missing": (lambda _: reply(404), r"/forge/noarch/repodata.json: HTTP 404 \(not found\): there is no such channel"),
+    "missing": (lambda _: reply(404), r"/forge: HTTP 404 \(not found\): there is no such channel"),
     "broken": (lambda _: reply(500), r"/forge/\S+: HTTP 500 \(the server failed\)"),
     "broken_file": (only("repodata.json", reply(500)), r"/forge/\S+/repodata.json: HTTP 500"),
-    "forbidden": (lambda _: reply(403), r"/forge/\S+: HTTP 403 \(forbidden\)"),
-    "locked": (lambda _: reply(401), r"/forge/\S+: HTTP 401 \(credentials needed, or wrong\)"),
+    "forbidden": (lambda _: reply(403), r"/forge: HTTP 403 \(forbidden\)"),
+    "locked": (lambda _: reply(401), r"/forge: HTTP 401 \(credentials needed, or wrong\)"),
     "reset": (lambda _: [RESET], r"/forge/\S+: the connection broke before an answer"),
     "stalled": (only("repodata.json", [60.0]), r"/forge\S*: no whole answer within 2 s"),
     "stalled_inside": (only("64/repodata.json", [HEAD, b"{", 60.0]), r"/forge\S*: no whole answer within 2 s"),

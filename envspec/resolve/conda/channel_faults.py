@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.effects import http_faults
 from envspec.errors import NetworkError
+from envspec.model import Platform
 from envspec.resolve.conda.channel_client import without_credentials
 
 if TYPE_CHECKING:
@@ -42,11 +43,21 @@ _WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("error decoding response body", "the answer broke off before its end", _AGAIN),
     *((words, "what it sent is not rows of a channel, or not all of them", _AGAIN) for words in _GARBLED),
     ("error sending request", "the connection broke before an answer", _AGAIN),
+    ("too many redirects", "redirects without an end", "look at the URL with a browser or curl"),
+    # After all that says why: what is left is what the decoder of zstd says.
+    ("failed to download", "what it sent is not rows of a channel, or not all of them", _AGAIN),
 )
+_LOGIN: Final = 'write them into [conda] channels as variables: "https://${USER}:${PASSWORD}@host/channel"'
+#: A file of rattler's choice in a channel.
+_FILE: Final = re.compile(rf"/(?:noarch|{'|'.join(platform.value for platform in Platform)})(?:/[^/]*)?$")
 
 
 class ChannelFault(NetworkError):
     """A channel that gave no usable rows."""
+
+
+class SharedFault(ChannelFault):
+    """A channel that gave no usable rows to another request, which waited for the same and was told why."""
 
 
 def too_slow(channels: Sequence[Channel], waits: Patience) -> ChannelFault:
@@ -67,15 +78,26 @@ def channel_fault(told: str, channels: Sequence[Channel], waits: Patience) -> Ne
     named = _URL.findall(told)
     # The last URL is what was asked for in the end; before it rattler may name the channel.
     url = without_credentials(named[-1].rstrip(".")) if named else _all(channels)
+    if "a coalesced request failed" in told:
+        return SharedFault(f"{url}: can't be read as a channel", hint=_AGAIN)
     if "could not find subdir" in told:
         return _missing(url, told)
     if status := re.search(r"HTTP status (?:client|server) error \((\d+)", told):
-        return http_faults.BadStatus(url, int(status[1]))
+        return _refused(url, int(status[1]))
     for words, what, hint in _WORDS:
         if words in told:
+            url = _FILE.sub("", url) if "offline" in what else url
             return ChannelFault(f"{url}: {what.format(total=waits.total_s)}", hint=hint)
     reason = _URL.sub("it", told.strip().splitlines()[-1]).removeprefix("Caused by: ")
     return ChannelFault(f"{url}: can't be read as a channel ({reason})", hint="look at the URL with a browser or curl")
+
+
+def _refused(url: str, status: int) -> NetworkError:
+    """A status of an error. What is refused to these credentials is the channel, whatever was asked for first."""
+    channel = _FILE.sub("", url)
+    if status == 401:
+        return ChannelFault(f"{channel}: HTTP 401 (credentials needed, or wrong)", hint=_LOGIN)
+    return http_faults.BadStatus(channel if status < 500 else url, status)
 
 
 def _missing(url: str, told: str) -> ChannelFault:
@@ -85,7 +107,7 @@ def _missing(url: str, told: str) -> ChannelFault:
         where = file[1] if file else url
         return ChannelFault(f"{where}: no such file, so no channel", hint="correct the folder in [conda] channels")
     return ChannelFault(
-        f"{url}: HTTP 404 (not found): there is no such channel",
+        f"{_FILE.sub('', url)}: HTTP 404 (not found): there is no such channel",
         hint="check the spelling in [conda] channels, and that your credentials may see it",
     )
 

@@ -44,13 +44,22 @@ class Chosen:
         bounds = [(text, f"excluded by {words}") for text, words in limits]
         # what the package's own older version says of it would go with that version
         others = [pair for pair in self._asking.get(name, ()) if not pair[1].startswith(f"{name} ")]
-        yield from (words for text, words in (*asked, *bounds, *others) if not self._fits(text, candidate))
-        for text in candidate.depends:
-            yield from self._unmet(text)
+        unmet = [(text, words) for text in candidate.depends for words in self._unmet(text)]
+        # What the machine or the spec itself excludes goes first: of packages that are pinned to each other, as pytorch
+        # and libtorch are, each is held back by the other, which explains neither.
+        fixed = [words for text, words in unmet if self._is_fixed(name_of(text))]
+        yield from (words for text, words in (*asked, *bounds) if not self._fits(text, candidate))
+        yield from fixed
+        yield from (words for text, words in others if not self._fits(text, candidate))
+        yield from (words for _, words in unmet if words not in fixed)
         for text in candidate.constrains:
             present = self.rows.get(name_of(text))
             if present is not None and not self._fits(text, present):
                 yield f"it allows only {text}, and {present.name.normalized} is {present.version}"
+
+    def _is_fixed(self, name: str) -> bool:
+        texts = (*self.request.requirements, *self.request.constraints)
+        return name.startswith("__") or any(name_of(text) == name for text in texts)
 
     def _unmet(self, text: str) -> Iterator[str]:
         name = name_of(text)
@@ -77,7 +86,9 @@ def newest_refused(chosen: Chosen, name: str, rows: Iterable[RepoDataRecord]) ->
     """
     request, row = chosen.request, chosen.rows[name]
     cut = request.cut_of(name)
-    must_be_cuda = any(constrained_name(text) == name for text in request.constraints)
+    is_bound = any(constrained_name(text) == name for text in request.constraints)
+    # Where a CUDA build was taken, a newer build for the CPU is nothing that could have been taken instead.
+    must_be_cuda = is_bound or (request.cuda is not None and is_cuda_build(str(row.build)))
     newer: list[RepoDataRecord] = []
     best: Version = row.version
     for each in _newer(rows, row.version):

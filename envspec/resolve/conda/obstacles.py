@@ -11,6 +11,7 @@ from envspec.resolve.conda.channels import is_in_time
 from envspec.resolve.conda.cuda_builds import constrained_name, is_cuda_build
 from envspec.resolve.conda.question import CondaRequest
 from envspec.resolve.conda.rows import name_of
+from envspec.spec.virtual_packages import ARCHSPEC
 
 if TYPE_CHECKING:
     from rattler import MatchSpec, PackageRecord, RepoDataRecord
@@ -129,7 +130,9 @@ class Terms:
             return f"{name}, which {'only a spec with [cuda] has' if name == '__cuda' else 'this platform has not'}"
         if self.fits(requirement, present):
             return None
-        return f"{requirement}, and {_HAS.get(name, 'the machine has')} {present.version}"
+        # Of __archspec the version is always 1: the build says it.
+        has = present.build if name == ARCHSPEC else present.version
+        return f"{requirement}, and {_HAS.get(name, 'the machine has')} {has}"
 
 
 def cuda_rows(rows: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:

@@ -28,6 +28,7 @@ _HINTS: Final = (
     ("[cuda] gives", "raise [cuda] version, or allow an older package"),
     ("when it was built", 'undated = "accept" in [conda] takes rows without a date'),
     ("after as_of", "move as_of, or loosen the requirement"),
+    ("the machine has", "say what the environment's machine has in [conda.virtual_packages]"),
     ("the base has", "take a newer base: [cuda] os or [image] base"),
     ("no CUDA build", "take the platform out, or build on a package that has CUDA builds there"),
 )
@@ -203,6 +204,8 @@ def _hint(told: str) -> str:
 async def _known_names(unknown: Sequence[str], request: CondaRequest, channels: Channels) -> str:
     """What may have been meant: another name, or another platform."""
     names = [name_of(text) for text in unknown]
+    if "python" in names:
+        return f"take {request.platform.value} out of env.platforms, or add a channel that is for it as well"
     if request.platform is not Platform.LINUX_64:
         there = sorted({row.name.normalized for row in await channels.rows(request, names, Platform.LINUX_64)})
         if there:
