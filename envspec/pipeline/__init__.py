@@ -65,7 +65,7 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
 
         files = files_of(made)
         changed = write_folder(request.directory, files)
-        if key is not None and not is_open(made):
+        if key is not None and store.is_settled and not is_open(made):
             remember(store, key, files, told)
     finally:
         store.close()

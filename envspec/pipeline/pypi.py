@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from importlib import import_module
 
 from envspec.effects.default_index import default_index_url
@@ -44,6 +45,8 @@ class Pypi:
         self._targets = targets
         self._provided = provided
         self._upgraded = tuple(upgraded)
+        # What moves single packages asks several times.
+        self._warn_once = cache(work.around.warn)
         environ = work.around.environ
         self._places = Places(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
         self._wheels = run_to_end(_fetch_wheels(work, wheel_urls(work.spec)))
@@ -107,6 +110,7 @@ class Pypi:
             around.now,
             around.report,
             _later,
+            self._warn_once,
         )
         asked = [q.question for q in questions]
         return run_to_end(

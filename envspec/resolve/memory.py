@@ -12,7 +12,7 @@ from envspec.model import Asker, Package, Refusal, Resolution, Target, WheelFile
 from envspec.resolve.index.store import Store
 
 #: Part of every key: changes whenever the same question would get another answer, or its form changes.
-ANSWERS: Final = "4"
+ANSWERS: Final = "5"
 
 
 def key_of(parts: object) -> str:

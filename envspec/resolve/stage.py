@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec.effects.http import open_http
-from envspec.errors import UsageError
+from envspec.errors import NoSolution, UsageError
 from envspec.model import Resolution
 from envspec.resolve import graph, memory
 from envspec.resolve.engine import Engine, Pins, Place, Request, Unsolvable
@@ -24,6 +24,7 @@ from envspec.resolve.index.server import address_of, listening, serve, simple_ur
 from envspec.resolve.index.store import Store
 from envspec.resolve.index.upstream import Upstream
 from envspec.resolve.index.view import View, normalised
+from envspec.resolve.late import LeftOut, asked_names
 from envspec.resolve.refusals import refusal
 
 #: Told what goes on, one short line each: (target's platform, what).
@@ -60,7 +61,7 @@ class World:
     """The effects of this stage.
 
     environ: proxies and CA bundle are read from it. now: the clock. meanwhile: called in a thread once engines run, for
-    what would otherwise be done after them.
+    what would otherwise be done after them. warn: told what this run left out and a later one may take.
     """
 
     store: Store
@@ -69,6 +70,7 @@ class World:
     now: Callable[[], datetime]
     report: Report
     meanwhile: Callable[[], object] = bool
+    warn: Callable[[str], object] = str
 
 
 async def resolve_all(
@@ -99,17 +101,25 @@ async def resolve_all(
 async def _resolve_fresh(
     questions: Mapping[str, Question], engine: Engine, world: World, *, offline: bool, jobs: int
 ) -> dict[str, Resolution]:
-    """Answers by their keys; each is remembered as soon as it is there."""
+    """Answers by their keys; each is remembered as soon as it is there, unless it rests on what may yet change."""
     upstream = Upstream(world.store, world.now)
     rules = {q.view_key: q.rules for q in questions.values()}
     pages = Pages(upstream, rules)
     views = {key: View(upstream, pages, each, key) for key, each in rules.items()}
     turn = asyncio.Semaphore(jobs)
+    left_out = LeftOut()
 
     async def one(key: str, question: Question, proxy: str) -> Resolution:
-        async with turn:
-            resolution = await _resolve(question, engine, views[question.view_key], world, proxy)
-        memory.remember(world.store, key, resolution)
+        view = views[question.view_key]
+        try:
+            async with turn:
+                resolution = await _resolve(question, engine, view, world, proxy)
+        except NoSolution:
+            left_out.add(view.late, asked_names(question.request))
+            raise
+        left_out.add(view.late, {package.name: package.version for package in resolution.packages})
+        if not view.late:
+            memory.remember(world.store, key, resolution)
         return resolution
 
     async with AsyncExitStack() as stack:
@@ -132,6 +142,9 @@ async def _resolve_fresh(
                 task.cancel()
             await asyncio.gather(*tasks, *guesses, return_exceptions=True)
             await upstream.close()
+            world.store.is_settled &= not any(view.late for view in views.values())
+            for text in left_out.texts():
+                world.warn(text)
 
 
 async def _resolve(question: Question, engine: Engine, view: View, world: World, proxy: str) -> Resolution:

@@ -160,6 +160,9 @@ class IndexServer:
         held = [file for project in self._projects.values() for file in project]
         self._projects = by_name([*held, *files])
 
+    def files_of(self, name: str) -> tuple[File, ...]:
+        return self._projects.get(normalized(name), ())
+
     def remove(self, name: str) -> None:
         self._projects = {key: value for key, value in self._projects.items() if key != normalized(name)}
 

@@ -7,6 +7,7 @@ import html
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from urllib.parse import quote
 
 from tests.support.projects import Dialect, File, Hashes, Hrefs, MetadataFiles, Pages, Sizes, Times
@@ -72,8 +73,8 @@ def _anchor(file: File, dialect: Dialect, root: str) -> str:
         attributes["data-requires-python"] = file.artifact.requires_python
     if file.yanked is not None:
         attributes["data-yanked"] = file.yanked
-    if dialect.times is Times.SHOWN:
-        attributes["data-upload-time"] = _moment(file)
+    if dialect.times is Times.SHOWN and file.uploaded is not None:
+        attributes["data-upload-time"] = _moment(file.uploaded)
     text = " ".join(f'{key}="{html.escape(value)}"' for key, value in attributes.items())
     return f"<a {text}>{html.escape(file.filename)}</a><br/>\n"
 
@@ -108,8 +109,8 @@ def _json_file(file: File, dialect: Dialect, root: str) -> dict[str, object]:
     row.update(_json_metadata(file, dialect))
     if dialect.sizes is Sizes.SHOWN:
         row["size"] = file.artifact.size_bytes
-    if dialect.times is Times.SHOWN:
-        row["upload-time"] = _moment(file)
+    if dialect.times is Times.SHOWN and file.uploaded is not None:
+        row["upload-time"] = _moment(file.uploaded)
     return row
 
 
@@ -126,5 +127,5 @@ def _json_metadata(file: File, dialect: Dialect) -> dict[str, object]:
     return announced.get(dialect.metadata, {"core-metadata": False})
 
 
-def _moment(file: File) -> str:
-    return file.uploaded.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+def _moment(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

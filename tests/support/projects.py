@@ -120,12 +120,12 @@ def day(text: str) -> datetime:
 class File:
     """One file of a project, as its page shows it.
 
-    yanked: None, or the reason (`` for none given).
+    uploaded: None where the index does not tell it (yet). yanked: None, or the reason (`` for none given).
     claimed_sha256: what the page says where that is not the file's hash.
     """
 
     artifact: Artifact
-    uploaded: datetime = field(default_factory=lambda: day("2024-01-01"))
+    uploaded: datetime | None = field(default_factory=lambda: day("2024-01-01"))
     yanked: str | None = None
     claimed_sha256: str | None = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from typing import Final
 
@@ -15,6 +15,18 @@ from packaging.version import InvalidVersion, Version
 from envspec.resolve.index.page import ListedFile, Listing
 
 SDIST_SUFFIXES: Final = (".tar.gz", ".zip")
+
+#: How long after its upload an index may still fill in a file's upload time. The longest seen is 16 days
+#: (nvidia-cudnn-cu12 9.28.0.42, uploaded 2026-11-04, without a time on 2026-11-20); this is more than five times that.
+#:
+#: So a file without a time is one of two: it came in this long before the page was asked for, or it is from before its
+#: index began to tell times and will never have one. Either way it never counts for an `as_of` that lies further back,
+#: and what is made of the page is good for ever. For a later `as_of` it may come to count, and then nothing is kept.
+#: An index most of whose files will never have times is thus slow for young moments only, and no longer once they age.
+#: Its place among the versions does not tell the two apart: of 13 real pages with late times, two had them on releases
+#: older than the newest dated one (httpcore2 2.16.1 beside 2.16.2, grpcio-reflection 1.78.2 beside 1.85.1). Whether a
+#: file is of a pre-release or yanked makes no difference either: it can be what is asked for by its version.
+FILLED_IN_WITHIN: Final = timedelta(days=90)
 
 
 class TagRanks:
@@ -93,25 +105,40 @@ class Selection:
 
     files: by file name, in the page's order. unloadable: the newest release that `as_of` allows and of which the target
     can load no file, where it is newer than all that it can load. undated: the page gives no upload times for what the
-    target can load; then nothing is selected.
+    target can load; then nothing is selected. late: the releases, in order, with files that may yet get an upload time
+    which `as_of` allows.
     """
 
     files: Mapping[str, ListedFile]
     unloadable: str | None = None
     undated: bool = False
+    late: tuple[str, ...] = ()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the same is selected of every later page; else it is good for the run that asked for the page."""
+        return not (self.undated or self.late)
 
 
 @dataclass(frozen=True, slots=True)
 class Taste:
-    """What a target takes. cut: nothing that was uploaded later; None where the index has no upload times."""
+    """What a target takes of a page.
+
+    cut: nothing that was uploaded later; None where the index has no upload times. asked: when the page was asked for.
+    """
 
     ranks: TagRanks
     cut: datetime | None
+    asked: datetime
     sdists: bool = False
 
     def sees(self, file: ListedFile) -> bool:
         """Whether the file is old enough."""
         return self.cut is None or (file.uploaded is not None and not_after(file.uploaded, self.cut))
+
+    def awaits(self, file: ListedFile) -> bool:
+        """Whether the file has no upload time, and may yet get one that is old enough."""
+        return file.uploaded is None and self.cut is not None and self.asked - self.cut <= FILLED_IN_WITHIN
 
 
 def own(listing: Listing, project: str) -> Listing:
@@ -151,7 +178,9 @@ def select(listing: Listing, taste: Taste) -> Selection:
     if taste.cut is not None and loadable and not any(file.uploaded for file in loadable):
         return Selection({}, undated=True)
     files = {file.filename: file for file in loadable if taste.sees(file)}
-    return Selection(files, _unloadable(listing, files, others, taste))
+    unloadable, late = _unloadable(listing, files, others, taste)
+    late |= _versions({version_text(file.filename) for file in loadable if taste.awaits(file)})
+    return Selection(files, unloadable, late=tuple(str(version) for version in sorted(late)))
 
 
 def newest_wheels(selection: Selection, ranks: TagRanks, count: int) -> list[ListedFile]:
@@ -166,21 +195,30 @@ def newest_wheels(selection: Selection, ranks: TagRanks, count: int) -> list[Lis
     return [best[version][1] for version in sorted(best, reverse=True)[:count]]
 
 
-def _unloadable(listing: Listing, files: Mapping[str, ListedFile], others: set[str], taste: Taste) -> str | None:
-    """The newest release, old enough, that is newer than all `files`. others: the rest's names, some without tags."""
+def _unloadable(
+    listing: Listing, files: Mapping[str, ListedFile], others: set[str], taste: Taste
+) -> tuple[str | None, set[Version]]:
+    """The newest release, old enough, that is newer than all `files`; and those newer still that may yet be it.
+
+    others: the rest's names, some without tags.
+    """
     known = _versions({version_text(name) for name in files})
     newest = max(known, default=None)
     floor = newest.major if newest is not None and not newest.epoch else 0
     texts = {version_text(name) for name in others}
     # Most of hundreds of old versions need no parsing: their first number says that they are older.
     newer = _versions({text for text in texts if not (head := text.partition(".")[0]).isdigit() or int(head) >= floor})
+    late: set[Version] = set()
     for version in sorted((version for version in newer - known if not version.is_prerelease), reverse=True):
         if newest is not None and version < newest:
-            return None
-        numbers = (number for number, name in enumerate(listing.names) if version_of(name) == version)
-        if any(taste.sees(listing.row(number)) for number in numbers):
-            return str(version)
-    return None
+            break
+        for number in (number for number, name in enumerate(listing.names) if version_of(name) == version):
+            file = listing.row(number)
+            if taste.sees(file):
+                return str(version), late - {version}
+            if taste.awaits(file):
+                late.add(version)
+    return None, late
 
 
 def _versions(texts: set[str]) -> set[Version]:

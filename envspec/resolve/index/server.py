@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 #: `.invalid` is never given to anybody (RFC 2606), so nothing can answer for it but the proxy.
 HOST: Final = "index.envspec.invalid"
 
-# What a view shows is named by its key: it never changes.
+# What a view shows is named by its key: it never changes, but for a page on which upload times may yet be filled in.
 _HEADERS: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
+_PASSING: Final = {"Cache-Control": "no-store"}
 # 424 (Failed Dependency, RFC 4918): engines give up at once, where they would try a 502 again and again.
 _FAILED: Final = 424
 _PAGE_TYPE: Final = "application/vnd.pypi.simple.v1+json"
@@ -61,7 +62,7 @@ async def serve(views: Mapping[str, View], listener: socket.socket) -> AsyncIter
             return web.Response(status=404)
         except EnvspecError as error:
             return web.Response(status=_FAILED, text=error.message)
-        return web.Response(body=body, content_type=_PAGE_TYPE, headers=_HEADERS)
+        return web.Response(body=body, content_type=_PAGE_TYPE, headers=_PASSING if name in view.late else _HEADERS)
 
     async def file(request: web.Request) -> web.Response:
         view, name = views[request.match_info["key"]], request.match_info["name"]

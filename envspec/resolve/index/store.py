@@ -1,7 +1,8 @@
 """What the index remembers on disk: pages as they were answered, what views made of them, metadata, answers.
 
-A page is good for every `as_of` up to the moment when it was asked for; everything else is named by what it was made
-from and good for ever. One SQLite file: a stack has 400 entries, and as many files would cost more than fetching them
+A page is good for every `as_of` up to the moment when it was asked for, unless upload times may yet be filled in on it
+(`select.py`); everything else is named by what it was made from and good for ever: what rests on a page that may yet
+change is not remembered. One SQLite file: a stack has 400 entries, and as many files would cost more than fetching them
 again.
 """
 
@@ -57,9 +58,13 @@ class Store:
     It only saves time: what can't be read counts as absent, what can't be written is not remembered, and a file that is
     no database any more is put aside. What is remembered is written by a thread of its own, in one transaction that
     `save` ends: pages come in while engines and network are waited for.
+
+    is_settled: whether what this run makes will be made again by every later one, however late; who finds that it will
+    not says so here, and a whole lock is then not remembered.
     """
 
     def __init__(self, root: Path) -> None:
+        self.is_settled = True
         self._path = root / "index" / f"{LAYOUT}.sqlite"
         self._opened: sqlite3.Connection | None = None
         self._fresh: dict[tuple[str, ...], Any] = {}

@@ -71,8 +71,8 @@ class NotListed(Exception):
 class OfflineMiss(NetworkError):
     """What is asked for is not in the memory, and the network may not be used."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"offline, and {what} is not in the cache", hint="run once without --offline")
+    def __init__(self, what: str, hint: str = "run once without --offline") -> None:
+        super().__init__(f"offline, and {what} is not in the cache", hint=hint)
 
 
 class IndexFault(NetworkError):
@@ -82,13 +82,14 @@ class IndexFault(NetworkError):
 class Upstream:
     """Pages and metadata: from memory where that is right, else from the network, each asked for once.
 
-    now: the clock; a page counts for every `as_of` not after the moment at which it was asked for.
-    http: the network, None while there is none.
+    now: the clock; a page counts for every `as_of` not after the moment at which it was asked for. began: this run's
+    first moment. http: the network, None while there is none.
     """
 
     def __init__(self, store: Store, now: Callable[[], datetime], http: Http | None = None) -> None:
         self.http = http
         self.store = store
+        self.began = now()
         self._now = now
         self._running: dict[Hashable, asyncio.Task[Any]] = {}
 

@@ -66,6 +66,8 @@ class View:
 
     key: names the view in the memory on disk and in the engines' addresses; two views with one key show the same.
     faults: what went wrong; `failed` tells at once that there is one. missing: names that the default index lacks.
+    late: of the projects looked at, those with releases that may yet get an upload time that counts, and these; what
+    rests on them is good for this run only.
     """
 
     def __init__(self, upstream: Upstream, pages: Pages, rules: Rules, key: str) -> None:
@@ -74,6 +76,7 @@ class View:
         self.faults: list[EnvspecError] = []
         self.failed = asyncio.Event()
         self.missing: set[str] = set()
+        self.late: dict[str, tuple[str, ...]] = {}
         self._upstream = upstream
         self._pages = pages
         self._ranks = pages.ranks[key]
@@ -89,7 +92,8 @@ class View:
         known = self._selections.get(name) or self._given(name) or self._remembered(name)
         if known is None:
             known = await self._read(name)
-            self._upstream.store.remember_selection(self.key, name, _dumped(known))
+            if known.is_settled:
+                self._upstream.store.remember_selection(self.key, name, _dumped(known))
         self._selections[name] = known
         return known
 
@@ -106,7 +110,7 @@ class View:
         """
         if self._given(name) is not None:
             return ()
-        page = await self._upstream.page(self.rules.index_of(name), name, self.rules.cut_of(name))
+        page = await self._pages.page(self.key, name)
         return own(parse_page(page.body, page.content_type, page.url), name).names
 
     async def foresee(self, name: str) -> None:
@@ -241,7 +245,7 @@ class View:
     async def _indexed(self, name: str) -> Selection:
         """What the page of a project's index gives."""
         try:
-            return await self._pages.selection(self.key, name)
+            selection = await self._pages.selection(self.key, name)
         except BadPage as error:
             fault = unreadable(self.rules.index_of(name), name, error)
             self._fail(fault)
@@ -249,6 +253,9 @@ class View:
         except NetworkError as error:
             self._fail(error)
             raise
+        if not selection.is_settled:
+            self.late[name] = selection.late
+        return selection
 
 
 def _dumped(selection: Selection) -> dict[str, Any]:
