@@ -1,7 +1,8 @@
 """Installs committed locks into empty environments and imports what their specs name: `python -m bench.install_locks`.
 
-Each linux-64 lock, by `uv pip install --require-hashes` and by `pip install --require-hashes`, on a machine without a
-GPU: CUDA builds run their CPU half. An environment takes up to 8 GB; there is one at a time, and it is deleted after.
+Each linux-64 lock, by `envspec install`, and where it has no conda packages by `uv pip install --require-hashes` and
+`pip install --require-hashes`, on a machine without a GPU: CUDA builds run their CPU half. An environment takes up to
+8 GB; there is one at a time, and it is deleted after.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from envspec.lock.requirements import requirements_name
 from envspec.model import Platform, Resolution
 
 LIMIT_S: Final = 1200
-INSTALLERS: Final = ("uv", "pip")
+INSTALLERS: Final = ("envspec", "uv", "pip")
+#: envspec's exit code where a channel or an index can't be reached.
+_NETWORK: Final = 5
 SPEC: Final = "spec"
 
 #: Runs in the environment: what the distributions that the spec names provide, each imported. The module of the
@@ -94,6 +97,21 @@ class Environment:
     def python(self) -> Path:
         return self.folder / "venv" / "bin" / "python"
 
+    def make(self, lock: Path, base: Path) -> Cost:
+        """The environment from the whole lock, by envspec. base: the Python of a lock without conda."""
+        order: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "envspec",
+            "install",
+            lock.resolve(),
+            "--prefix",
+            self.folder / "venv",
+        ]
+        if not (lock / explicit_name(Platform.LINUX_64)).exists():
+            order += ["--python", base]
+        return self._run(order)
+
     def create(self, base: Path) -> Cost:
         seed = ["--seed"] if self.installer == "pip" else []
         return self._run([uv(), "venv", "--quiet", *seed, "--python", base, self.folder / "venv"])
@@ -130,12 +148,17 @@ def try_lock(folder: Path, installer: str, workshop: Workshop) -> Outcome | None
     if mine is None:
         return None
     python = mine.target.python
-    known = (folder.name, python.version, len(mine.packages), installer)
-    try:
-        base = workshop.python(python.series)
-    except NotHere as why:
-        return Outcome(*known, install=f"not run: {why}")
-    known = (folder.name, f"{python.version} (on {_version(base)})", len(mine.packages), installer)
+    if mine.conda and installer != "envspec":
+        # Their files are for conda first; the wheels alone are no environment.
+        return None
+    known = (folder.name, python.version, len(mine.packages) + len(mine.conda), installer)
+    base = None
+    if not mine.conda:
+        try:
+            base = workshop.python(python.series)
+        except NotHere as why:
+            return Outcome(*known, install=f"not run: {why}")
+        known = (folder.name, f"{python.version} (on {_version(base)})", len(mine.packages), installer)
     place = workshop.root / "environment"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -146,15 +169,17 @@ def try_lock(folder: Path, installer: str, workshop: Workshop) -> Outcome | None
 
 
 def _steps(
-    known: tuple[str, str, int, str], environment: Environment, base: Path, folder: Path, resolution: Resolution
+    known: tuple[str, str, int, str], environment: Environment, base: Path | None, folder: Path, resolution: Resolution
 ) -> Outcome:
-    made = environment.create(base)
-    if not made.is_done:
-        return Outcome(*known, install=_fault(made))
-    done = environment.install((folder / requirements_name(Platform.LINUX_64)).resolve())
+    if base is None or environment.installer == "envspec":
+        done = environment.make(folder, base)
+    else:
+        made = environment.create(base)
+        if not made.is_done:
+            return Outcome(*known, install=_fault(made))
+        done = environment.install((folder / requirements_name(Platform.LINUX_64)).resolve())
     if not done.is_done:
-        why = "not run: the patch at hand is too old for a package; " if _lacks_python(done) else ""
-        return Outcome(*known, seconds=done.wall_s, install=f"{why}{_fault(done)}")
+        return Outcome(*known, seconds=done.wall_s, install=f"{_not_run(done, resolution)}{_fault(done)}")
     checked = environment.check()
     check = "ok" if checked.is_done else _fault(checked)
     imported, modules, without = environment.imports(asked_for(resolution))
@@ -162,6 +187,14 @@ def _steps(
     if without:
         imports += f"; nothing to import in {', '.join(without)}"
     return Outcome(*known, seconds=done.wall_s, install="ok", check=check, imports=imports)
+
+
+def _not_run(install: Cost, resolution: Resolution) -> str:
+    if _lacks_python(install):
+        return "not run: the patch at hand is too old for a package; "
+    if resolution.conda and install.exit_code == _NETWORK:
+        return "not run: no channel can be reached from here; "
+    return ""
 
 
 def _lacks_python(install: Cost) -> bool:
@@ -184,6 +217,8 @@ def asked_for(resolution: Resolution) -> list[str]:
     setuptools brings, and setuptools then asserts that it has its own (_distutils_hack).
     """
     names = [package.name for package in resolution.packages if any(asker.name == SPEC for asker in package.askers)]
+    by_spec = [package for package in resolution.conda if any(asker.name == SPEC for asker in package.askers)]
+    names += [provided.name for package in by_spec for provided in package.provides]
     return sorted(names, key="pip".__eq__)
 
 
@@ -258,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.install_locks", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", help="folders under locks/ (all)")
-    parser.add_argument("--by", nargs="+", choices=INSTALLERS, default=list(INSTALLERS), help="installers (both)")
+    parser.add_argument("--by", nargs="+", choices=INSTALLERS, default=list(INSTALLERS), help="installers (all)")
     parser.add_argument("--output", help="a Markdown file for the table")
     return parser
 
