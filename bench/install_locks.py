@@ -97,20 +97,11 @@ class Environment:
     def python(self) -> Path:
         return self.folder / "venv" / "bin" / "python"
 
-    def make(self, lock: Path, base: Path) -> Cost:
+    def make(self, lock: Path, base: Path | None) -> Cost:
         """The environment from the whole lock, by envspec. base: the Python of a lock without conda."""
-        order: list[str | Path] = [
-            sys.executable,
-            "-m",
-            "envspec",
-            "install",
-            lock.resolve(),
-            "--prefix",
-            self.folder / "venv",
-        ]
-        if not (lock / explicit_name(Platform.LINUX_64)).exists():
-            order += ["--python", base]
-        return self._run(order)
+        python = ["--python", base] if base else []
+        place = self.folder / "venv"
+        return self._run([sys.executable, "-m", "envspec", "install", lock.resolve(), "--prefix", place, *python])
 
     def create(self, base: Path) -> Cost:
         seed = ["--seed"] if self.installer == "pip" else []
