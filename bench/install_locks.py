@@ -99,7 +99,7 @@ class Environment:
 
     def make(self, lock: Path, base: Path | None) -> Cost:
         """The environment from the whole lock, by envspec. base: the Python of a lock without conda."""
-        python = ["--python", base] if base else []
+        python: list[str | Path] = ["--python", base] if base else []
         place = self.folder / "venv"
         return self._run([sys.executable, "-m", "envspec", "install", lock.resolve(), "--prefix", place, *python])
 
