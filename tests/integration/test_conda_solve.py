@@ -123,6 +123,20 @@ def test_a_channel_that_a_requirement_names_goes_before(tmp_path: Path) -> None:
     assert again == found
 
 
+def test_a_requirement_that_only_a_later_channel_meets(tmp_path: Path) -> None:
+    """The first channel has the name, so the second one's rows of it don't count, whoever asks."""
+    first = on_disk(tmp_path, [row("a", "1"), row("c", "1", depends=["b >=2"]), row("b", "1")], "first")
+    second = on_disk(tmp_path, [row("a", "2"), row("b", "2")], "second")
+    with pytest.raises(NoSolution) as raised:
+        solve(request("a >=2", channels=[first, second]), cache=tmp_path / "cache")
+    assert raised.value.message == (
+        "no solution for conda's packages on linux-64: a >=2 (conda.dependencies) fits a 2 (0) of second, "
+        "but a name belongs to the first channel that has it: first, whose newest a is 1"
+    )
+    with pytest.raises(NoSolution):
+        solve(request("c", channels=[first, second]), cache=tmp_path / "cache")
+
+
 def test_the_same_on_every_hash_seed(tmp_path: Path) -> None:
     on_disk(tmp_path, [*ROWS, row("x", "1", depends=["y", "z"]), row("y", "1"), row("y", "1", "1"), row("z", "1")])
     code = (

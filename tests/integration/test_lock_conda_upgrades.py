@@ -313,6 +313,28 @@ def test_a_name_that_neither_half_has(locked: Locked) -> None:
     assert locked.user.files() == before
 
 
+def test_a_package_of_a_named_channel(tmp_path: Path, index: IndexServer) -> None:
+    parts = [
+        f"conda-forge={write_channel(tmp_path / 'forge', rows())}",
+        f"corp={write_channel(tmp_path / 'corp', rows())}",
+    ]
+    words = [word for part in parts for word in ("--channel-rows", part)]
+    user = User(tmp_path / "user", index.url)
+    rest = "[conda]\nchannels = ['corp', 'conda-forge']\ndependencies = ['conda-forge::gamma', 'alpha']\n"
+
+    def locks(*more: str, as_of: str | None = None) -> dict[str, tuple[str, str]]:
+        user.wants(as_of=as_of, python="3.12", rest=rest)
+        ran = user.locks(*words, *more)
+        assert ran.status == 0, ran.stderr
+        return {row["name"]: (row["version"], row["channel"]) for row in user.document()["resolution"][0]["conda"]}
+
+    first = locks(as_of=AS_OF)
+    assert (first["gamma"], first["alpha"]) == (("1.0", "conda-forge"), ("1.0", "corp"))
+    moved = locks("--upgrade-package", "gamma")
+    assert moved == {**first, "gamma": ("2.0", "conda-forge")}
+    assert locks() == moved
+
+
 def test_an_as_of_in_the_spec_bounds_both_halves(locked: Locked) -> None:
     locked.asks(as_of=AS_OF)
     ran = locked.runs("--upgrade-package", "alpha", "--upgrade-package", "tool")

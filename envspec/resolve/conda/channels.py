@@ -90,9 +90,10 @@ class Channels:
     async def sources(self, request: CondaRequest, work: Path) -> list[rattler.Channel | SparseRepoData]:
         """What a solver is to look at, the first first. work: a folder for rows that have a moment of their own."""
         found: list[rattler.Channel | SparseRepoData] = []
-        for place, channel in enumerate(request.channels):
-            if request.cuts:
-                found += await self._with_own_moment(request, channel, work / f"moments-{place}")
+        for place, channel in enumerate(request.channels if request.cuts else ()):
+            found += await self._with_own_moment(request, channel, work / f"moments-{place}")
+        # Not before: a name with a moment of its own may be a later channel's, by the spec's own words.
+        for channel in request.channels:
             found += self._plain(channel, request.platform)
         return found
 
@@ -127,8 +128,16 @@ class Channels:
 
     async def names(self, request: CondaRequest) -> list[str]:
         """Every name that the channels have for the platform. Slow on a large channel: for an error's sake only."""
+        from rattler import PackageFormatSelection
+
         found: set[str] = set()
         for channel in request.channels:
+            if channel.rows is not None:
+                # rattler's gateway has no names for rows that are handed to it.
+                files = (file for file in _rows_of(channel) if file.parent.name in _subdirs(request.platform))
+                parts = (self._part(channel.url, file) for file in files)
+                found |= {name for part in parts for name in part.package_names(PackageFormatSelection.BOTH)}
+                continue
             asked = self.gateway.names(
                 _as_sources(self._plain(channel, request.platform)),
                 _subdirs(request.platform),
@@ -204,11 +213,13 @@ class Channels:
         """The rows of the names that have a moment of their own, all dated as if the moment of the others were theirs.
 
         rattler knows one moment for all names, and a source in Python costs its calls. So these few rows go to files
-        of a channel that stands before the real one: with strict priority it is then theirs alone. What is picked here
+        of a channel that stands before the real ones: with strict priority it is then theirs alone. What is picked here
         is looked up in the real channel by its file name.
         """
         by_subdir: dict[str, dict[str, Any]] = {}
-        for row in await self._query(channel, request.platform, sorted(request.cuts)):
+        named = _named_channels(request.requirements)
+        names = sorted(name for name in request.cuts if named.get(name, channel.url) == channel.url)
+        for row in await self._query(channel, request.platform, names) if names else ():
             if is_in_time(row, request.cut_of(row.name.normalized), undated=request.undated):
                 fields = json.loads(row.to_json())
                 fields |= {"timestamp": int(request.as_of.timestamp() * 1000)}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envspec.resolve.conda.engine import CondaUnsolvable
-from envspec.resolve.conda.rows import kept, virtual_packages
+from envspec.resolve.conda.rows import kept, name_of, virtual_packages
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -39,7 +39,7 @@ class Rattler:
         locked = await channels.rows(request, [package.name for package in request.locked])
         asked = rattler.solve(
             await channels.sources(request, work),
-            list(request.requirements),
+            [_anywhere(text) if name_of(text) in request.cuts else text for text in request.requirements],
             channels.gateway,
             platforms=[request.platform.value, "noarch"],
             virtual_packages=virtual_packages(request),
@@ -54,6 +54,11 @@ class Rattler:
         except SolverError as error:
             raise CondaUnsolvable(str(error)) from error
         return await _from_the_channel(found, request, channels)
+
+
+def _anywhere(requirement: str) -> str:
+    """Without the channel that it names: rows with a moment of their own are in none, and go before all others."""
+    return requirement.rpartition("::")[2]
 
 
 async def _from_the_channel(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.errors import EnvspecError, NoSolution, UsageError
 from envspec.model import Platform
-from envspec.resolve.conda.channels import Channels
+from envspec.resolve.conda.channels import Channels, without_credentials
 from envspec.resolve.conda.cuda_builds import Build
 from envspec.resolve.conda.engine import CondaUnsolvable
 from envspec.resolve.conda.obstacles import Terms, asked_by, cuda_rows, machine_rows, moment_text, newest_first
@@ -93,6 +93,26 @@ def elsewhere_refusal(behind: Sequence[Build], request: CondaRequest, rows: Iter
         f"on {request.platform.value} the spec's [cuda] would come to nothing: {'. '.join(builds)}",
         hint=_hint("no CUDA build"),
     )
+
+
+def priority_refusal(row: RepoDataRecord, request: CondaRequest, rows: Iterable[RepoDataRecord]) -> EnvspecError:
+    """The error for a row of a channel behind another one that has its name. rows: of the channels that have a say."""
+    name = row.name.normalized
+    newest = newest_first(other for other in rows if other.name.normalized == name)[0]
+    first, behind = (_channel_of(each, request) for each in (newest, row))
+    asked = " and ".join(asked_by(request, text) for text in request.requirements if name_of(text) == name)
+    by_channel = "" if "://" in behind else f'ask for "{behind}::{name}", or '
+    return NoSolution(
+        f"no solution for conda's packages on {request.platform.value}: {asked or name} fits {_called(row)} "
+        f"of {behind}, but a name belongs to the first channel that has it: {first}, "
+        f"whose newest {name} is {newest.version}",
+        hint=f"{by_channel}loosen the requirement, or put {behind} before {first} in [conda] channels",
+    )
+
+
+def _channel_of(row: RepoDataRecord, request: CondaRequest) -> str:
+    url = without_credentials(row.channel or row.url)
+    return next((channel.name for channel in request.channels if channel.url == url), url)
 
 
 def _elsewhere(row: RepoDataRecord) -> str:

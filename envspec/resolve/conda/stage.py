@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING
 
 from envspec.errors import UsageError
 from envspec.model import CondaChannel, CondaPackage, Platform
+from envspec.resolve.conda.channel_faults import SharedFault
 from envspec.resolve.conda.channels import Channels, is_in_time, locked_channel, opened
 from envspec.resolve.conda.cuda_builds import Build, cuda_constraint, fallbacks, is_cpu_build, is_cuda_build
 from envspec.resolve.conda.engine import CondaEngine, CondaUnsolvable
 from envspec.resolve.conda.newest import Chosen, newest_refused
 from envspec.resolve.conda.obstacles import machine_rows
 from envspec.resolve.conda.question import CondaRequest
-from envspec.resolve.conda.refusals import check_requirements, elsewhere_refusal, fallback_refusal, refusal
+from envspec.resolve.conda.refusals import (
+    check_requirements,
+    elsewhere_refusal,
+    fallback_refusal,
+    priority_refusal,
+    refusal,
+)
 from envspec.resolve.conda.rows import by_name, name_of, package_of, with_askers
 
 if TYPE_CHECKING:
@@ -71,14 +78,26 @@ async def solve_all(
         order = sorted(requests, key=lambda request: request.platform is Platform.LINUX_64)
         tasks = [asyncio.ensure_future(_solved(request, engine, channels, world.report, turn)) for request in order]
         try:
-            solved = dict(zip((request.platform for request in order), await asyncio.gather(*tasks), strict=True))
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        solved = _all(dict(zip((request.platform for request in order), ended, strict=True)), requests)
         for each in solved.values():
             await _refuse_cuda_elsewhere(each.request, each.chosen, channels)
     return tuple(_answer(request, solved[request.platform]) for request in requests)
+
+
+def _all(
+    ended: Mapping[Platform, _Solved | BaseException], requests: Iterable[CondaRequest]
+) -> Mapping[Platform, _Solved]:
+    """What was solved. Of several refusals the first platform's is raised: which one came first is chance."""
+    faults = [fault for r in requests if isinstance(fault := ended[r.platform], BaseException)]
+    if faults:
+        # What others were told of a request that they shared says nothing.
+        raise next((fault for fault in faults if not isinstance(fault, SharedFault)), faults[0])
+    return {platform: each for platform, each in ended.items() if not isinstance(each, BaseException)}
 
 
 async def _solved(
@@ -130,9 +149,21 @@ async def _solve(first: CondaRequest, engine: CondaEngine, channels: Channels) -
         rows = await channels.rows(request, [row.name.normalized for row in chosen])
         # Each round asks for CUDA builds of names that the one before had as others, so there are no more than names.
         behind = _fallbacks(request, chosen, rows)
+        if (outsider := _outsider(chosen, rows)) is not None:
+            raise priority_refusal(outsider, request, rows)
         if not behind:
             return _Solved(request, chosen, rows)
         request = replace(request, constraints=(*request.constraints, *(cuda_constraint(b.name) for b in behind)))
+
+
+def _outsider(chosen: Iterable[RepoDataRecord], rows: Iterable[RepoDataRecord]) -> RepoDataRecord | None:
+    """A row of a channel that another one goes before for its name. rows: of the channels that have a say.
+
+    rattler holds requirements against each channel's rows before it looks which channel goes first: for `numpy 2.3.*`,
+    a channel that has older ones alone is to it a channel without numpy, and the name open to whoever comes next.
+    """
+    urls = {row.url for row in rows}
+    return next((row for row in chosen if row.url not in urls), None)
 
 
 def _fallbacks(request: CondaRequest, chosen: Sequence[RepoDataRecord], rows: Iterable[RepoDataRecord]) -> list[Build]:
