@@ -1,0 +1,42 @@
+"""Each folder under golden/lock_conda_refusals and lock_conda_decisions is a spec with [conda] and its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.ahead import ahead
+from tests.support.golden_conda import decisions, refusal
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def cases(group: str) -> list[str]:
+    return [f"{group}/{path.parent.name}" for path in sorted(GOLDEN.glob(f"{group}/*/spec.toml"))]
+
+
+REFUSALS, DECISIONS = cases("lock_conda_refusals"), cases("lock_conda_decisions")
+
+
+def outcome(case: str, folder: Path) -> str:
+    tell = refusal if case.startswith("lock_conda_refusals/") else decisions
+    folder.mkdir(parents=True)
+    return tell(GOLDEN / case, folder)
+
+
+@pytest.fixture(scope="module")
+def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    root = tmp_path_factory.mktemp("golden")
+    with ahead(request, lambda case: outcome(case, root / case)) as results:
+        yield results
+
+
+@pytest.mark.parametrize("case", [*REFUSALS, *DECISIONS])
+def test_case(told: Callable[[str], str], case: str) -> None:
+    assert told(case) == (GOLDEN / case / "expected.txt").read_text(encoding="utf-8")
+
+
+def test_there_are_cases() -> None:
+    assert len(REFUSALS) > 40 and len(DECISIONS) > 20
