@@ -1,0 +1,193 @@
+"""A channel that misbehaves, while a lock is there: one clear message, exit code 5, and the old lock untouched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support import conda_packages
+from tests.support.ahead import ahead
+from tests.support.conda_channel import CondaChannel, write
+from tests.support.conda_packages import GOLDEN_PYTHON
+from tests.support.conda_server import CondaServer
+from tests.support.ecosystem import release
+from tests.support.faults import Body, Corrupt, Drip, Drop, Fault, Redirects, Stall, Status, Truncate
+from tests.support.index_server import IndexServer
+from tests.support.user import IMPATIENT, Ran, User, refused
+
+ROWS: Final = "/forge/*/repodata.json*"
+#: rattler asks for the headers of `.zst` first, and these faults have no answer without a body.
+PLAIN_ROWS: Final = "/forge/*/repodata.json"
+#: rattler waits between its attempts as long as it likes: few of them, and the tests don't wait.
+ATTEMPTS: Final = {"ENVSPEC_HTTP_ATTEMPTS": "2"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """fault: on every path of `path`, so many times or for good. told: what the message must hold; empty: it locks."""
+
+    fault: Fault
+    told: tuple[str, ...] = ()
+    path: str = "/forge/*"
+    times: int | None = None
+
+
+CASES: Final[dict[str, Case]] = {
+    "500": Case(Status(500), ("/forge", "HTTP 500 (the server failed)", "try again later")),
+    "503": Case(Status(503), ("/forge", "HTTP 503")),
+    "503-once": Case(Status(503), times=1),
+    "404": Case(Status(404), ("/forge", "HTTP 404 (not found): there is no such channel", "[conda] channels")),
+    "403": Case(Status(403), ("/forge", "HTTP 403")),
+    "401": Case(Status(401), ("/forge", "HTTP 401", "credentials")),
+    "drops": Case(Drop(100), ("/forge", "broke off"), PLAIN_ROWS),
+    "drops-before-a-byte": Case(Drop(0), ("/forge", "broke"), PLAIN_ROWS),
+    "stalls": Case(Stall(), ("/forge", "no whole answer within 3 s", "ENVSPEC_HTTP_TOTAL_S"), ROWS),
+    "drips": Case(Drip(), ("/forge", "no whole answer within 3 s"), PLAIN_ROWS),
+    "truncated": Case(Truncate(300), ("/forge", "not rows of a channel"), ROWS),
+    "corrupt": Case(Corrupt(), ("/forge", "not rows of a channel"), ROWS),
+    "empty": Case(Truncate(0), ("/forge", "not rows of a channel"), ROWS),
+    "login-page": Case(Body(b"<html>please log in</html>", "text/html"), ("/forge", "not rows of a channel"), ROWS),
+    "redirects-without-end": Case(Redirects(), ("/forge",), ROWS),
+    "no-zst": Case(Status(404), path="/forge/*/repodata.json.zst"),
+    "no-shards": Case(Status(404), path="*shards*"),
+}
+
+SPEC: Final = """
+[env]
+name = "small"
+python = "3.12"
+platforms = ["linux-64", "linux-aarch64"]
+as_of = 2026-06-01T00:00:00Z
+
+[conda]
+channels = ["{forge}"]
+dependencies = ["ffmpeg", "numpy"]
+
+[pip]
+dependencies = ["stats"]
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    ran: Ran
+    before: dict[str, bytes]
+    user: User
+    address: str
+
+
+@dataclass(frozen=True)
+class World:
+    root: Path
+    channel: CondaChannel
+    index: IndexServer
+
+    def user(self, name: str, address: str) -> User:
+        user = User(self.root / name, self.index.url, NO_PROXY="127.0.0.1", **ATTEMPTS)
+        user.writes(SPEC.format(forge=address))
+        return user
+
+    def play(self, name: str, old: dict[str, bytes]) -> Outcome:
+        case = CASES[name]
+        with CondaServer({"forge": self.channel}) as server:
+            if case.path == PLAIN_ROWS:
+                server.fail("*.zst", Status(404))
+            server.fail(case.path, case.fault, case.times)
+            user = self.user(name, server.channel_url("forge"))
+            user.lock.mkdir(parents=True)
+            for file, data in old.items():
+                (user.lock / file).write_bytes(data)
+            slow = isinstance(case.fault, (Stall, Drip))
+            return Outcome(user.locks(**(IMPATIENT if slow else {})), old, user, server.root)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    root = tmp_path_factory.mktemp("conda faults")
+    wheels = [release("stats", "1.0.0", requires=["numpy"])]
+    with IndexServer(wheels) as index:
+        yield World(root, write(root / "channels" / "forge", conda_packages.forge(GOLDEN_PYTHON)), index)
+
+
+@pytest.fixture(scope="module")
+def outcome(request: pytest.FixtureRequest, world: World) -> Iterator[Callable[[str], Outcome]]:
+    first = world.user("first", world.channel.url)
+    assert first.locks().status == 0
+    with ahead(request, lambda case: world.play(case, first.files())) as results:
+        yield results
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_fault(outcome: Callable[[str], Outcome], case: str) -> None:
+    wanted, found = CASES[case], outcome(case)
+    if not wanted.told:
+        assert found.ran.status == 0, found.ran.stderr
+        assert found.user.document()["resolution"][0]["conda"]
+        return
+    error = refused(found.ran, 5)
+    for words in wanted.told:
+        assert words in error, error
+    assert error.startswith(found.address)
+    assert str(world_root(found.user)) not in error
+    assert found.user.files() == found.before
+    assert [path.name for path in found.user.lock.parent.iterdir()] == ["small"]
+
+
+def world_root(user: User) -> Path:
+    return user.folder.parent
+
+
+def test_a_server_that_is_down(world: World) -> None:
+    with CondaServer({}) as server:
+        gone = server.channel_url("forge")
+    user = world.user("down", gone)
+    error = refused(user.locks(), 5)
+    assert gone in error and "no connection (refused)" in error and "is the server up" in error
+
+
+def test_a_proxy_that_is_down(world: World) -> None:
+    user = world.user("proxy", "http://conda.example.com/forge")
+    error = refused(user.locks(NO_PROXY=""), 5)
+    assert "conda.example.com/forge" in error and "HTTPS_PROXY" in error
+
+
+def test_a_folder_that_is_no_channel(world: World) -> None:
+    nowhere = world.root / "nowhere"
+    user = world.user("folder", nowhere.as_uri())
+    error = refused(user.locks(), 5)
+    assert str(nowhere) in error and "no such file, so no channel" in error
+    (nowhere / "noarch").mkdir(parents=True)
+    for text in ("{", '{"packages": []}', ""):
+        (nowhere / "noarch" / "repodata.json").write_text(text)
+        error = refused(user.locks(), 5)
+        assert nowhere.as_uri() in error and "not rows of a channel" in error
+
+
+def test_garbage_is_not_remembered(world: World) -> None:
+    """What came once instead of rows is asked for again by the next run."""
+    with CondaServer({"forge": world.channel}) as server:
+        user = world.user("healed", server.channel_url("forge"))
+        server.fail(ROWS, Body(b"<html>please log in</html>", "text/html"))
+        refused(user.locks(), 5)
+        server.heal()
+        ran = user.locks()
+        assert ran.status == 0, ran.stderr
+
+
+def test_offline(world: World) -> None:
+    with CondaServer({"forge": world.channel}) as server:
+        user = world.user("offline", server.channel_url("forge"))
+        error = refused(user.locks("--offline"), 5)
+        assert "not in the cache, and nothing is fetched offline" in error and "lock once with a network" in error
+        assert server.requests == []
+        assert user.locks().status == 0
+        server.forget()
+        before = user.files()
+        ran = user.locks("--offline", "--upgrade")
+        assert ran.status == 0, ran.stderr
+        assert server.requests == []
+        assert user.files() == before
