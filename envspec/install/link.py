@@ -117,4 +117,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Not the interpreter's own end: rattler's threads may still let go of Python's objects, and crash it (0.28.0).
+    os._exit(main())
