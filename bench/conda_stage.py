@@ -46,3 +46,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    # rattler's threads may crash an interpreter that ends in its own way (0.28.0).
+    os._exit(0)
