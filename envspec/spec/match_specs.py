@@ -2,6 +2,7 @@
 
 Match specs are checked as text, so that reading a spec never costs the import of a solver. What passes here the solver
 can read, and it reads what was meant: `numpy >1 <2`, say, has a build string `<2` to a solver, and is refused here.
+Forms that one reader takes for this and another for that are written out: a bare version is exactly that one.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ _KEY: Final = re.compile(r"""\s*([a-z0-9_]+)\s*=\s*(?:'([^']*)'|"([^"]*)"|([^\s,
 _SEGMENT: Final = r"(?:[0-9]{1,15}|[A-Za-z]+)+"
 _SEGMENTS: Final = rf"{_SEGMENT}(?:[._-]{_SEGMENT})*"
 VERSION: Final = rf"(?:[0-9]{{1,9}}!)?(?=[0-9]){_SEGMENTS}(?:\+{_SEGMENTS})?"
-_TERM: Final = re.compile(rf"\*|(?:==|!=|<=|>=|~=|<|>|=)?{VERSION}(?:\.?\*)?")
+_TERM: Final = re.compile(rf"(?P<any>\*)|(?P<sign>==|!=|<=|>=|~=|<|>|=)?(?P<version>{VERSION})(?P<glob>\.?\*)?")
 _PART: Final = re.compile(r"[(),|]|[^(),|]+")
 BUILD: Final = r"(?!.*\*\*)[A-Za-z0-9_.+*-]+"
+# What the solver reads outside of brackets.
+_PLAIN_BUILD: Final = re.compile(r"[A-Za-z0-9_*]+")
 # `=1.2=py*`, which asks for a version and a build at once.
 _EQUALS: Final = re.compile(r"(==?[^=<>!~,|()]+)=([^=<>!~,|()]+)")
 
@@ -41,7 +44,10 @@ _VALUES: Final[Mapping[str, str]] = {
 
 
 def read_match_spec(text: str) -> str:
-    """A match spec, without needless blanks; BadValue if it is none, or not what was probably meant."""
+    """A match spec in the form that has one meaning; BadValue if it is none, or not what was probably meant.
+
+    `numpy=2.3` becomes `numpy 2.3.*`, `numpy 2.3.1` becomes `numpy ==2.3.1`, as conda reads them.
+    """
     spec = text.strip()
     _refuse_other_forms(spec)
     head = _HEAD.fullmatch(spec)
@@ -57,17 +63,28 @@ def read_match_spec(text: str) -> str:
     rest = _REST.fullmatch(head["rest"])
     if not rest:
         raise BadValue(f"{shown(text)}: brackets that can't be read", _BRACKETS)
-    plain = _joined(rest["plain"])
-    version, build = _words(spec, plain)
+    plain, build = _words(spec, _joined(rest["plain"]))
     keys = _keys(spec, rest["keys"])
-    if (version and "version" in keys) or (build and "build" in keys):
+    if (plain and "version" in keys) or (build and "build" in keys):
         raise BadValue(f"{shown(text)} says its version or its build twice", "keep one of them")
-    _check_version(spec, version or keys.get("version"))
+    builds = build or keys.get("build")
+    if plain is not None:
+        plain = _version(spec, plain, builds)
+    if "version" in keys:
+        keys["version"] = _version(spec, keys["version"], builds)
     if build is not None:
         _check_build(spec, build)
-    between = " " if plain and rest["plain"][0].isspace() else ""
+    return spec[: head.start("rest")] + _written(plain, build, keys, head["rest"])
+
+
+def _written(version: str | None, build: str | None, keys: dict[str, str], was: str) -> str:
+    """What stands after the name. was: how the user wrote it, who may have left no blank before the version."""
+    if version and build and not _PLAIN_BUILD.fullmatch(build):
+        keys, version, build = {"version": version, "build": build, **keys}, None, None
+    plain = " ".join(word for word in (version, build) if word)
+    blank = " " if plain and (was[0].isspace() or plain[0] not in "=<>!~") else ""
     brackets = ",".join(f"{key}='{value}'" for key, value in keys.items())
-    return spec[: head.start("rest")] + between + plain + (f"[{brackets}]" if keys else "")
+    return blank + plain + (f"[{brackets}]" if keys else "")
 
 
 def name_of(spec: str) -> str:
@@ -146,7 +163,7 @@ def _words(spec: str, plain: str) -> tuple[str | None, str | None]:
     """The version and the build of what stands after the name, outside brackets."""
     words = plain.split()
     if len(words) == 1 and (both := _EQUALS.fullmatch(words[0])):
-        return both[1], both[2]
+        return both[1].lstrip("="), both[2]
     if len(words) > 1 and re.match(r"[=<>!~]", words[1]):
         meant = f"{name_of(spec)} {words[0]},{words[1]}"
         raise BadValue(
@@ -176,20 +193,44 @@ def _keys(spec: str, text: str | None) -> dict[str, str]:
     return found
 
 
-def _check_version(spec: str, version: str | None) -> None:
-    if version is None:
-        return
-    if re.fullmatch(r"[A-Za-z_][^,|<>=!~()]*", version):
-        meant = f"{name_of(spec)} * {version}"
+def _version(spec: str, text: str, build: str | None) -> str:
+    """A condition on a version, in the form that has one meaning."""
+    if re.fullmatch(r"[A-Za-z_][^,|<>=!~()]*", text):
+        meant = f"{name_of(spec)} * {text}"
         raise BadValue(
-            f"{shown(spec)}: {shown(version)} stands where a version does",
+            f"{shown(spec)}: {shown(text)} stands where a version does",
             f"a build comes after the version, and `*` is any: {shown(meant)}",
         )
-    if not _readable(version):
+    if not _readable(text):
         raise BadValue(
-            f"{shown(spec)}: {shown(version)} is no version that conda can read",
+            f"{shown(spec)}: {shown(text)} is no version that conda can read",
             'write "numpy 2.2.*", "numpy >=2,<3" or "numpy ==2.2.6"',
         )
+    parts = _PART.findall(text)
+    return "".join(part if part in "(),|" else _term(spec, part, build) for part in parts)
+
+
+def _term(spec: str, text: str, build: str | None) -> str:
+    """One condition. conda, and rattler when it is strict and when it is not, differ on what is changed or refused."""
+    term = _TERM.fullmatch(text)
+    if not term or term["any"]:
+        return text
+    sign, version, glob = term["sign"] or "", term["version"], term["glob"] or ""
+    if glob and sign in ("<", "<=", ">", ">=", "~="):
+        raise BadValue(
+            f"{shown(spec)}: `*` says nothing after `{sign}`",
+            f"leave it out: {shown(f'{name_of(spec)} {sign}{version}')}",
+        )
+    if sign == "=" and not glob and build:
+        raise BadValue(
+            f"{shown(spec)}: beside a build, {shown(text)} is one version to some, and how one begins to others",
+            f"write `=={version}`, or `{version}.*`",
+        )
+    if glob:
+        return f"{sign if sign == '!=' else ''}{version}{glob}"
+    if sign == "=":
+        return f"{version}.*"
+    return f"{sign or '=='}{version}"
 
 
 def _readable(version: str) -> bool:
