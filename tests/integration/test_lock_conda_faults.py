@@ -22,8 +22,8 @@ from tests.support.user import IMPATIENT, Ran, User, refused
 ROWS: Final = "/forge/*/repodata.json*"
 #: rattler asks for the headers of `.zst` first, and these faults have no answer without a body.
 PLAIN_ROWS: Final = "/forge/*/repodata.json"
-#: rattler waits between its attempts as long as it likes: few of them, and the tests don't wait.
-ATTEMPTS: Final = {"ENVSPEC_HTTP_ATTEMPTS": "2"}
+#: rattler waits between its attempts as long as it likes: where a fault lasts, there is one.
+ONCE: Final = {"ENVSPEC_HTTP_ATTEMPTS": "1"}
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class World:
     index: IndexServer
 
     def user(self, name: str, address: str) -> User:
-        user = User(self.root / name, self.index.url, NO_PROXY="127.0.0.1", **ATTEMPTS)
+        user = User(self.root / name, self.index.url, NO_PROXY="127.0.0.1", **ONCE)
         user.writes(SPEC.format(forge=address))
         return user
 
@@ -102,7 +102,8 @@ class World:
             for file, data in old.items():
                 (user.lock / file).write_bytes(data)
             slow = isinstance(case.fault, (Stall, Drip))
-            return Outcome(user.locks(**(IMPATIENT if slow else {})), old, user, server.root)
+            patience = {} if case.told else {"ENVSPEC_HTTP_ATTEMPTS": "2"}
+            return Outcome(user.locks(**patience, **(IMPATIENT if slow else {})), old, user, server.root)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.support.ecosystem import release
 from tests.support.index_server import IndexServer
 from tests.support.user import User, refused
 
-MOMENTS: Final = 24
+MOMENTS: Final = 16
 SEED: Final = 20261120
 JULY, DECEMBER = "2025-07-15T00:00:00Z", "2025-12-15T00:00:00Z"
 FORGE: Final = "https://conda.example.com/forge"

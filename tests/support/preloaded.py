@@ -89,14 +89,22 @@ def _parent() -> str:
 def _serve(path: str) -> None:
     import aiohttp.web  # noqa: F401
     import pip._internal.models.index  # noqa: F401
+    import rattler.networking.middleware  # noqa: F401
     import uv  # noqa: F401
 
+    import envspec.assemble
     import envspec.cli.lock
     import envspec.cli.locking
     import envspec.cli.progress
     import envspec.image.credentials
     import envspec.image.registry
-    import envspec.pipeline  # noqa: F401
+    import envspec.pipeline.conda
+    import envspec.pipeline.pypi
+    import envspec.resolve.conda.rattler
+    import envspec.resolve.uv  # noqa: F401
+
+    # Of a parent with threads of its own, a child would have their locks and not them.
+    assert len(list(Path("/proc/self/task").iterdir())) == 1
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(path)
