@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from envspec.model import Refusal
 from envspec.resolve.conda.channels import is_in_time
-from envspec.resolve.conda.cuda_builds import constrained_name, is_cuda_build
+from envspec.resolve.conda.cuda_builds import cuda_constraint, is_cuda_build
 from envspec.resolve.conda.obstacles import limit_words
 from envspec.resolve.conda.question import CondaRequest
 from envspec.resolve.conda.rows import name_of
@@ -36,11 +36,17 @@ class Chosen:
             for text in row.constrains:
                 self._asking.setdefault(name_of(text), []).append((text, f"{name} {row.version} allows only {text}"))
 
+    def is_cuda(self, name: str) -> bool:
+        """Whether the chosen row is a CUDA build, and meant to be one."""
+        return self.request.cuda is not None and is_cuda_build(str(self.rows[name].build))
+
     def against(self, candidate: RepoDataRecord) -> Iterator[str]:
         """What excludes a row that was not chosen, the spec's own words first."""
         name = candidate.name.normalized
         asked = [(text, f"the spec asks for {text}") for text in self.request.requirements if name_of(text) == name]
-        limits = ((text, limit_words(self.request, text)) for text in self.request.constraints if name_of(text) == name)
+        implied = [cuda_constraint(name)] if self.is_cuda(name) else []
+        constraints = dict.fromkeys([*self.request.constraints, *implied])
+        limits = ((text, limit_words(self.request, text)) for text in constraints if name_of(text) == name)
         bounds = [(text, f"excluded by {words}") for text, words in limits]
         # what the package's own older version says of it would go with that version
         others = [pair for pair in self._asking.get(name, ()) if not pair[1].startswith(f"{name} ")]
@@ -84,24 +90,31 @@ def newest_refused(chosen: Chosen, name: str, rows: Iterable[RepoDataRecord]) ->
 
     rows: all of the name. None where the chosen version is the newest.
     """
-    request, row = chosen.request, chosen.rows[name]
-    cut = request.cut_of(name)
-    is_bound = any(constrained_name(text) == name for text in request.constraints)
-    # Where a CUDA build was taken, a newer build for the CPU is nothing that could have been taken instead.
-    must_be_cuda = is_bound or (request.cuda is not None and is_cuda_build(str(row.build)))
+    request, version = chosen.request, chosen.rows[name].version
+    later = _newer(rows, version)
     newer: list[RepoDataRecord] = []
-    best: Version = row.version
-    for each in _newer(rows, row.version):
-        if each.version < best or (must_be_cuda and not is_cuda_build(str(each.build))):
-            continue
-        if is_in_time(each, cut, undated=request.undated):
-            newer = [*newer, each] if newer and each.version == best else [each]
-            best = each.version
+    if chosen.is_cuda(name):
+        cuda = (row for row in later if "cuda" in row.file_name and is_cuda_build(str(row.build)))
+        newer = _newest(cuda, version, request)
+    # A newer build for the CPU is told where there is no newer CUDA build to tell of.
+    newer = newer or _newest(later, version, request)
     if not newer:
         return None
     reasons = sorted((list(chosen.against(each)) for each in newer), key=lambda found: (len(found), found))
     why = reasons[0][0] if reasons[0] else "what it needs in turn does not go with the rest"
-    return Refusal(str(best), why)
+    return Refusal(str(newer[0].version), why)
+
+
+def _newest(rows: Iterable[RepoDataRecord], version: Version, request: CondaRequest) -> list[RepoDataRecord]:
+    """All rows of the newest version by its moment that is not older than `version`."""
+    found: list[RepoDataRecord] = []
+    best = version
+    for row in rows:
+        if row.version < best or not is_in_time(row, request.cut_of(row.name.normalized), undated=request.undated):
+            continue
+        found = [*found, row] if found and row.version == best else [row]
+        best = row.version
+    return found
 
 
 def _newer(rows: Iterable[RepoDataRecord], version: Version) -> list[RepoDataRecord]:
