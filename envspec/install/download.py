@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import envspec
-from envspec.effects.http_faults import shown
+from envspec.effects.http_faults import Unreachable, shown
 from envspec.effects.http_values import Patience
 from envspec.errors import NetworkError
 from envspec.install.download_faults import Truncated, WrongArchive, is_passing, of_rattler, stalled
@@ -83,6 +83,7 @@ class Downloads:
         self._lock = threading.Lock()
         self._done = self._total = self._bytes = self._bytes_total = 0
         self._client: Client | None = None
+        self._told: set[tuple[str, int]] = set()
 
     async def fetch(self, archives: Sequence[Archive]) -> Mapping[str, Path]:
         """SHA-256 -> the checked file in the cache, for each archive.
@@ -153,7 +154,11 @@ class Downloads:
                     raise
                 spread = 0.75 + (zlib.crc32(f"{archive.url}{attempt}".encode()) % 1000) / 2000
                 pause = self._patience.backoff_s * 2 ** (attempt - 1) * spread
-                self._world.warn(f"{fault.message}; trying again in {pause:.1f} s")
+                # A server that is down is one thing to tell, however many archives wait for it.
+                subject = (urlsplit(archive.url).netloc if isinstance(fault, Unreachable) else archive.url, attempt)
+                if subject not in self._told:
+                    self._told.add(subject)
+                    self._world.warn(f"{fault.message}; trying again in {pause:.1f} s")
                 await asyncio.sleep(pause)
             else:
                 return

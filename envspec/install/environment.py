@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
 from envspec.effects.event_loop import run_to_end
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience as patience_of
-from envspec.errors import UnfitMachine, UsageError
+from envspec.errors import NetworkError, UnfitMachine, UsageError
 from envspec.install import conda, fitness, owners, place, python, record, wheels
 from envspec.install.download import Archive, Downloads, missing_bytes
+from envspec.install.download_faults import WrongArchive
 from envspec.install.order import Order, Stage, Step, World
 from envspec.install.relocate import relocate
 
@@ -91,11 +92,24 @@ async def _venv(order: Order, world: World, site: place.Site, patience: Patience
     build = python.build_of(wanted)
     _check_space(order, world, [])
     if order.python is None and build is not None:
-        kept = await Downloads(world, patience, order.network, order.jobs).fetch([build])
+        kept = await _build_of_python(order, Downloads(world, patience, order.network, order.jobs), build)
         interpreter = await python.unpack(kept[build.sha256], site, wanted, world)
     else:
         interpreter = await python.find(order, world, patience)
     await python.make_venv(interpreter, order, world, site, patience)
+
+
+async def _build_of_python(order: Order, downloads: Downloads, build: Archive) -> Mapping[str, Path]:
+    try:
+        return await downloads.fetch([build])
+    except WrongArchive:
+        raise
+    except NetworkError as fault:
+        series = order.resolution.target.python.series
+        fault.hint = "; or ".join(
+            filter(None, [fault.hint, f"take a Python {series} of this machine's: --python PATH"])
+        )
+        raise
 
 
 def _check_space(order: Order, world: World, archives: Sequence[Archive]) -> None:

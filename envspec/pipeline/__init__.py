@@ -157,15 +157,15 @@ def _upgradable(request: LockRequest, spec: Spec, old: Lock | None, around: Surr
     Raises:
         UsageError: a name that neither the lock nor the spec has.
     """
+    if old is not None:
+        asked = {requirement.name for requirement in spec.pip.dependencies}
+        known_names(request.upgrade_packages, old, asked | _asked_of_conda(spec))
     if spec.env.as_of is not None and (request.upgrade_packages or request.upgrade is Upgrade.ALL):
         around.warn(
             f"{request.spec_path}: as_of = {spec.env.as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ} bounds "
             f"every release: nothing newer is taken until it moves (envspec lock --as-of now {request.spec_path})"
         )
         return ()
-    if old is not None:
-        asked = {requirement.name for requirement in spec.pip.dependencies}
-        known_names(request.upgrade_packages, old, asked | _asked_of_conda(spec))
     return request.upgrade_packages
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from envspec.effects.event_loop import run_to_end
-from envspec.errors import NoSolution
+from envspec.errors import NetworkError, NoSolution
 from envspec.facts.conda import conda_names
 from envspec.model import CondaPackage, Lock, Platform
 from envspec.pipeline.work import CondaHalf, Upgrade, Work
@@ -110,7 +110,21 @@ class _Solver:
             replace(request, constraints=(*request.constraints, *bounds.get(request.platform, ()))) for request in plain
         ]
         world = CondaWorld(around.cache, around.environ, around.report, work.offline)
-        return run_to_end(solve_all(requests, conda_engine(work.request.conda_resolver), world))
+        try:
+            return run_to_end(solve_all(requests, conda_engine(work.request.conda_resolver), world))
+        except NetworkError as fault:
+            fault.hint = _and_the_part(fault.hint, work.old, self._channels)
+            raise
+
+
+def _and_the_part(hint: str | None, old: Lock | None, channels: Sequence[Channel]) -> str | None:
+    """For a channel that the lock was made from a part of: whoever did that may have forgotten to say it again."""
+    asked = {channel.url for channel in channels if channel.rows is None}
+    names = [channel.name for channel in old.channels if channel.part and channel.url in asked] if old else []
+    if not names:
+        return hint
+    again = f"the lock was made from a part of {names[0]}: --channel-rows {names[0]}=DIR takes such a part again"
+    return f"{hint}; {again}" if hint else again
 
 
 async def _with_provides(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime, time
 from typing import Any, Final, get_args, get_origin
 
@@ -89,11 +90,15 @@ def _wrong_type(found: dict[str, Any], path: KeyPath, written: str | None) -> Ba
         return BadValue(told, f"write it without quotes: {value}")
     if found["type"] == "tuple_type" and isinstance(value, str):
         return BadValue(told, f"put it in brackets: [{shown(value)}]")
+    if path[0] == "conda" and path[-2:-1] == ("dependencies",) and isinstance(value, Mapping) and "pip" in value:
+        return BadValue(told, "PyPI's packages have a place of their own: [pip] `dependencies`")
     return BadValue(told, _form(found["type"], path))
 
 
 def _form(kind: str, path: KeyPath) -> str:
     """How a table, a list or a number is written at `path`."""
+    if isinstance(path[-1], int) and kind == "string_type":
+        path = path[:-1]
     field = _field(path)
     example = _written(field.examples[0]) if field and field.examples else None
     if kind == "tuple_type" and field and _model_in(field.annotation):

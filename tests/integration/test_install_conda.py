@@ -222,6 +222,13 @@ def test_what_stays_ends_in_one_message(
     assert nothing_is_left(user)
 
 
+def test_a_server_that_is_down_is_told_once_an_attempt(user: User, channel: CondaChannel) -> None:
+    lock = locks(user, rows(channel, "http://127.0.0.1:9/forge", *NAMES))
+    ran = installs(user, lock, ENVSPEC_HTTP_ATTEMPTS="3", ENVSPEC_HTTP_BACKOFF_S="0.05")
+    assert "http://127.0.0.1:9/forge/" in refused(ran, 5)
+    assert len(ran.warnings) == 2 and all("no connection; trying again in" in warning for warning in ran.warnings)
+
+
 def test_what_was_fetched_stays_for_the_next_run(user: User, channel: CondaChannel, server: CondaServer) -> None:
     [greet] = found(channel, "greet")
     server.fail(server.path(greet), Status(404), times=1)

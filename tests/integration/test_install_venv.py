@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -343,6 +344,16 @@ def test_the_build_that_the_lock_names(user: User, build: Python) -> None:
     assert f"home = {prefix}/.envspec/python/bin\n" in (prefix / "pyvenv.cfg").read_text()
     shutil.rmtree(user.cache)
     assert "tool of" in run_in(prefix, "tool")
+
+
+def test_a_build_that_is_not_to_be_had(user: User, build: Python) -> None:
+    gone = replace(build, url="http://127.0.0.1:9/cpython.tar.gz")
+    lock = write_lock(user.folder / "lock", make_lock(python=gone))
+    ran = user.runs("install", lock, "--prefix", "env", environ={"ENVSPEC_HTTP_ATTEMPTS": "1"})
+    told = refused(ran, 5)
+    assert "no connection" in told and f"; or take a Python {SERIES} of this machine's: --python PATH" in told
+    assert "--python PATH" in refused(user.runs("install", lock, "--prefix", "env", "--offline"), 5)
+    assert nothing_is_left(user)
 
 
 def test_another_build_than_the_locked_one(user: User, build: Python) -> None:
