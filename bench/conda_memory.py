@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import Final
 
 _SAMPLE_S: Final = 0.02
+# PF_FORKNOEXEC of Linux, include/linux/sched.h.
+_NOT_YET_A_PROGRAM: Final = 0x40
 
 
 class OwnMemory:
@@ -48,8 +50,11 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _own_bytes(pid: int) -> int:
-    """RssAnon of a process; nothing for one that has ended."""
+    """RssAnon of a process; nothing for one that has ended, or that is yet its parent's copy and has its memory."""
     try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if int(after_name[6]) & _NOT_YET_A_PROGRAM:
+            return 0
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) * 1024

@@ -195,3 +195,11 @@ def test_memory_is_a_childs_own() -> None:
     with OwnMemory() as own:
         subprocess.run([sys.executable, "-c", code], check=True)
     assert 60e6 < own.peak_bytes < 100e6
+
+
+def test_memory_before_a_program_has_started_is_its_parents() -> None:
+    """Between fork and exec, which can take long on a busy machine, a child has its parent's memory."""
+    code = "import os, time; held = bytearray(60_000_000); here = os.fork(); time.sleep(0.3); here and os.wait()"
+    with OwnMemory() as own:
+        subprocess.run([sys.executable, "-c", code], check=True)
+    assert 60e6 < own.peak_bytes < 100e6
