@@ -18,6 +18,7 @@ from envspec.resolve.conda.archives import archive_reader
 from envspec.resolve.conda.compose import CondaMoments, channels_of, compose_conda, decisions_of
 from envspec.resolve.conda.names import Names, UnmappedName, provided_by, with_provides
 from envspec.resolve.conda.question import Channel
+from envspec.resolve.conda.seen import Seen
 from envspec.resolve.conda.stage import CondaAnswer, CondaWorld, solve_all
 from envspec.resolve.engines import conda_engine
 from envspec.resolve.upgrade import are_names_of, free_rows, moved_rows, newer_rows, rows_of
@@ -65,8 +66,8 @@ class _Solver:
         keeps = work.request.upgrade is Upgrade.KEEP and work.spec.env.as_of is None
         old = work.old if keeps else None
         moments = dict(old.conda_as_of) if old else {}
-        # Where single packages have moved, the moments alone don't tell what the others were kept at.
-        kept: _Rows = rows_of(old) if old and moments else {}
+        # The moment alone doesn't keep them: channels take rows that say they were built before it, and patch others.
+        kept: _Rows = rows_of(old) if old else {}
         if old and self._upgraded:
             kept = self._upgrade(old)
             moments |= dict.fromkeys(moved_rows(rows_of(old), kept), work.started)
@@ -110,8 +111,14 @@ class _Solver:
             replace(request, constraints=(*request.constraints, *bounds.get(request.platform, ()))) for request in plain
         ]
         world = CondaWorld(around.cache, around.environ, around.report, work.offline)
+        seen = Seen(work.store, self._channels, spec.env.platforms)
+        if work.offline:
+            seen.check(moments.others or moments.as_of)
         try:
-            return run_to_end(solve_all(requests, conda_engine(work.request.conda_resolver), world))
+            answers = run_to_end(solve_all(requests, conda_engine(work.request.conda_resolver), world))
+            if not work.offline:
+                seen.remember(work.started)
+            return answers
         except NetworkError as fault:
             fault.hint = _and_the_part(fault.hint, work.old, self._channels)
             raise

@@ -352,3 +352,24 @@ def test_a_wheel_that_conda_leaves_behind_is_told(tmp_path: Path, index: IndexSe
     locked.runs("--upgrade-package", "msgpack", "--upgrade-package", "strict")
     assert locked.moved() == {":msgpack-python": "1.1.2", "strict": "2.0.0"}
     locked.stays()
+
+
+def test_a_row_that_comes_late_and_says_it_was_built_early(tmp_path: Path, index: IndexServer) -> None:
+    folder = tmp_path / "forge"
+    write_channel(folder, rows())
+    found = Locked(tmp_path / "user", index, folder.as_uri(), "tool")
+    shutil.rmtree(folder)
+    write_channel(folder, [*rows(), *built("gamma", "1.5", OLD)])
+    (found.user.lock / "conda-linux-64.lock").write_bytes(b"")
+    found.runs()
+    assert found.moved() == {}
+    found.stays()
+    [told] = {
+        p["newest"]["why"] for r in found.user.document()["resolution"] for p in r["conda"] if p["name"] == "gamma"
+    }
+    assert told == "the lock keeps 1.0; `--upgrade-package gamma` moves it"
+    found.asks("epsilon")
+    found.runs()
+    assert found.moved() == {":epsilon": "1.0"}
+    found.runs("--upgrade")
+    assert found.pins()[":gamma"] == "2.0"

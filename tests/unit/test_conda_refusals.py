@@ -68,7 +68,7 @@ CASES = {
     "nothing_like_it": Case(
         ["ffmpeg"],
         f"{ON_X86}no such package: ffmpeg (conda.dependencies)",
-        "correct the name in conda.dependencies, or add the channel that has it",
+        "correct the name, or add the channel that has it",
     ),
     "on_another_platform": Case(
         ["numpy"],

@@ -108,6 +108,7 @@ def compose_conda(
         virtual_packages=tuple(package for package, _ in _virtual_packages(spec, facts, platform)),
         as_of=moments.others or moments.as_of,
         constraints=_cap(spec, platform),
+        of_platform=frozenset(asked) - frozenset(conda.dependencies if conda else ()),
         cuda=_cuda(spec, facts, platform),
         undated=conda is not None and conda.undated is Undated.ACCEPT,
         cuts=moments.names,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from envspec.model import Refusal
 from envspec.resolve.conda.channels import is_in_time
@@ -101,8 +101,19 @@ def newest_refused(chosen: Chosen, name: str, rows: Iterable[RepoDataRecord]) ->
     if not newer:
         return None
     reasons = sorted((list(chosen.against(each)) for each in newer), key=lambda found: (len(found), found))
-    why = reasons[0][0] if reasons[0] else "what it needs in turn does not go with the rest"
-    return Refusal(str(newer[0].version), why)
+    refused = str(newer[0].version)
+    return Refusal(refused, reasons[0][0] if reasons[0] else _unsaid(chosen, name, refused))
+
+
+def _unsaid(chosen: Chosen, name: str, refused: str) -> str:
+    """Why a version was not taken that nothing speaks against: it came later than the lock, which keeps what it has."""
+    row = cast("RepoDataRecord", chosen.rows[name])
+    kept = next((package for package in chosen.request.locked if package.filename == row.file_name), None)
+    if kept is None:
+        return "what it needs in turn does not go with the rest"
+    if kept.newest is not None and kept.newest.version == refused:
+        return kept.newest.why
+    return f"the lock keeps {row.version}; `--upgrade-package {name}` moves it"
 
 
 def _newest(rows: Iterable[RepoDataRecord], version: Version, request: CondaRequest) -> list[RepoDataRecord]:

@@ -31,8 +31,16 @@ def moment_text(moment: datetime) -> str:
 
 def asked_by(request: CondaRequest, requirement: str) -> str:
     """A requirement with the key of the spec that it comes from."""
+    return f"{requirement} ({key_of(request, requirement)})"
+
+
+def key_of(request: CondaRequest, requirement: str) -> str:
+    """The key of the spec that a requirement comes from."""
     python = next((text for text in request.requirements if name_of(text) == "python"), None)
-    return f"{requirement} ({'env.python' if requirement == python else 'conda.dependencies'})"
+    if requirement == python:
+        return "env.python"
+    own = f".platform.{request.platform.value}" if requirement in request.of_platform else ""
+    return f"conda{own}.dependencies"
 
 
 def limit_words(request: CondaRequest, constraint: str) -> str:

@@ -49,6 +49,7 @@ class CondaRequest:
     constraints: match specs that hold for a package if something asks for it. cuda: the CUDA whose builds are required
     of the packages that have such builds; None where a build for the CPU is meant.
     as_of: no row that was built later is considered; undated: whether rows that do not say when they were built are.
+    of_platform: those of the requirements that only this platform's table has.
     cuts: names with a moment of their own. locked: rows to keep where the requirements allow it.
     """
 
@@ -58,6 +59,7 @@ class CondaRequest:
     virtual_packages: tuple[VirtualPackage, ...]
     as_of: datetime
     constraints: tuple[str, ...] = ()
+    of_platform: frozenset[str] = frozenset()
     cuda: CudaVersion | None = None
     undated: bool = False
     cuts: Mapping[str, datetime] = field(default_factory=dict)

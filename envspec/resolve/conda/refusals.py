@@ -12,7 +12,15 @@ from envspec.model import Platform
 from envspec.resolve.conda.channels import Channels, without_credentials
 from envspec.resolve.conda.cuda_builds import Build
 from envspec.resolve.conda.engine import CondaUnsolvable
-from envspec.resolve.conda.obstacles import Terms, asked_by, cuda_rows, machine_rows, moment_text, newest_first
+from envspec.resolve.conda.obstacles import (
+    Terms,
+    asked_by,
+    cuda_rows,
+    key_of,
+    machine_rows,
+    moment_text,
+    newest_first,
+)
 from envspec.resolve.conda.question import CondaRequest
 from envspec.resolve.conda.rows import by_name, name_of
 from envspec.resolve.conda.tree import Chain, chains
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
 
 #: What a reason says, and what helps; the first that is found gives the hint.
 _HINTS: Final = (
-    ("no such package", "correct the name in conda.dependencies, or add the channel that has it"),
+    ("no such package", "correct the name, or add the channel that has it"),
     ("which only a spec with [cuda] has", "add [cuda] to the spec, or ask for a build for the CPU"),
     ("[cuda] version =", "raise [cuda] version, or allow an older package"),
     ("[cuda] gives", "raise [cuda] version, or allow an older package"),
@@ -54,7 +62,7 @@ def check_requirements(request: CondaRequest) -> None:
             MatchSpec(text, strict=True)
         except InvalidMatchSpecError as fault:
             raise UsageError(
-                f'conda.dependencies: "{text}" is not a match spec: {fault}',
+                f'{key_of(request, text)}: "{text}" is not a match spec: {fault}',
                 hint="write it as `numpy`, `numpy 2.3.*`, `numpy >=2,<3` or `pytorch 2.8.* cuda*`",
             ) from None
 
