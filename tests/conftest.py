@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
@@ -9,6 +10,10 @@ import pytest
 
 from tests.support.index_server import FRIENDLY, IndexServer
 from tests.support.projects import Dialect, File
+
+# A shell has what it starts in the background ignore Ctrl-C, and all that is started from there: tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Start an index with these files, in this dialect; it stops when the test ends.
 Serve = Callable[..., IndexServer]

@@ -101,7 +101,10 @@ def _program(python: Path | None) -> Path | None:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does: what it was doing is stopped and what it made is removed."""
+    """SIGTERM ends a run as Ctrl-C does: what it was doing is stopped and what it made is removed.
+
+    Also in the background of a script, where a shell has programs ignore SIGINT from their start.
+    """
     ended = False
 
     def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
@@ -109,7 +112,9 @@ def _terminable() -> Iterator[None]:
         ended = True
         signal.raise_signal(signal.SIGINT)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, end)}
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt:
@@ -119,4 +124,5 @@ def _terminable() -> Iterator[None]:
             ) from None
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -162,6 +162,27 @@ def test_a_run_that_is_ended_cleans_up(moment: str, number: signal.Signals, stat
     assert list(scene.user.cache.rglob("*.part")) == []
 
 
+def test_a_job_in_the_background_of_a_script_ends_as_well(scene: Scene) -> None:
+    """Shells have such a job ignore SIGINT from its start."""
+    archive_path = scene.server.path(scene.channel.find("greet"))
+    scene.server.fail(archive_path, Stall(), times=1)
+    words = command_line(("install", str(scene.lock), "--prefix", str(scene.prefix)))
+    with subprocess.Popen(
+        ["/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh", *words],
+        cwd=scene.user.folder,
+        env=dict(scene.user.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as job:
+        wait_until(lambda: scene.server.requests_for(archive_path))
+        job.terminate()
+        stdout, stderr = job.communicate(timeout=_LONG_S)
+    assert (job.returncode, stdout) == (143, ""), stderr
+    assert "ended by SIGTERM" in stderr and "Traceback" not in stderr
+    assert not scene.prefix.exists() and left_beside(scene.prefix) == []
+
+
 def test_what_a_killed_run_fetched_is_not_fetched_again(scene: Scene) -> None:
     running = scene.at("wheels")
     running.child.signal(signal.SIGKILL)
