@@ -215,7 +215,9 @@ class Conda(Section):
         examples=[["conda-forge", "https://${USER}:${TOKEN}@conda.example.com/channel"]],
     )
     dependencies: f.ListOf[f.MatchSpec] = Field(
-        default=(), description="What is asked for, as conda writes it.", examples=[["ffmpeg >=7"]]
+        default=(),
+        description="What is asked for, as conda writes it; a version alone is exactly that one.",
+        examples=[["ffmpeg >=7"]],
     )
     undated: Annotated[Undated, f.Choice()] = Field(
         default=Undated.REFUSE,
