@@ -14,14 +14,19 @@ _NOT_YET_A_PROGRAM: Final = 0x40
 
 
 class OwnMemory:
-    """The largest sum of anonymous memory in the trees of this process's children, while it is entered. Linux only."""
+    """The largest sum of anonymous memory in the trees of this process's children, while it is entered. Linux only.
+
+    Children that were there before do not count.
+    """
 
     def __init__(self) -> None:
         self.peak_bytes = 0
+        self._before: frozenset[int] = frozenset()
         self._is_over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> OwnMemory:
+        self._before = frozenset(_descendants(os.getpid()))
         self._watcher.start()
         return self
 
@@ -33,17 +38,20 @@ class OwnMemory:
 
     def _watch(self) -> None:
         while not self._is_over.wait(_SAMPLE_S):
-            self.peak_bytes = max(self.peak_bytes, sum(map(_own_bytes, _descendants(os.getpid()))))
+            now = _descendants(os.getpid(), but=self._before)
+            self.peak_bytes = max(self.peak_bytes, sum(map(_own_bytes, now)))
 
 
-def _descendants(pid: int) -> list[int]:
+def _descendants(pid: int, but: frozenset[int] = frozenset()) -> list[int]:
+    """Children, their children and so on; without those in `but`, and what is below them."""
     found: list[int] = []
     waiting = [pid]
     while waiting:
         try:
             for task in Path(f"/proc/{waiting.pop()}/task").iterdir():
-                waiting += (children := [int(word) for word in (task / "children").read_text().split()])
-                found += children
+                children = [int(word) for word in (task / "children").read_text().split()]
+                waiting += (new := [child for child in children if child not in but])
+                found += new
         except OSError:
             continue
     return found

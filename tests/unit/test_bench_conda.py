@@ -197,6 +197,16 @@ def test_memory_is_a_childs_own() -> None:
     assert 60e6 < own.peak_bytes < 100e6
 
 
+def test_memory_of_a_child_that_was_there_before_does_not_count() -> None:
+    held = "held = bytearray(60_000_000); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout and other.stdout.readline()
+        with OwnMemory() as own:
+            subprocess.run([sys.executable, "-c", "import time; time.sleep(0.3)"], check=True)
+        other.communicate(b"\n")
+    assert 0 < own.peak_bytes < 40e6
+
+
 def test_memory_before_a_program_has_started_is_its_parents() -> None:
     """Between fork and exec, which can take long on a busy machine, a child has its parent's memory."""
     code = "import os, time; held = bytearray(60_000_000); here = os.fork(); time.sleep(0.3); here and os.wait()"
