@@ -173,13 +173,17 @@ def test_killed_at_any_moment(user: User, channel: CondaChannel) -> None:
     longest_s = time.monotonic() - begin
     moments = random.Random(SEED)
     outcomes = {"old": 0, "new": 0}
-    for number in range(MOMENTS):
+    for number in range(4 * MOMENTS):
+        if number >= MOMENTS and min(outcomes.values()) >= 2:
+            break
         before = user.files()
         is_new = b"ffmpeg-7.1.1" in before["conda-linux-64.lock"] and b"pytorch-2.8.0" in before["conda-linux-64.lock"]
         wants(user, channel.url, "ffmpeg", "transformers", as_of=JULY if is_new else DECEMBER)
         run = user.starts()
         # More of them towards the end, where the files are written.
-        time.sleep(longest_s * moments.betavariate(4, 2) * 1.3)
+        # On a busy machine a run takes another time than the first: where one outcome lacks, the moments move.
+        towards = 1.3 * (1 + 0.1 * (outcomes["old"] - outcomes["new"]))
+        time.sleep(longest_s * moments.betavariate(4, 2) * max(0.3, min(4.0, towards)))
         if number % 2:
             run.child.kill()
         else:
