@@ -76,3 +76,9 @@ def test_forms_that_conda_users_write(user: User, channel: CondaChannel, asked: 
     assert ran.status == 0, ran.stderr
     rows = [row for resolution in user.document()["resolution"] for row in resolution["conda"]]
     assert [row["version"] for row in rows if row["name"] == "numpy"] == [locked]
+
+
+def test_rows_of_a_channel_for_a_spec_without_conda(user: User, channel: CondaChannel) -> None:
+    user.wants("stats", as_of=DECEMBER, python="3.12")
+    told = refused(user.locks("--channel-rows", f"{FORGE}={channel.folder}"), 2)
+    assert "--channel-rows: the spec has no [conda]" in told

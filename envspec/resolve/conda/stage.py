@@ -114,25 +114,16 @@ async def _solved(
 
 
 def _answer(request: CondaRequest, solved: _Solved) -> CondaAnswer:
-    return CondaAnswer(request, solved.packages(), tuple(map(locked_channel, request.channels)))
+    return CondaAnswer(request, solved.packages, tuple(map(locked_channel, request.channels)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """request: with the constraints that were added. rows: all rows of the chosen names."""
+    """request: with the constraints that were added. packages: told from all rows of the chosen names, not kept."""
 
     request: CondaRequest
     chosen: Sequence[RepoDataRecord]
-    rows: Sequence[RepoDataRecord]
-
-    def packages(self) -> tuple[CondaPackage, ...]:
-        plain = [package_of(row, self.request.channels) for row in self.chosen]
-        chosen = Chosen(self.request, {row.name.normalized: row for row in self.chosen} | machine_rows(self.request))
-        grouped = by_name(self.rows)
-        return tuple(
-            replace(package, newest=newest_refused(chosen, package.name, grouped.get(package.name, ())))
-            for package in with_askers(plain, self.request.requirements)
-        )
+    packages: tuple[CondaPackage, ...]
 
 
 async def _solve(first: CondaRequest, engine: CondaEngine, channels: Channels) -> _Solved:
@@ -152,7 +143,7 @@ async def _solve(first: CondaRequest, engine: CondaEngine, channels: Channels) -
         if (outsider := _outsider(chosen, rows)) is not None:
             raise priority_refusal(outsider, request, rows)
         if not behind:
-            return _Solved(request, chosen, rows)
+            return _Solved(request, chosen, _packages(request, chosen, rows))
         request = replace(request, constraints=(*request.constraints, *(cuda_constraint(b.name) for b in behind)))
 
 
@@ -164,6 +155,18 @@ def _outsider(chosen: Iterable[RepoDataRecord], rows: Iterable[RepoDataRecord]) 
     """
     urls = {row.url for row in rows}
     return next((row for row in chosen if row.url not in urls), None)
+
+
+def _packages(
+    request: CondaRequest, chosen: Sequence[RepoDataRecord], rows: Iterable[RepoDataRecord]
+) -> tuple[CondaPackage, ...]:
+    """rows: all rows of the chosen names."""
+    known = Chosen(request, {row.name.normalized: row for row in chosen} | machine_rows(request))
+    grouped = by_name(rows)
+    return tuple(
+        replace(package, newest=newest_refused(known, package.name, grouped.get(package.name, ())))
+        for package in with_askers([package_of(row, request.channels) for row in chosen], request.requirements)
+    )
 
 
 def _fallbacks(request: CondaRequest, chosen: Sequence[RepoDataRecord], rows: Iterable[RepoDataRecord]) -> list[Build]:
