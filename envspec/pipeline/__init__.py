@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from envspec import toml
-from envspec.errors import NoSolution, StaleLock
+from envspec.errors import NoSolution, StaleLock, UsageError
 from envspec.facts import load_facts
 from envspec.facts.gpu import find_gpu
 from envspec.lock.folder import read_lock, write_folder
