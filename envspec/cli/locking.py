@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,6 +16,7 @@ from envspec.effects.cache import cache_root
 from envspec.errors import UsageError
 from envspec.lock.check import check
 from envspec.lock.head import LOCK_FILE
+from envspec.lock.names import stage_prefix
 from envspec.recall import key_of, recall
 from envspec.resolve.index.store import Store
 
@@ -47,6 +49,7 @@ def lock_one(path: Path, directory: Path, options: Options) -> int:
 def _without_locking(path: Path, directory: Path, options: Options) -> Sequence[Path] | None:
     """Leave a lock that is done, or write one from this machine's memory; None where there is something to do."""
     if _is_done(path, directory):
+        _tidy(directory)
         return ()
     key = key_of(path, directory, options.resolver, facts_version(), os.environ)
     if key is None:
@@ -110,6 +113,15 @@ def folders(named: Sequence[str]) -> dict[str, Path]:
             )
         found[channel] = Path(folder).absolute()
     return found
+
+
+def _tidy(directory: Path) -> None:
+    real = directory.resolve()
+    with suppress(OSError):
+        if any(item.name.startswith(stage_prefix(real)) for item in real.parent.iterdir()):
+            from envspec.lock.folder import tidy
+
+            tidy(directory)
 
 
 def _cache() -> Path:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from envspec.errors import UsageError
 from envspec.lock import journal, swap
-from envspec.lock.disk import FULL, cannot, exclusive, make_directories
+from envspec.lock.disk import FULL, CannotWrite, cannot, exclusive, make_directories
 from envspec.lock.document import load
 from envspec.lock.head import LOCK_FILE, DamagedLock
 from envspec.lock.names import places, read_current
@@ -108,6 +109,13 @@ def write_folder(
     except OSError as fault:
         raise cannot(directory, fault) from fault
     return tuple(directory / name for name in sorted((*work.written, *work.removed)))
+
+
+def tidy(directory: Path) -> None:
+    """Take away what a killed run has left beside a lock that is done; nothing while another run writes there."""
+    real = Path(os.path.realpath(directory))
+    with suppress(OSError, CannotWrite), exclusive(real.parent, wait_s=0):
+        swap.clean_up(real)
 
 
 def _carry_out(real: Path, work: Plan, exchange: swap.Exchange) -> None:

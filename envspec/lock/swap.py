@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from envspec.lock.disk import sync_directory, write_synced
+from envspec.lock.names import stage_prefix
 from envspec.lock.plan import Plan
 
 #: Swaps two directories of one file system atomically; OSError where that can't be done.
@@ -88,7 +89,7 @@ def replace(target: Path, work: Plan, exchange: Exchange) -> None:
 @contextlib.contextmanager
 def _beside(target: Path, work: Plan) -> Iterator[Path]:
     """A folder with the files that `work` writes, beside `target`; taken away if what is done with it fails."""
-    stage = Path(tempfile.mkdtemp(prefix=_prefix(target), dir=target.parent))
+    stage = Path(tempfile.mkdtemp(prefix=stage_prefix(target), dir=target.parent))
     try:
         # Before `new` exists, so that whoever finds `new` knows what in it is whose.
         write_synced(stage / "ours", "\n".join(sorted(work.ours)).encode())
@@ -113,7 +114,7 @@ def clean_up(target: Path) -> None:
         for item in target.parent.iterdir():
             # What can't be taken away now is in nobody's way, and the next run tries again.
             with contextlib.suppress(OSError):
-                if item.name.startswith(_prefix(target)) and item.is_dir():
+                if item.name.startswith(stage_prefix(target)) and item.is_dir():
                     _keep_foreign(item, target)
                     _discard(item)
 
@@ -123,10 +124,6 @@ def _discard(stage: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(stage / "new")
     shutil.rmtree(stage)
-
-
-def _prefix(target: Path) -> str:
-    return f".{target.name}.envspec-"
 
 
 def _keep_foreign(stage: Path, target: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -180,3 +181,16 @@ def test_ctrl_c_ends_it_and_its_engine(tmp_path: Path, index: IndexServer) -> No
     # The engine was of the same process group: there is none left.
     with pytest.raises(ProcessLookupError):
         os.killpg(run.child.pid, 0)
+
+
+def test_what_a_kill_left_beside_a_lock_goes_also_where_nothing_is_to_do(tmp_path: Path, index: IndexServer) -> None:
+    user = User(tmp_path, index.url)
+    wants(user, JUNE)
+    assert user.locks().status == 0
+    before = user.files()
+    left = user.lock.with_name(f".{user.lock.name}.envspec-0f3fz4vl")
+    shutil.copytree(user.lock, left / "new")
+    (left / "ours").write_text("envspec.lock\nrequirements.linux-64.txt\n")
+    assert "nothing changed" in user.locks().stderr
+    assert [path.name for path in user.lock.parent.iterdir()] == [user.lock.name]
+    assert user.files() == before
