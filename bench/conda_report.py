@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.conda_tools import BARE, CONDA_LOCK, ENVSPEC, STAGE
+from bench.conda_tools import BARE, ENVSPEC, STAGE
+from bench.markdown import goals_table, table
 from bench.results import Goal
 
 CPU_BOUND: Final = 1.2
@@ -126,17 +127,7 @@ def page(results: CondaResults) -> str:
 def _goals(results: CondaResults) -> list[str]:
     if not results.goals:
         return [f"None: no channel of {GOAL_ROWS:,} rows was measured."]
-    rows = [
-        [
-            goal.what,
-            goal.stack,
-            f"{goal.measured:.2f}",
-            f"<= {goal.bound:g} {goal.unit}",
-            "met" if goal.is_met else "MISSED",
-        ]
-        for goal in results.goals
-    ]
-    return _table(["goal", "on", "measured", "bound", "verdict"], rows)
+    return goals_table(results.goals, "on")
 
 
 def _case(results: CondaResults, case: Case) -> list[str]:
@@ -145,7 +136,7 @@ def _case(results: CondaResults, case: Case) -> list[str]:
         agreement = next((a for a in results.agreements if (a.case, a.tool) == (case, tool)), None)
         rows.append([tool, *_figures(results.samples, case, tool), *_agreed(agreement)])
     head = ["tool", "CPU s", "x py-rattler", "wall s", "x py-rattler", "peak MB", "of it own MB", "rows", "same rows"]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _figures(samples: Sequence[Sample], case: Case, tool: str) -> list[str]:
@@ -197,11 +188,6 @@ def _how(results: CondaResults) -> list[str]:
         "",
         *(f"- {tool}: {note}" for tool, note in results.notes.items()),
     ]
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(line) + " |" for line in lines]
 
 
 _COLORS: Final = {BARE: "#777777", STAGE: "#56b4e9", ENVSPEC: "#0072b2", CONDA_LOCK: "#d55e00"}

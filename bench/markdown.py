@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bench.results import Results, Scenario, mid, ratio
+from bench.results import Goal, Results, Scenario, mid, ratio
 
 
 def page(results: Results) -> str:
@@ -26,23 +26,28 @@ def _machine(results: Results) -> list[str]:
 def _goals(results: Results) -> list[str]:
     if not results.goals:
         return ["None could be measured: envspec and the reference have no stack that both locked."]
+    return goals_table(results.goals, "stack")
+
+
+def goals_table(goals: Iterable[Goal], place: str) -> list[str]:
+    """A line a goal. place: what the column is called that says on what it was measured."""
     rows = [
         [
             goal.what,
             goal.stack,
             f"{goal.measured:.2f}",
             f"<= {goal.bound:g} {goal.unit}",
-            "pass" if goal.is_met else "MISS",
+            "met" if goal.is_met else "MISSED",
         ]
-        for goal in results.goals
+        for goal in goals
     ]
-    return _table(["goal", "stack", "measured", "bound", "verdict"], rows)
+    return table(["goal", place, "measured", "bound", "verdict"], rows)
 
 
 def _stack(results: Results, stack: str) -> list[str]:
     head = ["tool", "cold s", "x uv", "CPU s", "MB read", "peak MB", "warm s", "x uv", "added s", "x uv", "unchanged s"]
     tools = dict.fromkeys(sample.tool for sample in results.samples if sample.stack == stack)
-    return _table([*head, "packages", "family", "imports"], [_row(results, stack, tool) for tool in tools])
+    return table([*head, "packages", "family", "imports"], [_row(results, stack, tool) for tool in tools])
 
 
 def _row(results: Results, stack: str, tool: str) -> list[str]:
@@ -97,6 +102,6 @@ def _stacks(results: Results) -> Iterable[str]:
     return dict.fromkeys(stack for stack in found if stack)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
