@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from bench.conda_tools import BARE, ENVSPEC, STAGE
+from bench.conda_tools import BARE, CONDA_LOCK, ENVSPEC, STAGE
 from bench.markdown import goals_table, table
 from bench.results import Goal
 
