@@ -28,13 +28,12 @@ from bench.workshop import NotHere, Workshop, uv
 from envspec.lock.document import load
 from envspec.lock.head import LOCK_FILE
 from envspec.lock.requirements import requirements_name
-from envspec.model import Platform, Resolution
+from envspec.model import SPEC, Platform, Resolution
 
 LIMIT_S: Final = 1200
 INSTALLERS: Final = ("envspec", "uv", "pip")
 #: envspec's exit code where a channel or an index can't be reached.
 _NETWORK: Final = 5
-SPEC: Final = "spec"
 
 #: Runs in the environment: what the distributions that the spec names provide, each imported. The module of the
 #: distribution's own name where it has one; all public ones else. One of commands alone provides none, and is named.

@@ -12,6 +12,8 @@ from typing import Final
 DEFAULT_INDEX: Final = "default"
 #: The "index" of a wheel that the spec names by URL.
 DIRECT_URL: Final = "url"
+#: The asker that is no package.
+SPEC: Final = "spec"
 
 
 class Platform(Enum):
@@ -116,7 +118,7 @@ class WheelFile:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Asker:
-    """Who asked for a package, and in which words. name: a package, or `spec`."""
+    """Who asked for a package, and in which words. name: a package, or SPEC."""
 
     name: str
     requirement: str

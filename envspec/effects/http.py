@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -167,7 +166,7 @@ class Http:
                 stalls += isinstance(known, Stalled)
                 if attempt >= self._patience.attempts or stalls >= 2 or not is_passing(fault):
                     raise known from fault
-                pause, what = self._backoff(str(ask.url), attempt), known.message
+                pause, what = self._patience.pause_s(str(ask.url), attempt), known.message
             self._notice(f"{what}; trying again in {pause:.1f} s")
             await asyncio.sleep(pause)
         raise AssertionError("count() has no end")
@@ -222,13 +221,8 @@ class Http:
             return None
         wanted = retry_after_s(answer.headers.get("Retry-After"))
         if wanted is None:
-            return self._backoff(str(answer.url), attempt)
+            return self._patience.pause_s(str(answer.url), attempt)
         return wanted if wanted <= self._patience.retry_after_s else None
-
-    def _backoff(self, url: str, attempt: int) -> float:
-        # Spread by the URL: the retries of many requests that failed together should not arrive together.
-        spread = 0.75 + (zlib.crc32(f"{url}{attempt}".encode()) % 1000) / 2000
-        return self._patience.backoff_s * float(2 ** (attempt - 1)) * spread
 
     def _proxy(self, url: URL) -> str | None:
         key = (url.scheme, url.host or "", url.port)

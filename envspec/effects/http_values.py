@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,6 +42,12 @@ class Patience:
     backoff_s: float = 0.5
     retry_after_s: float = 20.0
     redirects: int = 8
+
+    def pause_s(self, url: str, attempt: int) -> float:
+        """How long to wait after a try that failed; attempt: its number, from 1 on."""
+        # Spread by the URL: the retries of many requests that failed together should not arrive together.
+        spread = 0.75 + (zlib.crc32(f"{url}{attempt}".encode()) % 1000) / 2000
+        return self.backoff_s * float(2 ** (attempt - 1)) * spread
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from envspec.model import Asker, CondaPackage, Package, Resolution
-
-#: The asker at the end of every chain: the user.
-SPEC: Final = "spec"
+from envspec.model import SPEC, Asker, CondaPackage, Package, Resolution
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envspec.explain.chains import SPEC, Half, Link
+from envspec.explain.chains import Half, Link
 from envspec.explain.explanation import CondaVariant, PackageExplanation, Variant
 from envspec.explain.layout import gpu_code_rows, section, size, spoken_moment, spoken_platforms, wrapped
-from envspec.model import DEFAULT_INDEX, Refusal
+from envspec.model import DEFAULT_INDEX, SPEC, Refusal
 
 
 def package_text(told: PackageExplanation, width: int = 100) -> str:

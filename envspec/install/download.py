@@ -8,7 +8,6 @@ import hashlib
 import os
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -24,6 +23,7 @@ from envspec.errors import NetworkError
 from envspec.install.download_faults import Truncated, WrongArchive, is_passing, of_rattler, stalled
 from envspec.install.held import try_hold
 from envspec.install.order import Network, Stage, Step, World
+from envspec.resolve.conda.channel_client import own_middleware
 
 if TYPE_CHECKING:
     from rattler.networking import Client
@@ -152,8 +152,7 @@ class Downloads:
                 stalls += "stalled" in fault.message
                 if attempt >= self._patience.attempts or stalls >= 2 or not is_passing(fault):
                     raise
-                spread = 0.75 + (zlib.crc32(f"{archive.url}{attempt}".encode()) % 1000) / 2000
-                pause = self._patience.backoff_s * 2 ** (attempt - 1) * spread
+                pause = self._patience.pause_s(archive.url, attempt)
                 # A server that is down is one thing to tell, however many archives wait for it.
                 subject = (urlsplit(archive.url).netloc if isinstance(fault, Unreachable) else archive.url, attempt)
                 if subject not in self._told:
@@ -191,17 +190,11 @@ class Downloads:
 
     def _rattler(self) -> Client:
         if self._client is None:
-            from rattler.networking import (
-                AuthenticationMiddleware,
-                Client,
-                GCSMiddleware,
-                OciMiddleware,
-                S3Middleware,
-            )
+            from rattler.networking import Client
 
-            # Everything of rattler's own client but its retries, which know neither patience nor a user who waits.
+            # Without rattler's retries, which know neither patience nor a user who waits.
             self._client = Client(
-                [AuthenticationMiddleware(), OciMiddleware(), GCSMiddleware(), S3Middleware()],
+                [*own_middleware()],
                 user_agent=f"envspec/{envspec.__version__}",
                 timeout=_WHOLE_S,
             )

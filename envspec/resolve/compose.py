@@ -15,14 +15,14 @@ from envspec.facts import Facts
 from envspec.facts.family import MEMBERS, family_mismatch
 from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX, Build, Wish, choose_build
 from envspec.facts.torch import Index as Home
-from envspec.model import DEFAULT_INDEX, Asker, CudaVersion, Decision, Target
+from envspec.model import DEFAULT_INDEX, SPEC, Asker, CudaVersion, Decision, Target
 from envspec.resolve.engine import Request
 from envspec.resolve.halves import check_halves, members_beside_condas_torch
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.rules import Correction, Route, Rules
 from envspec.resolve.index.select import TagRanks
 from envspec.resolve.index.upstream import Index
-from envspec.resolve.provider import SPEC, Provider
+from envspec.resolve.provider import Provider
 from envspec.resolve.stage import Question
 from envspec.spec import Requirement, RequirementKind, Spec, Undated
 from envspec.target import has_cuda, marker_environment, wheel_tags

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from envspec.errors import NoSolution
 from envspec.facts.family import MEMBERS
-from envspec.model import Asker
-from envspec.resolve.provider import SPEC, Provider
+from envspec.model import SPEC, Asker
+from envspec.resolve.provider import Provider
 from envspec.spec import Requirement, RequirementKind
 from envspec.spec.sections import Pip
 

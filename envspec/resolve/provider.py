@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
-from envspec.model import Asker
-
-#: The asker that is no package.
-SPEC: Final = "spec"
+from envspec.model import SPEC, Asker
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ahead import ahead
+from tests.support.ahead import golden_ahead
 from tests.support.golden_conda import decisions, refusal
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -20,16 +20,10 @@ def cases(group: str) -> list[str]:
 REFUSALS, DECISIONS = cases("lock_conda_refusals"), cases("lock_conda_decisions")
 
 
-def outcome(case: str, folder: Path) -> str:
-    tell = refusal if case.startswith("lock_conda_refusals/") else decisions
-    folder.mkdir(parents=True)
-    return tell(GOLDEN / case, folder)
-
-
 @pytest.fixture(scope="module")
 def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    root = tmp_path_factory.mktemp("golden")
-    with ahead(request, lambda case: outcome(case, root / case)) as results:
+    tellers = {"lock_conda_refusals": refusal, "lock_conda_decisions": decisions}
+    with golden_ahead(request, tmp_path_factory.mktemp("golden"), GOLDEN, tellers) as results:
         yield results
 
 

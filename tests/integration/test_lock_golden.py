@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.ahead import ahead
+from tests.support.ahead import ahead, golden_ahead
 from tests.support.golden_locks import decisions, refusal
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -18,16 +18,10 @@ REFUSALS = [f"lock_refusals/{path.parent.name}" for path in sorted(GOLDEN.glob("
 DECISIONS = [f"lock_decisions/{path.parent.name}" for path in sorted(GOLDEN.glob("lock_decisions/*/spec.toml"))]
 
 
-def outcome(case: str, folder: Path) -> str:
-    tell = refusal if case.startswith("lock_refusals/") else decisions
-    folder.mkdir(parents=True)
-    return tell(GOLDEN / case, folder)
-
-
 @pytest.fixture(scope="module")
 def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    root = tmp_path_factory.mktemp("golden")
-    with ahead(request, lambda case: outcome(case, root / case)) as results:
+    tellers = {"lock_refusals": refusal, "lock_decisions": decisions}
+    with golden_ahead(request, tmp_path_factory.mktemp("golden"), GOLDEN, tellers) as results:
         yield results
 
 

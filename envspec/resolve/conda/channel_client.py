@@ -12,6 +12,7 @@ from envspec.spec_hash import channel_without_credentials
 
 if TYPE_CHECKING:
     from rattler import Client
+    from rattler.networking.middleware import AuthenticationMiddleware, GCSMiddleware, OciMiddleware, S3Middleware
 
     from envspec.effects.http_values import Patience
 
@@ -34,14 +35,7 @@ def channel_client(waits: Patience, addresses: Iterable[str]) -> Client:
     in an address come from rattler's store: its keyring, `RATTLER_AUTH_FILE` or ~/.rattler/credentials.json, ~/.netrc.
     """
     from rattler import Client
-    from rattler.networking.middleware import (
-        AddHeadersMiddleware,
-        AuthenticationMiddleware,
-        GCSMiddleware,
-        OciMiddleware,
-        RetryMiddleware,
-        S3Middleware,
-    )
+    from rattler.networking.middleware import AddHeadersMiddleware, RetryMiddleware
 
     logins = _logins(addresses)
 
@@ -52,17 +46,17 @@ def channel_client(waits: Patience, addresses: Iterable[str]) -> Client:
     # User and password go as a header: in the URL they would come to lie in the cache's files too.
     headers = [AddHeadersMiddleware(login)] if logins else []
     return Client(
-        [
-            RetryMiddleware(waits.attempts - 1),
-            *headers,
-            AuthenticationMiddleware(),
-            OciMiddleware(),
-            GCSMiddleware(),
-            S3Middleware(),
-        ],
+        [RetryMiddleware(waits.attempts - 1), *headers, *own_middleware()],
         user_agent="envspec",
         timeout=max(1, round(waits.total_s)),
     )
+
+
+def own_middleware() -> list[AuthenticationMiddleware | OciMiddleware | GCSMiddleware | S3Middleware]:
+    """All of rattler's own client but its retries: logins of its store, and the forms of address that it knows."""
+    from rattler.networking.middleware import AuthenticationMiddleware, GCSMiddleware, OciMiddleware, S3Middleware
+
+    return [AuthenticationMiddleware(), OciMiddleware(), GCSMiddleware(), S3Middleware()]
 
 
 def _logins(addresses: Iterable[str]) -> dict[tuple[str, str], str]:

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from envspec.errors import NetworkError
-from envspec.model import Asker, CondaPackage
+from envspec.model import SPEC, Asker, CondaPackage
 from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.conda.question import Channel, CondaRequest
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NAME: Final = re.compile(r"(?:.*::)?\s*([A-Za-z0-9_.-]+)")
-
-#: Who asks for what the spec asks for.
-SPEC: Final = "spec"
 
 
 def name_of(spec: str) -> str:
