@@ -138,9 +138,9 @@ async def _ask_registry(
     asker: Asker, base: BaseImage, platforms: Sequence[Platform], mirrors: Mapping[str, str]
 ) -> tuple[PinnedDigest, ...]:
     from envspec.effects.http import Patience, open_http
-    from envspec.image.credentials import Keychain
-    from envspec.image.reference import parse
-    from envspec.image.registry import Registry, resolve_digests
+    from envspec.registry.client import Registry, resolve_digests
+    from envspec.registry.credentials import Keychain
+    from envspec.registry.reference import parse
 
     # A lock does not depend on the registry: one that does not answer is not waited for like an index.
     patience = Patience(connect_s=5, stall_s=10, attempts=2)

@@ -133,8 +133,17 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class BuiltWheel:
+    """The wheel that a build of the locked sdist or commit gave, the same wherever it is built."""
+
+    filename: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Package:
-    """A pinned package on one platform."""
+    """A pinned package on one platform. built: the wheel of an sdist, once it has been built."""
 
     name: str
     version: str
@@ -143,6 +152,7 @@ class Package:
     uploaded: datetime | None = None
     newest: Refusal | None = None
     extras: tuple[str, ...] = ()
+    built: BuiltWheel | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -282,6 +292,58 @@ class Driver:
 
 
 @dataclass(frozen=True, slots=True)
+class Service:
+    """What the container serves. name: `jupyter`, `tensorboard` or `ssh`. logdir: TensorBoard's, below the workdir."""
+
+    name: str
+    port: int
+    logdir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSettings:
+    """What the image holds and says beside the packages: `[image]`, `[system]` and `[services]`, decided.
+
+    workdir: an absolute folder. env: (name, value), sorted. compiler: `apt`, `conda` or `none`. apt: every package that
+    the system layer installs, sorted: the spec's own, the services' and the compiler's. snapshot: the moment of the
+    archive that they come from, None for what the archive has when the layer is made.
+    """
+
+    workdir: str = "/workspace"
+    env: tuple[tuple[str, str], ...] = ()
+    compiler: str = "none"
+    apt: tuple[str, ...] = ()
+    snapshot: datetime | None = None
+    services: tuple[Service, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SystemLayer:
+    """The layer that needs RUN, as it was made once for one platform.
+
+    base: digest of the base's manifest on that platform. apt: what was asked for. packages: `name=version` of all that
+    was installed, sorted. diff_id: of its tar; digest, size_bytes: of the blob as it was made first.
+    """
+
+    platform: Platform
+    base: str
+    apt: tuple[str, ...]
+    packages: tuple[str, ...]
+    diff_id: str
+    digest: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImageId:
+    """The image that a platform's part of the lock gives. id: the config's digest. pyc: whether it holds bytecode."""
+
+    platform: Platform
+    id: str
+    pyc: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Lock:
     """The document of record.
 
@@ -289,6 +351,7 @@ class Lock:
     gpus: the GPUs that the spec names. facts: version of the facts in `data/` that decided.
     package_as_of: packages with a moment of their own, by `--upgrade-package`; conda_as_of: the same for conda's.
     channels: the conda channels, in the spec's order; none where the spec has no [conda].
+    image: what the image is to be. system, images: what builds have found, no part of `lock.document.identity`.
     """
 
     format: int
@@ -305,3 +368,6 @@ class Lock:
     package_as_of: tuple[tuple[str, datetime], ...] = ()
     conda_as_of: tuple[tuple[str, datetime], ...] = ()
     channels: tuple[CondaChannel, ...] = ()
+    image: ImageSettings = ImageSettings()
+    system: tuple[SystemLayer, ...] = ()
+    images: tuple[ImageId, ...] = ()

@@ -59,9 +59,10 @@ def command(lock: str, prefix: Path, platform: str | None, python: Path | None, 
 
     from envspec.cli.installing import Progress
     from envspec.effects.cache import cache_root
+    from envspec.fetch.values import Network
     from envspec.install import fitness
     from envspec.install.environment import Outcome, install
-    from envspec.install.order import Network, Order, World
+    from envspec.install.order import Order, World
     from envspec.lock.folder import find_lock, read_lock
     from envspec.lock.head import LOCK_FILE
     from envspec.lock.names import read_current

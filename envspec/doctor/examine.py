@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from envspec.doctor import configuration, engine, gpu, network, system, toolkit
 from envspec.doctor.finding import Finding
 from envspec.doctor.place import Place
-from envspec.image.reference import DOCKER_HUB
+from envspec.registry.reference import DOCKER_HUB
 
 
 @dataclass(frozen=True, slots=True)

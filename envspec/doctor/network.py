@@ -12,7 +12,7 @@ from envspec.doctor.place import Place, Probed
 from envspec.effects.http_faults import shown
 from envspec.effects.surroundings import ca_bundle, proxies
 from envspec.errors import UsageError
-from envspec.image.reference import Reference, endpoint
+from envspec.registry.reference import Reference, endpoint
 
 _NOT_ASKED: Final = Probed(None, "not asked", "see network settings")
 

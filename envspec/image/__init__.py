@@ -1,1 +1,1 @@
-"""Container images and the registries that keep them."""
+"""Container images, assembled directly from a lock."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from envspec.errors import EnvspecError, UsageError
-from envspec.install.download import Archive
+from envspec.fetch.values import Archive
 from envspec.install.order import Order, Stage, Step, World
 from envspec.install.place import NoSpace, Site
 from envspec.install.programs import Program, run

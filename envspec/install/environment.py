@@ -13,9 +13,10 @@ from envspec.effects.event_loop import run_to_end
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience as patience_of
 from envspec.errors import NetworkError, UnfitMachine, UsageError
+from envspec.fetch.download import Downloads, missing_bytes
+from envspec.fetch.faults import WrongArchive
+from envspec.fetch.values import Archive, Count, Fetching
 from envspec.install import conda, fitness, owners, place, python, record, wheels
-from envspec.install.download import Archive, Downloads, missing_bytes
-from envspec.install.download_faults import WrongArchive
 from envspec.install.order import Order, Stage, Step, World
 from envspec.install.relocate import relocate
 
@@ -83,7 +84,7 @@ async def _build(order: Order, world: World, site: place.Site) -> None:
 async def _conda(order: Order, world: World, site: place.Site, patience: Patience) -> None:
     archives = conda.archives(order.resolution.conda)
     _check_space(order, world, archives)
-    kept = await Downloads(world, patience, order.network, order.jobs).fetch(archives)
+    kept = await Downloads(_fetching(order, world, patience)).fetch(archives)
     await conda.link(order, world, site, kept)
 
 
@@ -92,11 +93,18 @@ async def _venv(order: Order, world: World, site: place.Site, patience: Patience
     build = python.build_of(wanted)
     _check_space(order, world, [])
     if order.python is None and build is not None:
-        kept = await _build_of_python(order, Downloads(world, patience, order.network, order.jobs), build)
+        kept = await _build_of_python(order, Downloads(_fetching(order, world, patience)), build)
         interpreter = await python.unpack(kept[build.sha256], site, wanted, world)
     else:
         interpreter = await python.find(order, world, patience)
     await python.make_venv(interpreter, order, world, site, patience)
+
+
+def _fetching(order: Order, world: World, patience: Patience) -> Fetching:
+    def report(count: Count) -> None:
+        world.report(Step(Stage.FETCHING, count.done, count.total, count.bytes_done, count.bytes_total))
+
+    return Fetching(world.cache, patience, order.network, order.jobs, report, world.warn)
 
 
 async def _build_of_python(order: Order, downloads: Downloads, build: Archive) -> Mapping[str, Path]:

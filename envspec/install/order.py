@@ -7,14 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from envspec.fetch.values import Network
 from envspec.model import Lock, Platform, Resolution
-
-
-class Network(Enum):
-    """Whether anything may be fetched."""
-
-    USE = "use"
-    OFFLINE = "offline"
 
 
 class Stage(Enum):

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from envspec.errors import EnvspecError, UsageError
+from envspec.fetch.held import try_hold
 from envspec.install import record
-from envspec.install.held import try_hold
 from envspec.lock.disk import FULL, make_directories, sync_directory
 
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})

@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 
 from envspec.effects.http_values import Patience
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
+from envspec.fetch.values import Archive
 from envspec.install import uv
-from envspec.install.download import Archive
 from envspec.install.order import Order, Stage, Step, World
 from envspec.install.place import Site
 from envspec.install.programs import Program, run

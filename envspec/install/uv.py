@@ -12,8 +12,9 @@ from envspec.effects.http_faults import BadStatus, shown
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import ca_bundle
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine
+from envspec.fetch.values import Network
 from envspec.install import ward
-from envspec.install.order import Network, World
+from envspec.install.order import World
 from envspec.install.place import NoSpace, Site
 from envspec.install.programs import Ended, Program, run
 

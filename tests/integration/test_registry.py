@@ -16,12 +16,12 @@ import pytest
 
 from envspec.effects.http import Patience, open_http
 from envspec.errors import EnvspecError, NetworkError, UsageError
-from envspec.image import registry_faults as faults
-from envspec.image.credentials import HUB_KEY, Keychain
-from envspec.image.manifest import BadManifest, Kind, Manifest
-from envspec.image.reference import BadReference, parse
-from envspec.image.registry import Registry, fetch_by_digest, resolve_digests
 from envspec.model import PinnedDigest, Platform
+from envspec.registry import faults
+from envspec.registry.client import Registry, fetch_by_digest, resolve_digests
+from envspec.registry.credentials import HUB_KEY, Keychain
+from envspec.registry.manifest import BadManifest, Kind, Manifest
+from envspec.registry.reference import BadReference, parse
 from tests.support import registry as content
 from tests.support.raw_server import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
 

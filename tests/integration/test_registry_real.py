@@ -15,12 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from envspec.effects.http import Patience, open_http
-from envspec.image import registry_faults as faults
-from envspec.image.credentials import Keychain
-from envspec.image.manifest import Kind
-from envspec.image.reference import parse
-from envspec.image.registry import Registry, fetch_by_digest, resolve_digests
 from envspec.model import PinnedDigest, Platform
+from envspec.registry import faults
+from envspec.registry.client import Registry, fetch_by_digest, resolve_digests
+from envspec.registry.credentials import Keychain
+from envspec.registry.manifest import Kind
+from envspec.registry.reference import parse
 from tests.support import registry as content
 from tests.support.docker_registry import HTPASSWD, LOGIN, PROGRAM, basic, docker_registry, push
 from tests.support.raw_server import Answer, Asked, RawServer, reply

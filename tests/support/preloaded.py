@@ -96,10 +96,10 @@ def _serve(path: str) -> None:
     import envspec.cli.lock
     import envspec.cli.locking
     import envspec.cli.progress
-    import envspec.image.credentials
-    import envspec.image.registry
     import envspec.pipeline.conda
     import envspec.pipeline.pypi
+    import envspec.registry.client
+    import envspec.registry.credentials
     import envspec.resolve.conda.rattler
     import envspec.resolve.uv  # noqa: F401
 

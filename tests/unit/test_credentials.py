@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envspec.effects.http_values import Credential
-from envspec.image.credentials import HUB_KEY, Keychain, Login, LoginKind
+from envspec.registry.credentials import HUB_KEY, Keychain, Login, LoginKind
 
 
 def auth(user: str, password: str) -> dict[str, str]:

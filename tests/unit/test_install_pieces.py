@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import UnfitMachine
+from envspec.fetch.faults import is_passing, of_rattler
 from envspec.install import owners, place, record
-from envspec.install.download_faults import is_passing, of_rattler
 from envspec.install.fitness import Host, check, glibc_of, part_for, x86_levels
 from envspec.install.programs import Ended
 from envspec.install.relocate import NotMovable, relocate

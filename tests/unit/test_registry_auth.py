@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.image.reference import endpoint, parse
-from envspec.image.registry_auth import Challenge, challenges
-from envspec.image.registry_faults import access_refused, login_command, spoken
+from envspec.registry.auth import Challenge, challenges
+from envspec.registry.faults import access_refused, login_command, spoken
+from envspec.registry.reference import endpoint, parse
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envspec import toml
-from envspec.image.reference import BadReference, endpoint, parse
+from envspec.registry.reference import BadReference, endpoint, parse
 
 CASES = sorted((Path(__file__).parent.parent / "golden" / "reference").iterdir())
 

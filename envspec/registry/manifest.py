@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Final
 
 from envspec.errors import NetworkError
-from envspec.image.reference import is_digest
 from envspec.model import Platform
+from envspec.registry.reference import is_digest
 
 OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
 OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"

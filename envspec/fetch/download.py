@@ -18,11 +18,10 @@ from urllib.request import url2pathname
 
 import envspec
 from envspec.effects.http_faults import Unreachable, shown
-from envspec.effects.http_values import Patience
 from envspec.errors import NetworkError
-from envspec.install.download_faults import Truncated, WrongArchive, is_passing, of_rattler, stalled
-from envspec.install.held import try_hold
-from envspec.install.order import Network, Stage, Step, World
+from envspec.fetch.faults import Truncated, WrongArchive, is_passing, of_rattler, stalled
+from envspec.fetch.held import try_hold
+from envspec.fetch.values import Archive, Count, Fetching, Network
 from envspec.resolve.conda.channel_client import own_middleware
 
 if TYPE_CHECKING:
@@ -32,17 +31,6 @@ _CHUNK: Final = 1 << 20
 #: rattler's bound on a whole answer, in seconds; what counts here is that bytes keep coming.
 _WHOLE_S: Final = 7 * 24 * 3600
 _TICK_S: Final = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """A file that the lock names. of: whose archive it is, as messages say it: `numpy 2.2.6`."""
-
-    of: str
-    url: str
-    filename: str
-    sha256: str
-    size_bytes: int | None = None
 
 
 @dataclass(slots=True)
@@ -71,14 +59,12 @@ class _Sink:
 
 
 class Downloads:
-    """The archives of one installation. Nothing is fetched that the cache holds whole."""
+    """The files of one run. Nothing is fetched that the cache holds whole."""
 
-    def __init__(self, world: World, patience: Patience, network: Network, jobs: int) -> None:
-        self._world = world
-        self._patience = patience
-        self._network = network
-        self._slots = asyncio.Semaphore(jobs)
-        self._folder = archives_folder(world.cache)
+    def __init__(self, how: Fetching) -> None:
+        self._how = how
+        self._slots = asyncio.Semaphore(how.jobs)
+        self._folder = archives_folder(how.cache)
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._done = self._total = self._bytes = self._bytes_total = 0
@@ -120,12 +106,12 @@ class Downloads:
             self._tell(archive.size_bytes or 0)
             return True
         if sha256 is not None:
-            self._world.warn(f"{path} is damaged: it is fetched again")
+            self._how.warn(f"{path} is damaged: it is fetched again")
             _remove(path)
         return False
 
     async def _bring(self, archive: Archive, path: Path) -> None:
-        if self._network is Network.OFFLINE and urlsplit(archive.url).scheme != "file":
+        if self._how.network is Network.OFFLINE and urlsplit(archive.url).scheme != "file":
             raise NetworkError(
                 f"{archive.of}: {archive.filename} is not in the cache, and --offline forbids fetching it",
                 hint="run once without --offline",
@@ -150,14 +136,14 @@ class Downloads:
             except NetworkError as fault:
                 self._tell(-min(sink.size, sink.limit or sink.size))
                 stalls += "stalled" in fault.message
-                if attempt >= self._patience.attempts or stalls >= 2 or not is_passing(fault):
+                if attempt >= self._how.patience.attempts or stalls >= 2 or not is_passing(fault):
                     raise
-                pause = self._patience.pause_s(archive.url, attempt)
+                pause = self._how.patience.pause_s(archive.url, attempt)
                 # A server that is down is one thing to tell, however many archives wait for it.
                 subject = (urlsplit(archive.url).netloc if isinstance(fault, Unreachable) else archive.url, attempt)
                 if subject not in self._told:
                     self._told.add(subject)
-                    self._world.warn(f"{fault.message}; trying again in {pause:.1f} s")
+                    self._how.warn(f"{fault.message}; trying again in {pause:.1f} s")
                 await asyncio.sleep(pause)
             else:
                 return
@@ -177,8 +163,8 @@ class Downloads:
         task = asyncio.ensure_future(download_to_writer(self._rattler(), archive.url, sink))
         try:
             while not (await asyncio.wait({task}, timeout=_TICK_S))[0]:
-                if time.monotonic() - sink.moved > self._patience.stall_s:
-                    raise stalled(archive.url, self._patience.stall_s)
+                if time.monotonic() - sink.moved > self._how.patience.stall_s:
+                    raise stalled(archive.url, self._how.patience.stall_s)
             await task
         except (RuntimeError, OSError) as fault:
             if isinstance(fault, OSError) and fault.errno is not None:
@@ -203,8 +189,8 @@ class Downloads:
     def _tell(self, size: int) -> None:
         with self._lock:
             self._bytes += size
-            step = Step(Stage.FETCHING, self._done, self._total, self._bytes, self._bytes_total)
-        self._world.report(step)
+            count = Count(self._done, self._total, self._bytes, self._bytes_total)
+        self._how.report(count)
 
 
 def archives_folder(cache: Path) -> Path:

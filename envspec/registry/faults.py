@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from envspec.effects.http_values import Response
 from envspec.errors import NetworkError
-from envspec.image.reference import DOCKER_HUB, Endpoint
+from envspec.registry.reference import DOCKER_HUB, Endpoint
 
 
 class RegistryFault(NetworkError):

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.effects.http_values import Response
 from envspec.errors import UsageError
-from envspec.image.credentials import Keychain, Login
-from envspec.image.manifest import (
+from envspec.model import PinnedDigest, Platform
+from envspec.registry.auth import authorize, challenges
+from envspec.registry.credentials import Keychain, Login
+from envspec.registry.faults import NotThere, RegistryFault, WrongDigest, refusal
+from envspec.registry.manifest import (
     ACCEPT,
     MANIFEST_BYTES,
     OCI_PLATFORMS,
@@ -19,10 +22,7 @@ from envspec.image.manifest import (
     read_json,
     read_manifest,
 )
-from envspec.image.reference import BadReference, Endpoint, Reference, endpoint
-from envspec.image.registry_auth import authorize, challenges
-from envspec.image.registry_faults import NotThere, RegistryFault, WrongDigest, refusal
-from envspec.model import PinnedDigest, Platform
+from envspec.registry.reference import BadReference, Endpoint, Reference, endpoint
 
 if TYPE_CHECKING:
     from envspec.effects.http import Http

@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from envspec.effects.http_values import Response
 from envspec.effects.surroundings import is_loopback
-from envspec.image.credentials import Login, LoginKind
-from envspec.image.reference import Endpoint
-from envspec.image.registry_faults import AccessRefused, RegistryFault, access_refused, rate_limited, spoken
+from envspec.registry.credentials import Login, LoginKind
+from envspec.registry.faults import AccessRefused, RegistryFault, access_refused, rate_limited, spoken
+from envspec.registry.reference import Endpoint
 
 _TOKEN_BYTES: Final = 1024 * 1024
 _PART: Final = re.compile(

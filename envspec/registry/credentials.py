@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from envspec.effects.http_values import Credential
 from envspec.effects.process import Finished, run
-from envspec.image.reference import DOCKER_HUB
+from envspec.registry.reference import DOCKER_HUB
 
 #: Docker's key for Docker Hub, from the time of its first API; helpers are asked for it by this name.
 HUB_KEY: Final = "https://index.docker.io/v1/"

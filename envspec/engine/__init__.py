@@ -1,0 +1,1 @@
+"""Container engines: Docker by its SDK, and buildah."""

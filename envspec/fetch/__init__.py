@@ -1,0 +1,1 @@
+"""Files that a lock names by hash, fetched into envspec's cache."""

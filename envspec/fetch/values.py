@@ -1,0 +1,54 @@
+"""What a fetch is told, and what it tells while it runs. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from envspec.effects.http_values import Patience
+
+
+class Network(Enum):
+    """Whether anything may be fetched."""
+
+    USE = "use"
+    OFFLINE = "offline"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """A file that the lock names. of: whose archive it is, as messages say it: `numpy 2.2.6`."""
+
+    of: str
+    url: str
+    filename: str
+    sha256: str
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How far a fetch is, in files and in bytes. A total of 0 is not known."""
+
+    done: int
+    total: int
+    bytes_done: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """How files are fetched.
+
+    cache: envspec's own folder. jobs: how many at once. report, warn: told of every step, and of what the user should
+    know.
+    """
+
+    cache: Path
+    patience: Patience
+    network: Network
+    jobs: int
+    report: Callable[[Count], None]
+    warn: Callable[[str], None]
