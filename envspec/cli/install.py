@@ -57,7 +57,7 @@ def command(lock: str, prefix: Path, platform: str | None, python: Path | None, 
     """
     import hashlib
 
-    from envspec.cli.installing import Progress
+    from envspec.cli.progress_bars import Progress
     from envspec.effects.cache import cache_root
     from envspec.fetch.values import Network
     from envspec.install import fitness

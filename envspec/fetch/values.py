@@ -52,3 +52,14 @@ class Fetching:
     jobs: int
     report: Callable[[Count], None]
     warn: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a run is in one of its stages, whose value is what the user reads. A total of 0 is not known."""
+
+    stage: Enum
+    done: int = 0
+    total: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0

@@ -1,21 +1,36 @@
-"""Progress of an installation on stderr: bars on a terminal, a line for each stage elsewhere."""
+"""Progress of installations and images on stderr: bars on a terminal, a line for each stage elsewhere."""
 
 from __future__ import annotations
 
 import sys
+from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from envspec.cli import terminal
-from envspec.install.order import Stage, Step
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
 
+class Step(Protocol):
+    """`envspec.fetch.values.Step`."""
+
+    @property
+    def stage(self) -> Enum: ...
+    @property
+    def done(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def bytes_done(self) -> int: ...
+    @property
+    def bytes_total(self) -> int: ...
+
+
 class Progress:
-    """Shows what an installation is at. Warnings go above the bars; stdout is never touched."""
+    """Shows what a run is at. Warnings go above the bars; stdout is never touched."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -50,8 +65,8 @@ class Progress:
             return
         if what not in self._rows:
             self._rows[what] = self._bars.add_task(f"{self._name}: {what}", total=None, count="")
-        if step.stage is Stage.WHEELS:
-            # uv does not tell how far it is: the bar moves without an end.
+        if not step.done and not step.bytes_done:
+            # Some stages never tell how far they are (uv's): the bar moves without an end.
             self._bars.update(self._rows[what], count=_size(step).strip(" ()"))
             return
         done, total = (step.bytes_done, step.bytes_total) if step.bytes_total else (step.done, step.total)

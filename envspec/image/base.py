@@ -1,0 +1,82 @@
+"""The base image's config and layers, by the digest that the lock pins: from the cache, else from its registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from envspec.errors import UsageError
+from envspec.image.config import BadBase, Base
+from envspec.image.layer import Layer
+from envspec.model import BaseImage, Lock, PinnedDigest, Platform
+from envspec.registry.blob import Descriptor
+from envspec.registry.faults import NotThere
+from envspec.registry.manifest import Kind, Manifest
+from envspec.registry.reference import Reference, parse
+
+_CONFIG_BYTES: Final = 8 * 1024 * 1024
+
+
+class Documents(Protocol):
+    """Manifests and configs by digest, checked: what was asked for once is kept."""
+
+    async def manifest(self, reference: Reference) -> Manifest: ...
+
+    async def config(self, reference: Reference, manifest: Manifest) -> Mapping[str, object]: ...
+
+
+async def base_on(lock: Lock, platform: Platform, documents: Documents) -> Base:
+    """The base of one platform's image.
+
+    Raises:
+        UsageError: the lock has no base image, or none by digest. NotThere: the registry has it no more.
+        BadBase: it can't be read.
+    """
+    image, pinned = pinned_on(lock, platform)
+    name = f"{image.repository}:{image.tag}" if image.tag else image.repository
+    reference = parse(image.repository).at(pinned.digest or "")
+    manifest = await documents.manifest(reference)
+    if manifest.kind is Kind.INDEX:
+        child = manifest.child(platform)
+        if child is None:
+            raise NotThere(
+                f"{name}@{pinned.digest} is not published for {platform.value}",
+                hint=f"it has {', '.join(manifest.platforms) or 'no platform'}; lock again with another base",
+            )
+        reference = reference.at(child.digest)
+        manifest = await documents.manifest(reference)
+    config = await documents.config(reference, manifest)
+    return Base(name, pinned.digest or "", config, _layers(manifest, config, str(reference)))
+
+
+def pinned_on(lock: Lock, platform: Platform) -> tuple[BaseImage, PinnedDigest]:
+    """The base image and its digest for a platform.
+
+    Raises:
+        UsageError: there is none; says what to do.
+    """
+    if lock.base_image is None:
+        raise UsageError(
+            f"the lock {lock.name} names no base image, so there is nothing to put an image on",
+            hint="name one in the spec, by [cuda] or by `[image] base`, and lock again",
+        )
+    pinned = next((row for row in lock.base_image.digests if row.platform is platform), None)
+    if pinned is None or pinned.digest is None:
+        raise UsageError(
+            f"the digest of {lock.base_image.repository}:{lock.base_image.tag} on {platform.value} is not in the lock",
+            hint="run `envspec lock SPEC` where its registry is reached, or name the base by digest in [image] base",
+        )
+    return lock.base_image, pinned
+
+
+def _layers(manifest: Manifest, config: Mapping[str, Any], where: str) -> tuple[Layer, ...]:
+    try:
+        document = json.loads(manifest.body)
+        rows = [Descriptor(row["mediaType"], row["digest"], int(row["size"])) for row in document["layers"]]
+        diff_ids = list(config["rootfs"]["diff_ids"])
+        if len(rows) != len(diff_ids) or not all(isinstance(each, str) for each in diff_ids):
+            raise ValueError("its layers are not those of its config")
+    except (LookupError, TypeError, ValueError) as fault:
+        raise BadBase(f"{where}: its manifest or config can't be read ({fault})", hint="take another image") from fault
+    return tuple(Layer(diff_id, row, "") for diff_id, row in zip(diff_ids, rows, strict=True))

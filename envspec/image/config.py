@@ -1,0 +1,189 @@
+"""An image's config, from its base's and from the lock: pure. Its SHA-256 is the image's ID.
+
+Sources: OCI image specification 1.1, `config.md`, `annotations.md`; Docker's image specification 1.2 for `Healthcheck`;
+NVIDIA container toolkit, "Specialized configurations" for the NVIDIA_* variables. Read 2026-11.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from envspec.errors import NetworkError
+from envspec.image.content import PREFIX
+from envspec.image.layer import Layer
+from envspec.model import Lock, Platform
+from envspec.registry.manifest import OCI_PLATFORMS
+
+#: Labels and annotations of ours: the lock's name, and its identity.
+LABEL_NAME: Final = "envspec.name"
+LABEL_LOCK: Final = "envspec.lock"
+_OCI: Final = "org.opencontainers.image."
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class BadBase(NetworkError):
+    """The base image's config is not one that an image can be put on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The image below, on one platform.
+
+    name: registry, repository and tag as the lock has them. digest: the one that the lock pins. config: its config as
+    the registry has it, parsed. layers: its layers, the first one lowest.
+    """
+
+    name: str
+    digest: str
+    config: Mapping[str, Any] = field(repr=False)
+    layers: tuple[Layer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """How a container of the image starts, where it is not as the base's.
+
+    entrypoint, command, user: None: as the base has it. ports: `8888/tcp`. healthcheck: Docker's object, times in ns.
+    env: variables that go before the lock's own.
+    """
+
+    entrypoint: tuple[str, ...] | None = None
+    command: tuple[str, ...] | None = None
+    user: str | None = None
+    ports: tuple[str, ...] = ()
+    healthcheck: Mapping[str, Any] | None = None
+    env: tuple[tuple[str, str], ...] = ()
+
+
+def image_config(
+    lock: Lock, identity: str, platform: Platform, base: Base, layers: Sequence[Layer], conduct: Conduct
+) -> bytes:
+    """The config of one platform's image: canonical JSON, the same bytes for the same values.
+
+    identity: of the lock, see `lock.document.identity`. layers: those above the base's.
+
+    Raises:
+        BadBase: the base is for another platform, or its layers and its config do not agree.
+    """
+    below = _checked(base, platform)
+    created = moment(lock.as_of)
+    os, architecture = OCI_PLATFORMS[platform]
+    document: dict[str, Any] = {
+        "architecture": architecture,
+        "os": os,
+        "created": created,
+        "config": _run(lock, below, conduct) | {"Labels": _labels(lock, identity, base, below)},
+        "rootfs": {
+            "type": "layers",
+            "diff_ids": [layer.diff_id for layer in (*base.layers, *layers)],
+        },
+        "history": [
+            *base.config.get("history", ()),
+            *({"created": created, "created_by": f"envspec: {layer.created_by}"} for layer in layers),
+        ],
+    }
+    for key in ("variant", "os.version", "os.features"):
+        if base.config.get(key):
+            document[key] = base.config[key]
+    return canonical(document)
+
+
+def annotations_of(lock: Lock, identity: str, base: Base | None) -> dict[str, str]:
+    """What manifest and index say of the image."""
+    told = {
+        f"{_OCI}created": moment(lock.as_of),
+        f"{_OCI}title": lock.name,
+        LABEL_NAME: lock.name,
+        LABEL_LOCK: identity,
+    }
+    return told | (_base_words(base) if base else {})
+
+
+def canonical(document: object) -> bytes:
+    """JSON in one form only."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def moment(at: datetime) -> str:
+    """RFC 3339, in UTC and whole seconds."""
+    return f"{at.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def environment(lock: Lock, below: Iterable[str], conduct: Conduct) -> list[str]:
+    """`NAME=value` of every variable: the base's, the packages', the services', the spec's; the last one wins."""
+    env = dict(_pair(text) for text in below)
+    env["PATH"] = f"/{PREFIX}/bin:{env.get('PATH', _PATH)}"
+    if lock.driver is not None:
+        env["NVIDIA_VISIBLE_DEVICES"] = env.get("NVIDIA_VISIBLE_DEVICES") or "all"
+        env["NVIDIA_DRIVER_CAPABILITIES"] = env.get("NVIDIA_DRIVER_CAPABILITIES") or "compute,utility"
+        # The base's own names the driver of its toolkit; what the lock holds runs on older ones.
+        env["NVIDIA_REQUIRE_CUDA"] = f"driver>={lock.driver.minimum}"
+    env.update(conduct.env)
+    env.update(lock.image.env)
+    return [f"{name}={value}" for name, value in env.items()]
+
+
+def _run(lock: Lock, below: Mapping[str, Any], conduct: Conduct) -> dict[str, Any]:
+    kept = ("Entrypoint", "Cmd", "User", "ExposedPorts", "Volumes", "StopSignal", "Healthcheck", "Shell")
+    run = {key: below[key] for key in kept if below.get(key)}
+    run["Env"] = environment(lock, below.get("Env") or (), conduct)
+    run["WorkingDir"] = lock.image.workdir
+    if conduct.entrypoint is not None:
+        # Docker drops the base's command where an image sets an entrypoint; so do we.
+        run["Entrypoint"] = list(conduct.entrypoint)
+        run.pop("Cmd", None)
+    if conduct.command is not None:
+        run["Cmd"] = list(conduct.command)
+    if conduct.user is not None:
+        run["User"] = conduct.user
+    if conduct.ports:
+        run["ExposedPorts"] = {**run.get("ExposedPorts", {}), **{port: {} for port in conduct.ports}}
+    if conduct.healthcheck is not None:
+        run["Healthcheck"] = dict(conduct.healthcheck)
+    return run
+
+
+def _labels(lock: Lock, identity: str, base: Base, below: Mapping[str, Any]) -> dict[str, str]:
+    """The base's labels, less those by which it describes itself, and ours."""
+    labels = {key: value for key, value in (below.get("Labels") or {}).items() if not key.startswith(_OCI)}
+    return {
+        **labels,
+        f"{_OCI}title": lock.name,
+        LABEL_NAME: lock.name,
+        LABEL_LOCK: identity,
+        **_base_words(base),
+    }
+
+
+def _base_words(base: Base) -> dict[str, str]:
+    return {f"{_OCI}base.name": base.name, f"{_OCI}base.digest": base.digest}
+
+
+def _checked(base: Base, platform: Platform) -> Mapping[str, Any]:
+    config = base.config
+    own = (config.get("os"), config.get("architecture"))
+    if own != OCI_PLATFORMS[platform]:
+        raise BadBase(
+            f"{base.name}@{base.digest} is for {'/'.join(map(str, own))}, not for {'/'.join(OCI_PLATFORMS[platform])}",
+            hint="pin a base of that platform, or an index that has it",
+        )
+    diff_ids = [layer.diff_id for layer in base.layers]
+    rootfs = config.get("rootfs")
+    if not isinstance(rootfs, Mapping) or rootfs.get("diff_ids") != diff_ids:
+        raise BadBase(
+            f"{base.name}@{base.digest}: its manifest has {len(diff_ids)} layers, and its config tells of others",
+            hint="the image is damaged; take another one",
+        )
+    below = config.get("config") or {}
+    if not isinstance(below, Mapping):
+        raise BadBase(f"{base.name}@{base.digest}: its config can't be read", hint="take another image")
+    return below
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
