@@ -9,7 +9,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -45,13 +45,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """One request as the caller wants it."""
+    """One request as the caller wants it. more: headers that each attempt asks for anew."""
 
     method: str
     url: URL
     headers: Mapping[str, str]
     body: bytes | None
     timeout: ClientTimeout
+    more: Callable[[], Mapping[str, str]] = dict
 
 
 class Http:
@@ -131,6 +132,24 @@ class Http:
 
         return await self._persist(ask, pour)
 
+    async def stream(
+        self,
+        url: str,
+        use: Callable[[ClientResponse], Awaitable[_T]],
+        *,
+        headers: Callable[[], Mapping[str, str]] = dict,
+    ) -> _T:
+        """What `use` makes of the answer to a GET, whatever its status; it reads as much of the body as it wants.
+
+        headers: called for every attempt, which may so go on where the one before broke off. use: an OSError in it
+        counts as the connection's.
+
+        Raises:
+            NetworkError: no answer, or one that broke off, after the retries that `Patience` allows.
+        """
+        ask = self._ask("GET", url, {"Accept-Encoding": "identity"}, None, self._open_ended)
+        return await self._persist(replace(ask, more=headers), use)
+
     def _ask(
         self, method: str, url: str, headers: Mapping[str, str] | None, body: bytes | None, timeout: ClientTimeout
     ) -> _Ask:
@@ -177,7 +196,7 @@ class Http:
         Each hop carries the credentials of its own origin and nothing else: what was meant for the first origin does
         not reach the second, nor does a user name that a server writes into `Location`.
         """
-        url, headers = ask.url, ask.headers
+        url, headers = ask.url, {**ask.headers, **ask.more()}
         for _ in range(self._patience.redirects + 1):
             if self._credentials and "Authorization" not in headers and (mine := self._credentials.get(_origin(url))):
                 headers = {**headers, "Authorization": mine}

@@ -126,9 +126,7 @@ class Upstream:
 
     async def content(self, index: Index, file: ListedFile) -> bytes:
         """The whole file, its hash checked (sdists: small; wheels only where a build backend asks for them)."""
-        answer = (
-            await self._network(file.filename).get(self._authorised(index, file.url), max_bytes=_WHOLE_BYTES)
-        ).checked()
+        answer = (await self._network(file.filename).get(authorised(index, file.url), max_bytes=_WHOLE_BYTES)).checked()
         found = hashlib.sha256(answer.body).hexdigest()
         if file.sha256 and found != file.sha256:
             raise wrong_hash(index, file.filename, file.sha256, found)
@@ -153,15 +151,6 @@ class Upstream:
         if self.http is None:
             raise OfflineMiss(what)
         return self.http
-
-    @staticmethod
-    def _authorised(index: Index, url: str) -> str:
-        """`url` with the index's credentials where it is on the index's own host, as pip and uv do."""
-        ours, theirs = urlsplit(index.url), urlsplit(url)
-        user, at, host = ours.netloc.rpartition("@")
-        if not at or theirs.netloc != host or theirs.scheme != ours.scheme:
-            return url
-        return urlunsplit(theirs._replace(netloc=f"{user}@{host}"))
 
     async def _page(self, index: Index, name: str, as_of: datetime) -> StoredPage:
         stored = self.store.page(index.key, name)
@@ -201,7 +190,7 @@ class Upstream:
         if file.metadata_sha256 is None:
             return None
         http = self._network(f"the metadata of {file.filename}")
-        answer = await http.get(self._authorised(index, file.url + ".metadata"), max_bytes=_METADATA_BYTES)
+        answer = await http.get(authorised(index, file.url + ".metadata"), max_bytes=_METADATA_BYTES)
         if answer.status == 404:
             return None
         body = answer.checked().body
@@ -212,7 +201,7 @@ class Upstream:
 
     async def _metadata_of_wheel(self, index: Index, file: ListedFile) -> StoredMetadata:
         http = self._network(f"the metadata of {file.filename}")
-        url = self._authorised(index, file.url)
+        url = authorised(index, file.url)
 
         async def read(start: int | None, end: int) -> Part:
             wanted = f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}"
@@ -240,7 +229,7 @@ class Upstream:
 
     async def _size_bytes(self, index: Index, file: ListedFile) -> int | None:
         http = self._network(f"the size of {file.filename}")
-        answer = await http.request("HEAD", self._authorised(index, file.url), headers=_AS_IT_IS)
+        answer = await http.request("HEAD", authorised(index, file.url), headers=_AS_IT_IS)
         if answer.status >= 500 and answer.status != 501:
             # Others may be told the size: what they lock would differ from this.
             answer.checked()
@@ -249,6 +238,15 @@ class Upstream:
         if size is not None and file.sha256 and (known := self.store.metadata(file.sha256)):
             self.store.remember_metadata(file.sha256, replace(known, size_bytes=size))
         return size
+
+
+def authorised(index: Index, url: str) -> str:
+    """`url` with the index's credentials where it is on the index's own host, as pip and uv do."""
+    ours, theirs = urlsplit(index.url), urlsplit(url)
+    user, at, host = ours.netloc.rpartition("@")
+    if not at or theirs.netloc != host or theirs.scheme != ours.scheme:
+        return url
+    return urlunsplit(theirs._replace(netloc=f"{user}@{host}"))
 
 
 def _part(answer: Response) -> Part:
