@@ -105,10 +105,10 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     with opened.progress as progress:
         world = opened.world(progress)
         if builder == "docker":
-            outputs = _outputs(opened.lock, chosen, opened.order.compression)
+            outputs = _outputs(opened.lock, chosen)
             terminal.answer(f"{pipeline.build_by_docker(opened.folder, opened.order, outputs, world)}\n")
             return 0
-        outputs = _outputs(opened.lock, chosen, opened.order.compression)
+        outputs = _outputs(opened.lock, chosen)
         images = pipeline.build(opened.order, outputs, world)
     _tell_ids([(image.platform, image.id) for image in images])
     return 0
@@ -262,7 +262,7 @@ def _platforms(lock: Lock, named: Sequence[str]) -> tuple[Platform, ...]:
     return (linux[0],)
 
 
-def _outputs(lock: Lock, chosen: dict[str, Any], compression: object) -> Any:
+def _outputs(lock: Lock, chosen: dict[str, Any]) -> Any:
     from envspec.pipeline.image import Outputs
 
     tag = chosen["tag"] or f"envspec/{lock.name.lower()}:latest"

@@ -1,0 +1,149 @@
+"""The config and the manifest of an image: what containers are told, and that the bytes follow from the values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from envspec.image.config import BadBase, Base, Conduct, annotations_of, environment, image_config
+from envspec.image.index_document import image_of, index_of
+from envspec.model import ImageSettings, Lock, Platform
+from envspec.registry.blob import Descriptor
+from tests.support import images
+from tests.support.locks import example
+
+ROOT = images.plain_layer(images.plain_tar({"etc/os-release": b"ID=debian"}), "the base")
+TORCH = images.plain_layer(images.plain_tar({"opt/env/torch.py": b"1"}), "torch 2.9.1")
+X86 = Platform.LINUX_64
+
+
+def made(lock: Lock | None = None, base: Base | None = None, conduct: Conduct | None = None) -> dict[str, Any]:
+    below = base or images.base(ROOT)
+    config = image_config(lock or example(), "i" * 64, X86, below, [TORCH], conduct or Conduct())
+    return dict(images.read(config))
+
+
+def test_layers_and_history_stand_on_the_base() -> None:
+    config = made()
+    assert config["rootfs"] == {"type": "layers", "diff_ids": [ROOT.diff_id, TORCH.diff_id]}
+    assert [row["created_by"] for row in config["history"]] == ["ADD root", "envspec: torch 2.9.1"]
+    assert (config["os"], config["architecture"]) == ("linux", "amd64")
+    assert config["created"] == config["history"][-1]["created"] == f"{example().as_of:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def test_created_is_as_of_in_utc_whatever_zone_it_is_written_in() -> None:
+    east = timezone(timedelta(hours=5, minutes=30))
+    lock = replace(example(), as_of=datetime(2026, 11, 15, 5, 30, tzinfo=east))
+    assert made(lock)["created"] == "2026-11-15T00:00:00Z"
+
+
+def test_environment_has_the_prefix_first_and_nvidias_variables_by_the_locks_driver() -> None:
+    lock = example()
+    assert lock.driver
+    base = images.base(
+        ROOT,
+        run={"Env": ["PATH=/usr/local/nvidia/bin:/usr/bin", "NVIDIA_REQUIRE_CUDA=cuda>=12.8 brand=tesla", "KEPT=a=b"]},
+    )
+    env = dict(text.split("=", 1) for text in made(base=base)["config"]["Env"])
+    assert env["PATH"] == "/opt/env/bin:/usr/local/nvidia/bin:/usr/bin"
+    assert env["NVIDIA_VISIBLE_DEVICES"] == "all"
+    assert env["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+    assert env["NVIDIA_REQUIRE_CUDA"] == f"driver>={lock.driver.minimum}"
+    assert env["KEPT"] == "a=b"
+
+
+def test_an_environment_for_the_cpu_asks_for_no_gpu() -> None:
+    told = environment(replace(example(), driver=None), ["PATH=/bin"], Conduct())
+    assert told == ["PATH=/opt/env/bin:/bin"]
+
+
+def test_the_specs_variables_go_before_the_services_and_the_bases() -> None:
+    lock = replace(example(), image=ImageSettings(env=(("A", "spec"), ("B", "spec"))))
+    told = environment(lock, ["A=base", "C=base"], Conduct(env=(("B", "service"), ("C", "service"))))
+    env = dict(text.split("=", 1) for text in told)
+    assert (env["A"], env["B"], env["C"]) == ("spec", "spec", "service")
+
+
+def test_an_entrypoint_of_ours_drops_the_bases_command() -> None:
+    base = images.base(ROOT, run={"Cmd": ["/bin/bash"], "Entrypoint": ["/nvidia.sh"], "ExposedPorts": {"1/tcp": {}}})
+    kept = made(base=base)["config"]
+    assert (kept["Cmd"], kept["Entrypoint"]) == (["/bin/bash"], ["/nvidia.sh"])
+    conduct = Conduct(("/init",), None, "1000:1000", ("8888/tcp",), {"Test": ["CMD", "/check"], "Interval": 10**10})
+    run = made(base=base, conduct=conduct)["config"]
+    assert "Cmd" not in run
+    assert run["Entrypoint"] == ["/init"]
+    assert run["User"] == "1000:1000"
+    assert run["ExposedPorts"] == {"1/tcp": {}, "8888/tcp": {}}
+    assert run["Healthcheck"] == {"Test": ["CMD", "/check"], "Interval": 10**10}
+    assert run["WorkingDir"] == "/workspace"
+
+
+def test_labels_are_the_bases_own_less_its_description_and_ours() -> None:
+    labels = {"maintainer": "NVIDIA", "org.opencontainers.image.version": "24.04"}
+    told = made(base=images.base(ROOT, run={"Labels": labels}))["config"]["Labels"]
+    assert told == {
+        "maintainer": "NVIDIA",
+        "envspec.name": example().name,
+        "envspec.lock": "i" * 64,
+        "org.opencontainers.image.title": example().name,
+        "org.opencontainers.image.base.name": "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04",
+        "org.opencontainers.image.base.digest": "sha256:" + "b" * 64,
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"architecture": "arm64"}, "is for linux/arm64, not for linux/amd64"),
+        ({"rootfs": {"type": "layers", "diff_ids": ["sha256:" + "0" * 64]}}, "its manifest has 1 layers"),
+        ({"rootfs": None}, "its manifest has 1 layers"),
+        ({"config": ["no", "object"]}, "its config can't be read"),
+    ],
+)
+def test_a_base_that_does_not_fit_is_refused(change: dict[str, object], words: str) -> None:
+    base = images.base(ROOT)
+    base = replace(base, config={**base.config, **change})
+    with pytest.raises(BadBase, match=words):
+        made(base=base)
+
+
+def test_the_id_is_of_the_config_and_not_of_how_layers_are_packed() -> None:
+    lock, base = example(), images.base(ROOT)
+    packed = Layer(
+        TORCH.diff_id, Descriptor("application/vnd.oci.image.layer.v1.tar+gzip", "sha256:" + "9" * 64, 5), ""
+    )
+    packed = replace(packed, created_by=TORCH.created_by)
+    first, second = (
+        image_of(X86, image_config(lock, "i", X86, base, [layer], Conduct()), [*base.layers, layer], {})
+        for layer in (TORCH, packed)
+    )
+    assert first.id == second.id == images.digest(first.config)
+    assert first.digest != second.digest
+
+
+def test_manifest_and_index_name_what_they_hold() -> None:
+    lock, base = example(), images.base(replace(ROOT, blob=replace(ROOT.blob, media_type=DOCKER_GZIP)))
+    told = annotations_of(lock, "i" * 64, base)
+    config = image_config(lock, "i" * 64, X86, base, [TORCH], Conduct())
+    image = image_of(X86, config, [*base.layers, TORCH], told)
+    manifest = images.read(image.manifest)
+    assert manifest["config"] == {
+        "mediaType": "application/vnd.oci.image.config.v1+json",
+        "digest": image.id,
+        "size": len(config),
+    }
+    assert [row["mediaType"] for row in manifest["layers"]] == [
+        "application/vnd.oci.image.layer.v1.tar+gzip",
+        "application/vnd.oci.image.layer.v1.tar",
+    ]
+    assert manifest["annotations"]["envspec.lock"] == "i" * 64
+    assert manifest["annotations"]["org.opencontainers.image.base.name"] == base.name
+    index = images.read(index_of([image], annotations_of(lock, "i" * 64, None)))
+    assert index["manifests"][0]["digest"] == image.digest
+    assert index["manifests"][0]["platform"] == {"os": "linux", "architecture": "amd64"}
+
+
+DOCKER_GZIP = "application/vnd.docker.image.rootfs.diff.tar.gzip"

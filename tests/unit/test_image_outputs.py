@@ -1,0 +1,142 @@
+"""Layouts and tars of images, read back by other programs' eyes; and their differences."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envspec.cli.image_diff_text import as_json, as_text
+from envspec.errors import UsageError
+from envspec.image import outputs
+from envspec.image.config import Conduct, image_config
+from envspec.image.diff import diff_images, side_of
+from envspec.image.index_document import image_of, index_of
+from envspec.image.layer import Image
+from envspec.model import Platform
+from envspec.registry.blob import Blob, Descriptor
+from tests.support import images
+from tests.support.locks import example
+
+BODIES = [images.plain_tar({f"file{number}": b"x" * number * 700}) for number in range(1, 5)]
+
+
+def image(*bodies: bytes) -> Image:
+    base, *rest = map(images.plain_layer, bodies)
+    below = images.base(base)
+    config = image_config(example(), "i", Platform.LINUX_64, below, rest, Conduct())
+    return image_of(Platform.LINUX_64, config, [base, *rest], {})
+
+
+def opened(descriptor: Descriptor) -> Blob:
+    return next(images.MemoryBlob(body) for body in BODIES if images.digest(body) == descriptor.digest)
+
+
+def test_the_tar_is_a_layout_and_dockers_archive_in_one() -> None:
+    made = image(*BODIES[:2])
+    files = outputs.files_of([made], None, ["envspec/x:latest"])
+    moved: list[int] = []
+    data = b"".join(outputs.tar_of(files, opened, moved.append))
+    assert data == b"".join(outputs.tar_of(files, opened, moved.append))
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        content = {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+        assert {member.mtime for member in archive} == {0}
+    assert json.loads(content["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
+    [row] = json.loads(content["index.json"])["manifests"]
+    assert row["digest"] == made.digest
+    assert row["annotations"] == {"org.opencontainers.image.ref.name": "latest"}
+    [docker] = json.loads(content["manifest.json"])
+    assert docker["RepoTags"] == ["envspec/x:latest"]
+    assert hashlib.sha256(content[docker["Config"]]).hexdigest() == made.id.removeprefix("sha256:")
+    assert [images.digest(content[path]) for path in docker["Layers"]] == [each.diff_id for each in made.layers]
+    for name, body in content.items():
+        if name.startswith("blobs/"):
+            assert hashlib.sha256(body).hexdigest() == Path(name).name
+    assert len(data) % 10240 == 0
+    assert sum(moved) // 2 == sum(map(len, content.values()))
+
+
+def test_a_layer_that_two_platforms_share_is_written_once() -> None:
+    made = image(*BODIES[:2])
+    index = index_of([made, made], {})
+    names = [name for name, _ in outputs.files_of([made, made], index, [])]
+    assert len(names) == len(set(names))
+    body = dict(outputs.files_of([made], index, []))["index.json"]
+    assert isinstance(body, bytes)
+    top = json.loads(body)
+    assert top["manifests"][0]["digest"] == images.digest(index)
+
+
+def test_a_layout_keeps_its_blobs_and_replaces_its_index(tmp_path: Path) -> None:
+    folder = tmp_path / "layout"
+    first, second = image(*BODIES[:3]), image(*BODIES[:2], BODIES[3])
+    outputs.write_layout(folder, outputs.files_of([first], None, []), opened, lambda _: None)
+    moved: list[int] = []
+    outputs.write_layout(folder, outputs.files_of([second], None, []), opened, moved.append)
+    small = sum(len(body) for _, body in outputs.files_of([second], None, []) if isinstance(body, bytes))
+    assert sum(moved) == len(BODIES[3]) + small
+    [row] = json.loads((folder / "index.json").read_bytes())["manifests"]
+    assert row["digest"] == second.digest
+    assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
+
+
+def test_a_blob_that_was_cut_short_is_written_again(tmp_path: Path) -> None:
+    folder, made = tmp_path / "layout", image(*BODIES[:2])
+    outputs.write_layout(folder, outputs.files_of([made], None, []), opened, lambda _: None)
+    blob = folder / "blobs" / made.layers[0].blob.digest.replace(":", "/")
+    blob.write_bytes(b"short")
+    outputs.write_layout(folder, outputs.files_of([made], None, []), opened, lambda _: None)
+    assert blob.read_bytes() == BODIES[0]
+
+
+def test_nothing_of_the_users_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    files = outputs.files_of([image(BODIES[0])], None, [])
+    with pytest.raises(UsageError, match="no OCI layout"):
+        outputs.write_layout(tmp_path, files, opened, lambda _: None)
+    with pytest.raises(UsageError, match="is a file"):
+        outputs.write_layout(tmp_path / "thesis.tex", files, opened, lambda _: None)
+
+
+def test_a_tar_that_ends_in_a_fault_leaves_the_old_one_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "image.tar"
+    path.write_bytes(b"old")
+
+    def fails(descriptor: Descriptor) -> Blob:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(outputs.CannotWrite, match=r"No space left on device .* MB are free there"):
+        outputs.write_tar(path, outputs.files_of([image(BODIES[0])], None, []), fails, lambda _: None)
+    assert path.read_bytes() == b"old"
+    assert [each.name for each in tmp_path.iterdir()] == ["image.tar"]
+
+
+def side(name: str, made: Image):
+    return side_of(name, made.id, json.loads(made.manifest), json.loads(made.config))
+
+
+def test_diff_tells_what_a_pull_moves() -> None:
+    first, second = image(*BODIES[:3]), image(BODIES[0], BODIES[3], BODIES[2])
+    found = diff_images(side("a", first), side("b", second))
+    assert found.is_changed
+    assert [layer.diff_id for layer in found.moved] == [images.digest(BODIES[3])]
+    assert [layer.diff_id for layer in found.removed] == [images.digest(BODIES[1])]
+    assert found.moved_bytes == len(BODIES[3]) + len(second.config)
+    assert found.chained_bytes == len(BODIES[3]) + len(BODIES[2]) + len(second.config)
+    text = as_text(found)
+    assert "2 layers of 3 stay; a pull moves 1 layer and the config" in text
+    assert "Docker's own store" in text
+    assert json.loads(as_json(found))["docker_moved_bytes"] == found.chained_bytes
+
+
+def test_the_same_image_moves_nothing() -> None:
+    made = image(*BODIES[:3])
+    found = diff_images(side("a", made), side("b", replace(made)))
+    assert not found.is_changed
+    assert (found.moved_bytes, found.chained_bytes) == (0, 0)
+    assert as_text(found) == f"the same image: {made.id}\n"
