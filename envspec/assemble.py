@@ -1,4 +1,4 @@
-"""From resolutions to the lock: base image, digests, driver, GPU code.
+"""From resolutions to the lock: base image, digests, driver, GPU code, the image's settings.
 
 Imported while the engines run (see `resolve.stage.World`): nothing before them needs it.
 """
@@ -12,12 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
+from envspec.base_image.settings import decide_settings
 from envspec.effects.event_loop import run_to_end
 from envspec.errors import NetworkError
 from envspec.facts import Facts
 from envspec.lock.conda_lock_file import without_md5
+from envspec.lock.document import identity
 from envspec.lock.head import FORMAT
-from envspec.model import BaseImage, CondaChannel, Decision, Lock, PinnedDigest, Platform, Resolution
+from envspec.model import (
+    BaseImage,
+    BuiltWheel,
+    CondaChannel,
+    Decision,
+    Lock,
+    PinnedDigest,
+    Platform,
+    Resolution,
+    Target,
+)
 from envspec.spec import Spec
 
 if TYPE_CHECKING:
@@ -56,17 +68,22 @@ class Assembled:
     warnings: tuple[str, ...]
 
 
-def assemble(answered: Answered, input_sha256: str, kept: Lock | None, asker: Asker | None) -> Assembled:
+def assemble(
+    answered: Answered, input_sha256: str, kept: Lock | None, asker: Asker | None, before: Lock | None
+) -> Assembled:
     """The lock that goes with resolved pins.
 
-    kept: the lock whose digests stay where the tag does. asker: None where no registry may be asked.
+    kept: the lock whose digests stay where the tag does. asker: None where no registry may be asked. before: the lock
+    that stood there, whatever may move: what was built for it holds for all of this one that is the same.
 
     Raises:
         NoSolution: no image, or a GPU that the wheels hold no code for.
+        UsageError: a service whose package is not in the lock.
     """
-    spec, resolutions = answered.spec, answered.resolutions
-    plan = plan_base_image(_cuda_request(spec), resolutions, answered.facts)
+    spec, resolutions = answered.spec, _with_built(answered.resolutions, before)
+    plan = plan_base_image(_cuda_request(spec), resolutions, answered.facts, spec.image.base)
     base = _with_digests(plan, kept, asker, spec.registry.mirrors)
+    settings = decide_settings(spec, resolutions, answered.facts)
     # Which build of torch it would be is decided before anything is resolved: it may not be in the lock at all.
     holds_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
     decided = answered.composed if holds_torch else ()
@@ -75,6 +92,7 @@ def assemble(answered: Answered, input_sha256: str, kept: Lock | None, asker: As
         *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
         *plan.warnings,
         *_without_digest(base),
+        *_without_image(spec, base),
     ]
     lock = Lock(
         format=FORMAT,
@@ -82,7 +100,12 @@ def assemble(answered: Answered, input_sha256: str, kept: Lock | None, asker: As
         input_sha256=input_sha256,
         as_of=answered.as_of,
         resolutions=resolutions,
-        decisions=(*answered.decisions, *(d for q in decided for d in q.decisions), *plan.decisions),
+        decisions=(
+            *answered.decisions,
+            *(d for q in decided for d in q.decisions),
+            *plan.decisions,
+            *settings.decisions,
+        ),
         base_image=base,
         driver=plan.driver,
         gpu_code=plan.gpu_code,
@@ -91,10 +114,44 @@ def assemble(answered: Answered, input_sha256: str, kept: Lock | None, asker: As
         package_as_of=tuple(sorted(answered.moments.items())),
         conda_as_of=answered.conda_as_of,
         channels=answered.channels,
+        image=settings.image,
     )
+    lock = _with_images(lock, before)
     if (text := without_md5(lock)) is not None:
         warnings.append(text)
     return Assembled(lock, tuple(dict.fromkeys(warnings)))
+
+
+def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tuple[Resolution, ...]:
+    """With the wheels that were built of the same files for the same Python."""
+    built: dict[tuple[Target, str], BuiltWheel] = {
+        (resolution.target, package.file.sha256): package.built
+        for resolution in (before.resolutions if before else ())
+        for package in resolution.packages
+        if package.built
+    }
+    if not built:
+        return resolutions
+    return tuple(
+        replace(r, packages=tuple(replace(p, built=built.get((r.target, p.file.sha256))) for p in r.packages))
+        for r in resolutions
+    )
+
+
+def _with_images(lock: Lock, before: Lock | None) -> Lock:
+    """With what builds have found, where all that an image follows from stayed."""
+    if before is None or not (before.system or before.images) or identity(before) != identity(lock):
+        return lock
+    return replace(lock, system=before.system, images=before.images)
+
+
+def _without_image(spec: Spec, base: BaseImage | None) -> tuple[str, ...]:
+    named = [table for table, there in (("[system]", spec.system), ("[services]", spec.services)) if there]
+    if base is not None or not named:
+        return ()
+    has_linux = any(platform.is_linux for platform in spec.env.platforms)
+    why = "no base to be made on: add [cuda], or [image] base" if has_linux else "no linux platform"
+    return (f"{' and '.join(named)} are for the image, and there is none: the spec has {why}",)
 
 
 def is_open(made: Lock) -> bool:

@@ -15,11 +15,13 @@ from envspec.facts.rows import numeric
 from envspec.model import Decision, Driver, GpuCode, Resolution
 
 
-def plan_base_image(request: CudaRequest | None, resolutions: Sequence[Resolution], facts: Facts) -> BaseImagePlan:
+def plan_base_image(
+    request: CudaRequest | None, resolutions: Sequence[Resolution], facts: Facts, base: str | None = None
+) -> BaseImagePlan:
     """The base image, the oldest driver and the GPU code that go with resolved pins.
 
     request: None for an environment without CUDA. The image's digests are those that data or spec know; a registry
-    may fill the rest in later.
+    may fill the rest in later. base: the spec's own image, where there is no request to name it.
 
     Raises:
         CudaMismatch: the pins are for another CUDA than `[cuda] version`.
@@ -31,7 +33,7 @@ def plan_base_image(request: CudaRequest | None, resolutions: Sequence[Resolutio
     codes = tuple(code for code in (code_of(each, facts) for each in pins) if code)
     warnings = [_newer(each, facts) for each in pins if each.torch and _is_newer(each.torch, facts)]
     if request is None:
-        return _without_cuda(pins, codes, tuple(warnings))
+        return _without_cuda(pins, codes, warnings, base, facts)
     linux = [each for each in pins if each.platform.is_linux]
     # Where GPUs are asked for, it is told that they could not be checked.
     warnings += filter(None, (unknown_code(each, codes) for each in pins if not (request.gpus and each in linux)))
@@ -80,9 +82,16 @@ def _driver_decision(driver: Driver) -> Decision:
     return Decision("driver.minimum", driver.minimum, driver.why, driver.source)
 
 
-def _without_cuda(pins: Sequence[Pins], codes: tuple[GpuCode, ...], warnings: tuple[str, ...]) -> BaseImagePlan:
+def _without_cuda(
+    pins: Sequence[Pins], codes: tuple[GpuCode, ...], warnings: Sequence[str], base: str | None, facts: Facts
+) -> BaseImagePlan:
     brought = [f"{found.told_by} on {each.platform.value}" for each in pins for found in each.cudas]
     told = (f"the spec has no [cuda] table, and {', '.join(brought)} is in the lock all the same",) if brought else ()
+    linux = [each.platform for each in pins if each.platform.is_linux]
+    if base and linux:
+        # Which system it is nobody has said: without [cuda] there is no `os`.
+        choice = custom_image(base, "", linux, facts)
+        return BaseImagePlan(choice.image, None, codes, choice.decisions, (*warnings, *told, *choice.warnings))
     none = Decision("image.tag", "none", "no [cuda] table: an environment for the CPU", "the spec")
     return BaseImagePlan(None, None, codes, (none,), (*warnings, *told))
 

@@ -12,6 +12,7 @@ from envspec.model import (
     CondaChannel,
     CondaPackage,
     Decision,
+    ImageSettings,
     Lock,
     Package,
     Python,
@@ -27,8 +28,9 @@ _TOKEN: Final = re.compile(r"(https?://[^\s?#]*?)/t/[^\s/?#]+(?=[\s/?#]|$)", re.
 def canonical(lock: Lock) -> Lock:
     """The same lock, sorted, and with no URL that carries a user name, a password or a channel's token.
 
-    Resolutions and digests by platform, packages and askers by name, decisions by key. The spec's lists of GPUs and of
-    channels, what a conda package depends on and a resolution's warnings keep their order, which carries meaning.
+    Resolutions, digests and images by platform, packages, askers and services by name, decisions by key. The spec's
+    lists of GPUs and of channels, what a conda package depends on and a resolution's warnings keep their order, which
+    carries meaning.
     """
     return replace(
         lock,
@@ -39,6 +41,9 @@ def canonical(lock: Lock) -> Lock:
         package_as_of=tuple(sorted(lock.package_as_of)),
         conda_as_of=tuple(sorted(lock.conda_as_of)),
         channels=tuple(map(_channel, lock.channels)),
+        image=_image(lock.image),
+        system=tuple(sorted(lock.system, key=lambda item: item.platform.value)),
+        images=tuple(sorted(lock.images, key=lambda item: (item.platform.value, item.pyc))),
     )
 
 
@@ -49,6 +54,15 @@ def _decision_key(decision: Decision) -> tuple[str, ...]:
 
 def _base_image(image: BaseImage) -> BaseImage:
     return replace(image, digests=tuple(sorted(image.digests, key=lambda item: item.platform.value)))
+
+
+def _image(image: ImageSettings) -> ImageSettings:
+    return replace(
+        image,
+        env=tuple(sorted(image.env)),
+        apt=tuple(sorted(image.apt)),
+        services=tuple(sorted(image.services, key=lambda item: item.name)),
+    )
 
 
 def _resolution(resolution: Resolution) -> Resolution:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -20,13 +22,16 @@ from envspec.lock.rows import (
     DECISION,
     DRIVER,
     GPU_CODE,
+    IMAGE,
+    IMAGE_ID,
     OWN_MOMENT,
     PACKAGE,
+    SYSTEM_LAYER,
     TARGET,
     OwnMoment,
 )
 from envspec.lock.writer import Value
-from envspec.model import CondaChannel, Lock, Resolution
+from envspec.model import CondaChannel, ImageSettings, Lock, Resolution
 
 T = TypeVar("T")
 _RESTORE: Final = "run `envspec lock SPEC` to write it again, or restore it from version control"
@@ -63,9 +68,20 @@ def dump(lock: Lock, files: Mapping[str, str]) -> str:
     rest += writer.tables("decision", map(DECISION.write, lock.decisions))
     rest += writer.table("base_image", BASE_IMAGE.write(lock.base_image)) if lock.base_image else ""
     rest += writer.table("driver", DRIVER.write(lock.driver)) if lock.driver else ""
+    # Left out where nothing was decided: a lock for macOS and Windows has none of it.
+    rest += writer.table("image", IMAGE.write(lock.image)) if lock.image != ImageSettings() else ""
+    rest += writer.tables("system_layer", map(SYSTEM_LAYER.write, lock.system))
+    rest += writer.tables("image_id", map(IMAGE_ID.write, lock.images))
     rest += writer.tables("gpu_code", map(GPU_CODE.write, lock.gpu_code))
     rest += "".join(_resolution(resolution) for resolution in lock.resolutions)
     return _seal(head, rest)
+
+
+def identity(lock: Lock) -> str:
+    """SHA-256 (hexadecimal) of all that an image follows from: the document without its files, and without what builds
+    have found (`system`, `images`).
+    """
+    return hashlib.sha256(dump(replace(lock, system=(), images=()), {}).encode()).hexdigest()
 
 
 def load(text: str, where: str) -> Lock:
@@ -92,6 +108,9 @@ def load(text: str, where: str) -> Lock:
             package_as_of=_read_moments(root, "package_as_of"),
             conda_as_of=_read_moments(root, "conda_as_of"),
             channels=_all(CHANNEL, root, "channel"),
+            image=IMAGE.read(settings) if (settings := root.table("image")) else ImageSettings(),
+            system=_all(SYSTEM_LAYER, root, "system_layer"),
+            images=_all(IMAGE_ID, root, "image_id"),
         )
     except ValueError as fault:
         raise DamagedLock(f"{where}: {fault}", hint=_RESTORE) from fault

@@ -46,11 +46,23 @@ class Fields:
             raise self._wrong(key, "a whole number", value)
         return value
 
+    def flag(self, key: str) -> bool:
+        value = self._data.get(key)
+        if not isinstance(value, bool):
+            raise self._wrong(key, "true or false", value)
+        return value
+
     def texts(self, key: str) -> tuple[str, ...]:
         value = self._data.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self._wrong(key, "a list of texts", value)
         return tuple(value)
+
+    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
+        value = self._data.get(key, {})
+        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+            raise self._wrong(key, "a table of texts", value)
+        return tuple(sorted(value.items()))
 
     def moment(self, key: str) -> datetime | None:
         value = self._data.get(key)

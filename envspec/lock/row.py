@@ -48,6 +48,9 @@ OPTIONAL_TEXT: Final[Kind[str | None]] = Kind(lambda text: text, lambda item, ke
 NUMBER: Final[Kind[int]] = Kind(lambda number: number, lambda item, key: item.number(key))
 OPTIONAL_NUMBER: Final[Kind[int | None]] = Kind(lambda number: number, lambda item, key: item.optional_number(key))
 TEXTS: Final[Kind[tuple[str, ...]]] = Kind(lambda texts: texts, lambda item, key: item.texts(key))
+FLAG: Final[Kind[bool]] = Kind(lambda flag: flag, lambda item, key: item.flag(key))
+#: (key, value) pairs, sorted; an inline table, left out when it is empty.
+PAIRS: Final[Kind[tuple[tuple[str, str], ...]]] = Kind(dict, lambda item, key: item.pairs(key))
 MOMENT: Final[Kind[datetime]] = Kind(lambda moment: moment, lambda item, key: item.required_moment(key))
 OPTIONAL_MOMENT: Final[Kind[datetime | None]] = Kind(lambda moment: moment, lambda item, key: item.moment(key))
 PLATFORM: Final[Kind[Platform]] = Kind(lambda platform: platform.value, lambda item, key: item.platform(key))

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from envspec.lock.row import (
+    FLAG,
     LEVEL,
     MOMENT,
     NUMBER,
@@ -13,6 +14,7 @@ from envspec.lock.row import (
     OPTIONAL_NUMBER,
     OPTIONAL_PLATFORM,
     OPTIONAL_TEXT,
+    PAIRS,
     PLATFORM,
     TEXT,
     TEXT_OR_EMPTY,
@@ -25,17 +27,22 @@ from envspec.lock.row import (
 from envspec.model import (
     Asker,
     BaseImage,
+    BuiltWheel,
     ChannelPart,
     CondaChannel,
     CondaPackage,
     Decision,
     Driver,
     GpuCode,
+    ImageId,
+    ImageSettings,
     Package,
     PinnedDigest,
     Provided,
     Python,
     Refusal,
+    Service,
+    SystemLayer,
     Target,
     WheelFile,
 )
@@ -99,6 +106,35 @@ GPU_CODE: Final = Row(
     ),
 )
 
+_SERVICE: Final = Row(Service, (("name", TEXT), ("port", NUMBER), ("logdir", OPTIONAL_TEXT)))
+
+IMAGE: Final = Row(
+    ImageSettings,
+    (
+        ("workdir", TEXT),
+        ("env", PAIRS),
+        ("compiler", TEXT),
+        ("apt", TEXTS),
+        ("snapshot", OPTIONAL_MOMENT),
+        ("services", tables(_SERVICE)),
+    ),
+)
+
+SYSTEM_LAYER: Final = Row(
+    SystemLayer,
+    (
+        ("platform", PLATFORM),
+        ("base", TEXT),
+        ("apt", TEXTS),
+        ("packages", TEXTS),
+        ("diff_id", TEXT),
+        ("digest", TEXT),
+        ("size_bytes", NUMBER),
+    ),
+)
+
+IMAGE_ID: Final = Row(ImageId, (("platform", PLATFORM), ("id", TEXT), ("pyc", FLAG)))
+
 _PYTHON: Final = Row(Python, (("version", TEXT), ("source", TEXT), ("url", OPTIONAL_TEXT), ("sha256", OPTIONAL_TEXT)))
 
 TARGET: Final = Row(Target, (("platform", PLATFORM), ("python", table(_PYTHON)), ("glibc", LEVEL), ("macos", LEVEL)))
@@ -113,6 +149,7 @@ _FILE: Final = Row(
         ("url", OPTIONAL_TEXT),
     ),
 )
+_BUILT: Final = Row(BuiltWheel, (("filename", TEXT), ("size_bytes", NUMBER), ("sha256", TEXT)))
 _ASKER: Final = Row(Asker, (("name", TEXT), ("requirement", TEXT)))
 _REFUSAL: Final = Row(Refusal, (("version", TEXT), ("why", TEXT)))
 
@@ -124,6 +161,7 @@ PACKAGE: Final = Row(
         ("extras", TEXTS),
         ("uploaded", OPTIONAL_MOMENT),
         ("file", table(_FILE)),
+        ("built", optional_table(_BUILT)),
         ("askers", tables(_ASKER)),
         ("newest", optional_table(_REFUSAL)),
     ),

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Final, TypeAlias
 
-Value: TypeAlias = "str | int | datetime | Sequence[str] | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
+Value: TypeAlias = (
+    "str | bool | int | datetime | Sequence[str] | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
+)
 
 _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 # TOML wants U+0000..U+001F and U+007F escaped. The others are escaped for whoever reads the file or its diff: line ends
@@ -33,7 +35,7 @@ def moment(value: datetime) -> str:
 
 
 def pairs(values: Mapping[str, Value]) -> str:
-    """`key = value` lines, without the keys whose value is None or an empty sequence."""
+    """`key = value` lines, without the keys whose value is None, an empty sequence or an empty table."""
     return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in _present(values))
 
 
@@ -47,7 +49,7 @@ def tables(name: str, rows: Iterable[Mapping[str, Value]]) -> str:
 
 
 def _present(values: Mapping[str, Value]) -> list[tuple[str, Value]]:
-    return [(key, value) for key, value in values.items() if value is not None and value not in ((), [])]
+    return [(key, value) for key, value in values.items() if value is not None and value not in ((), [], {})]
 
 
 def _key(key: str) -> str:
@@ -57,6 +59,8 @@ def _key(key: str) -> str:
 def _value(value: Value) -> str:
     if isinstance(value, str):
         return string(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
     if isinstance(value, int):
         return str(value)
     if isinstance(value, datetime):

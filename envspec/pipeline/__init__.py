@@ -116,7 +116,7 @@ def _make(work: Work) -> Lock:
     )
     asker = Asker(around.environ, around.home, around.warn) if work.request.network is Network.USE else None
     kept = None if work.request.upgrade is Upgrade.ALL else work.old
-    made = assemble(answered, _identity(work.request.spec_path), kept, asker)
+    made = assemble(answered, _identity(work.request.spec_path), kept, asker, work.old)
     for text in (*conda.warnings, *made.warnings):
         around.warn(text)
     return made.lock

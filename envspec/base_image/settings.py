@@ -1,0 +1,146 @@
+"""What the image holds and says beside the packages: compiler, services, system packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from envspec.errors import UsageError
+from envspec.facts import Facts
+from envspec.model import Decision, ImageSettings, Python, Resolution, Service
+from envspec.spec import Compiler, Spec
+
+#: What torch.compile needs to build its C and C++ code: Triton's launcher is C, inductor's code for the CPU is C++.
+#: `gcc` alone only recommends libc's headers.
+COMPILER: Final = ("g++", "gcc", "libc6-dev")
+
+#: Service -> the Python package that it runs, as PyPI and conda call it.
+_RUNS: Final = {"jupyter": "jupyterlab", "tensorboard": "tensorboard"}
+_SSHD: Final = "openssh-server"
+
+_TRITON: Final = frozenset({"triton", "pytorch-triton"})
+#: conda packages that put a compiler on PATH under a name that Triton looks for. Those of a platform (`gcc_linux-64`)
+#: do so only when the environment is activated, which an image is not. Source: triton/runtime/build.py.
+_CONDA_COMPILERS: Final = frozenset({"gcc", "clang", "c-compiler", "compilers"})
+
+_NEED: Final = "torch.compile and Triton's first kernel build a launcher in C, and so need a C compiler"
+_WITHOUT: Final = "torch.compile and Triton's kernels fail in it: they build a launcher in C"
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedSettings:
+    """The settings, and why they are what they are."""
+
+    image: ImageSettings
+    decisions: tuple[Decision, ...] = ()
+
+
+def decide_settings(spec: Spec, resolutions: Sequence[Resolution], facts: Facts) -> DecidedSettings:
+    """The image's settings from `[image]`, `[system]` and `[services]` and from what is locked; defaults off Linux.
+
+    Raises:
+        UsageError: a service whose package is not in the lock.
+    """
+    linux = [resolution for resolution in resolutions if resolution.target.platform.is_linux]
+    if not linux:
+        return DecidedSettings(ImageSettings())
+    services = _services(spec, linux)
+    compiler, told = _compiler(spec, linux)
+    asked = _apt(spec, services, compiler, linux, facts)
+    image = ImageSettings(
+        workdir=spec.image.workdir,
+        env=tuple(sorted(spec.image.env.items())),
+        compiler=compiler,
+        apt=tuple(sorted({package for packages, _ in asked for package in packages})),
+        snapshot=spec.system.snapshot if spec.system else None,
+        services=services,
+    )
+    decisions = [*told]
+    if image.apt:
+        why = "; ".join(f"{', '.join(packages)}: {reason}" for packages, reason in asked)
+        decisions.append(Decision("image.apt", " ".join(image.apt), why, "the spec"))
+    if services:
+        value = " ".join(f"{service.name}:{service.port}" for service in services)
+        decisions.append(Decision("image.services", value, "what the container serves", "the spec: [services]"))
+    return DecidedSettings(image, tuple(decisions))
+
+
+def _services(spec: Spec, linux: Sequence[Resolution]) -> tuple[Service, ...]:
+    services = _named(spec)
+    for service in services:
+        package = _RUNS.get(service.name)
+        without = [each for each in linux if package and package not in _names(each)]
+        if without:
+            where = ", ".join(resolution.target.platform.value for resolution in without)
+            half = "conda" if all(resolution.conda for resolution in without) else "pip"
+            raise UsageError(
+                f"[services] {service.name} runs {package}, which is not in the lock for {where}",
+                hint=f'add "{package}" to [{half}] dependencies, or take {service.name} out of [services]',
+            )
+    return services
+
+
+def _named(spec: Spec) -> tuple[Service, ...]:
+    asked = spec.services
+    if asked is None:
+        return ()
+    found = [
+        Service("jupyter", asked.jupyter.port) if asked.jupyter else None,
+        Service("ssh", asked.ssh.port) if asked.ssh else None,
+        Service("tensorboard", asked.tensorboard.port, asked.tensorboard.logdir) if asked.tensorboard else None,
+    ]
+    return tuple(service for service in found if service)
+
+
+def _names(resolution: Resolution) -> set[str]:
+    """Everything that is installed, by PyPI's names and by conda's."""
+    of_conda = (name for row in resolution.conda for name in (row.name, *(each.name for each in row.provides)))
+    return {*(package.name for package in resolution.packages), *of_conda}
+
+
+def _compiler(spec: Spec, linux: Sequence[Resolution]) -> tuple[str, Iterable[Decision]]:
+    """The compiler; why, where there is anything to tell."""
+    wanted = spec.image.compiler
+    needing = [resolution for resolution in linux if _TRITON & _names(resolution)]
+    if wanted is Compiler.APT:
+        return "apt", [Decision("image.compiler", "apt", "the spec asks for one", "the spec: image.compiler")]
+    if wanted is Compiler.NONE:
+        why = f"the spec asks for none{f'; {_WITHOUT}' if needing else ''}"
+        return "none", [Decision("image.compiler", "none", why, "the spec: image.compiler")]
+    if not needing:
+        return "none", []
+    brought = [sorted(_CONDA_COMPILERS & {row.name for row in resolution.conda}) for resolution in needing]
+    if all(brought):
+        why = f"{_NEED}; conda brings {brought[0][0]}"
+        return "conda", [Decision("image.compiler", "conda", why, "the lock holds triton")]
+    return "apt", [Decision("image.compiler", "apt", _NEED, "the lock holds triton")]
+
+
+def _apt(
+    spec: Spec, services: Sequence[Service], compiler: str, linux: Sequence[Resolution], facts: Facts
+) -> list[tuple[Sequence[str], str]]:
+    """The system's packages in groups, each with its reason. One that the spec names, with a version or not, is its."""
+    own = spec.system.apt if spec.system else ()
+    pythons = {python.series: python for resolution in linux if (python := resolution.target.python)}
+    with_ssh = any(service.name == "ssh" for service in services)
+    groups = [
+        ([f"python{series}" for series, one in pythons.items() if one.source == "system"], "Python itself"),
+        ([_SSHD] if with_ssh else [], "[services] ssh"),
+        (COMPILER if compiler == "apt" else (), "the compiler"),
+        (_headers(spec, pythons, facts) if compiler != "none" else (), "Python's headers, for what is compiled"),
+    ]
+    named = {package.partition("=")[0] for package in own}
+    added = [([package for package in packages if package not in named], why) for packages, why in groups]
+    return [(packages, why) for packages, why in [(own, "the spec asks"), *added] if packages]
+
+
+def _headers(spec: Spec, pythons: Mapping[str, Python], facts: Facts) -> Sequence[str]:
+    """Of Pythons that the system's package manager has; other sources bring their headers along."""
+    system = facts.system(spec.os.value)
+    patch = system.python_patch if system else None
+    return [
+        f"libpython{series}-dev"
+        for series, python in pythons.items()
+        if python.source == "system" or (python.source == "base" and python.version == patch)
+    ]
