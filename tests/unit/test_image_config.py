@@ -112,10 +112,8 @@ def test_a_base_that_does_not_fit_is_refused(change: dict[str, object], words: s
 
 def test_the_id_is_of_the_config_and_not_of_how_layers_are_packed() -> None:
     lock, base = example(), images.base(ROOT)
-    packed = Layer(
-        TORCH.diff_id, Descriptor("application/vnd.oci.image.layer.v1.tar+gzip", "sha256:" + "9" * 64, 5), ""
-    )
-    packed = replace(packed, created_by=TORCH.created_by)
+    blob = Descriptor("application/vnd.oci.image.layer.v1.tar+gzip", "sha256:" + "9" * 64, 5)
+    packed = replace(TORCH, blob=blob)
     first, second = (
         image_of(X86, image_config(lock, "i", X86, base, [layer], Conduct()), [*base.layers, layer], {})
         for layer in (TORCH, packed)

@@ -116,7 +116,7 @@ def test_a_tar_that_ends_in_a_fault_leaves_the_old_one_and_nothing_beside_it(tmp
     assert [each.name for each in tmp_path.iterdir()] == ["image.tar"]
 
 
-def side(name: str, made: Image):
+def side(name: str, made: Image) -> Side:
     return side_of(name, made.id, json.loads(made.manifest), json.loads(made.config))
 
 
