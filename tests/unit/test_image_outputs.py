@@ -15,7 +15,7 @@ from envspec.cli.image_diff_text import as_json, as_text
 from envspec.errors import UsageError
 from envspec.image import outputs
 from envspec.image.config import Conduct, image_config
-from envspec.image.diff import diff_images, side_of
+from envspec.image.diff import Side, diff_images, side_of
 from envspec.image.index_document import image_of, index_of
 from envspec.image.layer import Image
 from envspec.model import Platform
