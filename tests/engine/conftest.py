@@ -1,0 +1,64 @@
+"""What tests of real engines and registries share, made once a session; what is missing skips them, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+import pytest
+from docker import DockerClient
+
+from tests.support import docker_registry, nvidia_hook, standin
+from tests.support.engine import NotRun, OwnEngine, connect, own_engine, program
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, object, object]:
+    """A fixture that raises NotRun skips its tests."""
+    try:
+        return (yield)
+    except NotRun as why:
+        pytest.skip(str(why))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    """So does a test."""
+    try:
+        return (yield)
+    except NotRun as why:
+        pytest.skip(str(why))
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[DockerClient]:
+    """This machine's engine. Leave nothing in it: others use it, too."""
+    client = connect()
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def gpu_engine() -> Iterator[OwnEngine]:
+    """An engine of the tests' own that offers GPUs, by a hook that only takes notes; it reaches no network."""
+    with own_engine({nvidia_hook.HOOK: nvidia_hook.recording()}) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Host and port of a registry on loopback, empty at first."""
+    program("docker-registry")
+    with docker_registry.docker_registry(tmp_path_factory.mktemp("registry")) as host:
+        yield host
+
+
+@pytest.fixture(scope="session")
+def standin_layout() -> standin.Layout:
+    """The stand-in for NVIDIA's base image, as an OCI layout that is kept between sessions."""
+    return standin.layout()
+
+
+@pytest.fixture(scope="session")
+def standin_base(registry: str, standin_layout: standin.Layout) -> standin.Pushed:
+    """The same in the registry, under the name that NVIDIA's has."""
+    return standin.push(standin_layout, registry)
