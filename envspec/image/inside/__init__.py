@@ -1,0 +1,1 @@
+"""What goes into images with services: programs of their own, which know nothing of envspec."""

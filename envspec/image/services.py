@@ -1,0 +1,159 @@
+"""What an image says and holds beside its packages: user, home, working folder, services. Pure, from the lock alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePosixPath
+from typing import Final
+
+from envspec.errors import UsageError
+from envspec.image.config import Conduct
+from envspec.image.content import PREFIX, Entry, InMemory, Kind
+from envspec.model import ImageSettings
+
+#: Who runs in the container. Ubuntu's images from 23.04 on have a user of that id too, so files are its own there.
+UID: Final = 1000
+GID: Final = 1000
+USER: Final = "envspec"
+HOME: Final = "home/envspec"
+#: Made at a container's start: tokens, host keys, logs. A volume there keeps host keys from one container to the next.
+STATE: Final = "var/lib/envspec"
+#: Where init and health check lie in an image.
+INSIDE: Final = "opt/envspec"
+_PYTHON: Final = (f"/{PREFIX}/bin/python", "-I", "-S")
+_NS: Final = 1_000_000_000
+#: Folders of any system that are not what an entry of a layer is by default: root's, 0755.
+_MODES: Final = {"tmp": 0o1777, "var/tmp": 0o1777, "root": 0o700}
+#: Links on every Debian and Ubuntu; a folder of a layer would take their place, and the system with it.
+_LINKS: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "var/run", "var/lock")
+#: The system's own: a working folder that stands for itself, and no entry is made for it.
+_SYSTEM: Final = frozenset(
+    {"", "boot", "dev", "etc", "home", "media", "mnt", "opt", "proc", "run", "srv", "sys", "usr", "usr/local", "var"}
+    | {"var/lib", PREFIX, *_MODES}
+)
+_TOKENS: Final = frozenset({"JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE"})
+
+
+def services_config(settings: ImageSettings) -> Conduct:
+    """How a container of the image starts: who it is, and what serves and checks where the lock has services.
+
+    Raises:
+        UsageError: a token in the image, which everybody who has the image would know; a working folder in a place
+            that only the base may make.
+    """
+    folder_of(settings.workdir)
+    env = (("HOME", f"/{HOME}"), ("LOGNAME", USER), ("SHELL", "/bin/bash"), ("USER", USER))
+    user = f"{UID}:{GID}"
+    if not settings.services:
+        return Conduct(user=user, env=env)
+    fixed = sorted(_TOKENS & dict(settings.env).keys())
+    if fixed:
+        raise UsageError(
+            f"[image] env: {fixed[0]} would be the same in every container, for everybody who has the image",
+            hint=f"take it out; give it to a container (`docker run -e {fixed[0]}=...`), or have one made at its start",
+        )
+    healthcheck = {
+        "Test": ["CMD", *_PYTHON, f"/{INSIDE}/health.py"],
+        "Interval": 30 * _NS,
+        "Timeout": 20 * _NS,
+        # Jupyter's first start compiles and migrates: half a minute on a slow disk.
+        "StartPeriod": 60 * _NS,
+        "Retries": 3,
+    }
+    return Conduct(
+        entrypoint=(*_PYTHON, f"/{INSIDE}/init.py"),
+        user=user,
+        ports=tuple(f"{service.port}/tcp" for service in sorted(settings.services, key=lambda each: each.port)),
+        healthcheck=healthcheck,
+        env=env,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServicesSource:
+    """The last layer: home and working folder of the user, and init with its services where there are some."""
+
+    settings: ImageSettings
+
+    @property
+    def key(self) -> str:
+        parts = [
+            (entry.path, entry.mode, entry.kind.value, entry.uid, entry.gid, _sha256(entry)) for entry in self.entries()
+        ]
+        return hashlib.sha256(json.dumps(["services", parts]).encode()).hexdigest()
+
+    @property
+    def title(self) -> str:
+        names = ", ".join(f"{service.name} on port {service.port}" for service in self.settings.services)
+        return f"user {USER}" + (f"; {names}" if names else "")
+
+    def entries(self) -> Iterator[Entry]:
+        """Small files only, so that the key can be taken over them."""
+        found: dict[str, Entry] = {}
+        for entry in (*_folders(self.settings), *_files(self.settings)):
+            for parent in reversed(PurePosixPath(entry.path).parents):
+                if str(parent) != ".":
+                    found.setdefault(str(parent), Entry(str(parent), _MODES.get(str(parent), 0o755), Kind.FOLDER))
+            found[entry.path] = entry
+        yield from (found[path] for path in sorted(found, key=lambda path: path.split("/")))
+
+
+def folder_of(workdir: str) -> str | None:
+    """The working folder as a layer names it; None where it is one of the system's.
+
+    Raises:
+        UsageError: it can't be made without taking away what the base has there.
+    """
+    path = PurePosixPath(workdir)
+    folder = str(path.relative_to("/")) if path.is_absolute() and ".." not in path.parts else None
+    if folder is None:
+        raise UsageError(f"[image] workdir: {workdir!r} is not an absolute path", hint='the usual one is "/workspace"')
+    if any(folder == link or folder.startswith(f"{link}/") for link in _LINKS):
+        raise UsageError(
+            f"[image] workdir: {workdir} is in a folder that is a link in the base image",
+            hint='take one of your own, such as "/workspace"',
+        )
+    return None if folder in _SYSTEM or folder == "." else folder
+
+
+def _folders(settings: ImageSettings) -> Iterator[Entry]:
+    yield Entry(HOME, 0o755, Kind.FOLDER, uid=UID, gid=GID)
+    workdir = folder_of(settings.workdir)
+    if workdir is not None:
+        yield Entry(workdir, 0o755, Kind.FOLDER, uid=UID, gid=GID)
+    if settings.services:
+        yield Entry(STATE, 0o700, Kind.FOLDER, uid=UID, gid=GID)
+
+
+def _files(settings: ImageSettings) -> Iterator[Entry]:
+    yield Entry("etc/profile.d/envspec.sh", 0o644, data=InMemory(_inside("profile.sh")))
+    if not settings.services:
+        return
+    for name in ("health.py", "init.py", "services.py", "sshd_config"):
+        yield Entry(f"{INSIDE}/{name}", 0o644, data=InMemory(_inside(name)))
+    yield Entry(f"{INSIDE}/services.json", 0o644, data=InMemory(_document(settings)))
+
+
+def _document(settings: ImageSettings) -> bytes:
+    """What init and health check read."""
+    services = [
+        {"name": service.name, "port": service.port} | ({"logdir": service.logdir} if service.logdir else {})
+        for service in settings.services
+    ]
+    values = {"uid": UID, "gid": GID, "user": USER, "home": f"/{HOME}"}
+    document = {**values, "workdir": settings.workdir, "services": services}
+    return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
+
+
+@cache
+def _inside(name: str) -> bytes:
+    return files("envspec.image").joinpath("inside").joinpath(name).read_bytes()
+
+
+def _sha256(entry: Entry) -> str:
+    return hashlib.sha256(entry.data.content).hexdigest() if isinstance(entry.data, InMemory) else ""
