@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from envspec.fetch.faults import is_passing, of_rattler, stalled
 from envspec.fetch.sink import Sink
 from envspec.fetch.transport import check
 from envspec.fetch.values import Archive
+from envspec.model import CondaPackage
 from envspec.resolve.conda.channel_client import own_middleware
 
 if TYPE_CHECKING:
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 #: rattler's bound on a whole answer, in seconds; what counts here is that bytes keep coming.
 _WHOLE_S: Final = 7 * 24 * 3600
 _TICK_S: Final = 0.1
+
+
+def archives_of(packages: Sequence[CondaPackage]) -> list[Archive]:
+    """The archives of conda's packages."""
+    return [
+        Archive(f"{each.name} {each.version}", each.url, each.filename, each.sha256, each.size_bytes)
+        for each in packages
+    ]
 
 
 class ChannelTransport:

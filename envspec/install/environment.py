@@ -13,6 +13,7 @@ from envspec.effects.event_loop import run_to_end
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience as patience_of
 from envspec.errors import NetworkError, UnfitMachine, UsageError
+from envspec.fetch.channel_transport import archives_of
 from envspec.fetch.download import Downloads, missing_bytes
 from envspec.fetch.faults import WrongArchive
 from envspec.fetch.values import Archive, Count, Fetching
@@ -82,7 +83,7 @@ async def _build(order: Order, world: World, site: place.Site) -> None:
 
 
 async def _conda(order: Order, world: World, site: place.Site, patience: Patience) -> None:
-    archives = conda.archives(order.resolution.conda)
+    archives = archives_of(order.resolution.conda)
     _check_space(order, world, archives)
     kept = await Downloads(_fetching(order, world, patience)).fetch(archives)
     await conda.link(order, world, site, kept)

@@ -19,8 +19,8 @@ from envspec.fetch.values import Archive
 from envspec.install import uv
 from envspec.install.order import Order, Stage, Step, World
 from envspec.install.place import Site
-from envspec.install.programs import Program, run
 from envspec.install.record import FOLDER
+from envspec.link.programs import Program, run
 from envspec.model import Python
 
 #: Where a standalone build lies in an environment: it goes with it, and needs nothing of the cache.

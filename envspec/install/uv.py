@@ -13,10 +13,10 @@ from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import ca_bundle
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine
 from envspec.fetch.values import Network
-from envspec.install import ward
 from envspec.install.order import World
 from envspec.install.place import NoSpace, Site
-from envspec.install.programs import Ended, Program, run
+from envspec.link import ward
+from envspec.link.programs import Ended, Program, run
 
 # How the machine reaches the world, and where programs and Pythons are; nothing that says what is installed.
 _KEPT: Final = (

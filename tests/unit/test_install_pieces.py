@@ -16,9 +16,9 @@ from envspec.errors import UnfitMachine
 from envspec.fetch.faults import is_passing, of_rattler
 from envspec.install import owners, place, record
 from envspec.install.fitness import Host, check, glibc_of, part_for, x86_levels
-from envspec.install.programs import Ended
 from envspec.install.relocate import NotMovable, relocate
 from envspec.install.uv import fault
+from envspec.link.programs import Ended
 from envspec.model import CondaPackage, Platform
 from tests.support.environments import make_lock
 from tests.support.locks import package, wheel
@@ -435,7 +435,7 @@ def test_uvs_words(stderr: str, code: int, words: str) -> None:
 
 
 def test_the_ward_ends_what_it_started_when_its_stdin_ends() -> None:
-    from envspec.install import ward
+    from envspec.link import ward
 
     command = [
         sys.executable,
@@ -455,7 +455,7 @@ def test_the_ward_ends_what_it_started_when_its_stdin_ends() -> None:
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_the_ward_passes_a_status_on(status: int) -> None:
-    from envspec.install import ward
+    from envspec.link import ward
 
     command = [sys.executable, ward.__file__, sys.executable, "-c", f"raise SystemExit({status})"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:

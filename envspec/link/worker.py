@@ -1,10 +1,10 @@
-"""`python -m envspec.install.link`: rattler puts conda's packages into a folder, in a process that can be killed.
+"""`python -m envspec.link.worker`: rattler puts conda's packages into a folder, in a process that can be killed.
 
 rattler goes on writing in threads of its own when its caller is cancelled. A process that is ended writes no more, so
 the folder can be removed. It ends by itself as soon as its stdin does: when the run that started it was killed.
 
-stdin: one line of JSON, see `conda.py`. stdout: lines of JSON, `{"linked": 3, "total": 90}`, at last `{"done": true}`
-or `{"error": "..."}`.
+stdin: one line of JSON, see `packages.py`. stdout: lines of JSON, `{"linked": 3, "total": 90}`, at last
+`{"done": true}` or `{"error": "..."}`.
 """
 
 from __future__ import annotations
@@ -81,11 +81,14 @@ async def _link(order: dict[str, Any]) -> None:
         package_cache=PackageCache.from_layers([layer]),
         platform=Subdir(order["platform"]),
         installed_packages=[],
+        ignored_packages=set(order["there"]),
         execute_link_scripts=False,
         show_progress=False,
         reporter=_Reporter(len(records)),
     )
     for package in packages:
+        if package.name in order["there"]:
+            continue
         _name_origin(site / "conda-meta" / f"{package.name}-{package.version}-{package.build}.json", package)
 
 
