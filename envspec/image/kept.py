@@ -1,0 +1,45 @@
+"""Files in the folder of a layer: new ones get names that nobody else has, and a head tells which of them count.
+
+A head gets its name in one step, after all that it tells of is written. What no head tells of was left by a run that
+was killed, and goes when the next one holds the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import IO, Final
+
+from envspec.image.blobs import write_all
+
+#: Changes whenever the same entries would give other bytes, or the files here have another form. Part of every name, so
+#: that two releases of envspec share a cache.
+FORM: Final = 1
+
+
+@contextlib.contextmanager
+def new_file(folder: Path, ending: str) -> Iterator[IO[bytes]]:
+    """A file to write, unbuffered; it stays unless what is done with it fails."""
+    path = folder / f"{FORM}.{secrets.token_hex(8)}.{ending}"
+    try:
+        with path.open("xb", buffering=0) as file:
+            yield file
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def place(path: Path, data: bytes) -> None:
+    """Write a head as one step."""
+    with new_file(path.parent, "head") as file:
+        write_all(file, data)
+        Path(file.name).replace(path)
+
+
+def sweep(folder: Path, named: Collection[str]) -> None:
+    """Remove what killed runs left. named: files that a head tells of. The folder is held by the caller."""
+    for path in folder.iterdir():
+        if path.name.startswith(f"{FORM}.") and path.suffix != ".json" and path.name not in named:
+            path.unlink(missing_ok=True)
