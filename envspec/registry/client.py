@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
+from envspec.effects.http_answers import read_whole
 from envspec.effects.http_values import Response
 from envspec.errors import UsageError
 from envspec.model import PinnedDigest, Platform
-from envspec.registry.auth import authorize, challenges
+from envspec.registry.auth import Access, Authorization, authorize, challenges
 from envspec.registry.credentials import Keychain, Login
 from envspec.registry.faults import NotThere, RegistryFault, WrongDigest, refusal
 from envspec.registry.manifest import (
@@ -25,10 +30,17 @@ from envspec.registry.manifest import (
 from envspec.registry.reference import BadReference, Endpoint, Reference, endpoint
 
 if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+
     from envspec.effects.http import Http
+    from envspec.effects.http_body import Streamed
 
 #: Configs hold the history of every layer; the largest seen are a tenth of this.
-_CONFIG_BYTES: Final = 8 * 1024 * 1024
+CONFIG_BYTES: Final = 8 * 1024 * 1024
+#: Of an answer that has nothing to tell but its status and, where it is a refusal, why.
+_WORDS_BYTES: Final = 1024 * 1024
+#: A token is not used for a request in its last seconds, or in its last quarter where it is a short one.
+_TOKEN_MARGIN_S: Final = 10.0
 
 
 async def resolve_digests(
@@ -90,7 +102,9 @@ class Registry:
     http: Http
     keychain: Keychain
     mirrors: Mapping[str, str] = field(default_factory=dict)
-    _authorizations: dict[Endpoint, str] = field(default_factory=dict, repr=False)
+    _authorizations: dict[Access, tuple[Authorization, float]] = field(default_factory=dict, repr=False)
+    _logins: dict[tuple[str, str], Login | None] = field(default_factory=dict, repr=False)
+    _asking: dict[Access, asyncio.Lock] = field(default_factory=dict, repr=False)
 
     async def manifest(self, reference: Reference) -> Manifest:
         """What the registry has under `reference` (its digest if it has one, else its tag), checked."""
@@ -113,40 +127,110 @@ class Registry:
 
     async def config(self, reference: Reference, manifest: Manifest) -> Mapping[str, object]:
         """The config of a single manifest, its bytes checked against its digest."""
+        body = await self.config_bytes(reference, manifest)
+        return read_json(body, "application/octet-stream", where=f"{reference.name}: config {manifest.config}")
+
+    async def config_bytes(self, reference: Reference, manifest: Manifest) -> bytes:
+        """The config as the registry has it, checked."""
         place = endpoint(reference, self.mirrors)
         where = f"{reference.name}: config {manifest.config}"
-        answer = await self._get(place, f"blobs/{manifest.config}", manifest.config, _CONFIG_BYTES)
+        answer = await self._get(place, f"blobs/{manifest.config}", manifest.config, CONFIG_BYTES)
         _check_digest(where, digest_of(answer.body, manifest.config.partition(":")[0]), manifest.config, answer)
-        return read_json(answer.body, answer.headers.get("Content-Type", ""), where=where)
+        return answer.body
+
+    @asynccontextmanager
+    async def open(
+        self,
+        access: Access,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | Streamed | None = None,
+        answer_s: float | None = None,
+    ) -> AsyncIterator[ClientResponse]:
+        """One request, as `Http.open`; sent a second time where the registry wants a login, or another token.
+
+        The login goes to the registry's own origin: a `Location` may lead elsewhere, and what is there gets none.
+        """
+        own = _origin(url) == _origin(access.place.base)
+        known = self._known(access) if own else None
+        given = {**(headers or {}), "Authorization": known.value} if known else headers
+        async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as answer:
+            if answer.status != 401 or not own:
+                yield answer
+                return
+            offered = answer.headers.getall("WWW-Authenticate", [])
+        given = {**(headers or {}), "Authorization": await self._authorize(access, offered, known)}
+        async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as answer:
+            yield answer
+
+    async def ask(
+        self,
+        access: Access,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | Streamed | None = None,
+        answer_s: float | None = None,
+    ) -> Response:
+        """`open`, for answers that are small."""
+        async with self.open(access, method, url, headers=headers, body=body, answer_s=answer_s) as answer:
+            return Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, _WORDS_BYTES))
+
+    def login_source(self, access: Access) -> str | None:
+        """Where the login comes from that was sent; None when none was."""
+        held = self._authorizations.get(access)
+        return held[0].login_source if held else None
 
     async def _get(self, place: Endpoint, path: str, asked: str, max_bytes: int) -> Response:
         """GET below a repository; authenticates when the registry asks for it."""
-        url = f"{place.base}/{place.repository}/{path}"
+        url, access = f"{place.base}/{place.repository}/{path}", Access(place)
 
-        async def ask() -> Response:
-            known = self._authorizations.get(place)
-            headers = {"Accept": ACCEPT} | ({"Authorization": known} if known else {})
+        async def ask(authorization: str | None) -> Response:
+            headers = {"Accept": ACCEPT} | ({"Authorization": authorization} if authorization else {})
             return await self.http.get(url, headers=headers, max_bytes=max_bytes)
 
-        answer, login = await ask(), None
+        known = self._known(access)
+        answer = await ask(known.value if known else None)
         if answer.status == 401:
-            login = await self.keychain.login(place.registry, place.repository)
-            await self._authorize(place, answer, login)
-            answer = await ask()
+            offered = answer.headers.getall("WWW-Authenticate", [])
+            answer = await ask(await self._authorize(access, offered, known))
         if answer.status != 200:
-            raise refusal(answer, place, asked, login.source if login else None)
+            raise refusal(answer, place, asked, self.login_source(access))
         return answer
 
-    async def _authorize(self, place: Endpoint, answer: Response, login: Login | None) -> None:
-        offered = challenges(answer.headers.getall("WWW-Authenticate", []))
-        authorization = await authorize(offered, place, login, self.http.request)
-        if authorization is None:
-            schemes = ", ".join(challenge.scheme for challenge in offered) or "nothing"
-            raise RegistryFault(
-                f"{place.registry}: HTTP 401, and it offers {schemes} to log in with; envspec knows Bearer and Basic",
-                hint=f"is {place.base} a registry, or a proxy in front of one?",
-            )
-        self._authorizations[place] = authorization
+    def _known(self, access: Access) -> Authorization | None:
+        authorization, until = self._authorizations.get(access, (None, 0.0))
+        return authorization if time.monotonic() < until else None
+
+    async def _authorize(self, access: Access, headers: Sequence[str], sent: Authorization | None) -> str:
+        """The value to send now. sent: what was refused; whoever was refused with it at the same time asks once."""
+        async with self._asking.setdefault(access, asyncio.Lock()):
+            known = self._known(access)
+            if known is not None and known is not sent:
+                return known.value
+            place, offered = access.place, challenges(headers)
+            key = (place.registry, place.repository)
+            if key not in self._logins:
+                self._logins[key] = await self.keychain.login(*key)
+            authorization = await authorize(offered, access, self._logins[key], self.http.request)
+            if authorization is None:
+                schemes = ", ".join(challenge.scheme for challenge in offered) or "nothing"
+                raise RegistryFault(
+                    f"{place.registry}: HTTP 401, and it offers {schemes} to log in with; "
+                    "envspec knows Bearer and Basic",
+                    hint=f"is {place.base} a registry, or a proxy in front of one?",
+                )
+            margin_s = min(_TOKEN_MARGIN_S, authorization.lasts_s / 4)
+            self._authorizations[access] = (authorization, time.monotonic() + authorization.lasts_s - margin_s)
+            return authorization.value
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def _check_digest(where: str, computed: str, asked: str | None, answer: Response) -> None:

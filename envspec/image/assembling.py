@@ -1,0 +1,217 @@
+"""From a lock to one platform's image: base, sources, layers, config. What the cache knows is not made again.
+
+Sources follow from the lock alone, so an image whose layers are known is told without a wheel at hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from envspec.effects.files import replace_file
+from envspec.errors import UsageError
+from envspec.fetch.values import Step
+from envspec.fetch.wheels import wheel_path
+from envspec.image.base import Documents, base_on
+from envspec.image.config import Base, annotations_of, image_config
+from envspec.image.content import Source
+from envspec.image.cut import cut
+from envspec.image.gpu_code import GpuCodeWatch
+from envspec.image.index_document import image_of
+from envspec.image.layer import Image, Layer
+from envspec.image.order import Bytecode, ImageOrder, Stage
+from envspec.image.owners import Listing, conflicts
+from envspec.image.services import ServicesSource, services_config
+from envspec.image.store import LayerStore
+from envspec.image.wheel import LockedWheel, Pyc, Scheme, WheelSource
+from envspec.model import DIRECT_URL, Package, Platform, Python, Resolution, SystemLayer
+from envspec.spec_hash import without_credentials
+
+#: moby's maxLayerDepth is 125; some are left for those who build on the image.
+MOST_LAYERS: Final = 120
+#: The least that the packages need: one layer for conda's, one for the wheels.
+_LEAST: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """What lies below the wheels: the layers of Python and of conda's packages, and what they own.
+
+    sources: at most as many as were asked for. listings: read when ownership is checked; their archives are at hand.
+    """
+
+    sources: tuple[Source, ...]
+    listings: Callable[[], Sequence[Listing]] = tuple
+
+
+@dataclass(frozen=True, slots=True)
+class Supplies:
+    """What has to be fetched, made or found outside while an image is assembled.
+
+    wheels: brings files into the cache. below: Python and conda's packages for a platform, in at most so many layers.
+    system: the layer of the system's packages on a base. compiler: an interpreter on this machine whose bytecode fits.
+    """
+
+    documents: Documents
+    wheels: Callable[[Sequence[Package]], Awaitable[object]]
+    below: Callable[[Resolution, int], Awaitable[Below]]
+    system: Callable[[Platform, Base], Awaitable[tuple[SystemLayer, Source]]]
+    compiler: Callable[[Python, Platform], Awaitable[Pyc]]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """An image with what it was made of. system: the layer that the lock may record."""
+
+    image: Image
+    base: Base
+    system: SystemLayer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Assembler:
+    """Assembles the images of one order. report: told of every step."""
+
+    order: ImageOrder
+    cache: Path
+    store: LayerStore
+    supplies: Supplies
+    report: Callable[[Step], None]
+
+    async def assemble(self, platform: Platform) -> Assembled:
+        """The image of one platform, all of its layers known to the store.
+
+        Raises:
+            UsageError: no base image, or one that leaves no room. OwnedTwice: two packages have one path.
+            NetworkError: something is not to be had, or is not what the lock says.
+        """
+        lock = self.order.lock
+        resolution = next(each for each in lock.resolutions if each.target.platform is platform)
+        self.report(Step(Stage.BASE))
+        base = await base_on(lock, platform, self.supplies.documents)
+        budget = MOST_LAYERS - len(base.layers) - bool(lock.image.apt) - 1
+        if budget < _LEAST:
+            raise UsageError(
+                f"{base.name} has {len(base.layers)} layers, and an image has at most {MOST_LAYERS}",
+                hint="squash the base, or take another one",
+            )
+        system, system_source = None, ()
+        if lock.image.apt:
+            system, source = await self.supplies.system(platform, base)
+            system_source = (source,)
+        below = await self.supplies.below(resolution, budget - 1)
+        sources = (
+            *system_source,
+            *below.sources,
+            *await self._wheels(resolution, budget - len(below.sources)),
+            ServicesSource(lock.image),
+        )
+        layers = await self._layers(resolution, below, sources)
+        conduct = services_config(lock.image)
+        config = image_config(lock, self.order.identity, platform, base, layers, conduct)
+        told = annotations_of(lock, self.order.identity, base)
+        return Assembled(image_of(platform, config, (*base.layers, *layers), told), base, system)
+
+    async def _wheels(self, resolution: Resolution, budget: int) -> tuple[WheelSource, ...]:
+        """The layers of wheels. The interpreter is looked for only where some layer is not known."""
+        python = resolution.target.python
+        if self.order.bytecode is Bytecode.NONE:
+            return wheel_sources(resolution, self.cache, None, budget)
+        sources = wheel_sources(resolution, self.cache, Pyc(Path(), python.version), budget)
+        if all(self.store.known(source.key, self.order.compression) for source in sources):
+            return sources
+        pyc = await self.supplies.compiler(python, resolution.target.platform)
+        return tuple(replace(source, pyc=pyc) for source in sources)
+
+    async def _layers(self, resolution: Resolution, below: Below, sources: Sequence[Source]) -> list[Layer]:
+        known = [self.store.known(source.key, self.order.compression) for source in sources]
+        missing = [source for source, layer in zip(sources, known, strict=True) if layer is None]
+        checked = self._checked(resolution, below)
+        if not missing and checked.exists():
+            return [layer for layer in known if layer is not None]
+        wheels = [source for source in sources if isinstance(source, WheelSource)]
+        wanted = {
+            wheel.sha256
+            for source in (wheels if not checked.exists() else missing)
+            if isinstance(source, WheelSource)
+            for wheel in source.wheels
+        }
+        await self.supplies.wheels([each for each in resolution.packages if _file_of(each)[1] in wanted])
+        if not checked.exists():
+            await asyncio.to_thread(_check_owners, wheels, below)
+        made = dict(zip((source.key for source in missing), await self._make(missing), strict=True))
+        checked.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(checked, b"")
+        return [layer or made[source.key] for source, layer in zip(sources, known, strict=True)]
+
+    async def _make(self, sources: Sequence[Source]) -> list[Layer]:
+        """Make layers in threads, as many at once as the order says."""
+        done = 0
+        self.report(Step(Stage.LAYERS, 0, len(sources)))
+
+        def make(source: Source) -> Layer:
+            nonlocal done
+            watch = GpuCodeWatch(source) if isinstance(source, WheelSource) else None
+            layer = self.store.make(source, self.order.compression, watch)
+            done += 1
+            self.report(Step(Stage.LAYERS, done, len(sources)))
+            return layer
+
+        with ThreadPoolExecutor(self.order.jobs, thread_name_prefix="envspec-layer") as pool:
+            loop = asyncio.get_running_loop()
+            tasks = [loop.run_in_executor(pool, make, source) for source in sources]
+            try:
+                return list(await asyncio.gather(*tasks))
+            finally:
+                # What has not begun is not begun any more; what has is waited for.
+                for task in tasks:
+                    task.cancel()
+
+    def _checked(self, resolution: Resolution, below: Below) -> Path:
+        """The file that says that these packages have been found to own no path twice."""
+        named = sorted(_file_of(each)[1] for each in resolution.packages)
+        named += [source.key for source in below.sources]
+        return self.cache / "image-owners" / hashlib.sha256("\n".join(named).encode()).hexdigest()
+
+
+def wheel_sources(resolution: Resolution, cache: Path, pyc: Pyc | None, budget: int) -> tuple[WheelSource, ...]:
+    """The wheels of one platform, big ones alone, small ones in buckets; at most `budget` layers.
+
+    Raises:
+        UsageError: a package whose wheel has not been built yet.
+    """
+    target = resolution.target
+    series = target.python.series
+    scheme = Scheme.of_venv(series) if target.python.source in {"system", "base"} else Scheme.of(series)
+    packages = {package.name: package for package in resolution.packages}
+    unbuilt = [name for name, package in packages.items() if not _file_of(package)[0].endswith(".whl")]
+    if unbuilt:
+        raise UsageError(
+            f"no wheel of {', '.join(sorted(unbuilt))} has been built yet, only what it is built from is locked",
+            hint="run `envspec lock --image SPEC`: it builds them once and locks their hashes",
+        )
+    sizes = [(name, _file_of(package)[2]) for name, package in packages.items()]
+    return tuple(
+        WheelSource(tuple(_locked(packages[name], cache) for name in names), scheme, pyc) for names in cut(sizes, budget)
+    )
+
+
+def _locked(package: Package, cache: Path) -> LockedWheel:
+    filename, sha256, _ = _file_of(package)
+    url = without_credentials(package.file.url) if package.file.index == DIRECT_URL and package.file.url else None
+    return LockedWheel(package.name, package.version, filename, sha256, wheel_path(cache, package), url)
+
+
+def _file_of(package: Package) -> tuple[str, str, int | None]:
+    """File name, SHA-256 and size in bytes of what is installed."""
+    file = package.built or package.file
+    return file.filename, file.sha256, file.size_bytes
+
+
+def _check_owners(wheels: Sequence[WheelSource], below: Below) -> None:
+    conflicts([*below.listings(), *(listing for source in wheels for listing in source.listings())])

@@ -1,0 +1,62 @@
+"""Manifests and configs of base images by digest: kept once they were asked for, so that the next build asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from envspec.errors import NetworkError
+from envspec.fetch.values import Network
+from envspec.image.blobs import BlobStore
+from envspec.registry.blob import Descriptor
+from envspec.registry.client import Registry
+from envspec.registry.manifest import Manifest, read_json, read_manifest
+from envspec.registry.reference import Reference
+
+_DOCUMENT: Final = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptDocuments:
+    """`base.Documents` out of the cache, and what it lacks out of a registry. opened: the client, made when needed."""
+
+    blobs: BlobStore
+    opened: Callable[[], Awaitable[Registry]]
+    network: Network
+
+    async def manifest(self, reference: Reference) -> Manifest:
+        """The manifest that `reference` names by digest.
+
+        Raises:
+            NetworkError: it is not to be had, or not in the cache where nothing may be fetched.
+        """
+        digest = reference.digest or ""
+        if self.blobs.has(digest):
+            body = self.blobs.path(digest).read_bytes()
+            return read_manifest(body, "", where=str(reference), algorithm=digest.partition(":")[0])
+        found = await (await self._registry(str(reference))).manifest(reference)
+        self._keep(found.digest, found.body)
+        return found
+
+    async def config(self, reference: Reference, manifest: Manifest) -> Mapping[str, object]:
+        """The config that a manifest names, parsed. Raises as `manifest` does."""
+        where = f"{reference.name}: config {manifest.config}"
+        if self.blobs.has(manifest.config):
+            body = self.blobs.path(manifest.config).read_bytes()
+        else:
+            body = await (await self._registry(where)).config_bytes(reference, manifest)
+            self._keep(manifest.config, body)
+        return read_json(body, _DOCUMENT, where=where)
+
+    def _keep(self, digest: str, body: bytes) -> None:
+        with self.blobs.writer(Descriptor(_DOCUMENT, digest, len(body))) as write:
+            write(body)
+
+    async def _registry(self, what: str) -> Registry:
+        if self.network is Network.OFFLINE:
+            raise NetworkError(
+                f"{what} is not in the cache, and --offline forbids asking its registry",
+                hint="run once without --offline",
+            )
+        return await self.opened()
