@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import envspec
 from envspec.effects import surroundings
+from envspec.effects.http_answers import next_hop, read_whole
 from envspec.effects.http_faults import (
     BadRedirect,
     BadStatus,
@@ -27,11 +28,13 @@ from envspec.effects.http_faults import (
     shown,
 )
 from envspec.effects.http_values import Credential, Patience, Response, Sink
-from envspec.effects.surroundings import Proxies, ca_bundle, is_loopback, proxies, tls_context
+from envspec.effects.surroundings import Proxies, ca_bundle, proxies, tls_context
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession, ClientTimeout
     from yarl import URL
+
+    from envspec.effects.http_body import Streamed
 
 __all__ = ["PAGE_BYTES", "Credential", "Http", "Patience", "Response", "Sink", "open_http"]
 
@@ -50,7 +53,7 @@ class _Ask:
     method: str
     url: URL
     headers: Mapping[str, str]
-    body: bytes | None
+    body: bytes | Streamed | None
     timeout: ClientTimeout
     more: Callable[[], Mapping[str, str]] = dict
 
@@ -73,8 +76,8 @@ class Http:
         self._session = session
         self._routes = routes
         self._credentials = {_origin(URL(url)): credential.basic for url, credential in credentials.items()}
-        self._patience = patience
-        self._notice = notice
+        self.patience = patience
+        self.notice = notice
         self._url = URL
         self._whole = ClientTimeout(total=patience.total_s, sock_connect=patience.connect_s, sock_read=patience.stall_s)
         self._open_ended = ClientTimeout(sock_connect=patience.connect_s, sock_read=patience.stall_s)
@@ -103,7 +106,7 @@ class Http:
         ask = self._ask(method, url, headers, body, self._whole)
 
         async def read(answer: ClientResponse) -> Response:
-            return Response(str(answer.url), answer.status, answer.headers, await _read(answer, max_bytes))
+            return Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, max_bytes))
 
         return await self._persist(ask, read)
 
@@ -150,8 +153,58 @@ class Http:
         ask = self._ask("GET", url, {"Accept-Encoding": "identity"}, None, self._open_ended)
         return await self._persist(replace(ask, more=headers), use)
 
+    @asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | Streamed | None = None,
+        answer_s: float | None = None,
+    ) -> AsyncIterator[ClientResponse]:
+        """One request, sent once; its answer, of any status, with its body still to be read inside the context.
+
+        For whoever can do better after a fault than to ask the same again. body: of `streamed`, or bytes. answer_s:
+        seconds to wait for the next byte of the answer, where that is more than a server usually needs.
+
+        Raises:
+            NetworkError: no answer, or one that breaks off while it is read. What a streamed body's source raises
+                comes as it is.
+        """
+        from aiohttp import ClientError
+
+        timeout = self._open_ended
+        if answer_s is not None:
+            timeout = type(timeout)(sock_connect=self.patience.connect_s, sock_read=answer_s)
+        ask = self._ask(method, url, headers, body, timeout)
+        answer = None
+        try:
+            answer = await self._follow(ask)
+            yield answer
+        except (ClientError, asyncio.TimeoutError, OSError) as fault:
+            if body is not None and not isinstance(body, bytes):
+                body.check(shown(str(ask.url)))
+            raise describe(fault, str(ask.url), self.patience.connect_s, self.patience.stall_s) from fault
+        finally:
+            if answer is not None:
+                answer.release()
+            if body is not None and not isinstance(body, bytes):
+                await body.settle()
+
+    def streamed(self, pieces: Callable[[], AsyncGenerator[bytes | memoryview, None]], size_bytes: int) -> Streamed:
+        """A body that is made while it is sent. pieces: gives it from its start, and may be called more than once."""
+        from envspec.effects.http_body import Streamed
+
+        return Streamed(pieces, size_bytes, self.patience.stall_s)
+
     def _ask(
-        self, method: str, url: str, headers: Mapping[str, str] | None, body: bytes | None, timeout: ClientTimeout
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None,
+        body: bytes | Streamed | None,
+        timeout: ClientTimeout,
     ) -> _Ask:
         try:
             target = self._url(url)
@@ -181,12 +234,12 @@ class Http:
                 finally:
                     answer.release()
             except (ClientError, asyncio.TimeoutError, OSError) as fault:
-                known = describe(fault, str(ask.url), self._patience.connect_s, self._patience.stall_s)
+                known = describe(fault, str(ask.url), self.patience.connect_s, self.patience.stall_s)
                 stalls += isinstance(known, Stalled)
-                if attempt >= self._patience.attempts or stalls >= 2 or not is_passing(fault):
+                if attempt >= self.patience.attempts or stalls >= 2 or not is_passing(fault):
                     raise known from fault
-                pause, what = self._patience.pause_s(str(ask.url), attempt), known.message
-            self._notice(f"{what}; trying again in {pause:.1f} s")
+                pause, what = self.patience.pause_s(str(ask.url), attempt), known.message
+            self.notice(f"{what}; trying again in {pause:.1f} s")
             await asyncio.sleep(pause)
         raise AssertionError("count() has no end")
 
@@ -197,7 +250,7 @@ class Http:
         not reach the second, nor does a user name that a server writes into `Location`.
         """
         url, headers = ask.url, {**ask.headers, **ask.more()}
-        for _ in range(self._patience.redirects + 1):
+        for _ in range(self.patience.redirects + 1):
             if self._credentials and "Authorization" not in headers and (mine := self._credentials.get(_origin(url))):
                 headers = {**headers, "Authorization": mine}
             answer = await self._session.request(
@@ -212,36 +265,20 @@ class Http:
             if answer.status not in _REDIRECTS or ask.method not in {"GET", "HEAD"}:
                 return answer
             answer.release()
-            following = self._next(url, answer.headers.get("Location"))
+            following = next_hop(url, answer.headers.get("Location"))
             if following.origin() != url.origin():
                 headers = {name: value for name, value in headers.items() if name.lower() not in _SECRET_HEADERS}
             url = following
         raise BadRedirect(str(ask.url), "redirects without an end", hint="look at the URL with curl -L")
 
-    def _next(self, url: URL, location: str | None) -> URL:
-        """Where a redirect leads."""
-        try:
-            target = url.join(self._url(location)) if location else None
-        except ValueError:
-            target = None
-        if target is None or target.scheme not in {"http", "https"} or not target.host:
-            raise BadRedirect(str(url), "redirects to no http(s) URL", hint="look at the URL with curl -v")
-        if url.scheme == "https" and target.scheme == "http" and not is_loopback(target.host):
-            raise BadRedirect(
-                str(url),
-                f"redirects from https to {shown(str(target))}, where anyone on the way can change the answer",
-                hint="name the https address of the server that has it",
-            )
-        return target.with_user(None).with_fragment(None)
-
     def _pause_before_retry(self, answer: ClientResponse, attempt: int) -> float | None:
         """Seconds to wait before asking again; None to take the answer as it is."""
-        if answer.status not in _PASSING_STATUS or attempt >= self._patience.attempts:
+        if answer.status not in _PASSING_STATUS or attempt >= self.patience.attempts:
             return None
         wanted = retry_after_s(answer.headers.get("Retry-After"))
         if wanted is None:
-            return self._patience.pause_s(str(answer.url), attempt)
-        return wanted if wanted <= self._patience.retry_after_s else None
+            return self.patience.pause_s(str(answer.url), attempt)
+        return wanted if wanted <= self.patience.retry_after_s else None
 
     def _proxy(self, url: URL) -> str | None:
         key = (url.scheme, url.host or "", url.port)
@@ -304,18 +341,3 @@ def _origin(url: URL) -> tuple[str, str | None, int | None]:
 def _openssl_bundle() -> str | None:
     """The CA file that OpenSSL's default context reads: SSL_CERT_FILE of this process, or the built-in path."""
     return ssl.get_default_verify_paths().cafile
-
-
-async def _read(answer: ClientResponse, max_bytes: int) -> bytes:
-    """The body in memory; TooLarge as soon as it is known to be."""
-    if answer.method != "HEAD" and (answer.content_length or 0) > max_bytes:
-        raise TooLarge(str(answer.url), max_bytes)
-    if answer.content_length is not None and "Content-Encoding" not in answer.headers:
-        return await answer.read()
-    chunks, total = [], 0
-    async for chunk in answer.content.iter_any():
-        total += len(chunk)
-        if total > max_bytes:
-            raise TooLarge(str(answer.url), max_bytes)
-        chunks.append(chunk)
-    return b"".join(chunks)

@@ -1,45 +1,7 @@
-"""Locks of the system's on files and folders that may be renamed or removed while somebody waits for them."""
+"""Locks of the system's on files; what they are lies with the other effects, where registries find it too."""
 
 from __future__ import annotations
 
-import errno
-import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Final
+from envspec.effects.held import try_hold
 
-#: Network shares without locks: nothing is held there.
-_UNLOCKABLE: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
-
-
-def try_hold(path: Path, opened: Callable[[], int]) -> int | None:
-    """A descriptor that holds `path` against others; None while somebody else does.
-
-    opened: opens `path`, making it where it is not there. The lock belongs to the open file: a program that inherits
-    the descriptor holds it as well, and the system lets go when the last of them has ended, however it ended.
-    """
-    import fcntl
-
-    while True:
-        descriptor = opened()
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except OSError as fault:
-            if fault.errno not in _UNLOCKABLE:
-                os.close(descriptor)
-                raise
-        # Whoever held it before may have renamed or removed it since it was opened: then this lock is of nothing.
-        if _is_still(path, descriptor):
-            return descriptor
-        os.close(descriptor)
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    try:
-        there = path.lstat()
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(there, os.fstat(descriptor))
+__all__ = ["try_hold"]

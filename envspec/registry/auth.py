@@ -6,9 +6,11 @@ Sources: RFC 9110 11.6.1 for challenges; distribution's "Token Authentication" a
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -19,9 +21,18 @@ from envspec.registry.faults import AccessRefused, RegistryFault, access_refused
 from envspec.registry.reference import Endpoint
 
 _TOKEN_BYTES: Final = 1024 * 1024
+#: How long a token lasts whose server doesn't say.
+_TOKEN_S: Final = 60.0
 _PART: Final = re.compile(
     r"""(?P<name>[\w-]+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s,"]+))|(?P<scheme>[\w-]+)"""
 )
+
+
+class Action(Enum):
+    """What a token is asked for, in the words of its scope."""
+
+    PULL = "pull"
+    PUSH = "pull,push"
 
 
 class Request(Protocol):
@@ -60,35 +71,72 @@ def challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
     return tuple(Challenge(scheme, parameters) for scheme, parameters in found)
 
 
-async def authorize(offered: Iterable[Challenge], place: Endpoint, login: Login | None, request: Request) -> str | None:
-    """The Authorization header's value that the registry asks for; None when it offers no way that we know.
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What is to be done at a registry. also: repositories beside the place's own that blobs are mounted from."""
+
+    place: Endpoint
+    action: Action = Action.PULL
+    also: tuple[str, ...] = ()
+
+    def scope(self, challenge: Challenge) -> tuple[str, ...]:
+        """The scopes to ask a token for: what the registry names, and what else will be needed.
+
+        A push begins with questions, for which a registry names the scope `pull` alone; one token then does for all.
+        """
+        own = f"repository:{self.place.repository}"
+        named = challenge.parameters.get("scope", "").split() or [f"{own}:{Action.PULL.value}"]
+        if self.action is Action.PUSH:
+            named = [f"{own}:{self.action.value}" if scope.startswith(f"{own}:") else scope for scope in named]
+        mounted = (f"repository:{name}:{Action.PULL.value}" for name in self.also if name != self.place.repository)
+        return tuple(dict.fromkeys([*named, *mounted]))
+
+
+@dataclass(frozen=True, slots=True)
+class Authorization:
+    """An Authorization header's value. lasts_s: seconds that it is good for. login_source: None without a login."""
+
+    value: str = field(repr=False)
+    lasts_s: float
+    login_source: str | None
+
+
+async def authorize(
+    offered: Iterable[Challenge], access: Access, login: Login | None, request: Request
+) -> Authorization | None:
+    """What to send so that the registry lets in; None when it offers no way that we know.
 
     Raises:
         AccessRefused: it wants a login and there is none, or the login is refused.
         RegistryFault: the token server fails, or is one that no login may be sent to.
     """
     by_scheme = {challenge.scheme: challenge for challenge in reversed(list(offered))}
+    place, source = access.place, login.source if login else None
     if login is not None and login.kind is LoginKind.BEARER:
-        return f"Bearer {login.credential.secret}"
+        return Authorization(f"Bearer {login.credential.secret}", math.inf, source)
     if bearer := by_scheme.get("bearer"):
-        return f"Bearer {await _token(bearer, place, login, request)}"
+        token, lasts_s = await _token(bearer, access, login, request)
+        return Authorization(f"Bearer {token}", lasts_s, source)
     if "basic" not in by_scheme:
         return None
     if login is None or login.kind is not LoginKind.PASSWORD:
         raise access_refused(f"{place.registry}/{place.repository}", place, None)
-    return login.credential.basic
+    return Authorization(login.credential.basic, math.inf, source)
 
 
-async def _token(bearer: Challenge, place: Endpoint, login: Login | None, request: Request) -> str:
-    """Ask the token server for a token that allows to pull from one repository."""
+async def _token(bearer: Challenge, access: Access, login: Login | None, request: Request) -> tuple[str, float]:
+    """Ask the token server for a token, and the seconds that it lasts."""
+    place = access.place
     realm = _realm(bearer, place)
-    form = {
-        "service": bearer.parameters.get("service", ""),
-        "scope": bearer.parameters.get("scope") or f"repository:{place.repository}:pull",
-    }
-    form = {name: value for name, value in form.items() if value}
+    service, scope = bearer.parameters.get("service"), access.scope(bearer)
+    form = [("service", service)] if service else []
     if login is not None and login.kind is LoginKind.IDENTITY_TOKEN:
-        form |= {"grant_type": "refresh_token", "client_id": "envspec", "refresh_token": login.credential.secret}
+        form += [
+            ("scope", " ".join(scope)),
+            ("grant_type", "refresh_token"),
+            ("client_id", "envspec"),
+            ("refresh_token", login.credential.secret),
+        ]
         answer = await request(
             "POST",
             realm,
@@ -98,7 +146,8 @@ async def _token(bearer: Challenge, place: Endpoint, login: Login | None, reques
         )
     else:
         parts = urlsplit(realm)
-        query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), *form.items()])
+        form += [("scope", one) for one in scope]
+        query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), *form])
         headers = {"Authorization": login.credential.basic} if login else {}
         answer = await request("GET", urlunsplit(parts._replace(query=query)), headers=headers, max_bytes=_TOKEN_BYTES)
     if answer.status != 200:
@@ -138,15 +187,16 @@ def _refused(answer: Response, place: Endpoint, login: Login | None) -> Registry
     )
 
 
-def _read_token(answer: Response, place: Endpoint) -> str:
+def _read_token(answer: Response, place: Endpoint) -> tuple[str, float]:
     try:
         document = json.loads(answer.body)
-        token = document.get("token") or document.get("access_token")
+        token, lasts_s = document.get("token") or document.get("access_token"), document.get("expires_in")
     except (ValueError, AttributeError, RecursionError):
-        token = None
+        token = lasts_s = None
     if not isinstance(token, str) or not token.isascii() or not token.isprintable():
         raise RegistryFault(
             f"{place.registry}: its token server {urlsplit(answer.url).netloc} answers no token",
             hint="is there a proxy with a login page in between?",
         )
-    return token
+    known = isinstance(lasts_s, (int, float)) and not isinstance(lasts_s, bool) and lasts_s > 0
+    return token, float(lasts_s) if known else _TOKEN_S

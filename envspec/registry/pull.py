@@ -1,0 +1,242 @@
+"""Blobs, manifests and configs out of a registry, each checked against its digest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from envspec.effects.http_answers import read_whole
+from envspec.effects.http_faults import BrokenOff
+from envspec.effects.http_values import Response
+from envspec.effects.surroundings import is_loopback
+from envspec.errors import NetworkError
+from envspec.model import Platform
+from envspec.registry.auth import Access
+from envspec.registry.blob import Descriptor
+from envspec.registry.client import Registry
+from envspec.registry.faults import NotThere, WrongDigest, refusal
+from envspec.registry.kept import CannotKeep, Kept, hold, is_whole
+from envspec.registry.manifest import BadManifest, Kind, Manifest, read_json
+from envspec.registry.reference import Reference, endpoint, is_digest
+from envspec.registry.tries import Tries, TryAgain, refuse
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+
+#: What is hashed and written at once, in a thread, in bytes.
+_WRITE_BYTES: Final = 1024 * 1024
+_WORDS_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A layer as its manifest names it. urls: where it lies when its owner lets nobody else hand it out, else empty."""
+
+    descriptor: Descriptor
+    urls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a single manifest is made of. layers: the lowest first."""
+
+    config: Descriptor
+    layers: tuple[Row, ...]
+
+
+async def pull_manifest(registry: Registry, reference: Reference, platform: Platform | None = None) -> Manifest:
+    """What `reference` names; with a platform, that platform's own manifest where it names an index.
+
+    Raises:
+        NotThere: no such image, or not for the platform. WrongDigest, BadManifest, NetworkError: no usable answer.
+    """
+    manifest = await registry.manifest(reference)
+    if platform is None or manifest.kind is Kind.MANIFEST:
+        return manifest
+    child = manifest.child(platform)
+    if child is None:
+        raise NotThere(
+            f"{reference} is not published for {platform.value}",
+            hint=f"it has {', '.join(manifest.platforms) or 'no platform that envspec builds for'}",
+        )
+    return await registry.manifest(replace(reference, tag=None, digest=child.digest))
+
+
+async def pull_config(registry: Registry, reference: Reference, manifest: Manifest) -> Mapping[str, object]:
+    """The config of a single manifest, checked against its digest."""
+    return await registry.config(reference, manifest)
+
+
+def contents(manifest: Manifest, where: str) -> Contents:
+    """The blobs of a single manifest.
+
+    Raises:
+        BadManifest: it is an index, or its rows are no descriptors.
+    """
+    document = read_json(manifest.body, manifest.media_type, where=where)
+    layers = document.get("layers")
+    if manifest.kind is not Kind.MANIFEST or not isinstance(layers, list):
+        raise BadManifest(f"{where}: no layers in it", hint="an index was given where one platform's image is meant")
+    config = _row(document.get("config"), where)
+    return Contents(config.descriptor, tuple(_row(layer, where) for layer in layers))
+
+
+def _row(value: object, where: str) -> Row:
+    row = value if isinstance(value, dict) else {}
+    digest, size, urls = row.get("digest"), row.get("size"), row.get("urls", [])
+    right = is_digest(digest) and isinstance(size, int) and not isinstance(size, bool) and size >= 0
+    if not right or not isinstance(urls, list):
+        raise BadManifest(f"{where}: a blob without digest or size", hint="the registry's copy is damaged")
+    descriptor = Descriptor(str(row.get("mediaType", "")), str(digest), int(str(size)))
+    return Row(descriptor, tuple(url for url in urls if isinstance(url, str)))
+
+
+async def fetch_blob(
+    registry: Registry,
+    reference: Reference,
+    descriptor: Descriptor,
+    path: Path,
+    report: Callable[[int], None] = lambda _: None,
+    urls: Sequence[str] = (),
+) -> None:
+    """A blob of `reference`'s repository into `path`, which is there with the right bytes or not at all.
+
+    Goes on where an earlier try, of this process or another, broke off; two processes fetch it once. urls: where a
+    foreign layer lies, asked when the registry hasn't got it. report: told of every change of how much is there, in
+    bytes.
+
+    Raises:
+        WrongDigest: other bytes, or another size. NotThere, AccessRefused, NetworkError: not to be had.
+        CannotKeep: the folder can't be written.
+    """
+    try:
+        if await asyncio.to_thread(is_whole, path, descriptor):
+            report(descriptor.size_bytes)
+            return
+        unfinished = path.with_name(f"{path.name}.part")
+        held = await hold(unfinished)
+    except OSError as fault:
+        raise CannotKeep(path, fault) from fault
+    with os.fdopen(held, "r+b", buffering=0) as file:
+        if await asyncio.to_thread(is_whole, path, descriptor):
+            report(descriptor.size_bytes)
+            unfinished.unlink(missing_ok=True)
+            return
+        kept = Kept(file, path, descriptor, report)
+        await kept.take_up()
+        resumed = kept.size > 0
+        while not await _fill(registry, reference, kept, urls):
+            await kept.empty()
+            if not resumed:
+                unfinished.unlink(missing_ok=True)
+                raise WrongDigest(
+                    f"{reference.name}: blob {descriptor.digest}: the bytes that came have another digest",
+                    hint="a proxy changed it on the way, or the registry's copy is damaged: don't use it",
+                )
+            resumed = False  # what an earlier run left may be what is wrong
+        await kept.keep(unfinished)
+
+
+async def receive(
+    registry: Registry, reference: Reference, descriptor: Descriptor, start: int = 0, urls: Sequence[str] = ()
+) -> AsyncGenerator[bytes, None]:
+    """A blob's bytes from `start` to its end, over as many requests as it takes. Whoever takes them checks the digest.
+
+    Raises:
+        WrongDigest: the registry's blob has another size. NotThere, AccessRefused, NetworkError: not to be had.
+    """
+    place, http = endpoint(reference, registry.mirrors), registry.http
+    access = Access(place)
+    sources = [f"{place.base}/{place.repository}/blobs/{descriptor.digest}", *filter(_may_be_asked, urls)]
+    tries = Tries(http.patience, http.notice, f"{reference.name}: blob {descriptor.digest}")
+    at = start
+    while at < descriptor.size_bytes:
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={at}-"} if at else {})
+        try:
+            async with registry.open(access, "GET", sources[0], headers=headers) as answer:
+                if answer.status == 404 and len(sources) > 1:
+                    del sources[0]
+                    continue
+                skip = await _skip(answer, at, descriptor, registry, access)
+                async for chunk in answer.content.iter_any():
+                    piece = chunk[skip:]
+                    skip -= len(chunk) - len(piece)
+                    if at + len(piece) > descriptor.size_bytes:
+                        raise _other_size(descriptor, access, "more")
+                    at += len(piece)
+                    if piece:
+                        yield piece
+            if at < descriptor.size_bytes:
+                raise TryAgain(
+                    BrokenOff(
+                        sources[0], "the answer broke off before its end", hint="try again; if it stays, look there"
+                    )
+                )
+        except (NetworkError, TryAgain) as fault:
+            await tries.after(fault, at)
+
+
+async def _skip(answer: ClientResponse, at: int, descriptor: Descriptor, registry: Registry, access: Access) -> int:
+    """How many bytes of an answer come before `at`: none, or all of them where the server knows no ranges."""
+    if answer.status == 206:
+        found = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", answer.headers.get("Content-Range", ""))
+        if found is None or int(found[1]) != at:
+            raise _other_size(descriptor, access, "another part than was asked for")
+        if found[2] not in {"*", str(descriptor.size_bytes)}:
+            raise _other_size(descriptor, access, found[2])
+        return 0
+    if answer.status == 200:
+        length = answer.content_length
+        if length not in {None, descriptor.size_bytes} and "Content-Encoding" not in answer.headers:
+            raise _other_size(descriptor, access, str(length))
+        return at
+    if answer.status == 416:
+        raise _other_size(descriptor, access, "less")
+    whole = Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, _WORDS_BYTES))
+    return refuse(whole, refusal(whole, access.place, descriptor.digest, registry.login_source(access)))
+
+
+def _other_size(descriptor: Descriptor, access: Access, found: str) -> WrongDigest:
+    place = access.place
+    return WrongDigest(
+        f"{place.registry}/{place.repository}: blob {descriptor.digest} has {descriptor.size_bytes} bytes by its "
+        f"manifest, and the registry gives {found}",
+        hint="a proxy changed it on the way, or the registry's copy is damaged: don't use it",
+    )
+
+
+def _may_be_asked(url: str) -> bool:
+    """A foreign layer's URL: https, or plain http on this machine."""
+    scheme, _, rest = url.partition("://")
+    host = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+    return scheme == "https" or (scheme == "http" and is_loopback(re.sub(r":\d+$", "", host)))
+
+
+async def _fill(registry: Registry, reference: Reference, kept: Kept, urls: Sequence[str]) -> bool:
+    """Bring what is missing; whether it then is the blob."""
+    pieces: list[bytes] = []
+    waiting = 0
+    writing: asyncio.Future[None] | None = None
+    try:
+        async with contextlib.aclosing(receive(registry, reference, kept.descriptor, kept.size, urls)) as stream:
+            async for piece in stream:
+                pieces.append(piece)
+                waiting += len(piece)
+                kept.report(len(piece))
+                if waiting >= _WRITE_BYTES:
+                    if writing is not None:
+                        await writing
+                    writing = asyncio.ensure_future(kept.write(pieces))
+                    pieces, waiting = [], 0
+    finally:
+        if writing is not None:
+            await writing
+        if pieces:
+            await kept.write(pieces)
+    return kept.is_right
