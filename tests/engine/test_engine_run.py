@@ -1,0 +1,387 @@
+"""Containers as `run` and `shell` start them: exit codes, signals, terminals, ids, folders, ports, memory, GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from fcntl import ioctl
+from pathlib import Path
+from termios import TIOCSWINSZ
+from typing import Any
+
+import pytest
+from docker import DockerClient
+
+from envspec.engine.create import LABEL
+from tests.support.containers import image_of_programs
+from tests.support.engine import OwnEngine, connect
+from tests.support.nvidia_hook import records
+
+pytestmark = pytest.mark.engine
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ("sh", "cat", "id", "env", "sleep", "stty", "df", "whoami", "head", "stat", "touch")
+PYTHON = os.path.realpath(sys.executable)
+
+
+@pytest.fixture(scope="module")
+def image(engine: DockerClient) -> Iterator[str]:
+    with image_of_programs(engine, *PROGRAMS, PYTHON) as image:
+        yield image
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(engine: DockerClient) -> Iterator[None]:
+    """Every test here ends with no container of ours."""
+    yield
+    left = engine.containers.list(all=True, filters={"label": f"{LABEL}=tiny-1.0"})
+    for container in left:
+        container.remove(force=True)
+    assert not left
+
+
+def command(image: str, *words: str, **more: Any) -> list[str]:
+    asked = json.dumps({"image": image, "command": words, **more})
+    return [sys.executable, "-m", "tests.support.run_container", asked]
+
+
+def ran(
+    image: str, *words: str, stdin: bytes = b"", host: str | None = None, **more: Any
+) -> subprocess.CompletedProcess[bytes]:
+    environ = {**os.environ, **({"DOCKER_HOST": host} if host else {})}
+    return subprocess.run(
+        command(image, *words, **more), input=stdin, capture_output=True, cwd=ROOT, env=environ, timeout=60, check=False
+    )
+
+
+@contextlib.contextmanager
+def running(image: str, *words: str, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        command(image, *words, **more), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=10)
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
+)
+def test_the_exit_code_is_the_commands(image: str, script: str, code: int) -> None:
+    assert ran(image, "sh", "-c", script).returncode == code
+
+
+def test_a_program_that_the_image_lacks(image: str) -> None:
+    done = ran(image, "nosuch")
+    assert done.returncode == 127
+    assert b"nosuch" in done.stderr
+    assert done.stdout == b""
+
+
+def test_output_and_errors_stay_apart_and_input_goes_in(image: str) -> None:
+    done = ran(image, "sh", "-c", "cat; echo fault >&2", stdin=b"one\ntwo\n")
+    assert (done.stdout, done.stderr, done.returncode) == (b"one\ntwo\n", b"fault\n", 0)
+
+
+def test_bytes_arrive_as_they_are(image: str) -> None:
+    sent = os.urandom(3_000_017)
+    assert ran(image, "cat", stdin=sent).stdout == sent
+
+
+def test_input_that_nobody_reads_does_not_hang(image: str) -> None:
+    assert ran(image, "sh", "-c", "exit 3", stdin=bytes(5_000_000)).returncode == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_signals_reach_the_command(image: str, number: signal.Signals) -> None:
+    name = number.name.removeprefix("SIG")
+    script = f"trap 'echo got {name}; exit 42' {name}; echo ready; while :; do sleep 0.05; done"
+    with running(image, "sh", "-c", script) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+    assert (out, process.returncode) == (f"got {name}\n".encode(), 42), err
+
+
+def test_ctrl_c_ends_a_command_that_does_not_handle_it(image: str) -> None:
+    """As the first process of a container it would not even notice."""
+    with running(image, "sleep", "60") as process:
+        wait_for_container()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 128 + signal.SIGINT
+
+
+def test_nobody_reads_the_output_any_more(image: str) -> None:
+    with running(image, "sh", "-c", "while :; do echo line; done") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        process.wait(timeout=20)
+    assert process.returncode != 0
+
+
+def wait_for_container() -> None:
+    client = connect()
+    try:
+        until = time.monotonic() + 20
+        while not client.containers.list(filters={"label": f"{LABEL}=tiny-1.0", "status": "running"}):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        client.close()
+
+
+class Screen:
+    """A terminal with a process on it."""
+
+    def __init__(self, words: Sequence[str], rows: int, columns: int) -> None:
+        self.main, second = pty.openpty()
+        ioctl(second, TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        environ = {key: value for key, value in os.environ.items() if key not in {"LINES", "COLUMNS"}}
+        self.process = subprocess.Popen(
+            words, stdin=second, stdout=second, stderr=second, cwd=ROOT, env=environ, start_new_session=True
+        )
+        os.close(second)
+        self.seen = b""
+
+    def until(self, text: bytes) -> None:
+        end = time.monotonic() + 20
+        while text not in self.seen:
+            ready, _, _ = select.select([self.main], [], [], max(0.0, end - time.monotonic()))
+            assert ready, self.seen
+            self.seen += os.read(self.main, 4096)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.main, keys)
+
+    def resize(self, rows: int, columns: int) -> None:
+        ioctl(self.main, TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.process.send_signal(signal.SIGWINCH)
+
+
+@contextlib.contextmanager
+def screen(words: Sequence[str], rows: int = 31, columns: int = 97) -> Iterator[Screen]:
+    made = Screen(words, rows, columns)
+    try:
+        yield made
+    finally:
+        if made.process.poll() is None:
+            made.process.kill()
+        made.process.wait(10)
+        os.close(made.main)
+
+
+def test_a_terminal_of_its_own(image: str) -> None:
+    with screen(command(image, "sh", "-i")) as terminal:
+        terminal.until(b"$ ")
+        terminal.type(b"stty size; echo a$((1+1))b\n")
+        terminal.until(b"a2b")
+        assert b"31 97" in terminal.seen
+        terminal.resize(40, 120)
+        for _ in range(50):
+            terminal.type(b"stty size; echo m$((3+4))m\n")
+            terminal.until(b"m7m")
+            if b"40 120" in terminal.seen:
+                break
+            terminal.seen = b""
+        assert b"40 120" in terminal.seen
+        # ctrl-p is the shell's, and lets go of nothing
+        terminal.type(b"\x10\x11\x15echo still $((5+5)) here\n")
+        terminal.until(b"still 10 here")
+        terminal.type(b"exit 9\n")
+        assert terminal.process.wait(20) == 9
+
+
+def test_ctrl_c_on_a_terminal_is_the_commands(image: str) -> None:
+    script = "trap 'echo int; exit 5' INT; echo ready; while :; do sleep 0.05; done"
+    with screen(command(image, "sh", "-c", script)) as terminal:
+        terminal.until(b"ready")
+        terminal.type(b"\x03")
+        assert terminal.process.wait(20) == 5
+
+
+def test_the_terminal_is_as_it_was(image: str) -> None:
+    words = command(image, "sh", "-c", "exit 4")
+    script = 'before=$(stty -g); "$@"; code=$?; [ "$before" = "$(stty -g)" ] && echo "same $code"'
+    with screen(["sh", "-c", script, "sh", *words]) as terminal:
+        terminal.until(b"same 4")
+
+
+def test_who_it_is_and_where(image: str, tmp_path: Path) -> None:
+    os.chown(tmp_path, 1234, 1235)
+    script = "id; whoami; echo $HOME $USER $LOGNAME; pwd; touch made $HOME/own; stat -c %u:%g made $HOME $HOME/own"
+    done = ran(image, "sh", "-c", script, work=str(tmp_path), groups=[4321])
+    assert done.stderr == b""
+    assert done.stdout.decode().splitlines() == [
+        "uid=1234(jane) gid=1235(jane) groups=1235(jane),4321",
+        "jane",
+        "/home/jane jane jane",
+        "/workspace",
+        "1234:1235",
+        "1234:1235",
+        "1234:1235",
+    ]
+    made = (tmp_path / "made").stat()
+    assert (made.st_uid, made.st_gid) == (1234, 1235)
+
+
+def test_without_a_work_folder_the_users_own_is_made(image: str) -> None:
+    assert ran(image, "sh", "-c", "pwd; touch here; stat -c %u here").stdout == b"/workspace\n1234\n"
+
+
+def test_root_stays_root(image: str) -> None:
+    done = ran(image, "sh", "-c", "id -u; echo $HOME $USER", uid=0, gid=0)
+    assert done.stdout == b"0\n/root root\n"
+
+
+def test_folders_that_may_only_be_read(image: str, tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("data")
+    done = ran(
+        image, "sh", "-c", "cat /data/data; touch /data/x", mounts=[[str(tmp_path), "/data", "ro"]], uid=0, gid=0
+    )
+    assert done.stdout == b"data"
+    assert b"Read-only file system" in done.stderr
+
+
+def test_a_folder_that_the_engine_does_not_see(image: str, tmp_path: Path) -> None:
+    done = ran(image, "cat", work=str(tmp_path / "nowhere"))
+    assert done.returncode == 2
+    assert f"error: the engine finds no {tmp_path}/nowhere on its machine" in done.stderr.decode()
+
+
+def test_shared_memory_is_half_of_the_machines(image: str, engine: DockerClient) -> None:
+    done = ran(image, "sh", "-c", "df -k /dev/shm | { read x; read x size x; echo $size; }")
+    assert int(done.stdout) == pytest.approx(engine.info()["MemTotal"] / 2 / 1024, rel=0.01)
+
+
+#: Without what needs libraries that the image has not.
+SERVER = r"""
+import pathlib, socket, sys
+listening = socket.create_server(("0.0.0.0", int(sys.argv[1])))
+while True:
+    peer, _ = listening.accept()
+    peer.recv(4096)
+    peer.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + pathlib.Path("/workspace/it").read_bytes())
+    peer.close()
+"""
+
+
+def serve_words(port: int) -> list[str]:
+    return [PYTHON, "-I", "-S", "-c", SERVER, str(port)]
+
+
+def fetched(port: int, process: subprocess.Popen[bytes]) -> bytes:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    until = time.monotonic() + 20
+    while True:
+        try:
+            with opener.open(f"http://127.0.0.1:{port}/it", timeout=5) as answer:
+                return bytes(answer.read())
+        except OSError:
+            assert time.monotonic() < until
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.1)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "it").write_text("served")
+    prefix = str(Path(PYTHON).parents[1])
+    return {"work": str(tmp_path), "mounts": [[prefix, prefix, "ro"]], "uid": 0, "gid": 0}
+
+
+def test_a_services_port_is_on_loopback_and_the_same(image: str, served: dict[str, Any]) -> None:
+    port = free_port()
+    with running(image, *serve_words(port), services=[["tensorboard", port]], **served) as process:
+        assert fetched(port, process) == b"served"
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+
+
+def test_a_services_port_that_is_taken_becomes_another(image: str, served: dict[str, Any]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = int(taken.getsockname()[1])
+        with running(image, *serve_words(port), services=[["jupyter", port]], **served) as process:
+            assert process.stderr is not None
+            told = process.stderr.readline().decode()
+            assert told.startswith("jupyter: http://127.0.0.1:")
+            assert told.endswith("/ (its own port is taken)\n")
+            other = int(told.rpartition(":")[2].partition("/")[0])
+            assert other != port
+            assert fetched(other, process) == b"served"
+            process.send_signal(signal.SIGINT)
+            process.wait(20)
+
+
+def test_a_port_of_the_users_that_is_taken(image: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = int(taken.getsockname()[1])
+        done = ran(image, "cat", ports=[[8888, port]])
+    assert done.returncode == 6
+    assert done.stderr.decode().startswith(f"error: port {port} of this machine is taken\n  hint: ")
+
+
+def test_gpus_where_the_engine_has_no_toolkit(image: str, engine: DockerClient) -> None:
+    if "nvidia" in engine.info().get("Runtimes", {}):
+        pytest.skip("not run: this machine's engine has an NVIDIA runtime")
+    done = ran(image, "cat", cuda=True)
+    assert done.returncode == 6
+    assert done.stdout == b""
+    assert "no NVIDIA container toolkit" in done.stderr.decode()
+    assert "--gpus none" in done.stderr.decode()
+    assert ran(image, "cat", cuda=True, gpus="none").returncode == 0
+
+
+def test_gpus_are_asked_for_where_the_lock_has_cuda(gpu_engine: OwnEngine) -> None:
+    client = connect(gpu_engine.url)
+    with image_of_programs(client, "env") as image:
+        before = len(records(gpu_engine))
+        assert ran(image, "env", host=gpu_engine.url).returncode == 0
+        assert len(records(gpu_engine)) == before
+        done = ran(image, "env", host=gpu_engine.url, cuda=True)
+        assert done.returncode == 0, done.stderr
+        assert records(gpu_engine)[-1].environ["NVIDIA_VISIBLE_DEVICES"] == "all"
+        told = ran(image, "env", host=gpu_engine.url, gpus="all")
+        assert told.returncode == 0
+        assert told.stderr == b"warning: tiny-1.0 has no CUDA: the container gets no GPU\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "code", "said"),
+    [
+        ("unix:///nowhere/docker.sock", 6, "no engine answers at unix:///nowhere/docker.sock (DOCKER_HOST)"),
+        ("tcp://127.0.0.1:1", 6, "no engine answers at tcp://127.0.0.1:1 (DOCKER_HOST): connection refused"),
+        ("carrier://pigeon", 6, "carrier://pigeon (DOCKER_HOST) is no engine's address"),
+        ("tcp://engine.invalid:2375", 5, "the engine at tcp://engine.invalid:2375 (DOCKER_HOST) does not answer"),
+    ],
+)
+def test_no_engine_where_the_user_says(host: str, code: int, said: str) -> None:
+    done = ran("none", "true", host=host)
+    assert done.returncode == code
+    assert done.stderr.decode().startswith(f"error: {said}")
+    assert done.stderr.decode().count("error:") == 1
