@@ -48,6 +48,10 @@ class NoSuchProgram(CannotStart):
     exit_code: ClassVar[int] = 127
 
 
+class LimitsRefused(EngineRefused):
+    """The engine has no right to raise the limits of a container, as engines in containers have none."""
+
+
 class PortTaken(EngineRefused):
     """A port of this machine is somebody else's. port: its number, None where the engine doesn't say."""
 
@@ -208,6 +212,10 @@ def _port(found: re.Match[str]) -> EnvspecError:
     return PortTaken(int(numbers[0]) if numbers else None)
 
 
+def _no_limits(_: re.Match[str]) -> EnvspecError:
+    return LimitsRefused("the engine may not raise the limits of locked memory and of the stack")
+
+
 def _no_folder(found: re.Match[str]) -> EnvspecError:
     return UsageError(
         f"the engine finds no {found[1]} on its machine, which was to be mounted",
@@ -237,6 +245,7 @@ _MEANINGS: Final = (
     (r"device error: ([^:,]+): unknown device", _no_device),
     (r"nvidia-container-cli: ((?:initialization|ldcache|detection|driver) error: .*?)(?:: unknown|$)", _no_driver),
     (r"(?:port is already allocated|address already in use|ports are not available)", _port),
+    (r"setting rlimits?", _no_limits),
     (r"bind source path does not exist: (\S+)", _no_folder),
     (r"exec:? \"?([^\s\":]+)\"?: (?:executable file not found|stat [^:]+: no such file)", _no_program),
     (r"exec:? \"?([^\s\":]+)\"?: permission denied", _no_right),

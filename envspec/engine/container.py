@@ -1,0 +1,247 @@
+"""What a container of a lock's image is given: decided here, purely, from the lock, the user and the engine.
+
+Sources: PyTorch, "torch.compile" on TORCHINDUCTOR_CACHE_DIR; CUDA C++ Programming Guide, on CUDA_CACHE_PATH; Hugging
+Face Hub, "Environment variables". Read 2026-11.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from envspec.engine.docker import EngineFacts
+from envspec.errors import UsageError
+from envspec.model import Lock
+
+_LOOPBACK: Final = "127.0.0.1"
+#: Docker's own size of /dev/shm.
+_LEAST_SHM: Final = 64 * 1024 * 1024
+#: Ports below 1024 are the system's own on the user's machine: 22 becomes 2222.
+_OWN_PORTS, _LIFTED = 1024, 2200
+_HUB_NAMES: Final = frozenset({"huggingface-hub"})
+_COMPILERS: Final = frozenset({"torch", "pytorch", "triton"})
+
+
+class Access(Enum):
+    """What a container may do with a folder."""
+
+    READ_WRITE = "rw"
+    READ_ONLY = "ro"
+
+
+class Terminal(Enum):
+    """What the program in the container writes to."""
+
+    TTY = "a terminal of its own"
+    PIPES = "pipes"
+
+
+class Gpus(Enum):
+    """Which GPUs are asked for, where none is named."""
+
+    AS_LOCKED = "all, if the lock has CUDA"
+    ALL = "all"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who a container runs as. groups: further groups' ids."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+
+ROOT: Final = User("root", 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder or file of the engine's machine. target: an absolute path in the container."""
+
+    source: str
+    target: str
+    access: Access = Access.READ_WRITE
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port of the engine's machine that leads to one in the container. host: 0 is any free one. service: whose."""
+
+    container: int
+    host: int
+    address: str = _LOOPBACK
+    service: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Folders:
+    """Folders of this machine that a container is given; None where not. compiled: what compilers keep.
+
+    hub: Hugging Face's folders: (what it is below HF_HOME, empty for itself; the path).
+    """
+
+    work: str | None = None
+    compiled: str | None = None
+    hub: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asks for. command: none starts what the image starts by itself, its services.
+
+    gpus: or the GPUs' numbers or UUIDs. shm_bytes: None for half of the memory. network: None for the engine's own.
+    """
+
+    command: tuple[str, ...] = ()
+    gpus: Gpus | tuple[str, ...] = Gpus.AS_LOCKED
+    mounts: tuple[Mount, ...] = ()
+    ports: tuple[Port, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    shm_bytes: int | None = None
+    network: str | None = None
+    terminal: Terminal = Terminal.PIPES
+    stdin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSettings:
+    """A container that is to be started, whole. home: the user's folder in it. made: folders made in it, the user's."""
+
+    name: str
+    command: tuple[str, ...]
+    user: User
+    home: str
+    workdir: str
+    env: tuple[tuple[str, str], ...]
+    mounts: tuple[Mount, ...]
+    ports: tuple[Port, ...]
+    made: tuple[str, ...]
+    shm_bytes: int
+    gpus: Gpus | tuple[str, ...]
+    terminal: Terminal
+    stdin: bool
+    network: str | None = None
+    limits: bool = False
+    unconfined: bool = False
+    cdi: bool = False
+    warnings: tuple[str, ...] = ()
+
+    def with_free_ports(self) -> ContainerSettings:
+        """The same, where the services take any free port of the machine."""
+        return replace(self, ports=tuple(replace(port, host=0) if port.service else port for port in self.ports))
+
+
+def container_settings(
+    lock: Lock, user: User, engine: EngineFacts, folders: Folders, options: Options
+) -> ContainerSettings:
+    """What the container gets.
+
+    Raises:
+        UsageError: no command for an image without services; two things at one place.
+    """
+    if not options.command and not lock.image.services:
+        raise UsageError(
+            f"what is to be run in {lock.name}?", hint="`envspec run LOCK -- COMMAND`, or `envspec shell LOCK`"
+        )
+    # A rootless engine's root is its user: files in the work folder then belong to whoever runs this.
+    user = ROOT if engine.rootless else _named(user)
+    home = "/root" if user.uid == 0 else f"/home/{user.name}"
+    gpus, warnings = _gpus(lock, options.gpus)
+    env, mounts, made = _caches(lock, home, folders)
+    work = (Mount(folders.work, lock.image.workdir),) if folders.work else ()
+    mounts = _distinct((*work, *mounts), options.mounts)
+    if not folders.work:
+        made = (lock.image.workdir, *made)
+    on_host = options.network == "host"
+    return ContainerSettings(
+        name=lock.name,
+        command=options.command,
+        user=user,
+        home=home,
+        workdir=lock.image.workdir,
+        env=_environment(user, home, env, options),
+        mounts=mounts,
+        ports=() if on_host else _ports(lock, options.ports),
+        made=made,
+        shm_bytes=options.shm_bytes or max(_LEAST_SHM, engine.memory_bytes // 2),
+        gpus=gpus,
+        terminal=options.terminal,
+        stdin=options.stdin,
+        network=options.network,
+        # Pinned memory counts as locked. An engine without root's rights may not raise limits.
+        limits=gpus is not Gpus.NONE and not engine.rootless,
+        unconfined=engine.selinux and bool(mounts),
+        cdi=engine.is_podman,
+        warnings=warnings,
+    )
+
+
+def _gpus(lock: Lock, asked: Gpus | tuple[str, ...]) -> tuple[Gpus | tuple[str, ...], tuple[str, ...]]:
+    if lock.driver is not None:
+        return (Gpus.ALL if asked is Gpus.AS_LOCKED else asked), ()
+    if asked in (Gpus.AS_LOCKED, Gpus.NONE):
+        return Gpus.NONE, ()
+    return Gpus.NONE, (f"{lock.name} has no CUDA: the container gets no GPU",)
+
+
+def _named(user: User) -> User:
+    """Names from directories of companies (`CORP\\jane.doe`) are none that /etc/passwd takes."""
+    if user.uid == 0:
+        return ROOT
+    fits = re.fullmatch(r"[a-z_][a-z0-9_.-]{0,31}", user.name) and user.name != "root"
+    return user if fits else replace(user, name="user")
+
+
+def _caches(lock: Lock, home: str, folders: Folders) -> tuple[dict[str, str], tuple[Mount, ...], tuple[str, ...]]:
+    """Where libraries keep what they fetched and compiled: variables, mounts, and the folders that are made."""
+    wheels = {row.name for part in lock.resolutions for row in part.packages}
+    conda = {row.name.replace("_", "-").lower() for part in lock.resolutions for row in part.conda}
+    names = wheels | conda
+    env: dict[str, str] = {}
+    mounts: list[Mount] = []
+    made = [home, f"{home}/.cache"]
+    if names & _COMPILERS:
+        there = f"{home}/.cache/compiled"
+        made.append(there)
+        env["TORCHINDUCTOR_CACHE_DIR"] = f"{there}/inductor"
+        env["TRITON_CACHE_DIR"] = f"{there}/triton"
+        env["CUDA_CACHE_PATH"] = f"{there}/cuda"
+        if folders.compiled:
+            mounts.append(Mount(folders.compiled, there))
+    if names & _HUB_NAMES:
+        there = f"{home}/.cache/huggingface"
+        made.append(there)
+        env["HF_HOME"] = there
+        mounts += [Mount(source, f"{there}/{below}" if below else there) for below, source in folders.hub]
+    return env, tuple(mounts), tuple(made)
+
+
+def _environment(user: User, home: str, caches: dict[str, str], options: Options) -> tuple[tuple[str, str], ...]:
+    env = {"HOME": home, "USER": user.name, "LOGNAME": user.name, **caches}
+    env.update(options.env)
+    return tuple(env.items())
+
+
+def _ports(lock: Lock, asked: Sequence[Port]) -> tuple[Port, ...]:
+    """The services' ports on loopback, each once; what the user says of a port counts."""
+    told = {port.container for port in asked}
+    own = (
+        Port(each.port, each.port if each.port >= _OWN_PORTS else _LIFTED + each.port, service=each.name)
+        for each in lock.image.services
+    )
+    return (*(port for port in own if port.container not in told), *asked)
+
+
+def _distinct(own: Sequence[Mount], asked: Sequence[Mount]) -> tuple[Mount, ...]:
+    """The user's mounts take the place of ours at the same path."""
+    targets = [mount.target for mount in asked]
+    twice = sorted({target for target in targets if targets.count(target) > 1})
+    if twice:
+        raise UsageError(f"two things are to be mounted at {twice[0]}", hint="name another place for one of them")
+    return (*(mount for mount in own if mount.target not in targets), *asked)

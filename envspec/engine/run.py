@@ -1,0 +1,207 @@
+"""Runs a command in a container that is gone afterwards; its output, its signals and its exit code are this process's.
+
+Source: Docker Engine API 1.41. Read 2026-11.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import secrets
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from envspec.engine import attach
+from envspec.engine.attach import Streams
+from envspec.engine.container import ContainerSettings, Port, Terminal, User
+from envspec.engine.create import request
+from envspec.engine.docker import Engine
+from envspec.engine.faults import EngineRefused, LimitsRefused, PortTaken
+
+if TYPE_CHECKING:
+    from requests import Response
+
+#: Keys that let go of a container by default, ctrl-p among them, are a shell's: these nobody presses.
+_DETACH_KEYS: Final = "ctrl-^,ctrl-@,ctrl-^,ctrl-@,ctrl-^"
+_STARTING: Final = "starting the container"
+
+
+def run(engine: Engine, image: str, settings: ContainerSettings, streams: Streams, tell: Callable[[str], None]) -> int:
+    """Run it to its end; the command's exit code, 128 + N where signal N ended it.
+
+    image: as the engine calls it. tell: told where the services are reached, and what the user should know.
+
+    Raises:
+        NoGpuRuntime, NoSuchProgram, CannotStart, PortTaken, EngineRefused: it can't be started.
+        EngineSilent: the engine is lost in the middle. The container is removed in each case, where it can be.
+    """
+    for warning in settings.warnings:
+        tell(f"warning: {warning}")
+    while True:
+        try:
+            return _run(engine, image, settings, streams, tell)
+        except PortTaken:
+            if settings.with_free_ports() == settings:
+                raise
+            settings = settings.with_free_ports()
+        except LimitsRefused as fault:
+            if not settings.limits:
+                raise
+            tell(f"warning: {fault.message}; transfers between machines by RDMA may need it")
+            settings = replace(settings, limits=False)
+
+
+def account_files(passwd: bytes, group: bytes, user: User, home: str) -> dict[str, bytes]:
+    """/etc/passwd and /etc/group with the user in them: programs ask who they run as, and ssh and git insist on it.
+
+    The user's line is the first: it is found by its name and by its number, whatever the image has.
+    """
+    if user.uid == 0:
+        return {}
+    shell = f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{home}:/bin/sh\n".encode()
+    files = {"etc/passwd": shell + passwd}
+    if f":{user.gid}:".encode() not in b"".join(line.partition(b":")[2] for line in group.splitlines(keepends=True)):
+        files["etc/group"] = group + f"{user.name}:x:{user.gid}:\n".encode()
+    return files
+
+
+def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Streams, tell: Callable[[str], None]) -> int:
+    # The name is ours, so that a container whose creation was interrupted can be removed as well.
+    name = f"envspec-{secrets.token_hex(6)}"
+    client = engine.client
+    # The SDK's types say nothing of it.
+    create = cast("Callable[..., dict[str, Any]]", client.create_container_from_config)
+    try:
+        with engine.asked("making the container"):
+            create({**request(settings), "Image": image}, name=name)
+            _put_account(engine, name, settings)
+            params = {"stream": 1, "stdout": 1, "stderr": 1, "stdin": int(settings.stdin), "detachKeys": _DETACH_KEYS}
+            stream = client.attach_socket(name, params=params)
+        with _waiting(engine, name) as wait, _signals(engine, name):
+            with engine.asked(_STARTING):
+                client.start(name)
+            _tell_ports(engine, name, settings, tell)
+            with engine.asked("running the command"):
+                _join(engine, name, settings, streams, attach.socket_of(stream))
+                return _status(wait.json())
+    finally:
+        _remove(engine, name)
+
+
+def _join(engine: Engine, name: str, settings: ContainerSettings, streams: Streams, joined: attach.Socket) -> None:
+    with contextlib.ExitStack() as undo:
+        if settings.terminal is Terminal.TTY:
+            _resize(engine, name)
+            if streams.stdin is not None:
+                undo.enter_context(attach.raw_terminal(streams.stdin))
+        if settings.stdin and streams.stdin is not None:
+            attach.send_input(streams.stdin, joined)
+        if settings.terminal is Terminal.TTY:
+            attach.copy_terminal(joined, streams.stdout)
+        else:
+            attach.copy_frames(joined, streams)
+
+
+@contextlib.contextmanager
+def _waiting(engine: Engine, name: str) -> Iterator[Response]:
+    """The answer with the exit code, asked for before the start: a container that removes itself has none later."""
+    client = engine.client
+    url = f"{client.base_url}/v{client.api_version}/containers/{name}/wait"
+    with engine.asked(_STARTING):
+        response = client.post(url, params={"condition": "removed"}, stream=True, timeout=None)
+    with response:
+        yield response
+
+
+def _status(answer: dict[str, Any]) -> int:
+    fault = (answer.get("Error") or {}).get("Message")
+    if fault:
+        raise EngineRefused(f"the engine lost the container: {fault}")
+    return int(answer["StatusCode"])
+
+
+def _signals(engine: Engine, name: str) -> contextlib.AbstractContextManager[None]:
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    def send(signal_name: str) -> None:
+        # It may have ended by itself just now, and who sent the signal has what they wanted.
+        with contextlib.suppress(DockerException, RequestException):
+            engine.client.kill(name, signal_name)
+
+    return attach.signals_handed_on(send, lambda: _resize(engine, name))
+
+
+def _resize(engine: Engine, name: str) -> None:
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    # Lines that break at the wrong column are no reason to end a run.
+    with contextlib.suppress(DockerException, RequestException):
+        engine.client.resize(name, *attach.terminal_size())
+
+
+def _put_account(engine: Engine, name: str, settings: ContainerSettings) -> None:
+    user = settings.user
+    texts = account_files(_read(engine, name, "/etc/passwd"), _read(engine, name, "/etc/group"), user, settings.home)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        for path in settings.made:
+            folder = tarfile.TarInfo(path.lstrip("/"))
+            folder.type, folder.mode, folder.uid, folder.gid = tarfile.DIRTYPE, 0o755, user.uid, user.gid
+            tar.addfile(folder)
+        for path, text in texts.items():
+            file = tarfile.TarInfo(path)
+            file.mode, file.size = 0o644, len(text)
+            tar.addfile(file, io.BytesIO(text))
+    engine.client.put_archive(name, "/", packed.getvalue())
+
+
+def _read(engine: Engine, name: str, path: str) -> bytes:
+    """A small file of a container; empty where the image has none."""
+    from docker.errors import NotFound
+
+    try:
+        chunks, _ = engine.client.get_archive(name, path)
+    except NotFound:
+        return b""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
+        for member in tar:
+            file = tar.extractfile(member)
+            return file.read() if file else b""
+    return b""
+
+
+def _tell_ports(engine: Engine, name: str, settings: ContainerSettings, tell: Callable[[str], None]) -> None:
+    """Where services are reached; nothing of it where a command runs that may not be theirs, unless a port moved."""
+    moved = any(not port.host for port in settings.ports)
+    if not settings.ports or (settings.command and not moved):
+        return
+    with engine.asked("looking at the container"):
+        told = engine.client.inspect_container(name)["NetworkSettings"]["Ports"] or {}
+    for port in settings.ports:
+        for row in told.get(f"{port.container}/tcp") or ():
+            tell(_reached(port, str(row["HostPort"])))
+
+
+def _reached(port: Port, host_port: str) -> str:
+    taken = "" if port.host else " (its own port is taken)"
+    where = f"{port.address}:{host_port}" if port.service == "ssh" else f"http://{port.address}:{host_port}/"
+    return f"{port.service or port.container}: {where}{taken}"
+
+
+def _remove(engine: Engine, name: str) -> None:
+    from docker.errors import APIError, DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        engine.client.remove_container(name, force=True, v=True)
+    except APIError as error:
+        # 404: it has removed itself; 409: it is doing so.
+        if error.status_code not in {404, 409}:
+            raise EngineRefused(f"the container {name} can't be removed: {error.explanation}") from error
+    except (DockerException, RequestException):
+        # The engine is lost; that is what the user is told already.
+        return
