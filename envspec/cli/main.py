@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "fit": ("envspec.cli.fit", "Tell whether a machine can run a lock."),
     "doctor": ("envspec.cli.doctor", "Look over this machine: driver, engine, disk, network."),
     "install": ("envspec.cli.install", "Make a lock's environment on this machine."),
+    "image": ("envspec.cli.image", "Make a lock's image, tell its ID, compare images."),
     "schema": ("envspec.cli.schema", "Print the JSON schema of spec.toml."),
 }
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +25,7 @@ from envspec.image.gpu_code import GpuCodeWatch
 from envspec.image.index_document import image_of
 from envspec.image.layer import Image, Layer
 from envspec.image.order import Bytecode, ImageOrder, Stage
-from envspec.image.owners import Listing, conflicts
+from envspec.image.owners import OwnedTwice, conflicts
 from envspec.image.services import ServicesSource, services_config
 from envspec.image.store import LayerStore
 from envspec.image.wheel import LockedWheel, Pyc, Scheme, WheelSource
@@ -34,34 +34,56 @@ from envspec.spec_hash import without_credentials
 
 #: moby's maxLayerDepth is 125; some are left for those who build on the image.
 MOST_LAYERS: Final = 120
-#: The least that the packages need: one layer for conda's, one for the wheels.
+#: The least that is needed: one layer for Python, one for the wheels.
 _LEAST: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """What lies below the wheels: the layers of Python and of conda's packages, and what they own.
+    """What lies below the wheels: the layers of Python and of conda's packages.
 
-    sources: at most as many as were asked for. listings: read when ownership is checked; their archives are at hand.
+    sources: at most as many as were asked for. bring: fetches what they are made from. owners: path -> who owns it,
+    asked once all is at hand.
     """
 
     sources: tuple[Source, ...]
-    listings: Callable[[], Sequence[Listing]] = tuple
+    bring: Callable[[], Awaitable[None]]
+    owners: Callable[[], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Foundation:
+    """What the layers of Python follow from. most: how many there may be. pyc: None for no bytecode."""
+
+    resolution: Resolution
+    base: Base
+    pyc: Pyc | None
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
 class Supplies:
     """What has to be fetched, made or found outside while an image is assembled.
 
-    wheels: brings files into the cache. below: Python and conda's packages for a platform, in at most so many layers.
-    system: the layer of the system's packages on a base. compiler: an interpreter on this machine whose bytecode fits.
+    wheels: brings files into the cache. below: Python and conda's packages. system: the layer of the system's packages
+    on a base. compiler: an interpreter on this machine whose bytecode the image's Python takes.
     """
 
     documents: Documents
     wheels: Callable[[Sequence[Package]], Awaitable[object]]
-    below: Callable[[Resolution, int], Awaitable[Below]]
+    below: Callable[[Foundation], Awaitable[Below]]
     system: Callable[[Platform, Base], Awaitable[tuple[SystemLayer, Source]]]
     compiler: Callable[[Python, Platform], Awaitable[Pyc]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """The layers above the base, in order."""
+
+    system: SystemLayer | None
+    below: Below
+    wheels: tuple[WheelSource, ...]
+    sources: tuple[Source, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,60 +116,65 @@ class Assembler:
         resolution = next(each for each in lock.resolutions if each.target.platform is platform)
         self.report(Step(Stage.BASE))
         base = await base_on(lock, platform, self.supplies.documents)
+        plan = await self._plan(resolution, base)
+        layers = await self._layers(resolution, plan)
+        conduct = services_config(lock.image)
+        config = image_config(lock, self.order.identity, platform, base, layers, conduct)
+        told = annotations_of(lock, self.order.identity, base)
+        return Assembled(image_of(platform, config, (*base.layers, *layers), told), base, plan.system)
+
+    async def _plan(self, resolution: Resolution, base: Base) -> _Plan:
+        lock, python = self.order.lock, resolution.target.python
         budget = MOST_LAYERS - len(base.layers) - bool(lock.image.apt) - 1
         if budget < _LEAST:
             raise UsageError(
                 f"{base.name} has {len(base.layers)} layers, and an image has at most {MOST_LAYERS}",
                 hint="squash the base, or take another one",
             )
-        system, system_source = None, ()
+        system: SystemLayer | None = None
+        first: tuple[Source, ...] = ()
         if lock.image.apt:
-            system, source = await self.supplies.system(platform, base)
-            system_source = (source,)
-        below = await self.supplies.below(resolution, budget - 1)
-        sources = (
-            *system_source,
-            *below.sources,
-            *await self._wheels(resolution, budget - len(below.sources)),
-            ServicesSource(lock.image),
-        )
-        layers = await self._layers(resolution, below, sources)
-        conduct = services_config(lock.image)
-        config = image_config(lock, self.order.identity, platform, base, layers, conduct)
-        told = annotations_of(lock, self.order.identity, base)
-        return Assembled(image_of(platform, config, (*base.layers, *layers), told), base, system)
+            system, source = await self.supplies.system(resolution.target.platform, base)
+            first = (source,)
 
-    async def _wheels(self, resolution: Resolution, budget: int) -> tuple[WheelSource, ...]:
-        """The layers of wheels. The interpreter is looked for only where some layer is not known."""
-        python = resolution.target.python
+        async def planned(pyc: Pyc | None) -> _Plan:
+            below = await self.supplies.below(Foundation(resolution, base, pyc, budget - 1))
+            wheels = wheel_sources(resolution, self.cache, pyc, budget - len(below.sources))
+            sources = (*first, *below.sources, *wheels, ServicesSource(lock.image))
+            return _Plan(system, below, wheels, sources)
+
         if self.order.bytecode is Bytecode.NONE:
-            return wheel_sources(resolution, self.cache, None, budget)
-        sources = wheel_sources(resolution, self.cache, Pyc(Path(), python.version), budget)
-        if all(self.store.known(source.key, self.order.compression) for source in sources):
-            return sources
-        pyc = await self.supplies.compiler(python, resolution.target.platform)
-        return tuple(replace(source, pyc=pyc) for source in sources)
+            return await planned(None)
+        # The bytes follow from the version alone: the interpreter is looked for where some layer is not known.
+        plan = await planned(Pyc(Path(), python.version))
+        if all(self._known(source) for source in plan.sources):
+            return plan
+        return await planned(await self.supplies.compiler(python, resolution.target.platform))
 
-    async def _layers(self, resolution: Resolution, below: Below, sources: Sequence[Source]) -> list[Layer]:
-        known = [self.store.known(source.key, self.order.compression) for source in sources]
-        missing = [source for source, layer in zip(sources, known, strict=True) if layer is None]
-        checked = self._checked(resolution, below)
+    def _known(self, source: Source) -> Layer | None:
+        return self.store.known(source.key, self.order.compression)
+
+    async def _layers(self, resolution: Resolution, plan: _Plan) -> list[Layer]:
+        known = [self._known(source) for source in plan.sources]
+        missing = [source for source, layer in zip(plan.sources, known, strict=True) if layer is None]
+        checked = self._checked(resolution, plan.below)
         if not missing and checked.exists():
             return [layer for layer in known if layer is not None]
-        wheels = [source for source in sources if isinstance(source, WheelSource)]
+        if not checked.exists() or any(source in missing for source in plan.below.sources):
+            await plan.below.bring()
         wanted = {
             wheel.sha256
-            for source in (wheels if not checked.exists() else missing)
-            if isinstance(source, WheelSource)
+            for source in plan.wheels
+            if source in missing or not checked.exists()
             for wheel in source.wheels
         }
         await self.supplies.wheels([each for each in resolution.packages if _file_of(each)[1] in wanted])
         if not checked.exists():
-            await asyncio.to_thread(_check_owners, wheels, below)
+            await asyncio.to_thread(_check_owners, plan)
         made = dict(zip((source.key for source in missing), await self._make(missing), strict=True))
         checked.parent.mkdir(parents=True, exist_ok=True)
         replace_file(checked, b"")
-        return [layer or made[source.key] for source, layer in zip(sources, known, strict=True)]
+        return [layer or made[source.key] for source, layer in zip(plan.sources, known, strict=True)]
 
     async def _make(self, sources: Sequence[Source]) -> list[Layer]:
         """Make layers in threads, as many at once as the order says."""
@@ -197,7 +224,8 @@ def wheel_sources(resolution: Resolution, cache: Path, pyc: Pyc | None, budget: 
         )
     sizes = [(name, _file_of(package)[2]) for name, package in packages.items()]
     return tuple(
-        WheelSource(tuple(_locked(packages[name], cache) for name in names), scheme, pyc) for names in cut(sizes, budget)
+        WheelSource(tuple(_locked(packages[name], cache) for name in names), scheme, pyc)
+        for names in cut(sizes, budget)
     )
 
 
@@ -213,5 +241,13 @@ def _file_of(package: Package) -> tuple[str, str, int | None]:
     return file.filename, file.sha256, file.size_bytes
 
 
-def _check_owners(wheels: Sequence[WheelSource], below: Below) -> None:
-    conflicts([*below.listings(), *(listing for source in wheels for listing in source.listings())])
+def _check_owners(plan: _Plan) -> None:
+    """Refuse two owners of one path.
+
+    Raises:
+        OwnedTwice: names both.
+    """
+    owned = conflicts(listing for source in plan.wheels for listing in source.listings())
+    for path, owner in plan.below.owners().items():
+        if path in owned:
+            raise OwnedTwice(path, owner, owned[path])

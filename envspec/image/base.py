@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from envspec.errors import UsageError
 from envspec.image.config import BadBase, Base
 from envspec.image.layer import Layer
 from envspec.model import BaseImage, Lock, PinnedDigest, Platform
-from envspec.registry.blob import Descriptor
 from envspec.registry.faults import NotThere
 from envspec.registry.manifest import Kind, Manifest
-from envspec.registry.reference import Reference, parse
-
-_CONFIG_BYTES: Final = 8 * 1024 * 1024
+from envspec.registry.pull import contents
+from envspec.registry.reference import Reference, is_digest, parse
 
 
 class Documents(Protocol):
@@ -71,12 +68,9 @@ def pinned_on(lock: Lock, platform: Platform) -> tuple[BaseImage, PinnedDigest]:
 
 
 def _layers(manifest: Manifest, config: Mapping[str, Any], where: str) -> tuple[Layer, ...]:
-    try:
-        document = json.loads(manifest.body)
-        rows = [Descriptor(row["mediaType"], row["digest"], int(row["size"])) for row in document["layers"]]
-        diff_ids = list(config["rootfs"]["diff_ids"])
-        if len(rows) != len(diff_ids) or not all(isinstance(each, str) for each in diff_ids):
-            raise ValueError("its layers are not those of its config")
-    except (LookupError, TypeError, ValueError) as fault:
-        raise BadBase(f"{where}: its manifest or config can't be read ({fault})", hint="take another image") from fault
-    return tuple(Layer(diff_id, row, "") for diff_id, row in zip(diff_ids, rows, strict=True))
+    rows = contents(manifest, where).layers
+    rootfs = config.get("rootfs")
+    diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, Mapping) else None
+    if not isinstance(diff_ids, list) or len(rows) != len(diff_ids) or not all(map(is_digest, diff_ids)):
+        raise BadBase(f"{where}: its layers are not those of its config", hint="the image is damaged; take another one")
+    return tuple(Layer(diff_id, row.descriptor, "") for diff_id, row in zip(diff_ids, rows, strict=True))

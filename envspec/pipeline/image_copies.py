@@ -1,0 +1,149 @@
+"""Images that lie elsewhere: read for a comparison, and bases copied into another registry."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from envspec.errors import StaleLock, UsageError
+from envspec.image.diff import Side, side_of
+from envspec.image.order import ImageOrder, ImageWorld, Stage
+from envspec.lock.head import LOCK_FILE
+from envspec.model import Lock, Platform
+from envspec.pipeline.image_work import Doors, ImageWork
+from envspec.registry.manifest import OCI_PLATFORMS, Kind
+from envspec.registry.reference import parse
+
+
+class NoImage(UsageError):
+    """A name that is no image, layout, tar or lock; or one that can't be read."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(
+            f"{name}: {why}",
+            hint="name an image in a registry, an OCI layout, a tar of `image build --output`, or a lock",
+        )
+
+
+async def read_side(name: str, platform: Platform, world: ImageWorld) -> Side:
+    """The image that `name` means, on a platform where it has several.
+
+    Raises:
+        NoImage: there is none. NetworkError: its registry does not give it.
+    """
+    if (found := _of_path(name, platform)) is not None:
+        return found
+    if (lock := _lock_of(name)) is not None:
+        return await _of_lock(name, lock, platform, world)
+    return await _of_registry(name, platform, world)
+
+
+async def mirror_base(lock: Lock, target: str, world: ImageWorld) -> str:
+    """Copy a lock's base image, whole and by digest; its reference there."""
+    from envspec.image.base import pinned_on
+    from envspec.registry.mirror import mirror
+
+    platforms = tuple(each.target.platform for each in lock.resolutions if each.target.platform.is_linux)
+    wanted = {}
+    for platform in platforms:
+        image, pinned = pinned_on(lock, platform)
+        wanted[pinned.digest or ""] = parse(image.repository).at(pinned.digest or "")
+    kept = parse(target)
+    async with Doors(world) as work:
+        registry = await work.registry()
+        for reference in wanted.values():
+            await mirror(registry, reference, kept, platforms, work.counted(Stage.PUSHING, 0))
+    digests = "".join(f"\n{kept.name}@{digest}" for digest in wanted)
+    return digests.strip()
+
+
+def _of_path(name: str, platform: Platform) -> Side | None:
+    """A layout or a tar; None where the name is neither."""
+    path = Path(name)
+    if (path / "oci-layout").is_file():
+        return _of_files(name, platform, lambda inner: (path / inner).read_bytes())
+    if not path.is_file() or path.name == LOCK_FILE:
+        return None
+    try:
+        with tarfile.open(path) as archive:
+            return _of_files(name, platform, lambda inner: _member(archive, inner).read())
+    except (tarfile.TarError, OSError) as fault:
+        raise NoImage(name, f"no tar that can be read ({fault})") from fault
+
+
+def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> Side:
+    """From a layout, whose files `read` gives."""
+    try:
+        row = json.loads(read("index.json"))["manifests"][0]
+        document = json.loads(read(_path(row["digest"])))
+        if "manifests" in document:
+            document = json.loads(read(_path(_child(name, document, platform))))
+        identity = document["config"]["digest"]
+        return side_of(name, identity, document, json.loads(read(_path(identity))))
+    except (LookupError, TypeError, ValueError, OSError) as fault:
+        raise NoImage(name, f"no image that can be read ({type(fault).__name__}: {fault})") from fault
+
+
+def _child(name: str, index: Mapping[str, Any], platform: Platform) -> str:
+    wanted = OCI_PLATFORMS.get(platform)
+    for row in index["manifests"]:
+        told = row.get("platform", {})
+        if (told.get("os"), told.get("architecture")) == wanted:
+            return str(row["digest"])
+    raise NoImage(name, f"nothing for {platform.value} in it: choose by --platform")
+
+
+def _path(digest: str) -> str:
+    return f"blobs/{digest.replace(':', '/', 1)}"
+
+
+def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    found = archive.extractfile(name)
+    if found is None:
+        raise KeyError(name)
+    return found
+
+
+def _lock_of(name: str) -> Lock | None:
+    from envspec.lock.folder import find_lock, read_lock
+
+    try:
+        folder = find_lock(name, Path())
+    except (UsageError, StaleLock):
+        return None
+    return read_lock(folder)
+
+
+async def _of_lock(name: str, lock: Lock, platform: Platform, world: ImageWorld) -> Side:
+    from envspec.lock.document import identity
+
+    locked = [each.target.platform for each in lock.resolutions if each.target.platform.is_linux]
+    if not locked:
+        raise NoImage(name, "it has no linux platform")
+    chosen = platform if platform in locked else locked[0]
+    order = ImageOrder(lock, identity(lock), (chosen,))
+    async with ImageWork(order, world) as work:
+        [assembled] = await work.assemble()
+    image = assembled.image
+    return side_of(name, image.id, json.loads(image.manifest), json.loads(image.config))
+
+
+async def _of_registry(name: str, platform: Platform, world: ImageWorld) -> Side:
+    reference = parse(name)
+    async with Doors(world) as work:
+        registry = await work.registry()
+        manifest = await registry.manifest(reference)
+        if manifest.kind is Kind.INDEX:
+            child = manifest.child(platform)
+            if child is None:
+                raise NoImage(name, f"it has {', '.join(manifest.platforms)}: choose by --platform")
+            reference = reference.at(child.digest)
+            manifest = await registry.manifest(reference)
+        config = await registry.config(reference, manifest)
+    try:
+        return side_of(name, manifest.config, json.loads(manifest.body), config)
+    except (LookupError, TypeError, ValueError) as fault:
+        raise NoImage(name, f"no image that can be read ({type(fault).__name__}: {fault})") from fault

@@ -1,0 +1,214 @@
+"""What the stages of an image share, and what brings the world to them: HTTP, registries, the cache, the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime, timezone
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from envspec.effects.http_values import Patience
+from envspec.effects.surroundings import patience as patience_of
+from envspec.errors import NetworkError
+from envspec.fetch.values import Count, Fetching, Network, Step
+from envspec.fetch.wheels import fetch_wheels, wheel_path
+from envspec.image import outputs
+from envspec.image.assembling import Assembled, Assembler, Below, Foundation, Supplies
+from envspec.image.blobs import BlobStore
+from envspec.image.config import Base
+from envspec.image.content import Source
+from envspec.image.documents import KeptDocuments
+from envspec.image.layer import Image, Layer
+from envspec.image.order import ImageOrder, ImageWorld, Stage
+from envspec.image.pyc import Pyc
+from envspec.image.store import LayerStore
+from envspec.model import Package, Platform, Python, SystemLayer
+from envspec.registry.blob import Blob, Descriptor
+from envspec.registry.reference import parse
+
+if TYPE_CHECKING:
+    from envspec.registry.client import Registry
+
+
+_D = TypeVar("_D", bound="Doors")
+
+
+class Doors:
+    """HTTP and registries, for the time of one command: opened when they are needed, closed in the end."""
+
+    def __init__(self, world: ImageWorld, jobs: int = 8) -> None:
+        self.world = world
+        self._jobs = jobs
+        self._stack = AsyncExitStack()
+        self._registry: Registry | None = None
+        self._opening = asyncio.Lock()
+
+    async def __aenter__(self: _D) -> _D:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def registry(self) -> Registry:
+        """A client for every registry of this run."""
+        async with self._opening:
+            if self._registry is None:
+                from envspec.effects.http import open_http
+                from envspec.registry.client import Registry
+                from envspec.registry.credentials import Keychain
+
+                http = await self._stack.enter_async_context(
+                    open_http(self.world.environ, notice=self.world.warn, per_host=max(8, self._jobs))
+                )
+                keychain = Keychain(self.world.environ, self.world.home, self.world.warn)
+                self._registry = Registry(http, keychain, self.world.mirrors)
+            return self._registry
+
+    def counted(self, stage: Stage, total: int) -> Callable[[int], None]:
+        """Told of bytes that were moved, reports how far the stage is. total: 0 where it is not known."""
+        done = 0
+        self.world.report(Step(stage, 0, 0, 0, total))
+
+        def moved(size: int) -> None:
+            nonlocal done
+            done += size
+            self.world.report(Step(stage, 0, 0, done, total))
+
+        return moved
+
+
+class ImageWork(Doors):
+    """The work on the images of one order."""
+
+    def __init__(self, order: ImageOrder, world: ImageWorld) -> None:
+        super().__init__(world, order.jobs)
+        self.order = order
+        self.blobs = BlobStore(world.cache)
+        self.store = LayerStore(world.cache)
+        self._layers: dict[str, Layer] = {}
+
+    async def assemble(self) -> list[Assembled]:
+        """The images of all platforms, their layers made."""
+        supplies = Supplies(
+            documents=KeptDocuments(self.blobs, self.registry, self.order.network),
+            wheels=self._wheels,
+            below=self._below,
+            system=self._system,
+            compiler=self._compiler,
+        )
+        assembler = Assembler(self.order, self.world.cache, self.store, supplies, self.world.report)
+        found = [await assembler.assemble(platform) for platform in self.order.platforms]
+        for each in found:
+            own = each.image.layers[len(each.base.layers) :]
+            self._layers.update({layer.blob.digest: layer for layer in own})
+        return found
+
+    def open(self, descriptor: Descriptor) -> Blob:
+        """A layer's bytes: of ours from the store, of the base's from the blobs."""
+        layer = self._layers.get(descriptor.digest)
+        return self.store.open(layer) if layer is not None else self.blobs.open(descriptor)
+
+    async def fetch_again(self) -> None:
+        """Bring the wheels that are not in the cache any more."""
+        packages = [
+            each
+            for part in self.order.lock.resolutions
+            for each in part.packages
+            if part.target.platform in self.order.platforms
+        ]
+        await self._wheels([each for each in packages if not wheel_path(self.world.cache, each).is_file()])
+
+    def writing(self, images: Sequence[Image]) -> outputs.Moved:
+        """Reports what is written of images."""
+        return self.counted(Stage.WRITING, sum(size for _, size in _blobs_of(images)))
+
+    async def fetch_base_layers(self, assembled: Sequence[Assembled]) -> None:
+        """The base's layers into the cache, for outputs that hold them.
+
+        Raises:
+            NetworkError: they are not to be had.
+        """
+        from envspec.registry.pull import fetch_blob
+
+        missing = {
+            layer.blob.digest: (each.base, layer.blob)
+            for each in assembled
+            for layer in each.base.layers
+            if not self.blobs.has(layer.blob.digest)
+        }
+        if not missing:
+            return
+        if self.order.network is Network.OFFLINE:
+            base, _ = next(iter(missing.values()))
+            raise NetworkError(
+                f"{len(missing)} layers of {base.name} are not in the cache, and --offline forbids fetching them",
+                hint="run once without --offline",
+            )
+        registry = await self.registry()
+        moved = self.counted(Stage.BASE_LAYERS, sum(blob.size_bytes for _, blob in missing.values()))
+        await together(
+            self.order.jobs,
+            [
+                fetch_blob(registry, parse(base.name), blob, self.blobs.path(blob.digest), moved)
+                for base, blob in missing.values()
+            ],
+        )
+
+    async def _wheels(self, packages: Sequence[Package]) -> None:
+        if packages:
+            await fetch_wheels(packages, self.fetching(), self.world.environ, lambda: datetime.now(timezone.utc))
+
+    def fetching(self) -> Fetching:
+        """How files of the lock are fetched."""
+        patience = patience_of(self.world.environ, Patience())
+
+        def report(count: Count) -> None:
+            self.world.report(Step(Stage.FETCHING, count.done, count.total, count.bytes_done, count.bytes_total))
+
+        return Fetching(self.world.cache, patience, self.order.network, self.order.jobs, report, self.world.warn)
+
+    async def _below(self, foundation: Foundation) -> Below:
+        from envspec.pipeline.image_python import below
+
+        return await below(foundation, self)
+
+    async def _compiler(self, python: Python, platform: Platform) -> Pyc:
+        from envspec.pipeline.image_python import compiler
+
+        return await compiler(python, platform, self)
+
+    async def _system(self, platform: Platform, base: Base) -> tuple[SystemLayer, Source]:
+        from envspec.pipeline.image_system import system_layer
+
+        return await system_layer(platform, base, self)
+
+
+async def together(jobs: int, work: Iterable[Awaitable[object]]) -> None:
+    """Await all, `jobs` of them at once; the first fault ends the others."""
+    slots = asyncio.Semaphore(jobs)
+
+    async def one(each: Awaitable[object]) -> None:
+        async with slots:
+            await each
+
+    tasks = [asyncio.ensure_future(one(each)) for each in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _blobs_of(images: Sequence[Image]) -> list[tuple[str, int]]:
+    """Digest and size of every blob, each once."""
+    found: dict[str, int] = {}
+    for image in images:
+        found.update((layer.blob.digest, layer.blob.size_bytes) for layer in image.layers)
+        found[image.id] = len(image.config)
+        found[image.digest] = len(image.manifest)
+    return list(found.items())
