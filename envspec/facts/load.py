@@ -98,6 +98,10 @@ class Facts:
         return self._rows("systems", "system", rows.SystemRow)
 
     @cached_property
+    def tools(self) -> tuple[rows.ToolRow, ...]:
+        return self._rows("tools", "tool", rows.ToolRow)
+
+    @cached_property
     def members(self) -> tuple[rows.MemberRow, ...]:
         return self._rows("family", "member", rows.MemberRow)
 
@@ -192,6 +196,13 @@ class Facts:
 
     def system(self, os: str) -> rows.SystemRow | None:
         return next((row for row in self.systems if row.os == os), None)
+
+    def tool(self, name: str, platform: Platform) -> rows.ToolRow:
+        """The program for a platform; KeyError where none is known."""
+        for row in self.tools:
+            if (row.name, row.platform) == (name, platform.value):
+                return row
+        raise KeyError(name, platform.value)
 
     def standalone_pythons(self, series: str, platform: Platform) -> tuple[rows.PythonRow, ...]:
         """Standalone builds of a Python series (`3.11`), newest patch first."""

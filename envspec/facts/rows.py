@@ -151,6 +151,17 @@ class PythonRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRow(Row):
+    """A program that a Dockerfile fetches: one executable for a platform."""
+
+    name: str
+    version: str
+    platform: str
+    url: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SystemRow(Row):
     """A base image's system. python: series of its own package; python_patch: exact patch, where it was seen."""
 

@@ -17,7 +17,7 @@ from envspec.lock.names import is_plain
 _SIGNATURE: Final = b"envspec lock"
 _SIGNED_WITHIN: Final = 400
 # Where the document is damaged it can't say which files go with it; those of these names that bear the signature do.
-_MADE: Final = re.compile(r"requirements\.[a-z0-9-]+\.txt|conda-[a-z0-9-]+\.lock|conda-lock\.yml")
+_MADE: Final = re.compile(r"requirements\.[a-z0-9-]+\.txt|conda-[a-z0-9-]+\.lock|conda-lock\.yml|Dockerfile")
 
 
 @dataclass(frozen=True, slots=True)
