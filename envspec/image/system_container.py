@@ -1,0 +1,267 @@
+"""A container of the base image in which a system layer is made: by a Docker engine, or by buildah.
+
+Both get the same files, run the same script and give the same folder back. They are called from a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final, Protocol, cast
+
+from envspec.engine.docker import open_engine
+from envspec.engine.faults import EngineRefused, NoEngine
+from envspec.errors import EnvspecError, NetworkError
+from envspec.image.system_script import MIRROR, NO_APT, NO_SNAPSHOT, NO_UPDATE, OUT, WORK
+from envspec.image.system_streams import Pieces, lines_of, packed, telling
+from envspec.model import Platform
+from envspec.registry.manifest import OCI_PLATFORMS
+
+if TYPE_CHECKING:
+    from envspec.engine.docker import Engine
+
+_HOURS_S: Final = 6 * 3600
+_COMMAND: Final = ("/bin/sh", f"{WORK}/install.sh")
+
+
+class Builder(Enum):
+    """What makes the container. AUTO: Docker, or Podman by Docker's API; buildah where none answers."""
+
+    AUTO = "auto"
+    DOCKER = "docker"
+    BUILDAH = "buildah"
+
+
+class Plain(Enum):
+    """Whether the base's registry is asked without TLS."""
+
+    HTTP = "http"
+    TLS = "tls"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One container. base: what is pulled, `host/repository@sha256:...`. files: below WORK. name: of the container."""
+
+    base: str
+    platform: Platform
+    plain: Plain
+    name: str
+    files: Mapping[str, bytes]
+
+
+class InstallFailed(EnvspecError):
+    """The packages could not be installed in the base."""
+
+
+class ArchiveSilent(NetworkError):
+    """The archive of packages could not be read."""
+
+
+class Work(Protocol):
+    """What makes one job's container."""
+
+    def run(self, told: Callable[[str], None], take: Callable[[IO[bytes]], None]) -> None:
+        """Run the script, then have `take` read a tar of OUT. Nothing of the container is left afterwards."""
+        ...
+
+    def stop(self) -> None:
+        """End `run`, from another thread."""
+        ...
+
+
+def choose(builder: Builder, job: Job, environ: Mapping[str, str]) -> Work:
+    """What is at hand.
+
+    Raises:
+        NoEngine: nothing is.
+    """
+    program = shutil.which("buildah", path=environ.get("PATH"))
+    if builder is not Builder.BUILDAH:
+        try:
+            with open_engine(environ):
+                return ByDocker(job, environ)
+        except NoEngine as fault:
+            if builder is Builder.DOCKER:
+                raise
+            if program is None:
+                raise NoEngine(
+                    f"the system's packages need a container once, and {fault.message}; there is no buildah either",
+                    hint=f"{fault.hint}; or install buildah; or copy the layer from the cache of who made the lock",
+                ) from fault
+    if program is None:
+        raise NoEngine("buildah is not installed", hint="install it, or use Docker or Podman")
+    return ByBuildah(program, job, environ)
+
+
+@dataclass(frozen=True, slots=True)
+class ByDocker:
+    """By a Docker engine's API: nothing is mounted, so that the engine may be on another machine."""
+
+    job: Job
+    environ: Mapping[str, str]
+
+    def run(self, told: Callable[[str], None], take: Callable[[IO[bytes]], None]) -> None:
+        job = self.job
+        with open_engine(self.environ) as engine, engine.asked(f"installing packages in {job.base}"):
+            client = engine.client
+            # A package may take minutes to configure, and says nothing meanwhile.
+            client.timeout = _HOURS_S
+            _pull(engine, job, told)
+            _remove(engine, job)
+            config = client.create_host_config(network_mode="host")
+            created = client.create_container(
+                job.base,
+                list(_COMMAND[1:]),
+                entrypoint=_COMMAND[0],
+                user="0:0",
+                working_dir="/",
+                name=job.name,
+                host_config=config,
+                healthcheck={"test": ["NONE"]},
+            )
+            try:
+                client.put_archive(created["Id"], "/", packed(job.files))
+                client.start(created["Id"])
+                lines = telling(lines_of(client.logs(created["Id"], stream=True, follow=True)), told)
+                _judge(client.wait(created["Id"])["StatusCode"], lines, job)
+                chunks, _ = client.get_archive(created["Id"], OUT)
+                take(cast("IO[bytes]", Pieces(chunks)))
+            finally:
+                _remove(engine, job)
+
+    def stop(self) -> None:
+        with open_engine(self.environ) as engine:
+            _remove(engine, self.job)
+
+
+@dataclass(slots=True)
+class ByBuildah:
+    """By buildah, which needs no daemon and, with subordinate ids, no root."""
+
+    program: str
+    job: Job
+    environ: Mapping[str, str]
+    _running: subprocess.Popen[bytes] | None = None
+    _stopped: bool = False
+
+    def run(self, told: Callable[[str], None], take: Callable[[IO[bytes]], None]) -> None:
+        job = self.job
+        platform = "/".join(OCI_PLATFORMS[job.platform])
+        tls = ["--tls-verify=false"] if job.plain is Plain.HTTP else []
+        run = ["run", "--network", "host", "--user", "0:0", "--workingdir", "/", job.name, "--"]
+        with contextlib.suppress(InstallFailed):
+            self._do(["rm", job.name])
+        try:
+            self._do(["from", "--name", job.name, "--platform", platform, *tls, f"docker://{job.base}"], told)
+            with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
+                for name, content in job.files.items():
+                    path = Path(folder, name)
+                    path.touch(mode=0o600)
+                    path.write_bytes(content)
+                self._do(["copy", "--quiet", job.name, folder, WORK])
+            self._do([*run, *_COMMAND], told)
+            self._do([*run, "tar", "-C", str(Path(OUT).parent), "-cf", "-", Path(OUT).name], take=take)
+        finally:
+            self._stopped = False
+            with contextlib.suppress(InstallFailed):
+                self._do(["rm", job.name])
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._running is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._running.pid, signal.SIGTERM)
+
+    def _do(
+        self,
+        words: list[str],
+        told: Callable[[str], None] = lambda _: None,
+        *,
+        take: Callable[[IO[bytes]], None] | None = None,
+    ) -> None:
+        if self._stopped:
+            raise InstallFailed(f"buildah {words[0]} was stopped")
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(  # noqa: S603 (no shell; the words are ours)
+                [self.program, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors if take else subprocess.STDOUT,
+                env=dict(self.environ),
+                start_new_session=True,
+            )
+            self._running = process
+            output = cast("IO[bytes]", process.stdout)
+            try:
+                lines = [] if take else telling(lines_of(output), told)
+                if take:
+                    take(output)
+            except BaseException:
+                process.kill()
+                raise
+            finally:
+                output.close()
+                status = process.wait()
+            if take and status:
+                errors.seek(0)
+                lines = errors.read().decode("utf-8", "replace").splitlines()
+        if status:
+            _judge(status, lines, self.job)
+
+
+def _judge(status: int, lines: list[str], job: Job) -> None:
+    """What a container's status means."""
+    if status == 0:
+        return
+    said = "\n".join(f"  {line}" for line in lines)
+    if status == NO_APT:
+        raise InstallFailed(
+            f"{job.base} has no apt-get: [system] apt, services and the compiler need Debian or Ubuntu below",
+            hint="take a base of that kind, or leave those out",
+        )
+    if status == NO_SNAPSHOT:
+        raise InstallFailed(
+            f"the apt of {job.base} knows no snapshots, and [system] snapshot asks for one",
+            hint=f"name a mirror that has them, such as {MIRROR}=https://mirror.corp/{{archive}}/{{moment}}/",
+        )
+    if status == NO_UPDATE:
+        raise ArchiveSilent(
+            f"apt in {job.base} can't read the archive of packages:\n{said}",
+            hint="can it be reached from here, with http_proxy and SSL_CERT_FILE as they are?",
+        )
+    raise InstallFailed(
+        f"the packages can't be installed in {job.base} (status {status}):\n{said}",
+        hint="`apt-get install` in a container of that image says the same; correct [system] apt",
+    )
+
+
+def _pull(engine: Engine, job: Job, told: Callable[[str], None]) -> None:
+    from docker.errors import ImageNotFound
+
+    system, architecture = OCI_PLATFORMS[job.platform]
+    with contextlib.suppress(ImageNotFound):
+        there = engine.client.inspect_image(job.base)  # type: ignore[no-untyped-call]  # as docker's stubs have it
+        if (there.get("Os"), there.get("Architecture")) == (system, architecture):
+            return
+    told(f"pulling {job.base}")
+    name, _, digest = job.base.partition("@")
+    platform = f"{system}/{architecture}"
+    for row in engine.client.pull(name, tag=digest, platform=platform, stream=True, decode=True):
+        if "error" in row:
+            raise EngineRefused(f"the engine can't pull {job.base}: {row['error']}", hint="is it logged in there?")
+
+
+def _remove(engine: Engine, job: Job) -> None:
+    from docker.errors import NotFound
+
+    with contextlib.suppress(NotFound):
+        engine.client.remove_container(job.name, force=True, v=True)
