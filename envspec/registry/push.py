@@ -17,7 +17,7 @@ from envspec.registry.faults import AccessRefused, WrongDigest
 from envspec.registry.manifest import ACCEPT, digest_of
 from envspec.registry.pieces import Pieces, pieces_of
 from envspec.registry.reference import Reference, endpoint
-from envspec.registry.tries import persist, refuse
+from envspec.registry.tries import passes, persist, refuse
 from envspec.registry.upload_answers import is_there, next_location, push_refusal
 from envspec.registry.uploads import CHUNK_BYTES, Upload
 
@@ -154,7 +154,7 @@ async def held_digest(registry: Registry, reference: Reference) -> str | None:
 
     async def head() -> str | None:
         answer = await registry.ask(access, "HEAD", url, headers={"Accept": ACCEPT})
-        if answer.status in {401, 403, 429} or answer.status >= 500:
+        if answer.status in {401, 403} or passes(answer.status):
             refuse(answer, push_refusal(answer, access, name, registry))
         return answer.headers.get("Docker-Content-Digest", "").strip() or None if answer.status == 200 else None
 
@@ -168,7 +168,7 @@ async def _mount(registry: Registry, access: Access, digest: str, source: str) -
     answer = await registry.ask(access, "POST", url, headers={"Content-Type": "application/octet-stream"}, body=b"")
     if answer.status == 201:
         return None
-    if answer.status == 429 or answer.status >= 500:
+    if passes(answer.status):
         refuse(answer, push_refusal(answer, access, digest, registry))
     return next_location(answer, access) if answer.status == 202 else ""
 

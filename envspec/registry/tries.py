@@ -30,9 +30,14 @@ class TryAgain(Exception):
         self.wait_s = wait_s
 
 
+def passes(status: int) -> bool:
+    """Whether a status may be another one a little later: 408, 429, most of 5xx."""
+    return status in {408, 429} or (status >= 500 and status not in _LASTING)
+
+
 def refuse(answer: Response, fault: NetworkError) -> NoReturn:
-    """Raise `fault` for an answer that is a refusal, as TryAgain where it may pass: 408, 429, most of 5xx."""
-    if answer.status in {408, 429} or (answer.status >= 500 and answer.status not in _LASTING):
+    """Raise `fault` for an answer that is a refusal, as TryAgain where it may pass."""
+    if passes(answer.status):
         raise TryAgain(fault, retry_after_s(answer.headers.get("Retry-After")))
     raise fault
 

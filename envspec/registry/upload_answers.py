@@ -12,14 +12,14 @@ from envspec.registry.auth import Access
 from envspec.registry.blob import Descriptor
 from envspec.registry.client import Registry
 from envspec.registry.faults import NotThere, RegistryFault, refusal, spoken
-from envspec.registry.tries import refuse
+from envspec.registry.tries import passes, refuse
 
 
 async def is_there(registry: Registry, access: Access, descriptor: Descriptor) -> bool:
     """Whether the registry has a blob in this repository."""
     place = access.place
     answer = await registry.ask(access, "HEAD", f"{place.base}/{place.repository}/blobs/{descriptor.digest}")
-    if answer.status in {401, 403, 429} or answer.status >= 500:
+    if answer.status in {401, 403} or passes(answer.status):
         refuse(answer, push_refusal(answer, access, descriptor.digest, registry))
     length = answer.headers.get("Content-Length")
     return answer.status == 200 and (length is None or length == str(descriptor.size_bytes))
@@ -41,12 +41,13 @@ def next_location(answer: Response, access: Access, current: str | None = None) 
             f"{place.registry}: it begins an upload and doesn't say where",
             hint=f"is {place.base} a registry, or a proxy that takes the `Location` header away?",
         )
-    target = urljoin(answer.url, location)
     try:
+        target = urljoin(answer.url, location)
         parts = urlsplit(target)
         host = parts.hostname or ""
     except ValueError:
-        parts, host = urlsplit(""), ""
+        target, host = "", ""
+        parts = urlsplit(target)
     if parts.scheme not in {"http", "https"} or not host or "@" in parts.netloc:
         raise RegistryFault(
             f"{place.registry}: it wants an upload at something that is no URL",

@@ -19,7 +19,7 @@ from envspec.registry.blob import Descriptor
 from envspec.registry.client import Registry
 from envspec.registry.faults import RegistryFault, WrongDigest, spoken
 from envspec.registry.pieces import Cursor, Pieces
-from envspec.registry.tries import Tries, TryAgain, refuse
+from envspec.registry.tries import Tries, TryAgain, passes, refuse
 from envspec.registry.upload_answers import held_bytes, is_there, next_location, push_refusal
 
 CHUNK_BYTES: Final = 64 * 1024 * 1024
@@ -189,7 +189,7 @@ class Upload:
     async def _find_out(self, location: str) -> None:
         """Ask how much the registry has."""
         answer = await self.registry.ask(self.access, "GET", location)
-        if answer.status in {401, 403, 429} or answer.status >= 500:
+        if answer.status in {401, 403} or passes(answer.status):
             refuse(answer, self._refusal(answer))
         reached = held_bytes(answer) if 200 <= answer.status < 300 else None
         self._is_sure = True

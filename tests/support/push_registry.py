@@ -1,0 +1,314 @@
+"""A registry on 127.0.0.1 that takes pushes, in memory, and misbehaves where a test says so.
+
+    async with PushRegistry(fault=lambda ask: Say(429) if ask.method == "PATCH" else None) as held:
+        ...
+
+It follows the distribution API and is strict about it: chunks out of place, wrong digests, and manifests whose blobs
+are not there are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+_STEP = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request's head. number: how many there were with this method before it. headers: names in lower case."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    number: int
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.target).query))
+
+    @property
+    def size(self) -> int:
+        return int(self.headers.get("content-length", "0"))
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """An answer. With `at_once` it goes out before the body is read, and the connection ends."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Take `bytes` of the body (into the upload), or give that many of the answer's, and reset the connection."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """Do what is asked, and close without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Read nothing, say nothing."""
+
+    seconds: float
+
+
+Fault = Say | Cut | Mute | Sleep
+
+
+@dataclass
+class PushRegistry:
+    """fault: decides about every request after its head. takes_chunks, keeps_parts, knows_ranges: whether it does.
+
+    location: what is put before the path of an upload, empty for relative ones. token: whether it wants tokens, each
+    good for that many requests. mounts: whether it grants mounts. tags, blobs: what it has, by repository.
+    """
+
+    fault: Callable[[Ask], Fault | None] = lambda _ask: None
+    takes_chunks: bool = True
+    keeps_parts: bool = True
+    knows_ranges: bool = True
+    mounts: bool = True
+    location: str = ""
+    least_chunk: int | None = None
+    most_body: int | None = None
+    token: int | None = None
+    verifies: bool = True
+    blobs: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    tags: dict[str, dict[str, tuple[str, bytes]]] = field(default_factory=dict)
+    uploads: dict[str, bytearray] = field(default_factory=dict)
+    asked: list[Ask] = field(default_factory=list)
+    scopes: list[list[str]] = field(default_factory=list)
+    taken_bytes: int = 0
+    port: int = 0
+    _tokens: dict[str, tuple[set[str], int]] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def methods(self) -> list[str]:
+        return [ask.method for ask in self.asked if ask.path != "/token"]
+
+    def hold(self, repository: str, *bodies: bytes) -> None:
+        for body in bodies:
+            self.blobs.setdefault(repository, {})[digest(body)] = body
+
+    async def __aenter__(self) -> PushRegistry:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._converse(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while ask := await self._head(reader):
+                fault = self.fault(ask)
+                if isinstance(fault, Sleep):
+                    await asyncio.sleep(fault.seconds)
+                    return
+                if isinstance(fault, Say) and fault.at_once:
+                    await self._say(writer, ask, fault)
+                    return
+                limit = fault.bytes if isinstance(fault, Cut) else ask.size
+                body = await self._body(reader, min(limit, ask.size))
+                if isinstance(fault, Cut) and ask.size:
+                    upload = self.uploads.get(ask.path.rpartition("/")[2])
+                    if self.keeps_parts and upload is not None:
+                        upload += body
+                    _reset(writer)
+                    return
+                answer = fault if isinstance(fault, Say) else self._answer(ask, body)
+                if isinstance(fault, Mute):
+                    return
+                await self._say(writer, ask, answer, fault.bytes if isinstance(fault, Cut) else None)
+                if isinstance(fault, Cut):
+                    _reset(writer)
+                    return
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return  # the client went
+        finally:
+            writer.close()
+
+    async def _head(self, reader: asyncio.StreamReader) -> Ask | None:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        except asyncio.IncompleteReadError:
+            return None
+        first, *lines = head.strip().split("\r\n")
+        method, target, _ = first.split(" ", 2)
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        ask = Ask(method, target, headers, sum(one.method == method for one in self.asked))
+        self.asked.append(ask)
+        return ask
+
+    async def _body(self, reader: asyncio.StreamReader, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            parts += await reader.readexactly(min(_STEP, size - len(parts)))
+        self.taken_bytes += len(parts)
+        return bytes(parts)
+
+    async def _say(self, writer: asyncio.StreamWriter, ask: Ask, say: Say, most: int | None = None) -> None:
+        headers = {"Content-Length": str(len(say.body)), **say.headers}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        writer.write(f"HTTP/1.1 {say.status} Because\r\n{lines}\r\n".encode())
+        if ask.method != "HEAD":
+            writer.write(say.body[:most])
+        await writer.drain()
+
+    def _answer(self, ask: Ask, body: bytes) -> Say:
+        if ask.path == "/token":
+            return self._give_token(ask)
+        found = re.fullmatch(r"/v2/(?P<repository>.+)/(?P<kind>blobs|manifests)/(?P<rest>.*)", ask.path)
+        if found is None:
+            return _errors(404, "NAME_UNKNOWN")
+        repository, rest = found["repository"], found["rest"]
+        if (challenge := self._challenge(ask, repository)) is not None:
+            return Say(401, {"WWW-Authenticate": challenge})
+        if self.most_body is not None and len(body) > self.most_body:
+            return Say(413)
+        if found["kind"] == "manifests":
+            return self._manifests(ask, repository, rest, body)
+        if not rest.startswith("uploads/"):
+            return self._blob(ask, repository, rest)
+        return self._uploads(ask, repository, rest.removeprefix("uploads/"), body)
+
+    def _blob(self, ask: Ask, repository: str, name: str) -> Say:
+        data = self.blobs.get(repository, {}).get(name)
+        if data is None:
+            return _errors(404, "BLOB_UNKNOWN")
+        start = int((re.fullmatch(r"bytes=(\d+)-", ask.headers.get("range", "")) or ["", "0"])[1])
+        if start and self.knows_ranges:
+            if start >= len(data):
+                return Say(416)
+            place = f"bytes {start}-{len(data) - 1}/{len(data)}"
+            return Say(206, {"Content-Range": place}, data[start:])
+        return Say(200, {"Docker-Content-Digest": name}, data)
+
+    def _uploads(self, ask: Ask, repository: str, name: str, body: bytes) -> Say:
+        if ask.method == "POST":
+            return self._begin(ask, repository)
+        upload = self.uploads.get(name)
+        if upload is None:
+            return _errors(404, "BLOB_UPLOAD_UNKNOWN")
+        place = {"Location": f"{self.location}{ask.path}?state={len(upload) + len(body)}"}
+        if ask.method == "GET":
+            return Say(204, place | {"Range": f"0-{max(0, len(upload) - 1)}"})
+        if ask.method == "DELETE":
+            del self.uploads[name]
+            return Say(204)
+        if ask.method == "PATCH" and not self.takes_chunks:
+            return _errors(405, "UNSUPPORTED")
+        if ask.method == "PATCH" and not ask.headers["content-range"].startswith(f"{len(upload)}-"):
+            return Say(416, place | {"Range": f"0-{max(0, len(upload) - 1)}"})
+        upload += body
+        if ask.method == "PATCH":
+            return Say(202, place | {"Range": f"0-{len(upload) - 1}"})
+        del self.uploads[name]
+        wanted = ask.query["digest"]
+        if self.verifies and digest(bytes(upload)) != wanted:
+            return _errors(400, "DIGEST_INVALID")
+        self.blobs.setdefault(repository, {})[wanted] = bytes(upload)
+        return Say(201, {"Location": f"/v2/{repository}/blobs/{wanted}", "Docker-Content-Digest": wanted})
+
+    def _begin(self, ask: Ask, repository: str) -> Say:
+        wanted = ask.query.get("mount", "")
+        if self.mounts and (data := self.blobs.get(ask.query.get("from", ""), {}).get(wanted)) is not None:
+            self.blobs.setdefault(repository, {})[wanted] = data
+            return Say(201, {"Location": f"/v2/{repository}/blobs/{wanted}", "Docker-Content-Digest": wanted})
+        name = f"u{len(self.asked)}"
+        self.uploads[name] = bytearray()
+        least = {} if self.least_chunk is None else {"OCI-Chunk-Min-Length": str(self.least_chunk)}
+        return Say(202, {"Location": f"{self.location}/v2/{repository}/blobs/uploads/{name}"} | least)
+
+    def _manifests(self, ask: Ask, repository: str, name: str, body: bytes) -> Say:
+        held = self.tags.setdefault(repository, {})
+        if ask.method == "PUT":
+            document: dict[str, Any] = json.loads(body)
+            blobs = [document["config"], *document["layers"]] if "config" in document else []
+            missing = [row for row in blobs if row["digest"] not in self.blobs.get(repository, {})]
+            missing = [row for row in missing if "urls" not in row]
+            missing += [row for row in document.get("manifests", []) if row["digest"] not in held]
+            if missing:
+                return _errors(400, "MANIFEST_BLOB_UNKNOWN")
+            held[name] = held[digest(body)] = (ask.headers["content-type"], body)
+            return Say(201, {"Docker-Content-Digest": digest(body)})
+        if name not in held:
+            return _errors(404, "MANIFEST_UNKNOWN")
+        kind, data = held[name]
+        return Say(200, {"Content-Type": kind, "Docker-Content-Digest": digest(data)}, data)
+
+    def _challenge(self, ask: Ask, repository: str) -> str | None:
+        if self.token is None:
+            return None
+        needed = {f"{repository}:pull"} | ({f"{repository}:push"} if ask.method not in {"GET", "HEAD"} else set())
+        needed |= {f"{ask.query['from']}:pull"} if "from" in ask.query else set()
+        given = ask.headers.get("authorization", "").removeprefix("Bearer ")
+        allowed, uses = self._tokens.get(given, (set(), 0))
+        if uses and needed <= allowed:
+            self._tokens[given] = (allowed, uses - 1)
+            return None
+        actions = "pull" if ask.method in {"GET", "HEAD"} else "pull,push"
+        return f'Bearer realm="http://{self.host}/token",service="test",scope="repository:{repository}:{actions}"'
+
+    def _give_token(self, ask: Ask) -> Say:
+        scopes = parse_qs(urlsplit(ask.target).query)["scope"]
+        self.scopes.append(scopes)
+        allowed = set()
+        for scope in scopes:
+            _, repository, actions = scope.split(":")
+            allowed |= {f"{repository}:{action}" for action in actions.split(",")}
+        assert self.token is not None
+        name = f"t{len(self.scopes)}"
+        self._tokens[name] = (allowed, self.token)
+        return Say(200, {}, json.dumps({"token": name}).encode())
+
+
+def digest(body: bytes) -> str:
+    return f"sha256:{hashlib.sha256(body).hexdigest()}"
+
+
+def _errors(status: int, code: str) -> Say:
+    return Say(status, {}, json.dumps({"errors": [{"code": code, "message": code.lower()}]}).encode())
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    connection = writer.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
