@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envspec.effects.files import replace_file
 from envspec.errors import UsageError
 from envspec.fetch.values import Step
 from envspec.fetch.wheels import wheel_path
 from envspec.image.base import Documents, base_on
+from envspec.image.blobs import keeping
 from envspec.image.config import Base, annotations_of, image_config
 from envspec.image.content import Source
 from envspec.image.cut import cut
+
 from envspec.image.gpu_code import GpuCodeWatch
 from envspec.image.index_document import image_of
 from envspec.image.layer import Image, Layer
@@ -172,8 +173,9 @@ class Assembler:
         if not checked.exists():
             await asyncio.to_thread(_check_owners, plan)
         made = dict(zip((source.key for source in missing), await self._make(missing), strict=True))
-        checked.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(checked, b"")
+        with keeping(checked.parent):
+            checked.parent.mkdir(parents=True, exist_ok=True)
+            checked.touch()
         return [layer or made[source.key] for source, layer in zip(plan.sources, known, strict=True)]
 
     async def _make(self, sources: Sequence[Source]) -> list[Layer]:

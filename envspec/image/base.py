@@ -44,7 +44,7 @@ async def base_on(lock: Lock, platform: Platform, documents: Documents) -> Base:
         reference = reference.at(child.digest)
         manifest = await documents.manifest(reference)
     config = await documents.config(reference, manifest)
-    return Base(name, pinned.digest or "", config, _layers(manifest, config, str(reference)))
+    return Base(name, pinned.digest or "", manifest.digest, config, _layers(manifest, config, str(reference)))
 
 
 def pinned_on(lock: Lock, platform: Platform) -> tuple[BaseImage, PinnedDigest]:

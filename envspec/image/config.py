@@ -33,12 +33,13 @@ class BadBase(NetworkError):
 class Base:
     """The image below, on one platform.
 
-    name: registry, repository and tag as the lock has them. digest: the one that the lock pins. config: its config as
-    the registry has it, parsed. layers: its layers, the first one lowest.
+    name: registry, repository and tag as the lock has them. digest: the one that the lock pins. manifest: digest of the
+    platform's own manifest. config: as the registry has it, parsed. layers: the first one lowest.
     """
 
     name: str
     digest: str
+    manifest: str
     config: Mapping[str, Any] = field(repr=False)
     layers: tuple[Layer, ...] = ()
 

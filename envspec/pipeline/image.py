@@ -97,7 +97,7 @@ async def _build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> tuple
         for image in images:
             _compare(order, image)
         index = index_of(images, annotations_of(order.lock, order.identity, None)) if len(images) > 1 else None
-        if wanted.tar or wanted.layout or wanted.load:
+        if wanted.tar or wanted.layout:
             await work.fetch_base_layers(assembled)
         tags = [wanted.tag] if wanted.tag else []
         if wanted.layout:
@@ -109,7 +109,7 @@ async def _build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> tuple
         if wanted.load:
             from envspec.pipeline.image_engine import load
 
-            await load(work, images, wanted.load)
+            await load(work, assembled, wanted.load)
         if wanted.push:
             from envspec.pipeline.image_push import push
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from envspec.errors import StaleLock, UsageError
+from envspec.fetch.values import Step
 from envspec.image.diff import Side, side_of
 from envspec.image.order import ImageOrder, ImageWorld, Stage
 from envspec.lock.head import LOCK_FILE
@@ -50,14 +51,16 @@ async def mirror_base(lock: Lock, target: str, world: ImageWorld) -> str:
     wanted = {}
     for platform in platforms:
         image, pinned = pinned_on(lock, platform)
-        wanted[pinned.digest or ""] = parse(image.repository).at(pinned.digest or "")
+        wanted[pinned.digest or ""] = parse(f"{image.repository}:{image.tag}").at(pinned.digest or "")
     kept = parse(target)
-    async with Doors(world) as work:
-        registry = await work.registry()
-        for reference in wanted.values():
-            await mirror(registry, reference, kept, platforms, work.counted(Stage.PUSHING, 0))
-    digests = "".join(f"\n{kept.name}@{digest}" for digest in wanted)
-    return digests.strip()
+    async with Doors(world) as doors:
+        registry = await doors.registry()
+
+        def report(done: int, total: int) -> None:
+            world.report(Step(Stage.PUSHING, 0, 0, done, total))
+
+        found = [await mirror(registry, reference, kept, report=report) for reference in wanted.values()]
+    return "\n".join(f"{kept.name}@{each.digest}" for each in found)
 
 
 def _of_path(name: str, platform: Platform) -> Side | None:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
+from envspec.fetch.values import Step
 from envspec.image.assembling import Assembled
 from envspec.image.index_document import OCI_CONFIG
 from envspec.image.layer import Layer
 from envspec.image.order import Stage
-from envspec.image.recipe import Gone
-from envspec.pipeline.image_work import ImageWork, together
-from envspec.registry.blob import Descriptor
-from envspec.registry.client import Registry
+from envspec.image.splice import Gone
+from envspec.pipeline.image_work import ImageWork
+from envspec.registry.blob import Blob, Descriptor
 from envspec.registry.manifest import OCI_INDEX, OCI_MANIFEST
-from envspec.registry.pull import receive
-from envspec.registry.push import Sending, push_blob, push_manifest, push_pieces
-from envspec.registry.reference import Reference, endpoint, parse
+from envspec.registry.mirror import Document, Elsewhere, push_image
+from envspec.registry.reference import parse
 
-Report = Callable[[int], None]
+
+@dataclass(frozen=True, slots=True)
+class _Lazy:
+    """A layer that was made here, put together when the registry turns out to lack it."""
+
+    work: ImageWork
+    layer: Layer
+
+    @property
+    def descriptor(self) -> Descriptor:
+        return self.layer.blob
+
+    def chunks(self, start: int = 0) -> Iterator[bytes]:
+        return self.work.open(self.layer.blob).chunks(start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,57 +52,25 @@ async def push(work: ImageWork, assembled: Sequence[Assembled], index: bytes | N
     """
     target = parse(name)
     registry = await work.registry()
-    sent: set[str] = set()
-    total = sum(
-        {layer.blob.digest: layer.blob.size_bytes for each in assembled for layer in each.image.layers}.values()
-    )
-    moved = work.counted(Stage.PUSHING, total)
-    tasks: list[Awaitable[object]] = []
+    blobs: dict[str, Blob | Elsewhere] = {}
     for each in assembled:
-        base = parse(each.base.name)
-        below = len(each.base.layers)
-        for place, layer in enumerate(each.image.layers):
-            if layer.blob.digest in sent:
-                continue
-            sent.add(layer.blob.digest)
-            if place < below:
-                tasks.append(_push_of_base(work, registry, base, target, layer, moved))
-            else:
-                tasks.append(_push_own(work, registry, target, layer, moved))
+        source = parse(each.base.name)
+        for layer in each.base.layers:
+            kept = work.blobs.has(layer.blob.digest)
+            blobs[layer.blob.digest] = work.blobs.open(layer.blob) if kept else Elsewhere(layer.blob, source)
+        for layer in each.image.layers[len(each.base.layers) :]:
+            blobs.setdefault(layer.blob.digest, _Lazy(work, layer))
         config = Descriptor(OCI_CONFIG, each.image.id, len(each.image.config))
-        tasks.append(push_blob(registry, target, _InMemory(config, each.image.config)))
-    await together(work.order.jobs, tasks)
-    if index is None:
-        await push_manifest(registry, target, assembled[0].image.manifest, OCI_MANIFEST)
-        return
-    for each in assembled:
-        by_digest = Reference(target.registry, target.repository, None, each.image.digest, target.scheme)
-        await push_manifest(registry, by_digest, each.image.manifest, OCI_MANIFEST)
-    await push_manifest(registry, target, index, OCI_INDEX)
+        blobs[config.digest] = _InMemory(config, each.image.config)
+    documents = [Document(each.image.manifest, OCI_MANIFEST) for each in assembled]
+    documents += [Document(index, OCI_INDEX)] if index is not None else []
 
+    def report(done: int, total: int) -> None:
+        work.world.report(Step(Stage.PUSHING, 0, 0, done, total))
 
-async def _push_own(work: ImageWork, registry: Registry, target: Reference, layer: Layer, moved: Report) -> None:
-    """A layer that was made here; where a wheel of it left the cache since, it is fetched again."""
     try:
-        blob = work.open(layer.blob)
+        await push_image(registry, target, tuple(blobs.values()), documents, report=report)
     except Gone:
+        # A wheel left the cache after its layer had been made; what the registry has by now is not sent again.
         await work.fetch_again()
-        blob = work.open(layer.blob)
-    await push_blob(registry, target, blob, report=moved)
-
-
-async def _push_of_base(
-    work: ImageWork, registry: Registry, base: Reference, target: Reference, layer: Layer, moved: Report
-) -> None:
-    """A layer of the base: mounted where both are in one registry, else copied through, without a file here."""
-    if work.blobs.has(layer.blob.digest):
-        await push_blob(registry, target, work.blobs.open(layer.blob), _beside(work, base, target), moved)
-        return
-    pieces = partial(receive, registry, base, layer.blob)
-    await push_pieces(registry, target, layer.blob, pieces, Sending(_beside(work, base, target), moved))
-
-
-def _beside(work: ImageWork, base: Reference, target: Reference) -> tuple[str, ...]:
-    """The base's repository, if it is in the registry that is pushed to."""
-    place = endpoint(base, work.world.mirrors)
-    return (place.repository,) if place.base == endpoint(target).base else ()
+        await push_image(registry, target, tuple(blobs.values()), documents, report=report)
