@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from envspec.cli import terminal
+from envspec.cli.image_world import image_world
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
     from envspec.pipeline import image as pipeline
 
     with Progress("image diff") as progress:
-        world = _world(progress, mirrors)
+        world = image_world(progress, mirrors)
         wanted = Platform(platform) if platform else this_platform()
         found = pipeline.diff(first, second, wanted, world)
     terminal.answer(as_json(found) if form == "json" else as_text(found))
@@ -169,7 +170,7 @@ def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
 
     locked = read_lock(find_lock(lock, Path()))
     with Progress(locked.name) as progress:
-        kept = pipeline.mirror(locked, reference, _world(progress, mirrors))
+        kept = pipeline.mirror(locked, reference, image_world(progress, mirrors))
     terminal.answer(f"{kept}\n")
     return 0
 
@@ -203,32 +204,7 @@ class _Opened:
         )
 
     def world(self, progress: Progress) -> ImageWorld:
-        return _world(progress, self._mirrors)
-
-
-def _world(progress: Progress, mirrors: Sequence[str]) -> ImageWorld:
-    import os
-
-    from envspec.effects.cache import cache_root
-    from envspec.image.order import ImageWorld
-
-    return ImageWorld(
-        os.environ, Path.home(), cache_root(os.environ).absolute(), progress.report, progress.warn, _mirrors(mirrors)
-    )
-
-
-def _mirrors(texts: Sequence[str]) -> dict[str, str]:
-    import os
-
-    found: dict[str, str] = {}
-    for text in (*os.environ.get("ENVSPEC_REGISTRY_MIRRORS", "").split(), *texts):
-        name, equals, host = text.partition("=")
-        if not (name and equals and host):
-            raise UsageError(
-                f"{text!r} names no mirror", hint="the form is REGISTRY=HOST: docker.io=registry.corp:5000"
-            )
-        found[name] = host
-    return found
+        return image_world(progress, self._mirrors)
 
 
 def _platforms(lock: Lock, named: Sequence[str]) -> tuple[Platform, ...]:

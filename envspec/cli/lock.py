@@ -42,6 +42,7 @@ from envspec.resolve.engines import CONDA_ENGINES, ENGINES
     "--upgrade-package", multiple=True, metavar="NAME", help="Move this package, and what it must, and nothing else."
 )
 @click.option("--as-of", metavar="DATE|now", help="Set as_of in the spec to this moment, then lock.")
+@click.option("--image", is_flag=True, help="Also record the ID that each linux platform's image is expected to have.")
 @click.option(
     "--check", is_flag=True, help="Only tell whether the locks belong to their specs; exit 3 if not. No network."
 )
@@ -62,6 +63,7 @@ def command(
     upgrade: bool,
     upgrade_package: tuple[str, ...],
     as_of: str | None,
+    image: bool,
     check: bool,
     jobs: int,
 ) -> int:
@@ -73,6 +75,8 @@ def command(
 
     paths = [find_spec(spec, Path()) for spec in specs]
     if check:
+        if image:
+            raise UsageError("--image with --check", hint="--check makes nothing: leave one of them out")
         return _each(paths, lambda path: _check(path, _directory(path, output, len(paths))))
     from envspec.cli.locking import Options, folders, lock_one, set_moment
 
@@ -81,7 +85,7 @@ def command(
             set_moment(path, as_of)
     pypi = _one_of(resolvers, ENGINES)
     conda = _one_of(resolvers, CONDA_ENGINES)
-    options = Options(pypi, conda, folders(channel_rows), offline, upgrade, upgrade_package, jobs)
+    options = Options(pypi, conda, folders(channel_rows), offline, upgrade, upgrade_package, image, jobs)
     return _each(paths, lambda path: lock_one(path, _directory(path, output, len(paths)), options))
 
 

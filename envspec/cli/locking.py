@@ -31,6 +31,7 @@ class Options:
     offline: bool
     upgrade: bool
     upgrade_package: tuple[str, ...]
+    image: bool
     jobs: int
 
 
@@ -39,6 +40,8 @@ def lock_one(path: Path, directory: Path, options: Options) -> int:
     changed = None if options.upgrade or options.upgrade_package else _without_locking(path, directory, options)
     if changed is None:
         changed = _lock(path, directory, options)
+    if options.image:
+        changed = sorted({*changed, *_record_images(path, directory, options)})
     for written in changed:
         click.echo(written)
     if not changed:
@@ -95,6 +98,30 @@ def _lock(path: Path, directory: Path, options: Options) -> Sequence[Path]:
             report=progress.report,
         )
         return pipeline.lock(request, around).changed
+
+
+def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Path]:
+    from envspec.cli.image_world import image_world
+    from envspec.cli.progress_bars import Progress
+    from envspec.effects.event_loop import run_to_end
+    from envspec.fetch.values import Network
+    from envspec.image.order import ImageOrder
+    from envspec.lock.document import identity
+    from envspec.model import Lock, Platform
+    from envspec.pipeline.image import identify
+    from envspec.pipeline.record_images import record_images
+    from envspec.spec import load_spec
+
+    spec = load_spec(path, datetime.now(timezone.utc))
+    network = Network.OFFLINE if options.offline else Network.USE
+    with Progress(path.stem) as progress:
+        world = image_world(progress, (), spec.registry.mirrors)
+
+        def on(lock: Lock, platform: Platform) -> Lock:
+            order = ImageOrder(lock, identity(lock), (platform,), network=network, jobs=os.cpu_count() or 1)
+            return run_to_end(identify(order, world))
+
+        return record_images(directory, on, progress.warn)
 
 
 def folders(named: Sequence[str]) -> dict[str, Path]:

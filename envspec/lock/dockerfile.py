@@ -16,6 +16,7 @@ from typing import Final
 
 from envspec.lock.canonical import canonical
 from envspec.lock.docker_environment import PREFIX, Part, environment_stage, files_stages
+from envspec.lock.docker_served import Served, files_lines, start_lines, user_lines
 from envspec.lock.docker_words import by_architecture, pairs, quoted, run, words
 from envspec.lock.document import identity
 from envspec.model import BaseImage, Lock, Resolution
@@ -27,8 +28,11 @@ DOCKERFILE_NAME: Final = "Dockerfile"
 _IN_IMAGES: Final = frozenset({"standalone", "system", "base", "conda"})
 
 
-def dockerfile_text(lock: Lock) -> str | None:
-    """The Dockerfile of a lock's linux platforms; None where `without_dockerfile` says why there is none."""
+def dockerfile_text(lock: Lock, served: Served) -> str | None:
+    """The Dockerfile of a lock's linux platforms; None where `without_dockerfile` says why there is none.
+
+    served: what `lock.image` makes of a container's start.
+    """
     lock = canonical(lock)
     if lock.base_image is None or without_dockerfile(lock):
         return None
@@ -39,10 +43,10 @@ def dockerfile_text(lock: Lock) -> str | None:
         *(["ARG TARGETARCH"] if len(parts) > 1 else []),
         "",
         *_base_stages(lock.base_image, parts),
-        *_system_stage(lock, parts),
+        *_system_stage(lock, parts, served),
         *files_stages(parts),
         *environment_stage(parts),
-        *_image_stage(lock, lock.base_image, parts),
+        *_image_stage(lock, lock.base_image, parts, served),
     ]
     return "\n".join(lines) + "\n"
 
@@ -101,7 +105,7 @@ def _base_stages(image: BaseImage, parts: Sequence[Part]) -> Iterator[str]:
     yield ""
 
 
-def _system_stage(lock: Lock, parts: Sequence[Part]) -> Iterator[str]:
+def _system_stage(lock: Lock, parts: Sequence[Part], served: Served) -> Iterator[str]:
     yield "FROM base AS system"
     if lock.image.apt:
         moment = lock.image.snapshot
@@ -114,12 +118,14 @@ def _system_stage(lock: Lock, parts: Sequence[Part]) -> Iterator[str]:
             yield "ARG TARGETARCH"
             packages = by_architecture({part.architecture: f'"{" ".join(part.apt)}"' for part in parts}, "packages=%s")
             yield run(f"apt-get{at} update", *packages, f"{install} $packages", clean)
+        yield from user_lines(served)
     yield ""
 
 
-def _image_stage(lock: Lock, image: BaseImage, parts: Sequence[Part]) -> Iterator[str]:
+def _image_stage(lock: Lock, image: BaseImage, parts: Sequence[Part], served: Served) -> Iterator[str]:
     yield "FROM system"
     yield f"COPY --from=environment {PREFIX} {PREFIX}"
+    yield from files_lines(served)
     variables = {"PATH": f'"{PREFIX}/bin:$PATH"'}
     if lock.driver is not None:
         variables |= {
@@ -127,13 +133,15 @@ def _image_stage(lock: Lock, image: BaseImage, parts: Sequence[Part]) -> Iterato
             "NVIDIA_DRIVER_CAPABILITIES": '"${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"',
             "NVIDIA_REQUIRE_CUDA": quoted(f"driver>={lock.driver.minimum}"),
         }
-    own = {name: value for name, value in lock.image.env if not set(value) & {"\n", "\r"}}
+    asked = dict(served.env) | dict(lock.image.env)
+    own = {name: value for name, value in asked.items() if not set(value) & {"\n", "\r"}}
     yield pairs("ENV", variables | {name: quoted(value) for name, value in own.items()})
-    for name, _ in lock.image.env:
+    for name in asked:
         if name not in own:
             yield f"# {name} has a line feed, which a Dockerfile can't hold: set it when the container is started."
     yield pairs("LABEL", {name: quoted(value) for name, value in _labels(lock, image, parts).items()})
     yield f"WORKDIR {_path(lock.image.workdir)}"
+    yield from start_lines(served)
 
 
 def _labels(lock: Lock, image: BaseImage, parts: Sequence[Part]) -> dict[str, str]:

@@ -61,9 +61,9 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
         work = Work(request, around, store, spec, facts, old, started, as_of, upgraded)
         made = _make(_with_what_is_new(work))
         from envspec.assemble import is_open
-        from envspec.lock.files import files_of
+        from envspec.pipeline.lock_files import lock_files
 
-        files = files_of(made)
+        files = lock_files(made)
         changed = write_folder(request.directory, files)
         if key is not None and store.is_settled and not is_open(made):
             remember(store, key, files, told)

@@ -1,0 +1,39 @@
+"""The machine that commands about images work on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envspec.errors import UsageError
+
+if TYPE_CHECKING:
+    from envspec.cli.progress_bars import Progress
+    from envspec.image.order import ImageWorld
+
+
+def image_world(progress: Progress, mirrors: Sequence[str], of_spec: Mapping[str, str] | None = None) -> ImageWorld:
+    """This machine. mirrors: `REGISTRY=HOST` of the command line. of_spec: the spec's own, which these go before.
+
+    Raises:
+        UsageError: a mirror that names none.
+    """
+    from envspec.effects.cache import cache_root
+    from envspec.image.order import ImageWorld
+
+    found = {**(of_spec or {}), **_mirrors(mirrors)}
+    return ImageWorld(os.environ, Path.home(), cache_root(os.environ).absolute(), progress.report, progress.warn, found)
+
+
+def _mirrors(texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in (*os.environ.get("ENVSPEC_REGISTRY_MIRRORS", "").split(), *texts):
+        name, equals, host = text.partition("=")
+        if not (name and equals and host):
+            raise UsageError(
+                f"{text!r} names no mirror", hint="the form is REGISTRY=HOST: docker.io=registry.corp:5000"
+            )
+        found[name] = host
+    return found
