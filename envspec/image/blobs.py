@@ -180,7 +180,7 @@ def keeping(folder: Path) -> Iterator[None]:
             ) from fault
         if fault.errno in {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}:
             raise CannotKeep(
-                f"envspec's cache can't be written: {fault.filename or folder}: {fault.strerror}",
-                hint="make it writable, or name another place by ENVSPEC_CACHE_DIR",
+                f"envspec's cache can't be used: {fault.filename or folder}: {fault.strerror}",
+                hint="make it readable and writable, or name another place by ENVSPEC_CACHE_DIR",
             ) from fault
         raise

@@ -12,19 +12,19 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Final
 
-from envspec.image.blobs import write_all
-
 #: Changes whenever the same entries would give other bytes, or the files here have another form. Part of every name, so
 #: that two releases of envspec share a cache.
 FORM: Final = 1
 
+_BUFFER: Final = 256 * 1024
+
 
 @contextlib.contextmanager
 def new_file(folder: Path, ending: str) -> Iterator[IO[bytes]]:
-    """A file to write, unbuffered; it stays unless what is done with it fails."""
+    """A file to write; it stays unless what is done with it fails. It is flushed by whoever tells of it."""
     path = folder / f"{FORM}.{secrets.token_hex(8)}.{ending}"
     try:
-        with path.open("xb", buffering=0) as file:
+        with path.open("xb", buffering=_BUFFER) as file:
             yield file
     except BaseException:
         path.unlink(missing_ok=True)
@@ -34,7 +34,8 @@ def new_file(folder: Path, ending: str) -> Iterator[IO[bytes]]:
 def place(path: Path, data: bytes) -> None:
     """Write a head as one step."""
     with new_file(path.parent, "head") as file:
-        write_all(file, data)
+        file.write(data)
+        file.flush()
         Path(file.name).replace(path)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from isal import isal_zlib
 
 from envspec.image import zstd_form
-from envspec.image.blobs import write_all
 from envspec.image.content import Entry, GpuCodeFound, Source
 from envspec.image.conveyor import Conveyor, Lane
 from envspec.image.kept import new_file, place
@@ -67,12 +65,13 @@ def make(source: Source, folder: Path, cache: Path, compression: Compression, wa
             to_tar = hashing.lane(tar.take)
             to_blob = hashing.lane(blob.take)
             tars = (to_tar,) if zstd is None else (to_tar, packing.lane(zstd.write))
-            splicer = Splicer(archives, Ways(partial(write_all, side), _all(tars), to_blob.put))
+            splicer = Splicer(archives, Ways(side.write, _all(tars), to_blob.put))
             listing = Listing(source.title)
             for entry in source.entries():
                 listing.add(entry)
                 splicer.add(entry, None if watch is None or entry.data is None else watch(entry))
             splicer.end()
+        table = table_of(splicer.pieces)
         head = Head(
             diff_id=tar.digest,
             tar_bytes=tar.size_bytes,
@@ -84,9 +83,11 @@ def make(source: Source, folder: Path, cache: Path, compression: Compression, wa
             archives=tuple((_relative(path, cache), path.stat().st_size) for path in archives.paths),
             file=Path(side.name).name,
             side_bytes=side.tell(),
-            pieces=len(splicer.pieces),
+            table_bytes=len(table),
+            table_crc32=isal_zlib.crc32(table),
         )
-        write_all(side, table_of(splicer.pieces))
+        side.write(table)
+        side.flush()
         if zstd is not None:
             zstd.keep()
         place(head_path(folder), head.written())

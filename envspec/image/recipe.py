@@ -20,24 +20,11 @@ from envspec.errors import EnvspecError
 from envspec.image.content import GpuCodeFound, Method, ZipMember
 from envspec.image.conveyor import PIECE
 from envspec.image.kept import FORM
-from envspec.image.splice import MEMBER_END, MEMBER_HEAD, UNPACKABLE, Archives, BadArchive, Piece, Unpacking
+from envspec.image.splice import MEMBER_END, MEMBER_HEAD, UNPACKABLE, Archives, BadArchive, Gone, Piece, Unpacking
 
 _PIECE: Final = struct.Struct("<QQIQQQI")
 _MEMBER_BYTES: Final = len(MEMBER_HEAD) + MEMBER_END.size
 _GZIP: Final = 31
-
-
-class Gone(EnvspecError):
-    """A layer whose archive is not in the cache any more. archive: where it was."""
-
-    exit_code = 5
-
-    def __init__(self, archive: Path, created_by: str) -> None:
-        self.archive = archive
-        super().__init__(
-            f"{archive} is not there any more, and the layer `{created_by}` is made of it",
-            hint="run the same command again: it is fetched again",
-        )
 
 
 class Damaged(EnvspecError):
@@ -51,8 +38,8 @@ class Head:
     """What is known of a layer without reading its side file.
 
     diff_id, digest: of the tar, and of its gzip form, whose CRC-32 is crc32. archives: path (relative to the cache
-    where it is in it) and size in bytes. file: the side file's name. side_bytes: of its members, before the table of
-    `pieces` pieces.
+    where it is in it) and size in bytes. file: the side file's name. side_bytes: of its members, before the table
+    of pieces.
     """
 
     diff_id: str
@@ -65,17 +52,13 @@ class Head:
     archives: tuple[tuple[str, int], ...]
     file: str
     side_bytes: int
-    pieces: int
+    table_bytes: int
+    table_crc32: int
 
     def written(self) -> bytes:
         document = {name: getattr(self, name) for name in self.__slots__}
         document["found"] = [(wheel, code.sm, code.ptx) for wheel, code in self.found]
         return json.dumps(document).encode()
-
-    @property
-    def file_bytes(self) -> int:
-        """Size of the side file, table included."""
-        return self.side_bytes + self.pieces * _PIECE.size
 
 
 def read_head(path: Path) -> Head | None:
@@ -85,7 +68,7 @@ def read_head(path: Path) -> Head | None:
         document["found"] = tuple((wheel, GpuCodeFound(tuple(sm), tuple(ptx))) for wheel, sm, ptx in document["found"])
         document["archives"] = tuple((archive, size) for archive, size in document["archives"])
         head = Head(**document)
-        whole = (path.parent / head.file).stat().st_size == head.file_bytes
+        whole = (path.parent / head.file).stat().st_size == head.side_bytes + head.table_bytes
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return head if whole else None
@@ -121,7 +104,7 @@ class Recipe:
             except OSError:
                 there = False
             if not there:
-                raise Gone(path, head.created_by)
+                raise Gone(path)
         return cls(head, folder, paths)
 
     def gzip(self, start: int = 0) -> Iterator[bytes]:
@@ -198,7 +181,10 @@ class Recipe:
     def _pieces(self) -> Iterator[Piece]:
         with (self.folder / self.head.file).open("rb") as file:
             file.seek(self.head.side_bytes)
-            return map(Piece._make, _PIECE.iter_unpack(file.read(self.head.pieces * _PIECE.size)))
+            table = file.read()
+        if isal_zlib.crc32(table) != self.head.table_crc32:
+            raise self._damaged()
+        return map(Piece._make, _PIECE.iter_unpack(table))
 
     def _damaged(self) -> Damaged:
         # Without its head the layer is not known any more, and the next run makes it again.

@@ -67,6 +67,9 @@ class LayerStore:
             if found is not None:
                 return found
             head = read_head(head_path(folder))
+            if head is None:
+                # A form without its recipe: of a run that was killed between the two.
+                zstd_form.head_path(folder).unlink(missing_ok=True)
             zstd = zstd_form.read(folder)
             sweep(folder, {kept.file for kept in (head, zstd) if kept is not None})
             if head is None:

@@ -12,14 +12,11 @@ from typing import IO, Final
 
 import zstandard
 
-from envspec.image.blobs import write_all
 from envspec.image.conveyor import Conveyor
 from envspec.image.kept import FORM, new_file, place
 
-#: zstd's own default.
+#: zstd's own default. In one thread: layers are packed side by side, and zstd's own threads take 100 MB and more each.
 _LEVEL: Final = 3
-#: With any number of threads above 0 zstd writes the same bytes.
-_THREADS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +49,21 @@ class Packing:
         self._file = file
         self._hash = hashlib.sha256()
         self._size = 0
-        self._packer = zstandard.ZstdCompressor(level=_LEVEL, threads=_THREADS).compressobj()
+        self._packer = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
 
     def write(self, data: bytes) -> None:
         self._write(self._packer.compress(data))
 
     def keep(self) -> None:
         self._write(self._packer.flush())
+        self._file.flush()
         kept = Kept(f"sha256:{self._hash.hexdigest()}", self._size, Path(self._file.name).name)
         place(head_path(self._folder), json.dumps(asdict(kept)).encode())
 
     def _write(self, packed: bytes) -> None:
         self._hash.update(packed)
         self._size += len(packed)
-        write_all(self._file, packed)
+        self._file.write(packed)
 
 
 @contextlib.contextmanager

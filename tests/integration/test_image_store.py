@@ -1,0 +1,358 @@
+"""The layer store under fire: many at once, killed at any moment, on a full disk, with archives that go or change."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from envspec.image.blobs import CannotKeep
+from envspec.image.content import Entry, GpuCodeFound, OnDisk
+from envspec.image.layer import Compression, Layer
+from envspec.image.recipe import Damaged
+from envspec.image.splice import BadArchive, Gone
+from envspec.image.store import LayerStore, NotOurs
+from tests.support.layer_sources import Listed, file, folder, wheel_like
+
+SEED: Final = 20261120
+MOMENTS: Final = 50
+NOISE: Final = hashlib.shake_128(b"a library").digest(300_000)
+FORK: Final = multiprocessing.get_context("fork")
+
+
+def wheels(folder: Path, begun: Callable[[], object] = lambda: None) -> list[Listed]:
+    """Four wheels in an archives folder, as the cache has them."""
+    made = []
+    for number in range(4):
+        archive = folder / "archives" / str(number) / f"wheel-{number}.whl"
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        files = [(f"lib/{part}.so", NOISE[part * 900 : 100_000] * 3, 6) for part in range(3)]
+        files += [(f"lib/{part}.py", b"x = 1\n" * part * number, 9) for part in range(20)]
+        listed = wheel_like(archive, files)
+        made.append(Listed(listed.listed, listed.title, begun=begun))
+    return made
+
+
+def bytes_of(store: LayerStore, layer: Layer) -> bytes:
+    return b"".join(store.open(layer).chunks())
+
+
+def digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def kept(cache: Path) -> list[str]:
+    """Names of the files in the store, the random part left out."""
+    files = (path for path in (cache / "image-layers").rglob("*") if path.is_file())
+    return sorted(".".join(part for part in path.name.split(".") if len(part) != 16) for path in files)
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_what_was_made_once_is_known(tmp_path: Path, compression: Compression) -> None:
+    asked: list[int] = []
+    source = wheels(tmp_path, lambda: asked.append(1))[3]
+    store = LayerStore(tmp_path)
+    assert store.known(source.key, compression) is None
+    layer = store.make(source, compression)
+    assert digest(bytes_of(store, layer)) == layer.blob.digest
+    assert digest(b"".join(store.tar(layer))) == layer.diff_id
+    assert (layer.created_by, layer.blob.media_type) == (source.title, compression.media_type)
+    again = LayerStore(tmp_path)
+    assert again.known(source.key, compression) == again.make(source, compression) == layer
+    assert bytes_of(again, layer) == bytes_of(store, layer)
+    assert len(asked) == 1
+
+
+def test_one_recipe_serves_every_compression(tmp_path: Path) -> None:
+    asked: list[int] = []
+    source = wheels(tmp_path, lambda: asked.append(1))[3]
+    store = LayerStore(tmp_path)
+    by_gzip = store.make(source, Compression.GZIP)
+    assert store.known(source.key, Compression.ZSTD) is None
+    plain = store.make(source, Compression.NONE)
+    assert (plain.diff_id, plain.blob.digest) == (by_gzip.diff_id, by_gzip.diff_id)
+    late = store.make(source, Compression.ZSTD)
+    assert len(asked) == 1
+    shutil.rmtree(tmp_path / "image-layers")
+    assert store.make(source, Compression.ZSTD) == late
+    assert kept(tmp_path) == ["1.json", "1.side", "1.zst", "1.zstd.json"]
+
+
+def test_no_second_copy_of_the_wheels(tmp_path: Path) -> None:
+    source = wheels(tmp_path)[0]
+    layer = LayerStore(tmp_path).make(source, Compression.GZIP)
+    files = [path for path in (tmp_path / "image-layers").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < layer.blob.size_bytes / 100
+
+
+def test_threads_at_once_make_it_once(tmp_path: Path) -> None:
+    asked: list[int] = []
+    together = threading.Barrier(8)
+
+    def make(_: int) -> Layer:
+        together.wait()
+        return store.make(source, Compression.GZIP)
+
+    source = wheels(tmp_path, lambda: asked.append(1))[1]
+    store = LayerStore(tmp_path)
+    with ThreadPoolExecutor(8) as threads:
+        layers = set(threads.map(make, range(8)))
+    assert len(layers) == len(asked) == 1
+
+
+def test_processes_at_once_make_it_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+
+    def begun() -> None:
+        with log.open("a") as file:
+            file.write("x")
+        time.sleep(0.05)
+
+    sources = wheels(tmp_path, begun)
+    children = [FORK.Process(target=_make_all, args=(tmp_path, sources)) for _ in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    assert [child.exitcode for child in children] == [0] * 4
+    assert log.read_text() == "x" * len(sources)
+
+
+def _make_all(cache: Path, sources: list[Listed], compression: Compression = Compression.GZIP) -> None:
+    store = LayerStore(cache)
+    for source in sources:
+        store.make(source, compression)
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
+def test_killed_at_any_moment(tmp_path: Path, compression: Compression) -> None:
+    sources = wheels(tmp_path)
+    begin = time.monotonic()
+    _make_all(tmp_path, sources, compression)
+    longest_s = time.monotonic() - begin
+    store = LayerStore(tmp_path)
+    expected = [store.known(source.key, compression) for source in sources]
+    assert None not in expected
+    blobs = [bytes_of(store, layer) for layer in expected if layer]
+    moments = random.Random(SEED)
+    outcomes = {"cut short": 0, "done": 0}
+    for _ in range(MOMENTS):
+        shutil.rmtree(tmp_path / "image-layers")
+        child = FORK.Process(target=_make_all, args=(tmp_path, sources, compression))
+        child.start()
+        heads = moments.randint(0, len(sources))
+        until = time.monotonic() + 60
+        while len(list(tmp_path.glob("image-layers/*/*/1.json"))) < heads:
+            assert time.monotonic() < until, child.exitcode
+        time.sleep(moments.uniform(0, longest_s / len(sources)))
+        child.kill()
+        child.join()
+        store = LayerStore(tmp_path)
+        found = [store.known(source.key, compression) for source in sources]
+        outcomes["cut short" if None in found else "done"] += 1
+        for layer, whole, blob in zip(found, expected, blobs, strict=True):
+            if layer is not None:
+                assert layer == whole
+                assert bytes_of(store, layer) == blob
+        # The folder is free at once, and what the killed run left is gone after the next.
+        assert [store.make(source, compression) for source in sources] == expected
+        each = ["1.json", "1.side"] if compression is Compression.GZIP else ["1.json", "1.side", "1.zst", "1.zstd.json"]
+        assert kept(tmp_path) == sorted(each * len(sources))
+    assert all(outcomes.values()), outcomes
+
+
+def _on_a_full_disk(cache: Path, source: Listed, compression: Compression, limit: int, told: Path) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        LayerStore(cache).make(source, compression)
+    except CannotKeep as fault:
+        os.write(os.open(told, os.O_WRONLY), str(fault).encode()[:limit])
+        os._exit(fault.exit_code)
+
+
+@pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
+def test_no_space_left(tmp_path: Path, compression: Compression) -> None:
+    """The system's limit on a file's size stands for the disk's end; faults and places are the same."""
+    contents = [file(f"opt/{number}", NOISE[number:200_000]) for number in range(3)]
+    source = Listed((folder("opt"), *contents), "generated")
+    expected = LayerStore(tmp_path / "whole").make(source, compression)
+    told = tmp_path / "told"
+    told.touch()
+    for limit in (1000, 100_000, 300_000, expected.blob.size_bytes - 1):
+        child = FORK.Process(target=_on_a_full_disk, args=(tmp_path / "cache", source, compression, limit, told))
+        child.start()
+        child.join()
+        assert child.exitcode == 6
+        assert told.read_text().startswith("no space left in envspec's cache, ")
+        assert not kept(tmp_path / "cache")
+    store = LayerStore(tmp_path / "cache")
+    assert store.make(source, compression) == expected
+
+
+def test_a_real_full_disk(tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    if os.system(f"mount -t tmpfs -o size=1m tmpfs {place} 2>/dev/null") != 0:
+        pytest.skip("not run: mounting a small disk needs root")
+    try:
+        source = Listed((folder("opt"), *(file(f"opt/{number}", NOISE[number:]) for number in range(9))), "generated")
+        for compression in Compression:
+            with pytest.raises(CannotKeep, match="No space left on device"):
+                LayerStore(place).make(source, compression)
+            assert not kept(place)
+    finally:
+        os.system(f"umount {place}")
+
+
+def test_a_cache_that_can_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "image-layers").write_text("a file in the way")
+    with pytest.raises(CannotKeep, match="can't be used"):
+        LayerStore(tmp_path).make(Listed((), "empty"), Compression.GZIP)
+
+
+def test_an_archive_that_has_gone(tmp_path: Path) -> None:
+    source = wheels(tmp_path)[0]
+    store = LayerStore(tmp_path)
+    layer, small = store.make(source, Compression.GZIP), store.make(source, Compression.ZSTD)
+    archive = tmp_path / "archives/0/wheel-0.whl"
+    whole = archive.read_bytes()
+    blob, packed = bytes_of(store, layer), bytes_of(store, small)
+    archive.unlink()
+    # What it is stays known; a form that is a file of its own can still be read.
+    assert store.known(source.key, Compression.GZIP) == layer
+    assert bytes_of(store, small) == packed
+    with pytest.raises(Gone) as gone:
+        store.open(layer)
+    assert (gone.value.archive, gone.value.exit_code) == (archive, 5)
+    archive.write_bytes(whole[:-1])
+    with pytest.raises(Gone):
+        store.tar(layer)
+    archive.write_bytes(whole)
+    assert bytes_of(store, layer) == blob
+    archive.unlink()
+    shutil.rmtree(tmp_path / "image-layers")
+    with pytest.raises(Gone):
+        store.make(source, Compression.GZIP)
+
+
+@pytest.mark.parametrize("what", ["archive", "side file", "table"])
+@pytest.mark.parametrize("form", [Compression.GZIP, Compression.NONE])
+def test_damage_is_found_when_it_is_read(tmp_path: Path, what: str, form: Compression) -> None:
+    source = wheels(tmp_path)[0]
+    store = LayerStore(tmp_path)
+    layer = store.make(source, form)
+    (side,) = (tmp_path / "image-layers").rglob("*.side")
+    path = tmp_path / "archives/0/wheel-0.whl" if what == "archive" else side
+    whole = path.read_bytes()
+    at = {"archive": 50_000, "side file": 30, "table": len(whole) - 20}[what]
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(Damaged, match="damaged in envspec's cache"):
+        bytes_of(store, layer)
+    assert store.known(source.key, form) is None
+    if what == "archive":
+        with pytest.raises(BadArchive, match=r"wheel-0\.whl"):
+            store.make(source, form)
+        path.write_bytes(whole)
+    assert digest(bytes_of(store, store.make(source, form))) == layer.blob.digest
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"found": 1}'])
+def test_a_head_that_is_broken_is_none(tmp_path: Path, content: bytes) -> None:
+    source = wheels(tmp_path)[0]
+    store = LayerStore(tmp_path)
+    layer = store.make(source, Compression.ZSTD)
+    for head in (tmp_path / "image-layers").rglob("*.json"):
+        head.write_bytes(content)
+    assert store.known(source.key, Compression.ZSTD) is None
+    assert store.make(source, Compression.ZSTD) == layer
+    assert kept(tmp_path) == ["1.json", "1.side", "1.zst", "1.zstd.json"]
+
+
+def test_a_cache_that_was_moved(tmp_path: Path) -> None:
+    source = wheels(tmp_path / "old")[0]
+    layer = LayerStore(tmp_path / "old").make(source, Compression.GZIP)
+    (tmp_path / "old").rename(tmp_path / "new")
+    store = LayerStore(tmp_path / "new")
+    assert store.known(source.key, Compression.GZIP) == layer
+    assert digest(bytes_of(store, layer)) == layer.blob.digest
+
+
+def test_a_layer_of_another_store(tmp_path: Path) -> None:
+    layer = LayerStore(tmp_path / "a").make(wheels(tmp_path)[0], Compression.GZIP)
+    with pytest.raises(NotOurs):
+        LayerStore(tmp_path / "b").open(layer)
+
+
+def test_what_a_watcher_found_is_kept(tmp_path: Path) -> None:
+    code = (("0" * 64, GpuCodeFound(("sm_80", "sm_90"), ("compute_90",))),)
+
+    class Watch:
+        def __call__(self, entry: Entry) -> None:
+            return None
+
+        def found(self) -> tuple[tuple[str, GpuCodeFound], ...]:
+            return code
+
+    source = wheels(tmp_path)[0]
+    assert LayerStore(tmp_path).make(source, Compression.GZIP, Watch()).found == code
+    known = LayerStore(tmp_path).known(source.key, Compression.NONE)
+    assert known is not None
+    assert known.found == code
+
+
+def test_a_source_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    changed = tmp_path / "changed"
+    changed.write_bytes(b"longer than it was")
+    for told in (3, 300):
+        source = Listed((file("a", NOISE), Entry("b", 0o644, data=OnDisk(changed, told))), "two files")
+        with pytest.raises(BadArchive, match="it changed while it was read"):
+            LayerStore(tmp_path).make(source, Compression.ZSTD)
+        assert not kept(tmp_path)
+
+
+def test_memory_does_not_grow_with_the_layer(tmp_path: Path) -> None:
+    """200 MB of a wheel unpacked, in a process of its own whose memory is bounded."""
+    source = wheel_like(tmp_path / "big.whl", [("lib.so", NOISE[:1000] * 200_000, 1)])
+
+    def bounded() -> None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        # Threads bring stacks and arenas: address space, not memory.
+        resource.setrlimit(resource.RLIMIT_AS, (used + 160_000_000,) * 2)
+        store = LayerStore(tmp_path)
+        layer = store.make(source, Compression.NONE)
+        assert sum(map(len, store.open(layer).chunks())) == layer.blob.size_bytes > 200_000_000
+
+    child = FORK.Process(target=bounded)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+
+
+def test_any_reader_of_gzip_takes_it(tmp_path: Path) -> None:
+    source = wheels(tmp_path)[2]
+    store = LayerStore(tmp_path)
+    layer = store.make(source, Compression.GZIP)
+    blob = tmp_path / "layer.tar.gz"
+    blob.write_bytes(bytes_of(store, layer))
+    with gzip.open(blob) as opened:
+        assert digest(opened.read()) == layer.diff_id
+    assert os.system(f"gzip -t {blob}") == 0
+    assert os.system(f"tar -tzf {blob} > {tmp_path}/listed") == 0
+    assert (tmp_path / "listed").read_text().splitlines() == [
+        f"{entry.path}/" if entry.data is None else entry.path for entry in source.listed
+    ]
