@@ -249,6 +249,14 @@ class GpuCode:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuCodeFound:
+    """What the libraries of a wheel hold, from their `.nv_fatbin`: SASS such as `sm_80`, PTX such as `compute_120`."""
+
+    sm: tuple[str, ...] = ()
+    ptx: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PinnedDigest:
     """The manifest digest of the base image for one platform.
 

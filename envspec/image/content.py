@@ -8,6 +8,21 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol
 
+from envspec.model import GpuCodeFound
+
+__all__ = [
+    "PREFIX",
+    "Data",
+    "Entry",
+    "GpuCodeFound",
+    "InMemory",
+    "Kind",
+    "Method",
+    "OnDisk",
+    "Source",
+    "ZipMember",
+]
+
 #: The environment's folder in every image: a standalone Python, a conda prefix or a venv, wheels and scripts in it.
 PREFIX: Final = "opt/env"
 
@@ -77,14 +92,6 @@ class Entry:
     target: str = ""
     uid: int = 0
     gid: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class GpuCodeFound:
-    """What the libraries of a wheel hold, from their `.nv_fatbin`: SASS such as `sm_80`, PTX such as `compute_120`."""
-
-    sm: tuple[str, ...] = ()
-    ptx: tuple[str, ...] = ()
 
 
 class Source(Protocol):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import posixpath
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from envspec.errors import NoSolution
 from envspec.image.content import Data, Entry, InMemory, Kind, OnDisk, ZipMember
@@ -46,7 +46,12 @@ def conflicts(listings: Iterable[Listing]) -> dict[str, str]:
             owner, there = first.setdefault(entry.path, (listing.owner, entry))
             if there is not entry and not are_same(there, entry):
                 raise OwnedTwice(entry.path, owner, listing.owner)
-    folders = {str(parent) for path in first for parent in PurePosixPath(path).parents}
+    folders: set[str] = set()
+    for path in first:
+        folder = posixpath.dirname(path)
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = posixpath.dirname(folder)
     for path in sorted(folders.intersection(first)):
         below = next(other for other in first if other.startswith(f"{path}/"))
         raise OwnedTwice(path, first[path][0], first[below][0])

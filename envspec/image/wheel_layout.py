@@ -114,7 +114,7 @@ def lay(wheel: LockedWheel, scheme: Scheme) -> Laid:
 
 def record(laid: Laid, compiled: Iterable[str]) -> Entry:
     """RECORD with the bytecode that was made: listed without a hash, as pip does."""
-    rows = [*laid.rows, *(RecordEntry(posixpath.relpath(path, laid.library), None, None) for path in compiled)]
+    rows = [*laid.rows, *(RecordEntry(_relative(path, laid.library), None, None) for path in compiled)]
     with construct_record_file(
         (InstallerScheme("platlib"), row) for row in sorted(rows, key=lambda row: row.path)
     ) as text:
@@ -177,13 +177,18 @@ class _Laying:
         return tuple(rows.values())
 
     def _relative(self, place: str) -> str:
-        return posixpath.relpath(place, self._library)
+        return _relative(place, self._library)
 
     def _place(self, member: Member, path: str, mode: int) -> None:
         if path in self.files:
             raise BadWheel(self._wheel.filename, f"two files of it would be {path}")
         self._moved[member.raw] = path
         self.files[path] = Entry(path, mode, data=member.data)
+
+
+def _relative(place: str, library: str) -> str:
+    inside = place.removeprefix(f"{library}/")
+    return inside if inside != place else posixpath.relpath(f"/{place}", f"/{library}")
 
 
 def _dist_info(wheel: LockedWheel, found: Sequence[Member]) -> Mapping[str, Member]:
