@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import shutil
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -23,7 +20,8 @@ from envspec.registry.manifest import Kind
 from envspec.registry.reference import parse
 from tests.support import registry as content
 from tests.support.docker_registry import HTPASSWD, LOGIN, PROGRAM, basic, docker_registry, push
-from tests.support.raw_server import Answer, Asked, RawServer, reply
+from tests.support.raw_server import RawServer
+from tests.support.token_server import TokenServer
 
 pytestmark = [
     pytest.mark.engine,
@@ -125,44 +123,6 @@ def test_basic_authentication(tmp_path: Path) -> None:
         assert resolve(tmp_path, f"{host}/nvidia/cuda:v1")[0].digest == INDEX.digest
 
 
-def b64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-class TokenServer:
-    """Signs tokens for the registry as distribution's specification has it; wants basic authentication."""
-
-    def __init__(self, folder: Path, openssl: str) -> None:
-        self.openssl, self.key, self.certificate = openssl, folder / "key.pem", folder / "cert.pem"
-        subprocess.run(
-            [
-                *(openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=tokens"),
-                *("-keyout", self.key, "-out", self.certificate),
-            ],
-            check=True,
-            capture_output=True,
-        )
-
-    def token(self, scope: str) -> str:
-        kind, name, actions = scope.split(":")
-        pem = self.certificate.read_text().split("-----")[2]
-        header = {"typ": "JWT", "alg": "RS256", "x5c": ["".join(pem.split())]}
-        now = int(time.time())
-        claims = {"iss": "test", "sub": "tester", "aud": "registry", "jti": "1", "nbf": now - 60, "exp": now + 300}
-        claims["access"] = [{"type": kind, "name": name, "actions": actions.split(",")}]
-        signed = f"{b64url(json.dumps(header).encode())}.{b64url(json.dumps(claims).encode())}"
-        command = [self.openssl, "dgst", "-sha256", "-sign", str(self.key)]
-        signature = subprocess.run(command, input=signed.encode(), check=True, capture_output=True).stdout
-        return f"{signed}.{b64url(signature)}"
-
-    def answer(self, asked: Asked) -> Answer:
-        query = parse_qs(urlsplit(asked.target).query)
-        if asked.headers.get("authorization") != f"Basic {basic(*LOGIN)}":
-            return reply(401, {"errors": [{"code": "UNAUTHORIZED", "message": "no such user"}]})
-        assert query["service"] == ["registry"]
-        return reply(200, {"token": self.token(query["scope"][0])})
-
-
 def test_a_token_server(tmp_path: Path) -> None:
     openssl = shutil.which("openssl")
     if openssl is None:
@@ -171,15 +131,7 @@ def test_a_token_server(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with RawServer(server.answer) as tokens:
-            auth = {
-                "token": {
-                    "realm": f"{tokens.url}/token",
-                    "service": "registry",
-                    "issuer": "test",
-                    "rootcertbundle": str(server.certificate),
-                }
-            }
-            with docker_registry(tmp_path, auth) as host:
+            with docker_registry(tmp_path, server.settings(tokens.url)) as host:
                 given = {"Authorization": f"Bearer {server.token('repository:nvidia/cuda:pull,push')}"}
                 push(host, "nvidia/cuda:v1", *CONFIGS, *OCI, INDEX, headers=given)
                 async with open_http({}, patience=Patience(backoff_s=0.01)) as http:
