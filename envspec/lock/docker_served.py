@@ -76,23 +76,22 @@ def user_lines(served: Served) -> Iterator[str]:
 
 
 def files_lines(served: Served) -> Iterator[str]:
-    """Folders that are the user's, and files."""
+    """The files, and the folders that are the user's."""
+    folders = dict.fromkeys(file.path.rpartition("/")[0] for file in served.files)
+    commands = [f"mkdir -p {folder}" for folder in folders]
     for file in served.files:
-        folder = file.path.rpartition("/")[0]
-        lines = file.text.removesuffix("\n").split("\n")
-        text = " \\\n".join(["printf '%s\\n'", *(f"    {shlex.quote(line)}" for line in lines)])
-        yield run(f"mkdir -p {folder}", f"{text} \\\n    >{file.path}", f"chmod {file.mode:04o} {file.path}")
-    commands = [
-        command
-        for path, mode in served.folders
-        for command in (
-            f"mkdir -p {shlex.quote(path)}",
-            f"chmod {mode:04o} {shlex.quote(path)}",
-            f"chown {served.user} {shlex.quote(path)}",
-        )
-    ]
+        lines = "".join(f"    {_quoted(line)} \\\n" for line in file.text.removesuffix("\n").split("\n"))
+        commands += [f"printf '%s\\n' \\\n{lines}    >{file.path}", f"chmod {file.mode:04o} {file.path}"]
+    for path, mode in served.folders:
+        folder = shlex.quote(path)
+        commands += [f"mkdir -p {folder}", f"chmod {mode:04o} {folder}", f"chown {served.user} {folder}"]
     if commands:
         yield run(*commands)
+
+
+def _quoted(line: str) -> str:
+    """A word of a shell; in quotes also where it needs none, for no line of a Dockerfile begins with a `#` then."""
+    return "'" + line.replace("'", "'\\''") + "'"
 
 
 def start_lines(served: Served) -> Iterator[str]:

@@ -37,6 +37,6 @@ def record_images(
             unfit[platform] = fault
     if len(unfit) == len(platforms):
         raise unfit[platforms[0]]
-    for platform, fault in unfit.items():
-        warn(f"{platform.value}: its image's ID is not recorded: {fault.message}")
+    for platform, why in unfit.items():
+        warn(f"{platform.value}: its image's ID is not recorded: {why.message}")
     return write_folder(directory, lock_files(lock))
