@@ -45,7 +45,18 @@ def base(engine: DockerClient) -> Iterator[str]:
     name = f"envspec-test/base:{uuid.uuid4().hex[:8]}"
     with image_of_programs(engine, "sh", "cat", "sleep", "stat") as image, removed(engine, name):
         engine.images.get(image).tag(name)
-        yield name
+        try:
+            yield name
+        finally:
+            remove_children(engine, image)
+
+
+def remove_children(engine: DockerClient, image: str) -> None:
+    """What the older builder keeps of each step, for the next build."""
+    for row in engine.api.images(all=True):
+        if row["ParentId"] == image:
+            remove_children(engine, row["Id"])
+            engine.images.remove(row["Id"], force=True)
 
 
 def folder(path: Path, base: str, *lines: str) -> Path:
@@ -135,7 +146,7 @@ def test_ctrl_c_ends_the_build_in_the_engine(engine: DockerClient, base: str, tm
     process.communicate(timeout=20)
     assert process.returncode != 0
     until = time.monotonic() + 15
-    while is_running(mark):
+    while is_running(mark) or engine.api.containers(all=True, filters={"ancestor": base}):
         assert time.monotonic() < until
         time.sleep(0.2)
 

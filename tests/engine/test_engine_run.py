@@ -45,9 +45,9 @@ def image(engine: DockerClient) -> Iterator[str]:
 def nothing_left(engine: DockerClient) -> Iterator[None]:
     """Every test here ends with no container of ours."""
     yield
-    left = engine.containers.list(all=True, filters={"label": f"{LABEL}=tiny-1.0"})
-    for container in left:
-        container.remove(force=True)
+    left = engine.api.containers(all=True, filters={"label": f"{LABEL}=tiny-1.0"})
+    for row in left:
+        engine.api.remove_container(row["Id"], force=True)
     assert not left
 
 
@@ -139,7 +139,7 @@ def wait_for_container() -> None:
     client = connect()
     try:
         until = time.monotonic() + 20
-        while not client.containers.list(filters={"label": f"{LABEL}=tiny-1.0", "status": "running"}):
+        while not client.api.containers(filters={"label": f"{LABEL}=tiny-1.0", "status": "running"}):
             assert time.monotonic() < until
             time.sleep(0.05)
     finally:
