@@ -23,6 +23,8 @@ COMMANDS: Final = {
     "doctor": ("envspec.cli.doctor", "Look over this machine: driver, engine, disk, network."),
     "install": ("envspec.cli.install", "Make a lock's environment on this machine."),
     "image": ("envspec.cli.image", "Make a lock's image, tell its ID, compare images."),
+    "run": ("envspec.cli.run", "Run a command in a container of a lock's image."),
+    "shell": ("envspec.cli.shell", "Open a shell in a container of a lock's image."),
     "schema": ("envspec.cli.schema", "Print the JSON schema of spec.toml."),
 }
 
@@ -118,7 +120,8 @@ def run(words: Sequence[str]) -> int:
 
 def _command(words: Sequence[str]) -> int:
     # "--debug" counts wherever it stands: who adds it to a command that failed does so at the end.
-    args = [word for word in words if word != "--debug"] or ["--help"]
+    own = _own(words)
+    args = [*(word for word in own if word != "--debug"), *words[len(own) :]] or ["--help"]
     try:
         # Not `cli.main`, which ends the process by itself when a pipe breaks.
         with cli.make_context("envspec", args) as context:
@@ -130,8 +133,13 @@ def _command(words: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
+def _own(words: Sequence[str]) -> Sequence[str]:
+    """The words before `--`: those after it are another command's."""
+    return words[: words.index("--")] if "--" in words else words
+
+
 def _trace(words: Sequence[str]) -> None:
-    if "--debug" in words:
+    if "--debug" in _own(words):
         import traceback
 
         traceback.print_exc()

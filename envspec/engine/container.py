@@ -39,6 +39,13 @@ class Terminal(Enum):
     PIPES = "pipes"
 
 
+class Start(Enum):
+    """What a container's first process is."""
+
+    COMMAND = "the command alone"
+    SERVICES = "the image's own init, with its services and the command"
+
+
 class Gpus(Enum):
     """Which GPUs are asked for, where none is named."""
 
@@ -115,6 +122,7 @@ class ContainerSettings:
 
     name: str
     command: tuple[str, ...]
+    start: Start
     user: User
     home: str
     workdir: str
@@ -162,6 +170,7 @@ def container_settings(
     return ContainerSettings(
         name=lock.name,
         command=options.command,
+        start=Start.SERVICES if lock.image.services else Start.COMMAND,
         user=user,
         home=home,
         workdir=lock.image.workdir,

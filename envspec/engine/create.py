@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from envspec.engine.container import Access, ContainerSettings, Gpus, Port, Terminal
+from envspec.engine.container import Access, ContainerSettings, Gpus, Port, Start, Terminal
 
 #: On every container that `run` and `shell` start: the lock's name.
 LABEL: Final = "envspec.run"
@@ -34,9 +34,11 @@ def request(settings: ContainerSettings) -> dict[str, Any]:
         "ExposedPorts": {f"{port.container}/tcp": {} for port in settings.ports},
         "HostConfig": _host(settings),
     }
-    if settings.command:
-        # The image's own entrypoint starts services, or prints a banner: stdout is to be the command's alone.
+    if settings.start is Start.COMMAND:
+        # A base's own entrypoint may print a banner: stdout is to be the command's alone.
         body |= {"Entrypoint": list(settings.command), "Cmd": [], "Healthcheck": {"Test": ["NONE"]}}
+    elif settings.command:
+        body["Cmd"] = list(settings.command)
     if settings.network != "host":
         body["Hostname"] = re.sub(r"[^A-Za-z0-9-]+", "-", settings.name).strip("-")[:63]
     return body
@@ -46,7 +48,7 @@ def _host(settings: ContainerSettings) -> dict[str, Any]:
     host: dict[str, Any] = {
         "AutoRemove": True,
         # The first process of a container ignores signals that it does not handle, and must reap what others leave.
-        "Init": bool(settings.command),
+        "Init": settings.start is Start.COMMAND,
         "ShmSize": settings.shm_bytes,
         "GroupAdd": [str(group) for group in settings.user.groups],
         "Mounts": [

@@ -220,7 +220,7 @@ def _no_folder(found: re.Match[str]) -> EnvspecError:
     return UsageError(
         f"the engine finds no {found[1]} on its machine, which was to be mounted",
         hint="an engine sees its own machine's folders: where this runs in a container, or the engine is a virtual "
-        "machine, share the folder with it; `--no-work` mounts none",
+        "machine, share the folder with it; `--no-work --no-cache` mounts none",
     )
 
 

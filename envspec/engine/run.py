@@ -175,9 +175,8 @@ def _read(engine: Engine, name: str, path: str) -> bytes:
 
 
 def _tell_ports(engine: Engine, name: str, settings: ContainerSettings, tell: Callable[[str], None]) -> None:
-    """Where services are reached; nothing of it where a command runs that may not be theirs, unless a port moved."""
-    moved = any(not port.host for port in settings.ports)
-    if not settings.ports or (settings.command and not moved):
+    """Where the services and the user's ports are reached: that may be another port than the image's."""
+    if not settings.ports:
         return
     with engine.asked("looking at the container"):
         told = engine.client.inspect_container(name)["NetworkSettings"]["Ports"] or {}
@@ -187,7 +186,7 @@ def _tell_ports(engine: Engine, name: str, settings: ContainerSettings, tell: Ca
 
 
 def _reached(port: Port, host_port: str) -> str:
-    taken = "" if port.host else " (its own port is taken)"
+    taken = "" if port.host else " (the usual port is taken)"
     where = f"{port.address}:{host_port}" if port.service == "ssh" else f"http://{port.address}:{host_port}/"
     return f"{port.service or port.container}: {where}{taken}"
 

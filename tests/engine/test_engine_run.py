@@ -328,7 +328,7 @@ def test_a_services_port_that_is_taken_becomes_another(image: str, served: dict[
             assert process.stderr is not None
             told = process.stderr.readline().decode()
             assert told.startswith("jupyter: http://127.0.0.1:")
-            assert told.endswith("/ (its own port is taken)\n")
+            assert told.endswith("/ (the usual port is taken)\n")
             other = int(told.rpartition(":")[2].partition("/")[0])
             assert other != port
             assert fetched(other, process) == b"served"

@@ -1,0 +1,24 @@
+"""`envspec run`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from envspec.cli import terminal
+from envspec.cli.container import options, start
+
+
+@click.command()
+@options
+@click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
+@click.argument("words", metavar="-- [COMMAND]...", nargs=-1, type=click.UNPROCESSED)
+def command(lock: str, words: tuple[str, ...], **chosen: Any) -> int:
+    """Run a command in a container of a lock's image, which is made first where the engine has it not.
+
+    The container has the GPUs, the current folder as its working folder, this user's ids, shared memory for several
+    GPUs, and the services' ports on loopback; it is gone afterwards. Output, signals and exit code are the command's.
+    Without a command the image's services run alone.
+    """
+    return start(lock, words, chosen)
