@@ -74,22 +74,23 @@ def _without_locking(path: Path, directory: Path, options: Options) -> Sequence[
 def _lock(path: Path, directory: Path, options: Options) -> Sequence[Path]:
     from packaging.utils import canonicalize_name
 
-    from envspec import pipeline
     from envspec.cli.progress import Progress
+    from envspec.pipeline.lock import lock
+    from envspec.pipeline.work import LockRequest, Network, Surroundings, Upgrade
 
     with Progress(path.stem) as progress:
-        request = pipeline.LockRequest(
+        request = LockRequest(
             spec_path=path,
             directory=directory,
             resolver=options.resolver,
             conda_resolver=options.conda_resolver,
             channel_rows=options.channel_rows,
-            network=pipeline.Network.OFFLINE if options.offline else pipeline.Network.USE,
-            upgrade=pipeline.Upgrade.ALL if options.upgrade else pipeline.Upgrade.KEEP,
+            network=Network.OFFLINE if options.offline else Network.USE,
+            upgrade=Upgrade.ALL if options.upgrade else Upgrade.KEEP,
             upgrade_packages=tuple(str(canonicalize_name(name)) for name in options.upgrade_package),
             jobs=options.jobs,
         )
-        around = pipeline.Surroundings(
+        around = Surroundings(
             environ=os.environ,
             home=Path.home(),
             cache=_cache(),
@@ -97,7 +98,7 @@ def _lock(path: Path, directory: Path, options: Options) -> Sequence[Path]:
             warn=progress.warn,
             report=progress.report,
         )
-        return pipeline.lock(request, around).changed
+        return lock(request, around).changed
 
 
 def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Path]:

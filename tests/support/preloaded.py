@@ -97,6 +97,7 @@ def _serve(path: str) -> None:
     import envspec.cli.locking
     import envspec.cli.progress
     import envspec.pipeline.conda
+    import envspec.pipeline.lock
     import envspec.pipeline.pypi
     import envspec.registry.client
     import envspec.registry.credentials

@@ -1,0 +1,187 @@
+"""`envspec lock`: its stages, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from envspec import toml
+from envspec.errors import NoSolution, StaleLock, UsageError
+from envspec.facts import load_facts
+from envspec.facts.gpu import find_gpu
+from envspec.lock.folder import read_lock, write_folder
+from envspec.lock.head import LOCK_FILE
+from envspec.model import Lock, Resolution, Target
+from envspec.pipeline.work import CondaHalf, LockRequest, Network, PypiHalf, Surroundings, Upgrade, Work
+from envspec.recall import key_of, remember
+from envspec.resolve.index.store import Store
+from envspec.resolve.upgrade import condas, known_names
+from envspec.spec import Spec, load_spec
+from envspec.spec.match_specs import name_of
+from envspec.spec_hash import input_sha256
+from envspec.target import targets_of
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """What came of a spec. changed: the paths that were written or removed."""
+
+    lock: Lock
+    changed: tuple[Path, ...]
+
+
+def lock(request: LockRequest, around: Surroundings) -> Locked:
+    """Compile a spec into its lock and write it.
+
+    Raises:
+        EnvspecError: every refusal; the old lock is then as it was.
+    """
+    started = around.now().replace(microsecond=0)
+    told: list[str] = []
+    around = replace(around, warn=_heard(around.warn, told))
+    keeps = request.upgrade is Upgrade.KEEP and not request.upgrade_packages
+    facts_at_hand = load_facts().version
+    made_from = (request.spec_path, request.directory, request.resolver, facts_at_hand, around.environ)
+    key = key_of(*made_from) if keeps else None
+    spec = load_spec(request.spec_path, started)
+    facts = load_facts(spec.facts.tables())
+    for name in spec.cuda.gpus if spec.cuda else ():
+        # A name that nobody knows is told at once, not after a resolution.
+        find_gpu(facts, name)
+    old = _old_lock(request.directory, around)
+    upgraded = _upgradable(request, spec, old, around)
+    store = Store(around.cache)
+    try:
+        as_of = _as_of(spec, old, request, started)
+        work = Work(request, around, store, spec, facts, old, started, as_of, upgraded)
+        made = _make(_with_what_is_new(work))
+        from envspec.assemble import is_open
+        from envspec.pipeline.lock_files import lock_files
+
+        files = lock_files(made)
+        changed = write_folder(request.directory, files)
+        if key is not None and store.is_settled and not is_open(made):
+            remember(store, key, files, told)
+    finally:
+        store.close()
+    return Locked(made, changed)
+
+
+def _heard(warn: Callable[[str], None], told: list[str]) -> Callable[[str], None]:
+    def both(text: str) -> None:
+        told.append(text)
+        warn(text)
+
+    return both
+
+
+def _with_what_is_new(work: Work) -> Work:
+    """For `--upgrade-package`: what the spec asks for since its lock was made is locked first, as without the names.
+
+    Else all of it would count as moved by them. Where nothing satisfies the spec without them, they come at once.
+    """
+    if work.old is None or not work.upgraded or work.old.input_sha256 == _identity(work.request.spec_path):
+        return work
+    quiet = replace(work.around, warn=lambda _: None)
+    with suppress(NoSolution):
+        return replace(work, old=_make(replace(work, around=quiet, upgraded=())))
+    return work
+
+
+def _make(work: Work) -> Lock:
+    around = work.around
+    of_conda = condas(work.upgraded, work.old, _asked_of_conda(work.spec))
+    conda = _conda_half(work, of_conda)
+    targets, decisions = targets_of(work.spec, work.facts, work.as_of, conda.pythons)
+    of_pypi = [name for name in work.upgraded if name not in of_conda]
+    pypi = _pypi_half(work, targets, conda, of_pypi)
+    # Not before: by now it was imported while the engines ran.
+    from envspec.assemble import Answered, Asker, assemble
+
+    answered = Answered(
+        work.spec,
+        work.facts,
+        work.as_of,
+        pypi.moments,
+        (*decisions, *conda.decisions),
+        pypi.questions,
+        tuple(replace(r, conda=conda.packages.get(r.target.platform, ())) for r in pypi.resolutions),
+        conda.channels,
+        tuple(sorted(conda.moments.items())),
+    )
+    asker = Asker(around.environ, around.home, around.warn) if work.request.network is Network.USE else None
+    kept = None if work.request.upgrade is Upgrade.ALL else work.old
+    made = assemble(answered, _identity(work.request.spec_path), kept, asker, work.old)
+    for text in (*conda.warnings, *made.warnings):
+        around.warn(text)
+    return made.lock
+
+
+def _conda_half(work: Work, upgraded: Sequence[str]) -> CondaHalf:
+    if work.spec.conda is None:
+        if work.request.channel_rows:
+            raise UsageError("--channel-rows: the spec has no [conda]", hint="leave it out, or add [conda] to the spec")
+        return CondaHalf()
+    from envspec.pipeline.conda import conda_half
+
+    return conda_half(work, upgraded)
+
+
+def _pypi_half(work: Work, targets: Sequence[Target], conda: CondaHalf, upgraded: Sequence[str]) -> PypiHalf:
+    if not work.spec.pip.dependencies:
+        return PypiHalf(tuple(Resolution(target, ()) for target in targets))
+    from envspec.pipeline.pypi import Pypi
+
+    return Pypi(work, targets, conda.provided, upgraded).resolve()
+
+
+def _identity(path: Path) -> str:
+    return input_sha256(toml.loads(path.read_text(encoding="utf-8")))
+
+
+def _as_of(spec: Spec, old: Lock | None, request: LockRequest, started: datetime) -> datetime:
+    """The spec's own `as_of`; else the old lock's, until `--upgrade`; else this moment."""
+    if spec.env.as_of is not None:
+        return spec.env.as_of
+    if old is None or request.upgrade is Upgrade.ALL:
+        return started
+    return old.as_of
+
+
+def _upgradable(request: LockRequest, spec: Spec, old: Lock | None, around: Surroundings) -> tuple[str, ...]:
+    """The names that `--upgrade-package` may move: with an `as_of` in the spec, nothing moves until that does.
+
+    Raises:
+        UsageError: a name that neither the lock nor the spec has.
+    """
+    if old is not None:
+        asked = {requirement.name for requirement in spec.pip.dependencies}
+        known_names(request.upgrade_packages, old, asked | _asked_of_conda(spec))
+    if spec.env.as_of is not None and (request.upgrade_packages or request.upgrade is Upgrade.ALL):
+        around.warn(
+            f"{request.spec_path}: as_of = {spec.env.as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ} bounds "
+            f"every release: nothing newer is taken until it moves (envspec lock --as-of now {request.spec_path})"
+        )
+        return ()
+    return request.upgrade_packages
+
+
+def _asked_of_conda(spec: Spec) -> set[str]:
+    """Normalised, as `--upgrade-package` has them."""
+    from packaging.utils import canonicalize_name
+
+    asked = [text for platform in spec.env.platforms if spec.conda for text in spec.conda.dependencies_on(platform)]
+    return {str(canonicalize_name(name_of(text))) for text in asked}
+
+
+def _old_lock(directory: Path, around: Surroundings) -> Lock | None:
+    if not (directory / LOCK_FILE).exists():
+        return None
+    try:
+        return read_lock(directory)
+    except StaleLock as error:
+        around.warn(f"{error.message}: it is written anew")
+        return None
