@@ -19,6 +19,7 @@ from typing import Final
 
 from envspec.image.content import PREFIX, Entry, InMemory, Kind
 from envspec.image.folders import Folders
+from envspec.image.owned import Owned
 from envspec.image.pyc import Module, Pyc, compiled
 from envspec.image.python_archive import TOP, BadPython, Member, content, members, reading
 
@@ -48,15 +49,17 @@ class StandalonePython:
         """See `Source.title`."""
         return f"Python {self.version}"
 
-    def paths(self) -> tuple[str, ...]:
-        """Every file and link of the layer but bytecode.
+    def owned(self) -> tuple[Owned, ...]:
+        """Every file and link of the layer but bytecode, and the note in site-packages that many wheels bring too.
 
         Raises:
             As `entries`.
         """
         with reading(self.archive) as tar:
             found = self._survey(tar)
-        return tuple(sorted(f"{PREFIX}/{path}" for path in (*found.kept, *found.named)))
+        note = f"lib/python{self._series}/site-packages/README.txt"
+        paths = sorted(path for path in (*found.kept, *found.named) if path != note)
+        return tuple(Owned(f"{PREFIX}/{path}", self.title, self.sha256) for path in paths)
 
     def entries(self) -> Iterator[Entry]:
         """The archive's files in its order, each module followed by its bytecode.

@@ -14,6 +14,7 @@ from typing import Final
 
 from envspec.image.content import PREFIX, Entry, InMemory, Kind
 from envspec.image.folders import Folders
+from envspec.image.owned import Owned
 from envspec.model import Python
 
 _FORM: Final = "venv 1"
@@ -36,6 +37,11 @@ class Venv:
     def title(self) -> str:
         """See `Source.title`."""
         return f"environment of {self.home}/python{self.python.series}"
+
+    def owned(self) -> tuple[Owned, ...]:
+        """Its files and links."""
+        paths = [entry.path for entry in self.entries() if entry.kind is not Kind.FOLDER]
+        return tuple(Owned(path, self.title, self.key) for path in paths)
 
     def entries(self) -> Iterator[Entry]:
         """See `Source.entries`."""

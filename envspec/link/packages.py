@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 from envspec.errors import EnvspecError, UsageError
 from envspec.link.programs import Program, run
@@ -53,14 +52,16 @@ async def link(
     environ: Mapping[str, str],
     told: Callable[[int, int], None],
 ) -> None:
-    """Put packages into a folder. archives: SHA-256 -> the checked archive. told: how many of how many are there.
+    """Put packages into a folder. archives: SHA-256 -> the checked archive, not needed of those in `into.there`.
+
+    told: how many of how many are in their place.
 
     When the caller is cancelled nothing writes into the folder any more.
 
     Raises:
         NoRoom, TooLong, LinkFault
     """
-    told(0, len(packages))
+    told(0, len(packages) - len(into.there))
     words = {
         "site": str(into.folder),
         "prefix": into.prefix,
@@ -68,7 +69,11 @@ async def link(
         "platform": into.platform.value,
         "there": sorted(into.there),
         "rows": [
-            {"package": _fields(package), "archive": f"file://{quote(str(archives[package.sha256]))}"}
+            {
+                "package": _fields(package),
+                # rattler opens it for those alone that it puts there.
+                "archive": package.url if package.name in into.there else archives[package.sha256].as_uri(),
+            }
             for package in packages
         ],
     }

@@ -84,7 +84,7 @@ async def _link(order: dict[str, Any]) -> None:
         ignored_packages=set(order["there"]),
         execute_link_scripts=False,
         show_progress=False,
-        reporter=_Reporter(len(records)),
+        reporter=_Reporter(len(records) - len(order["there"])),
     )
     for package in packages:
         if package.name in order["there"]:

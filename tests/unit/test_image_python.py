@@ -132,15 +132,17 @@ def test_a_locked_distribution_takes_the_place_of_a_bundled_one(tmp_path: Path) 
 
 def test_a_distribution_that_nobody_expects(tmp_path: Path) -> None:
     files = {**standalone.made_up(), **standalone.distribution("numpy", "2.0", {"numpy/__init__.py": b""}, "f2py")}
-    assert source(tmp_path, files, "pip").paths()
+    assert source(tmp_path, files, "pip").owned()
     with pytest.raises(BadPython, match="it brings numpy, which the lock has too"):
         list(source(tmp_path, files, "numpy").entries())
 
 
-def test_paths_are_those_of_the_entries_but_for_bytecode(tmp_path: Path) -> None:
+def test_what_it_owns_is_what_it_holds_but_for_bytecode(tmp_path: Path) -> None:
     made = source(tmp_path, standalone.made_up(), "pip", pyc=OURS)
     paths = {path for path, _, kind, *_ in told(made.entries()) if kind != "folder" and "__pycache__" not in path}
-    assert set(made.paths()) == paths
+    note = f"{LIB}/site-packages/README.txt"
+    assert note in paths
+    assert {each.path for each in made.owned()} == paths - {note}
 
 
 def test_hard_links_stay(tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""Where the files of conda's packages will lie, read from their archives before any of them is written."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from envspec.errors import EnvspecError
+from envspec.model import CondaPackage
+
+
+class BadPackage(EnvspecError):
+    """A package of conda's that no layer can be made of."""
+
+    exit_code = 5
+
+    def __init__(self, package: CondaPackage, what: str) -> None:
+        super().__init__(
+            f"{package.filename}: {what}",
+            hint="its hash is the lock's, so it was published like this: take another build, and tell its channel",
+        )
+
+
+async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, Path]) -> None:
+    """Refuse packages of which a file would be written outside the prefix, or through a link of another one.
+
+    A layer that holds a file behind a link of another layer would put a folder into the link's place.
+
+    Raises:
+        BadPackage: names the package and the path.
+    """
+    owners: dict[str, CondaPackage] = {}
+    links: dict[str, CondaPackage] = {}
+    for package in packages:
+        for path, kind in await _paths(archives[package.sha256]):
+            if not is_below(path):
+                raise BadPackage(package, f"{path!r} is in it, which is not below its prefix")
+            owners[path] = package
+            if kind == "softlink":
+                links[path] = package
+    for path, package in owners.items():
+        if behind := next((folder for folder in above(path) if folder in links), None):
+            raise BadPackage(package, f"{path} of it is behind the link {behind} of {links[behind].name}")
+
+
+def is_below(path: str) -> bool:
+    """Whether a path of a package stays below its prefix."""
+    return not path.startswith(("/", "../")) and posixpath.normpath(path) == path and not {"\0", "\\"} & set(path)
+
+
+def above(path: str) -> list[str]:
+    """The folders that a path is in, the innermost first."""
+    found = []
+    while path := posixpath.dirname(path):
+        found.append(path)
+    return found
+
+
+async def _paths(archive: Path) -> list[tuple[str, str]]:
+    from rattler.package_streaming import PackageArchive
+
+    data = await (await PackageArchive.from_path(archive)).read_file("info/paths.json")
+    # Archives from before 2017 have none; what they hold is looked at once it is linked.
+    return [(row["_path"], row["path_type"]) for row in json.loads(data)["paths"]] if data else []

@@ -1,0 +1,205 @@
+"""conda's packages as layers: as rattler links them, with the image's prefix in their files, and bytecode by hash.
+
+A layer holds all files of its own packages, whatever else the environment has: it follows from them alone. Bytecode
+that packages bring goes, since it fits by the time of its source, and no layer keeps times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import posixpath
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from envspec.image.conda_paths import BadPackage, above, is_below
+from envspec.image.content import PREFIX, Entry, InMemory, Kind, OnDisk
+from envspec.image.cut import cut
+from envspec.image.folders import Folders
+from envspec.image.owned import LINK, Owned
+from envspec.image.owners import OwnedTwice
+from envspec.image.pyc import Module, Pyc, compiled
+from envspec.model import CondaPackage
+
+_FORM: Final = "conda 1"
+_META: Final = "conda-meta"
+_LIBRARY: Final = re.compile(r"lib/python3\.\d+t?/(?!test/)")
+#: Fields that say why a package is here, not what it is.
+_REASONS: Final = ("provides", "askers", "newest")
+
+
+@dataclass(frozen=True, slots=True)
+class CondaSource:
+    """A layer of packages. folder: where rattler has linked them, or will have.
+
+    series: of the environment's Python, which noarch packages follow; None without one. has_history: whether
+    `conda-meta/history` is in it, by which conda knows an environment.
+    """
+
+    packages: tuple[CondaPackage, ...]
+    folder: Path = field(compare=False)
+    series: str | None
+    pyc: Pyc | None
+    has_history: bool = False
+
+    @property
+    def key(self) -> str:
+        """SHA-256 over the packages' rows, prefix and Python; no path of this machine."""
+        rows = [fields_of(package) for package in self.packages]
+        told = [_FORM, PREFIX, rows, self.series, self.pyc.version if self.pyc else None, self.has_history]
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def title(self) -> str:
+        """See `Source.title`."""
+        names = [f"{package.name} {package.version}" for package in self.packages]
+        return f"conda: {names[0]}" if len(names) == 1 else f"{len(names)} conda packages: {', '.join(names)}"
+
+    def owned(self) -> tuple[Owned, ...]:
+        """Every path but bytecode and what conda writes about packages.
+
+        Raises:
+            BadPackage, OwnedTwice, OSError
+        """
+        return tuple(file.owned for _, file in sorted(self._files().items()))
+
+    def entries(self) -> Iterator[Entry]:
+        """Files by path, each module followed by its bytecode; then what conda-meta tells of each package.
+
+        Raises:
+            BadPackage: it would write outside its prefix, or through a link. OwnedTwice: two packages have one path.
+            UnfitMachine, WorkerFault: no bytecode. OSError: what rattler linked can't be read.
+        """
+        files = self._files()
+        folders = Folders()
+        modules = [path for path, file in sorted(files.items()) if file.is_module]
+        made: dict[str, str] = {}
+        with contextlib.closing(self._bytecode(modules, files)) as bytecode:
+            for path, file in sorted(files.items()):
+                yield from folders.above(f"{PREFIX}/{path}")
+                yield file.entry
+                if file.is_module and self.pyc is not None and (data := next(bytecode)):
+                    place = self.pyc.path_of(path)
+                    made[place] = path
+                    yield from folders.above(f"{PREFIX}/{place}")
+                    yield Entry(f"{PREFIX}/{place}", 0o644, data=InMemory(data))
+        yield from folders.to(f"{PREFIX}/{_META}")
+        if self.has_history:
+            yield Entry(f"{PREFIX}/{_META}/history", 0o644, data=InMemory(b""))
+        for package in self.packages:
+            text = _told(package, self._meta(package), made)
+            yield Entry(f"{PREFIX}/{_META}/{stem_of(package)}.json", 0o644, data=InMemory(text))
+
+    def _files(self) -> Mapping[str, _File]:
+        """Path below the prefix -> the file that is there, bytecode left out."""
+        files: dict[str, _File] = {}
+        for package in self.packages:
+            for row in self._meta(package)["paths_data"]["paths"]:
+                path = row.get("original_path") or row["_path"]
+                if _is_bytecode(path):
+                    continue
+                file = _file_of(package, path, self.folder / row["_path"], _digest_of(row))
+                there = files.setdefault(path, file)
+                if there.owned.digest != file.owned.digest:
+                    raise OwnedTwice(f"{PREFIX}/{path}", there.owned.owner, file.owned.owner)
+        links = {path for path, file in files.items() if file.entry.kind is Kind.SYMLINK}
+        for path, file in files.items():
+            if not links.isdisjoint(above(path)):
+                raise BadPackage(file.package, f"{path} is behind a link of conda's")
+        return files
+
+    def _meta(self, package: CondaPackage) -> Any:
+        return json.loads((self.folder / _META / f"{stem_of(package)}.json").read_text(encoding="utf-8"))
+
+    def _bytecode(self, paths: Sequence[str], files: Mapping[str, _File]) -> Generator[bytes, None, None]:
+        if self.pyc is None:
+            return
+        modules = (
+            Module(f"{PREFIX}/{path}", files[path].real.stat().st_size, files[path].real.read_bytes) for path in paths
+        )
+        with contextlib.closing(compiled(self.pyc, modules)) as coming:
+            yield from coming
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    package: CondaPackage
+    entry: Entry
+    owned: Owned
+    real: Path
+    is_module: bool
+
+
+def conda_sources(
+    packages: Sequence[CondaPackage], folder: Path, series: str | None, pyc: Pyc | None, most: int
+) -> tuple[CondaSource, ...]:
+    """The layers of an environment's packages: big ones alone, small ones in buckets; at most `most`."""
+    named = {package.name: package for package in packages}
+    groups = cut([(package.name, package.size_bytes) for package in packages], most)
+    return tuple(
+        CondaSource(tuple(named[name] for name in sorted(names)), folder, series, pyc, has_history=number == 0)
+        for number, names in enumerate(groups)
+    )
+
+
+def fields_of(package: CondaPackage) -> dict[str, object]:
+    """A row without why it is here: what its files and conda-meta follow from."""
+    return {name: value for name, value in asdict(package).items() if name not in _REASONS}
+
+
+def stem_of(package: CondaPackage) -> str:
+    """How conda names what belongs to a package."""
+    return f"{package.name}-{package.version}-{package.build}"
+
+
+def _file_of(package: CondaPackage, path: str, real: Path, digest: str | None) -> _File:
+    if not is_below(path):
+        raise BadPackage(package, f"{path!r} is in it, which is not below its prefix")
+    place, owner = f"{PREFIX}/{path}", f"conda's {package.name} {package.version}"
+    if real.is_symlink():
+        target = str(real.readlink())
+        entry = Entry(place, 0o777, Kind.SYMLINK, target=target)
+        return _File(package, entry, Owned(place, owner, f"{LINK}{target}"), real, is_module=False)
+    status = real.stat()
+    entry = Entry(place, 0o755 if status.st_mode & 0o100 else 0o644, data=OnDisk(real, status.st_size))
+    is_module = path.endswith(".py") and bool(_LIBRARY.match(path))
+    return _File(package, entry, Owned(place, owner, digest or _sha256(real)), real, is_module)
+
+
+def _digest_of(row: Mapping[str, str]) -> str | None:
+    """The hash of a file with the prefix in it, as rattler noted it when it wrote the file."""
+    return row.get("sha256_in_prefix") or (None if "prefix_placeholder" in row else row.get("sha256"))
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _is_bytecode(path: str) -> bool:
+    return path.endswith(".pyc") and posixpath.basename(posixpath.dirname(path)) == "__pycache__"
+
+
+def _told(package: CondaPackage, meta: dict[str, Any], made: Mapping[str, str]) -> bytes:
+    """conda-meta's file of a package, with nothing in it of where it was linked."""
+    rows = []
+    for row in meta["paths_data"]["paths"]:
+        path = row.pop("original_path", None) or row["_path"]
+        if not _is_bytecode(path):
+            rows.append({**row, "_path": path})
+    own = {row["_path"] for row in rows}
+    rows += [{"_path": place, "path_type": "pyc_file"} for place, module in made.items() if module in own]
+    rows.sort(key=lambda row: str(row["_path"]))
+    for name in ("extracted_package_dir", "link"):
+        meta.pop(name, None)
+    meta["channel"] = package.url.rsplit("/", 2)[0]
+    meta["files"] = [row["_path"] for row in rows]
+    meta["paths_data"]["paths"] = rows
+    return (json.dumps(meta, indent=2, sort_keys=True) + "\n").encode()

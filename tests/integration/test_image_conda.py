@@ -1,0 +1,346 @@
+"""conda's packages as layers: as rattler links them, the same from every cache, with nothing of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from envspec.effects.http_values import Patience
+from envspec.errors import NetworkError, NoSolution
+from envspec.fetch.values import Fetching, Network
+from envspec.image.assembling import Below, Foundation
+from envspec.image.conda_source import BadPackage
+from envspec.image.config import Base
+from envspec.image.content import PREFIX, Entry, InMemory
+from envspec.image.owned import Owner
+from envspec.image.pyc import Pyc
+from envspec.image.python_parts import Around, PythonParts
+from envspec.machine import this_platform
+from envspec.model import CondaPackage
+from tests.support import conda_packages
+from tests.support.conda_archive import PREFIX as PLACEHOLDER
+from tests.support.conda_archive import CondaArchive, Form, Link, Program, archive
+from tests.support.conda_channel import CondaChannel, write
+from tests.support.entries import content, told
+from tests.support.environments import RUNNING, SERIES, conda_row, make_lock
+
+pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
+
+LIB: Final = f"{PREFIX}/lib/python{SERIES}/site-packages"
+OURS: Final = Pyc(Path(sys.executable), RUNNING)
+NAMES: Final = ("python", "greet", "pathwise", "libpathwise", "oldstyle")
+
+
+def extra() -> list[CondaArchive]:
+    here = this_platform().value
+    same, text = {"share/same.txt": b"same"}, PLACEHOLDER.encode()
+    module = {
+        f"lib/python{SERIES}/site-packages/native/__init__.py": b"x = 1\n",
+        f"lib/python{SERIES}/site-packages/native/__pycache__/__init__.cpython-{SERIES.replace('.', '')}.pyc": b"time",
+        f"lib/python{SERIES}/site-packages/native/broken.py": b"not (python\n",
+        f"lib/python{SERIES}/site-packages/native/data.py.txt": b"x",
+    }
+    return [
+        archive("twin-a", "1.0", {**same, "bin/a": Program(b"#!" + text + b"/bin/python\n")}, subdir=here),
+        archive("twin-b", "1.0", {**same, "share/b.txt": b"b"}, subdir=here),
+        archive("rival", "1.0", {"share/same.txt": b"other"}, subdir=here),
+        archive("native", "1.0", module, subdir=here, form=Form.TAR_BZ2),
+        archive("linked", "1.0", {"lib/real/x": b"x", "lib64": Link("lib"), "etc/there": Link("/etc/os")}, subdir=here),
+        archive("behind", "1.0", {"lib64/y": b"y"}, subdir=here),
+        archive("outside", "1.0", {"../../out": b"y"}, subdir=here),
+        archive("absolute", "1.0", {"/etc/out": b"y"}, subdir=here),
+    ]
+
+
+@pytest.fixture(scope="module")
+def channel(tmp_path_factory: pytest.TempPathFactory) -> CondaChannel:
+    return write(tmp_path_factory.mktemp("channels") / "forge", [*conda_packages.forge(), *extra()])
+
+
+@dataclass
+class Builder:
+    """Somebody with a cache."""
+
+    cache: Path
+    channel: CondaChannel
+    is_known: Callable[[Owner], bool] = lambda _: False
+    linked: list[tuple[int, int]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def rows(self, *names: str) -> list[CondaPackage]:
+        found = []
+        for each in names:
+            name, _, version = each.partition("=")
+            subdir = (
+                "noarch"
+                if name in {"greet", "filelock"}
+                else "linux-64"
+                if name == "oldstyle"
+                else this_platform().value
+            )
+            found.append(conda_row(self.channel.find(name, version, subdir=subdir), self.channel.url))
+        return found
+
+    def parts(self) -> PythonParts:
+        how = Fetching(self.cache, Patience(), Network.USE, 4, lambda _: None, self.warnings.append)
+        told = Around(self.cache, {}, how, this_platform(), self.is_known, lambda *each: self.linked.append(each))
+        return PythonParts(told)
+
+    def below(self, parts: PythonParts, rows: Sequence[CondaPackage], pyc: Pyc | None = None, most: int = 20) -> Below:
+        (resolution,) = make_lock(conda=rows).resolutions
+        return parts.below(Foundation(resolution, Base("b", "sha256:0", "sha256:0", {}), pyc, most))
+
+    def entries(self, rows: Sequence[CondaPackage], pyc: Pyc | None = None, most: int = 20) -> list[list[Entry]]:
+        parts = self.parts()
+        try:
+            below = self.below(parts, rows, pyc, most)
+            asyncio.run(below.bring())
+            found = [list(source.entries()) for source in below.sources]
+            for layer in found:
+                assert told(layer)
+            # Read while it is there.
+            return [[_in_memory(entry) for entry in layer] for layer in found]
+        finally:
+            parts.close()
+
+
+def _in_memory(entry: Entry) -> Entry:
+    return replace(entry, data=InMemory(content(entry))) if entry.data is not None else entry
+
+
+@pytest.fixture
+def builder(tmp_path: Path, channel: CondaChannel) -> Builder:
+    return Builder(tmp_path / "cache", channel)
+
+
+def by_path(layers: Sequence[Sequence[Entry]]) -> dict[str, Entry]:
+    return {entry.path: entry for layer in layers for entry in layer}
+
+
+def test_files_name_the_images_prefix(builder: Builder) -> None:
+    found = by_path(builder.entries(builder.rows(*NAMES)))
+    assert content(found[f"{PREFIX}/bin/greet"]).splitlines()[0] == f"#!/opt/env/bin/python{SERIES}".encode()
+    assert found[f"{PREFIX}/bin/greet"].mode == 0o755
+    assert b"/opt/env" in content(found[f"{PREFIX}/etc/pathwise.conf"])
+    library = content(found[f"{PREFIX}/lib/libpathwise.so"])
+    assert b"/opt/env" in library and PLACEHOLDER.encode() not in library
+    assert content(found[f"{PREFIX}/share/oldstyle.txt"]) == b"bz2\n"
+    assert f"{LIB}/greet/__init__.py" in found and f"{PREFIX}/conda-meta/history" in found
+
+
+def test_nothing_of_this_machine_is_in_it(builder: Builder, tmp_path: Path) -> None:
+    layers = builder.entries(builder.rows(*NAMES))
+    own = {str(builder.cache).encode(), str(tmp_path).encode(), str(Path.home()).encode() + b"/.cache"}
+    for entry in by_path(layers).values():
+        if entry.data is not None and entry.path != f"{PREFIX}/pyvenv.cfg":
+            # The test channel is in a folder, and its address is what the lock says of it.
+            text = content(entry).replace(builder.channel.url.encode(), b"")
+            assert not any(each in text for each in own), entry.path
+            assert b".conda-staging" not in text and b"conda-packages" not in text
+
+
+def test_what_conda_meta_tells(builder: Builder) -> None:
+    found = by_path(builder.entries(builder.rows("python", "greet", "native"), OURS))
+    meta = json.loads(content(found[f"{PREFIX}/conda-meta/greet-1.0-pyhd8ed1ab_0.json"]))
+    assert meta["channel"] == builder.channel.url and meta["url"].startswith(f"{builder.channel.url}/noarch/greet")
+    assert not {"link", "extracted_package_dir"} & meta.keys()
+    assert f"lib/python{SERIES}/site-packages/greet/__init__.py" in meta["files"]
+    native = json.loads(content(found[f"{PREFIX}/conda-meta/native-1.0-0.json"]))
+    listed = {row["_path"]: row["path_type"] for row in native["paths_data"]["paths"]}
+    assert sorted(listed) == native["files"]
+    assert {name for name, kind in listed.items() if kind == "pyc_file"} == {
+        OURS.path_of(f"lib/python{SERIES}/site-packages/native/__init__.py")
+    }
+    assert {f"{PREFIX}/{name}" for name in native["files"]} <= found.keys()
+
+
+def test_rattler_reads_what_conda_meta_tells(builder: Builder, tmp_path: Path) -> None:
+    from rattler import PrefixRecord
+
+    found = by_path(builder.entries(builder.rows("python", "greet", "native"), OURS))
+    for name in ("greet-1.0-pyhd8ed1ab_0", "native-1.0-0"):
+        (tmp_path / f"{name}.json").write_bytes(content(found[f"{PREFIX}/conda-meta/{name}.json"]))
+        record = PrefixRecord.from_path(tmp_path / f"{name}.json")
+        assert record.name.normalized == name.partition("-")[0] and record.files
+
+
+def test_bytecode_is_made_anew(builder: Builder) -> None:
+    place = OURS.path_of(f"{LIB}/native/__init__.py")
+    rows = builder.rows("python", "native", "greet")
+    with_pyc = by_path(builder.entries(rows, OURS))
+    assert content(with_pyc[place])[4:8] == b"\x01\0\0\0"
+    assert OURS.path_of(f"{LIB}/greet/__init__.py") in with_pyc
+    assert OURS.path_of(f"{LIB}/native/broken.py") not in with_pyc
+    assert not any("__pycache__" in path for path in by_path(builder.entries(rows)))
+
+
+@pytest.mark.parametrize("pyc", [OURS, None], ids=["pyc", "no-pyc"])
+def test_the_same_from_another_cache_and_umask(pyc: Pyc | None, builder: Builder, tmp_path: Path) -> None:
+    rows = builder.rows(*NAMES, "native", "twin-a")
+    one = [told(layer) for layer in builder.entries(rows, pyc)]
+    again = [told(layer) for layer in builder.entries(rows, pyc)]
+    mask = os.umask(0o077)
+    try:
+        other = Builder(tmp_path / "another" / "cache", builder.channel).entries(list(reversed(rows)), pyc)
+    finally:
+        os.umask(mask)
+    assert one == again == [told(layer) for layer in other]
+
+
+def test_only_what_is_not_known_is_linked(builder: Builder) -> None:
+    rows = builder.rows("python", "filelock=3.16.1", "oldstyle", "twin-a")
+    owners = owners_of(builder, rows)
+    assert owners[f"{LIB}/filelock/__init__.py"] == "conda's filelock 3.16.1"
+    whole = [told(layer) for layer in builder.entries(rows)]
+    builder.is_known = lambda source: "filelock" not in source.title
+    builder.linked.clear()
+    parts = builder.parts()
+    try:
+        below = builder.below(parts, rows)
+        asyncio.run(below.bring())
+        (mine,) = (source for source in below.sources if "filelock" in source.title)
+        count = len(mine.packages)  # type: ignore[attr-defined]
+        assert builder.linked[-1] == (count, count) and "python" not in mine.title
+        # Without Python beside it, it goes where this environment's Python looks.
+        assert told(mine.entries()) in whole
+        assert below.owners() == owners
+    finally:
+        parts.close()
+
+
+def test_where_all_is_known_nothing_is_fetched(builder: Builder) -> None:
+    rows = builder.rows("python", "greet")
+    owners = owners_of(builder, rows)
+    builder.is_known = lambda _: True
+    gone = [replace(row, url="file:///nowhere/gone.conda") for row in rows]
+    assert [replace(row, url=gone[0].url) for row in rows] == gone
+    (builder.cache / "archives").rename(builder.cache / "elsewhere")
+    assert owners_of(builder, rows) == owners
+    assert not (builder.cache / "archives").exists()
+
+
+def owners_of(builder: Builder, rows: Sequence[CondaPackage]) -> dict[str, str]:
+    parts = builder.parts()
+    try:
+        below = builder.below(parts, rows)
+        asyncio.run(below.bring())
+        return dict(below.owners())
+    finally:
+        parts.close()
+
+
+def test_the_folder_that_was_linked_into_goes(builder: Builder) -> None:
+    left = builder.cache / "conda-staging" / "0123"
+    left.mkdir(parents=True)
+    (left / "file").write_text("of a run that was killed")
+    owners_of(builder, builder.rows("python"))
+    assert list((builder.cache / "conda-staging").iterdir()) == []
+
+
+def test_a_folder_that_another_run_uses_stays(builder: Builder) -> None:
+    one, other = builder.parts(), builder.parts()
+    for parts in (one, other):
+        asyncio.run(builder.below(parts, builder.rows("python")).bring())
+    assert len(list((builder.cache / "conda-staging").iterdir())) == 2
+    one.close()
+    other.close()
+
+
+# Whose a path is
+
+
+@pytest.mark.parametrize("most", [1, 20])
+def test_equal_files_are_in_both_layers(most: int, builder: Builder) -> None:
+    """What is in a layer follows from its own packages alone."""
+    rows = builder.rows("twin-a", "twin-b")
+    layers = builder.entries(rows, most=most)
+    having = [layer for layer in layers if any(entry.path == f"{PREFIX}/share/same.txt" for entry in layer)]
+    assert len(having) == len(layers)
+    owners = owners_of(builder, rows)
+    assert owners[f"{PREFIX}/share/same.txt"] == "conda's twin-a 1.0"
+    for layer in layers:
+        for entry in layer:
+            assert "__clobber" not in entry.path
+            assert entry.data is None or b"__clobber" not in content(entry)
+
+
+@pytest.mark.parametrize("most", [1, 20])
+def test_different_files_at_one_path(most: int, builder: Builder) -> None:
+    parts = builder.parts()
+    try:
+        below = builder.below(parts, builder.rows("twin-a", "rival"), most=most)
+        asyncio.run(below.bring())
+        with pytest.raises(NoSolution) as caught:
+            below.owners()
+        assert "opt/env/share/same.txt" in caught.value.message
+        assert "conda's rival 1.0" in caught.value.message and "conda's twin-a 1.0" in caught.value.message
+    finally:
+        parts.close()
+
+
+def test_links_stay_as_they_are(builder: Builder) -> None:
+    found = by_path(builder.entries(builder.rows("linked")))
+    assert found[f"{PREFIX}/lib64"].target == "lib"
+    assert found[f"{PREFIX}/etc/there"].target == "/etc/os"
+
+
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [
+        (("linked", "behind"), "behind-1.0-0.conda: lib64/y of it is behind the link lib64 of linked"),
+        (("outside",), "outside-1.0-0.conda: '../../out' is in it, which is not below its prefix"),
+        (("absolute",), "absolute-1.0-0.conda: '/etc/out' is in it"),
+    ],
+)
+def test_what_would_be_written_elsewhere_is_refused_before(names: tuple[str, ...], what: str, builder: Builder) -> None:
+    with pytest.raises(BadPackage) as caught:
+        builder.entries(builder.rows(*names))
+    assert what in caught.value.message and caught.value.exit_code == 5 and caught.value.hint
+    assert builder.linked == []
+
+
+def test_a_file_behind_a_link_of_a_known_layer(builder: Builder) -> None:
+    owners_of(builder, builder.rows("linked"))
+    owners_of(builder, builder.rows("behind"))
+    builder.is_known = lambda _: True
+    with pytest.raises(NoSolution, match=r"opt/env/lib64 belongs to conda's linked 1\.0 and to conda's behind"):
+        owners_of(builder, builder.rows("linked", "behind"))
+
+
+# Keys
+
+
+def test_keys_follow_from_the_rows(builder: Builder, tmp_path: Path) -> None:
+    rows = builder.rows(*NAMES)
+    keys = [source.key for source in builder.below(builder.parts(), rows).sources]
+    assert keys == [
+        source.key for source in Builder(tmp_path / "x", builder.channel).below(builder.parts(), rows).sources
+    ]
+    assert keys != [source.key for source in builder.below(builder.parts(), rows, OURS).sources]
+    patched = [replace(rows[0], depends=("other",)), *rows[1:]]
+    assert len(set(keys) & {source.key for source in builder.below(builder.parts(), patched).sources}) == len(keys) - 1
+    reasons = [replace(row, askers=(), provides=()) for row in rows]
+    assert keys == [source.key for source in builder.below(builder.parts(), reasons).sources]
+
+
+def test_an_archive_that_is_not_the_locked_one(builder: Builder) -> None:
+    (row,) = builder.rows("oldstyle")
+    with pytest.raises(NetworkError, match="is not the file that the lock names"):
+        builder.entries([replace(row, sha256="0" * 64)])
+
+
+def test_at_most_so_many_layers(builder: Builder) -> None:
+    rows = builder.rows(*NAMES, "twin-a", "twin-b", "native")
+    for most in range(1, 9):
+        below = builder.below(builder.parts(), rows, most=most)
+        assert 1 <= len(below.sources) <= most
+        packages = [package.name for source in below.sources for package in source.packages]  # type: ignore[attr-defined]
+        assert sorted(packages) == sorted(row.name for row in rows)
