@@ -19,9 +19,8 @@ from envspec.fetch.wheels import wheel_path
 from envspec.image.base import Documents, base_on
 from envspec.image.blobs import keeping
 from envspec.image.config import Base, annotations_of, image_config
-from envspec.image.content import Source
+from envspec.image.content import GpuCodeFound, Source
 from envspec.image.cut import cut
-
 from envspec.image.gpu_code import GpuCodeWatch
 from envspec.image.index_document import image_of
 from envspec.image.layer import Image, Layer
@@ -30,7 +29,7 @@ from envspec.image.owners import OwnedTwice, conflicts
 from envspec.image.services import ServicesSource, services_config
 from envspec.image.store import LayerStore
 from envspec.image.wheel import LockedWheel, Pyc, Scheme, WheelSource
-from envspec.model import DIRECT_URL, Package, Platform, Python, Resolution, SystemLayer
+from envspec.model import DIRECT_URL, Package, Platform, Resolution, SystemLayer
 from envspec.spec_hash import without_credentials
 
 #: moby's maxLayerDepth is 125; some are left for those who build on the image.
@@ -72,9 +71,9 @@ class Supplies:
 
     documents: Documents
     wheels: Callable[[Sequence[Package]], Awaitable[object]]
-    below: Callable[[Foundation], Awaitable[Below]]
+    below: Callable[[Foundation], Below]
     system: Callable[[Platform, Base], Awaitable[tuple[SystemLayer, Source]]]
-    compiler: Callable[[Python, Platform], Awaitable[Pyc]]
+    compiler: Callable[[Resolution], Awaitable[Pyc]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +88,15 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """An image with what it was made of. system: the layer that the lock may record."""
+    """An image with what it was made of. system: the layer that the lock may record.
+
+    found: the GPU code of the wheels, by the wheel's SHA-256.
+    """
 
     image: Image
     base: Base
     system: SystemLayer | None
+    found: Mapping[str, GpuCodeFound]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,9 @@ class Assembler:
         conduct = services_config(lock.image)
         config = image_config(lock, self.order.identity, platform, base, layers, conduct)
         told = annotations_of(lock, self.order.identity, base)
-        return Assembled(image_of(platform, config, (*base.layers, *layers), told), base, plan.system)
+        image = image_of(platform, config, (*base.layers, *layers), told)
+        found = {sha256: code for layer in layers for sha256, code in layer.found}
+        return Assembled(image, base, plan.system, found)
 
     async def _plan(self, resolution: Resolution, base: Base) -> _Plan:
         lock, python = self.order.lock, resolution.target.python
@@ -138,19 +143,19 @@ class Assembler:
             system, source = await self.supplies.system(resolution.target.platform, base)
             first = (source,)
 
-        async def planned(pyc: Pyc | None) -> _Plan:
-            below = await self.supplies.below(Foundation(resolution, base, pyc, budget - 1))
+        def planned(pyc: Pyc | None) -> _Plan:
+            below = self.supplies.below(Foundation(resolution, base, pyc, budget - 1))
             wheels = wheel_sources(resolution, self.cache, pyc, budget - len(below.sources))
             sources = (*first, *below.sources, *wheels, ServicesSource(lock.image))
             return _Plan(system, below, wheels, sources)
 
         if self.order.bytecode is Bytecode.NONE:
-            return await planned(None)
+            return planned(None)
         # The bytes follow from the version alone: the interpreter is looked for where some layer is not known.
-        plan = await planned(Pyc(Path(), python.version))
+        plan = planned(Pyc(Path(), python.version))
         if all(self._known(source) for source in plan.sources):
             return plan
-        return await planned(await self.supplies.compiler(python, resolution.target.platform))
+        return planned(await self.supplies.compiler(resolution))
 
     def _known(self, source: Source) -> Layer | None:
         return self.store.known(source.key, self.order.compression)

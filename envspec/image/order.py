@@ -18,6 +18,7 @@ class Stage(Enum):
     BASE = "asking for the base image"
     FETCHING = "fetching packages"
     SYSTEM = "making the system layer"
+    LINKING = "linking conda's packages"
     LAYERS = "making layers"
     BASE_LAYERS = "fetching the base's layers"
     WRITING = "writing the image"
@@ -54,7 +55,7 @@ class ImageOrder:
 class ImageWorld:
     """The machine around it. cache: envspec's own folder. mirrors: registries that stand in for others.
 
-    report: told of every step. warn: told of what the user should know.
+    report: told of every step. warn: told of what the user should know. told: every line of a log, such as apt's.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -63,3 +64,4 @@ class ImageWorld:
     report: Callable[[Step], None] = field(repr=False)
     warn: Callable[[str], None] = field(repr=False)
     mirrors: Mapping[str, str] = field(default_factory=dict)
+    told: Callable[[str], None] = field(repr=False, default=lambda _: None)

@@ -77,6 +77,17 @@ def diff(first: str, second: str, platform: Platform, world: ImageWorld) -> Imag
     return run_to_end(_diff(first, second, platform, world))
 
 
+def build_by_docker(folder: Path, order: ImageOrder, wanted: Outputs, world: ImageWorld) -> str:
+    """Build a lock's Dockerfile by this machine's engine, under `wanted.tag`; the image's ID there.
+
+    Raises:
+        UsageError: an output that an engine does not write. NoEngine, BuildFailed: as they say.
+    """
+    from envspec.pipeline.image_engine import build_dockerfile
+
+    return build_dockerfile(folder, order, wanted, world)
+
+
 async def _mirror(lock: Lock, target: str, world: ImageWorld) -> str:
     from envspec.pipeline.image_copies import mirror_base
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envspec.errors import UsageError
 from envspec.image.assembling import Assembled
-from envspec.image.order import Stage
+from envspec.image.order import ImageOrder, ImageWorld, Stage
 from envspec.image.outputs import tar_of
 from envspec.pipeline.image_work import ImageWork
+
+if TYPE_CHECKING:
+    from envspec.pipeline.image import Outputs
 
 
 async def load(work: ImageWork, assembled: Sequence[Assembled], tag: str) -> str:
@@ -22,6 +27,24 @@ async def load(work: ImageWork, assembled: Sequence[Assembled], tag: str) -> str
         raise UsageError("an engine takes the image of one platform", hint="choose it by --platform")
     [one] = assembled
     return await asyncio.to_thread(_load, work, one, tag, asyncio.get_running_loop())
+
+
+def build_dockerfile(folder: Path, order: ImageOrder, wanted: Outputs, world: ImageWorld) -> str:
+    """See `pipeline.image.build_by_docker`."""
+    from envspec.engine.docker import open_engine
+    from envspec.image.docker_builder import DockerOrder, build
+
+    if wanted.tar or wanted.layout or wanted.push:
+        raise UsageError(
+            "--builder docker builds into the engine; --output, --layout and --push are the other builder's",
+            hint="leave them out, then `docker save` or `docker push` what was built",
+        )
+    if len(order.platforms) > 1:
+        raise UsageError("an engine builds for one platform", hint="choose it by --platform")
+    [platform] = order.platforms
+    asked = DockerOrder(order.lock, folder, platform, wanted.tag, world.mirrors)
+    with open_engine(world.environ) as engine:
+        return build(engine, asked, world.environ, world.told)
 
 
 def _load(work: ImageWork, one: Assembled, tag: str, loop: asyncio.AbstractEventLoop) -> str:

@@ -37,7 +37,8 @@ async def system_layer(platform: Platform, base: Base, work: ImageWork) -> tuple
     def made(source: SystemSource) -> Layer:
         return work.store.make(source, Compression.GZIP)
 
-    def told(_: str) -> None:
+    def told(line: str) -> None:
         world.report(Step(Stage.SYSTEM))
+        world.told(line)
 
     return await make_system_layer(order, World(world.environ, world.cache, made, told, world.warn))

@@ -24,11 +24,13 @@ from envspec.image.layer import Image, Layer
 from envspec.image.order import ImageOrder, ImageWorld, Stage
 from envspec.image.pyc import Pyc
 from envspec.image.store import LayerStore
-from envspec.model import Package, Platform, Python, SystemLayer
+from envspec.machine import this_platform
+from envspec.model import Package, Platform, Resolution, SystemLayer
 from envspec.registry.blob import Blob, Descriptor
 from envspec.registry.reference import parse
 
 if TYPE_CHECKING:
+    from envspec.image.python_parts import PythonParts
     from envspec.registry.client import Registry
 
 
@@ -90,6 +92,7 @@ class ImageWork(Doors):
         self.blobs = BlobStore(world.cache)
         self.store = LayerStore(world.cache)
         self._layers: dict[str, Layer] = {}
+        self._parts: PythonParts | None = None
 
     async def assemble(self) -> list[Assembled]:
         """The images of all platforms, their layers made."""
@@ -105,6 +108,7 @@ class ImageWork(Doors):
         for each in found:
             own = each.image.layers[len(each.base.layers) :]
             self._layers.update({layer.blob.digest: layer for layer in own})
+            self._look_at_gpu_code(each)
         return found
 
     def open(self, descriptor: Descriptor) -> Blob:
@@ -158,6 +162,18 @@ class ImageWork(Doors):
             ],
         )
 
+    def _look_at_gpu_code(self, assembled: Assembled) -> None:
+        """Keep what the wheels hold for `explain`, and compare it with what the lock has of it."""
+        from envspec.facts.load import load_facts
+        from envspec.fetch.gpu_code_seen import keep
+        from envspec.image.gpu_code import compare
+
+        for sha256, code in assembled.found.items():
+            keep(self.world.cache, sha256, code)
+        if self.order.lock.gpu_code:
+            for text in compare(self.order.lock, assembled.image.platform, assembled.found, load_facts()):
+                self.world.warn(text)
+
     async def _wheels(self, packages: Sequence[Package]) -> None:
         if packages:
             await fetch_wheels(packages, self.fetching(), self.world.environ, lambda: datetime.now(timezone.utc))
@@ -171,15 +187,42 @@ class ImageWork(Doors):
 
         return Fetching(self.world.cache, patience, self.order.network, self.order.jobs, report, self.world.warn)
 
-    async def _below(self, foundation: Foundation) -> Below:
-        from envspec.pipeline.image_python import below
+    def _below(self, foundation: Foundation) -> Below:
+        return self._python().below(foundation)
 
-        return await below(foundation, self)
+    async def _compiler(self, resolution: Resolution) -> Pyc:
+        from envspec.image.compiling_python import Looking, find
 
-    async def _compiler(self, python: Python, platform: Platform) -> Pyc:
-        from envspec.pipeline.image_python import compiler
+        parts, target = self._python(), resolution.target
+        looking = Looking(
+            here=this_platform(),
+            environ=self.world.environ,
+            named=self.order.python,
+            own=parts.own_build(target.python, target.platform, resolution.conda),
+            other=parts.other_build(target.python),
+            warn=self.world.warn,
+        )
+        return await find(target.python, looking)
 
-        return await compiler(python, platform, self)
+    def _python(self) -> PythonParts:
+        if self._parts is None:
+            from envspec.image.python_parts import Around, PythonParts
+
+            def linking(done: int, total: int) -> None:
+                self.world.report(Step(Stage.LINKING, done, total))
+
+            self._parts = PythonParts(
+                Around(
+                    cache=self.world.cache,
+                    environ=self.world.environ,
+                    fetching=self.fetching(),
+                    here=this_platform(),
+                    is_known=lambda source: self.store.known(source.key, self.order.compression) is not None,
+                    linking=linking,
+                )
+            )
+            self._stack.callback(self._parts.close)
+        return self._parts
 
     async def _system(self, platform: Platform, base: Base) -> tuple[SystemLayer, Source]:
         from envspec.pipeline.image_system import system_layer
