@@ -146,8 +146,7 @@ class Splicer:
     def __init__(self, archives: Archives, ways: Ways) -> None:
         self._archives = archives
         self._ways = ways
-        self._glue: list[bytes] = []
-        self._glue_bytes = 0
+        self._glue = bytearray()
         self._side_bytes = self._side_tar_bytes = 0
         self.pieces: list[Piece] = []
 
@@ -208,17 +207,18 @@ class Splicer:
         self._side_bytes = self._side_tar_bytes = 0
 
     def _join(self, data: bytes) -> None:
-        self._glue.append(data)
-        self._glue_bytes += len(data)
-        if self._glue_bytes >= _GLUE:
-            self._pack()
+        self._glue += data
+        # Cut at the same places however the bytes were read: the same layer is the same blob.
+        while len(self._glue) >= _GLUE:
+            self._emit(bytes(self._glue[:_GLUE]))
+            del self._glue[:_GLUE]
 
     def _pack(self) -> None:
-        if not self._glue_bytes:
-            return
-        glue = b"".join(self._glue)
-        self._glue.clear()
-        self._glue_bytes = 0
+        if self._glue:
+            self._emit(bytes(self._glue))
+            self._glue.clear()
+
+    def _emit(self, glue: bytes) -> None:
         packed = b"".join(
             (
                 MEMBER_HEAD,
