@@ -87,7 +87,8 @@ async def find(python: Python, looking: Looking) -> Pyc:
     if near is not None:
         return _pyc(near, python, looking)
     raise NoCompiler(
-        f"this machine has no Python {python.version}, nor another {python.series}, to compile modules with",
+        f"this machine ({looking.here.value}) has no Python {python.version}, nor another {python.series}, to compile "
+        "modules with",
         hint=f"name one by --python PATH (`uv python install {python.version}` fetches it), or leave bytecode out with "
         "--no-pyc",
     )
