@@ -41,6 +41,7 @@ HANDED_ON = (
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 #: Engines kill a container ten seconds after they have asked it to stop.
 GRACE_S = 8.0
+KILLED_S = 1.0
 BAD_CONFIGURATION = 78  # EX_CONFIG of sysexits.h
 
 
@@ -104,17 +105,16 @@ class Init:
 
     def end(self) -> None:
         """Ask what still runs to end, and kill what does not."""
-        deadline = time.monotonic() + GRACE_S
-        for pid in self.services:
-            _send(pid, signal.SIGTERM)
-        while self.services:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or signal.sigtimedwait({signal.SIGCHLD}, left_s) is None:
-                break
-            for pid, _ in _ended():
-                self.services.pop(pid, None)
-        for pid in self.services:
-            _send(pid, signal.SIGKILL)
+        for number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, KILLED_S)):
+            for pid in self.services:
+                _send(pid, number)
+            deadline = time.monotonic() + patience_s
+            while self.services:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or signal.sigtimedwait({signal.SIGCHLD}, left_s) is None:
+                    break
+                for pid, _ in _ended():
+                    self.services.pop(pid, None)
 
 
 def main(argv: list[str]) -> int:

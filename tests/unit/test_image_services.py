@@ -1,0 +1,124 @@
+"""What an image says and holds beside its packages: from the lock alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+import pytest
+
+from envspec.errors import UsageError
+from envspec.image.content import Entry, InMemory, Kind
+from envspec.image.services import ServicesSource, folder_of, services_config
+from envspec.model import ImageSettings, Service
+
+SERVED = ImageSettings(
+    services=(Service("jupyter", 8888), Service("tensorboard", 6006, "runs"), Service("ssh", 2222)),
+)
+
+
+def _by_path(settings: ImageSettings) -> dict[str, Entry]:
+    return {entry.path: entry for entry in ServicesSource(settings).entries()}
+
+
+def test_an_image_without_services_runs_as_a_user_and_starts_as_its_base_does() -> None:
+    conduct = services_config(ImageSettings())
+    assert conduct.user == "1000:1000"
+    assert (conduct.entrypoint, conduct.healthcheck, conduct.ports) == (None, None, ())
+    assert dict(conduct.env) == {
+        "HOME": "/home/envspec",
+        "LOGNAME": "envspec",
+        "SHELL": "/bin/bash",
+        "USER": "envspec",
+    }
+
+
+def test_services_are_started_by_init_and_checked() -> None:
+    conduct = services_config(SERVED)
+    assert conduct.entrypoint == ("/opt/env/bin/python", "-I", "-S", "/opt/envspec/init.py")
+    assert conduct.ports == ("2222/tcp", "6006/tcp", "8888/tcp")
+    assert conduct.healthcheck is not None
+    assert conduct.healthcheck["Test"] == ["CMD", "/opt/env/bin/python", "-I", "-S", "/opt/envspec/health.py"]
+    # Times are nanoseconds in images; less than a millisecond is refused by engines.
+    assert all(conduct.healthcheck[key] > 1_000_000 for key in ("Interval", "Timeout", "StartPeriod"))
+
+
+@pytest.mark.parametrize("name", ["JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE"])
+def test_a_token_in_the_image_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} would be the same in every container"):
+        services_config(replace(SERVED, env=((name, "0123456789abcdef" * 4),)))
+
+
+def test_every_folder_comes_before_what_is_in_it_and_no_path_twice() -> None:
+    paths = [entry.path for entry in ServicesSource(SERVED).entries()]
+    assert len(paths) == len(set(paths))
+    for place, path in enumerate(paths):
+        parents = [str(parent) for parent in PurePosixPath(path).parents if str(parent) != "."]
+        assert set(parents) <= set(paths[:place]), path
+
+
+def test_what_the_user_writes_to_is_the_users_and_the_rest_is_roots() -> None:
+    entries = _by_path(SERVED)
+    own = {path for path, entry in entries.items() if (entry.uid, entry.gid) == (1000, 1000)}
+    assert own == {"home/envspec", "workspace", "var/lib/envspec"}
+    assert entries["var/lib/envspec"].mode == 0o700
+    assert {entry.mode for entry in entries.values() if entry.kind is Kind.FILE} == {0o644}
+
+
+def test_init_is_told_of_the_services_and_no_secret_is_in_the_image() -> None:
+    data = _by_path(SERVED)["opt/envspec/services.json"].data
+    assert isinstance(data, InMemory)
+    told = json.loads(data.content)
+    assert told["services"] == [
+        {"name": "jupyter", "port": 8888},
+        {"name": "tensorboard", "port": 6006, "logdir": "runs"},
+        {"name": "ssh", "port": 2222},
+    ]
+    assert (told["uid"], told["workdir"]) == (1000, "/workspace")
+    assert not [path for path in _by_path(SERVED) if "host" in path or "token" in path]
+
+
+def test_without_services_there_is_no_init() -> None:
+    assert not [path for path in _by_path(ImageSettings()) if path.startswith(("opt", "var"))]
+
+
+def test_the_key_follows_from_what_is_in_the_layer() -> None:
+    same = ServicesSource(ImageSettings(services=SERVED.services))
+    other = ServicesSource(replace(SERVED, services=(Service("jupyter", 8889),)))
+    assert ServicesSource(SERVED).key == same.key
+    assert other.key != same.key
+    assert len(same.key) == 64
+
+
+@pytest.mark.parametrize(
+    ("workdir", "folder"),
+    [
+        ("/workspace", "workspace"),
+        ("/data/project", "data/project"),
+        ("/", None),
+        ("/tmp", None),
+        ("/usr/local", None),
+        ("/opt/env", None),
+    ],
+)
+def test_a_folder_of_the_system_is_left_as_it_is(workdir: str, folder: str | None) -> None:
+    assert folder_of(workdir) == folder
+
+
+def test_a_folder_below_the_systems_keeps_their_modes() -> None:
+    entries = _by_path(ImageSettings(workdir="/tmp/work"))
+    assert entries["tmp"].mode == 0o1777
+    assert entries["tmp/work"].uid == 1000
+
+
+@pytest.mark.parametrize("workdir", ["/lib/work", "/bin", "/var/run/x"])
+def test_a_folder_in_place_of_a_link_of_the_base_is_refused(workdir: str) -> None:
+    with pytest.raises(UsageError, match="a link in the base image"):
+        services_config(ImageSettings(workdir=workdir))
+
+
+@pytest.mark.parametrize("workdir", ["work", "/work/../etc"])
+def test_only_an_absolute_path_is_a_working_folder(workdir: str) -> None:
+    with pytest.raises(UsageError, match="not an absolute path"):
+        services_config(ImageSettings(workdir=workdir))
