@@ -105,7 +105,7 @@ def _image(engine: Engine, order: ImageOrder, world: ImageWorld) -> str:
     from envspec.pipeline.image import Outputs, build
 
     tag = f"envspec/{order.lock.name.lower()}:latest"
-    (image,) = build(order, Outputs(load=tag, tag=tag), world)
+    (image,) = build(order, Outputs(load=tag, tag=tag), world).images
     there = find(engine, image)
     if there is None:
         raise EngineRefused(f"the engine ({engine.facts}) has let go of {image.id}", hint="run the same command again")
@@ -158,7 +158,11 @@ def _is_ours(streams: Streams) -> bool:
         return False
     if not (terminal.is_terminal(sys.stdin) and terminal.is_terminal(sys.stdout)):
         return False
-    return os.tcgetpgrp(streams.stdin.fileno()) == os.getpgrp()
+    try:
+        return os.tcgetpgrp(streams.stdin.fileno()) == os.getpgrp()
+    except OSError:
+        # Not this session's terminal: there is no background then.
+        return True
 
 
 def _order(lock: Lock, platform: Platform, chosen: Mapping[str, Any]) -> ImageOrder:

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from envspec.cli import terminal
+from envspec.cli.image_order import Opened
 from envspec.cli.image_world import image_world
-from envspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from envspec.cli.progress_bars import Progress
-    from envspec.image.order import ImageOrder, ImageWorld
-    from envspec.model import Lock, Platform
+    from envspec.pipeline.image import Built
 
 _PLATFORMS: Final = ("linux-64", "linux-aarch64")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -102,17 +100,25 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     """
     from envspec.pipeline import image as pipeline
 
-    opened = _Opened(lock, chosen)
-    with opened.progress as progress:
-        world = opened.world(progress)
+    opened = Opened(lock, chosen)
+    only_pushed = builder == "oci" and not (chosen["output"] or chosen["layout"] or chosen["loaded"])
+    if only_pushed and (known := opened.known()) is not None and _is_pushed(known.digest, chosen):
+        _tell_ids(known.ids)
+        return 0
+    from envspec.cli.progress_bars import Progress
+
+    name = opened.lock.name
+    tag = chosen["tag"] or f"envspec/{name.lower()}:latest"
+    outputs = pipeline.Outputs(
+        chosen["output"], chosen["layout"], chosen["pushed"], tag if chosen["loaded"] else None, tag
+    )
+    with Progress(name) as progress:
+        world = image_world(progress, chosen["mirrors"])
         if builder == "docker":
-            outputs = _outputs(opened.lock, chosen)
             terminal.answer(f"{pipeline.build_by_docker(opened.folder, opened.order, outputs, world)}\n")
             return 0
-        outputs = _outputs(opened.lock, chosen)
-        images = pipeline.build(opened.order, outputs, world)
-    _tell_ids([(image.platform, image.id) for image in images])
-    return 0
+        built = pipeline.build(opened.order, outputs, world)
+    return _made(opened, built)
 
 
 @command.command("id")
@@ -120,13 +126,16 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
 @_MAKING
 def image_id(lock: str, **chosen: Any) -> int:
     """Print the ID of a lock's image, from what the cache knows; what it doesn't is fetched and looked through."""
+    opened = Opened(lock, chosen)
+    if (known := opened.known()) is not None:
+        _tell_ids(known.ids)
+        return 0
+    from envspec.cli.progress_bars import Progress
     from envspec.pipeline import image as pipeline
 
-    opened = _Opened(lock, chosen)
-    with opened.progress as progress:
-        images = pipeline.images_of(opened.order, opened.world(progress))
-    _tell_ids([(image.platform, image.id) for image in images])
-    return 0
+    with Progress(opened.lock.name) as progress:
+        built = pipeline.build(opened.order, pipeline.Outputs(), image_world(progress, chosen["mirrors"]))
+    return _made(opened, built)
 
 
 @command.command("diff")
@@ -175,78 +184,25 @@ def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
     return 0
 
 
-class _Opened:
-    """A lock on the command line with the options that all builders share."""
+def _is_pushed(digest: str, chosen: dict[str, Any]) -> bool:
+    """Whether nothing is left to do: the tag names this already, or there is none to push."""
+    if not chosen["pushed"]:
+        return True
+    from envspec.cli.progress_bars import Progress
+    from envspec.pipeline.image_pushed import is_pushed
 
-    def __init__(self, lock: str, chosen: dict[str, Any]) -> None:
-        import os
-
-        from envspec.cli.progress_bars import Progress
-        from envspec.fetch.values import Network
-        from envspec.image.layer import Compression
-        from envspec.image.order import Bytecode, ImageOrder
-        from envspec.lock.document import identity
-        from envspec.lock.folder import find_lock, read_lock
-
-        self.folder = find_lock(lock, Path())
-        self.lock: Lock = read_lock(self.folder)
-        self._mirrors: Sequence[str] = chosen["mirrors"]
-        self.progress = Progress(self.lock.name)
-        self.order: ImageOrder = ImageOrder(
-            lock=self.lock,
-            identity=identity(self.lock),
-            platforms=_platforms(self.lock, chosen["platforms"]),
-            bytecode=Bytecode.NONE if chosen["no_pyc"] else Bytecode.COMPILED,
-            compression=Compression(chosen.get("compression", "gzip")),
-            python=chosen["python"].absolute() if chosen["python"] else None,
-            network=Network.OFFLINE if chosen["offline"] else Network.USE,
-            jobs=chosen["jobs"] or os.cpu_count() or 1,
-        )
-
-    def world(self, progress: Progress) -> ImageWorld:
-        return image_world(progress, self._mirrors)
+    with Progress("image") as progress:
+        return is_pushed(chosen["pushed"], digest, image_world(progress, chosen["mirrors"]))
 
 
-def _platforms(lock: Lock, named: Sequence[str]) -> tuple[Platform, ...]:
-    from envspec.machine import this_platform
-    from envspec.model import Platform
-
-    locked = [resolution.target.platform for resolution in lock.resolutions]
-    linux = [platform for platform in locked if platform.is_linux]
-    if not linux:
-        raise UsageError(
-            f"{lock.name} has no linux platform, and images are for linux", hint="add linux-64 to [env] platforms"
-        )
-    if named:
-        wanted = tuple(dict.fromkeys(map(Platform, named)))
-        missing = [platform.value for platform in wanted if platform not in locked]
-        if missing:
-            raise UsageError(
-                f"{lock.name} is not locked for {', '.join(missing)}",
-                hint=f"it has {', '.join(platform.value for platform in locked)}",
-            )
-        return wanted
-    here = this_platform()
-    # A container runs on a Mac's or a Windows machine's engine: the only one that the lock has is meant there.
-    if here in linux or len(linux) > 1:
-        if here not in linux:
-            raise UsageError(
-                f"{lock.name} has images for {', '.join(platform.value for platform in linux)}, none for this machine",
-                hint="choose by --platform",
-            )
-        return (here,)
-    return (linux[0],)
+def _made(opened: Opened, built: Built) -> int:
+    opened.remember(built.images, built.digest)
+    _tell_ids([(image.platform.value, image.id) for image in built.images])
+    return 0
 
 
-def _outputs(lock: Lock, chosen: dict[str, Any]) -> Any:
-    from envspec.pipeline.image import Outputs
-
-    tag = chosen["tag"] or f"envspec/{lock.name.lower()}:latest"
-    return Outputs(chosen["output"], chosen["layout"], chosen["pushed"], tag if chosen["loaded"] else None, tag)
-
-
-def _tell_ids(rows: Sequence[tuple[Platform, str]]) -> None:
+def _tell_ids(rows: Sequence[tuple[str, str]]) -> None:
     if len(rows) == 1:
         terminal.answer(f"{rows[0][1]}\n")
         return
-    terminal.answer("".join(f"{identity}  {platform.value}\n" for platform, identity in rows))
+    terminal.answer("".join(f"{identity}  {platform}\n" for platform, identity in rows))

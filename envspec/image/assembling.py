@@ -118,7 +118,6 @@ class Assembler:
         """
         lock = self.order.lock
         resolution = next(each for each in lock.resolutions if each.target.platform is platform)
-        self.report(Step(Stage.BASE))
         base = await base_on(lock, platform, self.supplies.documents)
         plan = await self._plan(resolution, base)
         layers = await self._layers(resolution, plan)

@@ -19,11 +19,15 @@ _DOCUMENT: Final = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class KeptDocuments:
-    """`base.Documents` out of the cache, and what it lacks out of a registry. opened: the client, made when needed."""
+    """`base.Documents` out of the cache, and what it lacks out of a registry.
+
+    opened: the client, made when needed. asking: told before a registry is asked.
+    """
 
     blobs: BlobStore
     opened: Callable[[], Awaitable[Registry]]
     network: Network
+    asking: Callable[[], None]
 
     async def manifest(self, reference: Reference) -> Manifest:
         """The manifest that `reference` names by digest.
@@ -59,4 +63,5 @@ class KeptDocuments:
                 f"{what} is not in the cache, and --offline forbids asking its registry",
                 hint="run once without --offline",
             )
+        self.asking()
         return await self.opened()

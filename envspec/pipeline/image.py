@@ -16,6 +16,7 @@ from envspec.image.layer import Image
 from envspec.image.order import Bytecode, ImageOrder, ImageWorld
 from envspec.model import ImageId, Lock, Platform
 from envspec.pipeline.image_work import ImageWork
+from envspec.registry.manifest import digest_of
 
 if TYPE_CHECKING:
     from envspec.image.diff import ImageDiff
@@ -32,23 +33,26 @@ class Outputs:
     tag: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What came of an order. digest: of what a push puts under the tag: the manifest, or the index of several."""
+
+    images: tuple[Image, ...]
+    digest: str
+
+
 class OtherImage(StaleLock):
     """The image is not the one that the lock records."""
 
 
-def build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> tuple[Image, ...]:
-    """Assemble the images of an order, and bring them where they are wanted.
+def build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> Built:
+    """Assemble the images of an order, and bring them where they are wanted; nowhere but the cache without a wish.
 
     Raises:
         OtherImage: an image has another ID than the lock records; nothing was written or pushed.
         NetworkError, UsageError, UnfitMachine, NoSolution: as the stages say.
     """
     return run_to_end(_build(order, wanted, world))
-
-
-def images_of(order: ImageOrder, world: ImageWorld) -> tuple[Image, ...]:
-    """The images of an order, nothing written but what the cache keeps."""
-    return run_to_end(_build(order, Outputs(), world))
 
 
 async def identify(order: ImageOrder, world: ImageWorld) -> Lock:
@@ -101,7 +105,7 @@ async def _diff(first: str, second: str, platform: Platform, world: ImageWorld) 
     return diff_images(*[await read_side(name, platform, world) for name in (first, second)])
 
 
-async def _build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> tuple[Image, ...]:
+async def _build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> Built:
     async with ImageWork(order, world) as work:
         assembled = await work.assemble()
         images = tuple(each.image for each in assembled)
@@ -125,7 +129,7 @@ async def _build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> tuple
             from envspec.pipeline.image_push import push
 
             await push(work, assembled, index, wanted.push)
-    return images
+    return Built(images, digest_of(index) if index is not None else images[0].digest)
 
 
 def _compare(order: ImageOrder, image: Image) -> None:

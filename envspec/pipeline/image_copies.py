@@ -14,7 +14,8 @@ from envspec.image.diff import Side, side_of
 from envspec.image.order import ImageOrder, ImageWorld, Stage
 from envspec.lock.head import LOCK_FILE
 from envspec.model import Lock, Platform
-from envspec.pipeline.image_work import Doors, ImageWork
+from envspec.pipeline.doors import Doors
+from envspec.pipeline.image_work import ImageWork
 from envspec.registry.manifest import OCI_PLATFORMS, Kind
 from envspec.registry.reference import parse
 

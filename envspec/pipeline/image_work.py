@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Iterable, Sequence
 from datetime import datetime, timezone
-from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience as patience_of
@@ -26,61 +24,12 @@ from envspec.image.pyc import Pyc
 from envspec.image.store import LayerStore
 from envspec.machine import this_platform
 from envspec.model import Package, Platform, Resolution, SystemLayer
+from envspec.pipeline.doors import Doors
 from envspec.registry.blob import Blob, Descriptor
 from envspec.registry.reference import parse
 
 if TYPE_CHECKING:
     from envspec.image.python_parts import PythonParts
-    from envspec.registry.client import Registry
-
-
-_D = TypeVar("_D", bound="Doors")
-
-
-class Doors:
-    """HTTP and registries, for the time of one command: opened when they are needed, closed in the end."""
-
-    def __init__(self, world: ImageWorld, jobs: int = 8) -> None:
-        self.world = world
-        self._jobs = jobs
-        self._stack = AsyncExitStack()
-        self._registry: Registry | None = None
-        self._opening = asyncio.Lock()
-
-    async def __aenter__(self: _D) -> _D:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
-
-    async def registry(self) -> Registry:
-        """A client for every registry of this run."""
-        async with self._opening:
-            if self._registry is None:
-                from envspec.effects.http import open_http
-                from envspec.registry.client import Registry
-                from envspec.registry.credentials import Keychain
-
-                http = await self._stack.enter_async_context(
-                    open_http(self.world.environ, notice=self.world.warn, per_host=max(8, self._jobs))
-                )
-                keychain = Keychain(self.world.environ, self.world.home, self.world.warn)
-                self._registry = Registry(http, keychain, self.world.mirrors)
-            return self._registry
-
-    def counted(self, stage: Stage, total: int) -> Callable[[int], None]:
-        """Told of bytes that were moved, reports how far the stage is. total: 0 where it is not known."""
-        done = 0
-        self.world.report(Step(stage, 0, 0, 0, total))
-
-        def moved(size: int) -> None:
-            nonlocal done
-            done += size
-            self.world.report(Step(stage, 0, 0, done, total))
-
-        return moved
 
 
 class ImageWork(Doors):
@@ -97,7 +46,7 @@ class ImageWork(Doors):
     async def assemble(self) -> list[Assembled]:
         """The images of all platforms, their layers made."""
         supplies = Supplies(
-            documents=KeptDocuments(self.blobs, self.registry, self.order.network),
+            documents=KeptDocuments(self.blobs, self.registry, self.order.network, self._asking),
             wheels=self._wheels,
             below=self._below,
             system=self._system,
@@ -186,6 +135,9 @@ class ImageWork(Doors):
             self.world.report(Step(Stage.FETCHING, count.done, count.total, count.bytes_done, count.bytes_total))
 
         return Fetching(self.world.cache, patience, self.order.network, self.order.jobs, report, self.world.warn)
+
+    def _asking(self) -> None:
+        self.world.report(Step(Stage.BASE))
 
     def _below(self, foundation: Foundation) -> Below:
         return self._python().below(foundation)

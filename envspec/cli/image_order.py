@@ -1,0 +1,115 @@
+"""A lock on the command line with the options by which images are made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envspec.errors import UsageError
+from envspec.image.known import Known, key_of, recall, remember
+
+if TYPE_CHECKING:
+    from envspec.image.layer import Image
+    from envspec.image.order import ImageOrder
+    from envspec.model import Lock, Platform
+
+
+class Opened:
+    """What is asked for. The lock is not read before something is not known from its bytes alone."""
+
+    def __init__(self, lock: str, chosen: Mapping[str, Any]) -> None:
+        from envspec.effects.cache import cache_root
+        from envspec.lock.folder import find_lock
+        from envspec.lock.head import LOCK_FILE
+        from envspec.lock.names import read_current
+
+        self.folder = find_lock(lock, Path())
+        self._chosen = chosen
+        self._cache = cache_root(os.environ).absolute()
+        bytecode = "no-pyc" if chosen["no_pyc"] else "pyc"
+        # A Python of the user's choice may compile otherwise: what came of that is not remembered.
+        self._key = (
+            None
+            if chosen["python"]
+            else key_of(
+                read_current(self.folder, LOCK_FILE),
+                *(chosen["platforms"] or _here()),
+                bytecode,
+                str(chosen.get("compression", "gzip")),
+            )
+        )
+
+    def known(self) -> Known | None:
+        """The images, where this machine has made them before."""
+        return recall(self._cache, self._key) if self._key else None
+
+    def remember(self, images: Sequence[Image], digest: str) -> None:
+        """Keep what came of it. digest: of the manifest, or of the index of several."""
+        if self._key:
+            remember(self._cache, self._key, [(image.platform.value, image.id) for image in images], digest)
+
+    @cached_property
+    def lock(self) -> Lock:
+        from envspec.lock.folder import read_lock
+
+        return read_lock(self.folder)
+
+    @cached_property
+    def order(self) -> ImageOrder:
+        from envspec.fetch.values import Network
+        from envspec.image.layer import Compression
+        from envspec.image.order import Bytecode, ImageOrder
+        from envspec.lock.document import identity
+
+        chosen = self._chosen
+        return ImageOrder(
+            lock=self.lock,
+            identity=identity(self.lock),
+            platforms=_platforms(self.lock, chosen["platforms"]),
+            bytecode=Bytecode.NONE if chosen["no_pyc"] else Bytecode.COMPILED,
+            compression=Compression(chosen.get("compression", "gzip")),
+            python=chosen["python"].absolute() if chosen["python"] else None,
+            network=Network.OFFLINE if chosen["offline"] else Network.USE,
+            jobs=chosen["jobs"] or os.cpu_count() or 1,
+        )
+
+
+def _here() -> tuple[str, ...]:
+    from envspec.machine import this_platform
+
+    here = this_platform()
+    return ("this machine's", here.value if here else "none")
+
+
+def _platforms(lock: Lock, named: Sequence[str]) -> tuple[Platform, ...]:
+    from envspec.machine import this_platform
+    from envspec.model import Platform
+
+    locked = [resolution.target.platform for resolution in lock.resolutions]
+    linux = [platform for platform in locked if platform.is_linux]
+    if not linux:
+        raise UsageError(
+            f"{lock.name} has no linux platform, and images are for linux", hint="add linux-64 to [env] platforms"
+        )
+    if named:
+        wanted = tuple(dict.fromkeys(map(Platform, named)))
+        missing = [platform.value for platform in wanted if platform not in locked]
+        if missing:
+            raise UsageError(
+                f"{lock.name} is not locked for {', '.join(missing)}",
+                hint=f"it has {', '.join(platform.value for platform in locked)}",
+            )
+        return wanted
+    here = this_platform()
+    # A container runs on a Mac's or a Windows machine's engine: the only one that the lock has is meant there.
+    if here in linux or len(linux) > 1:
+        if here not in linux:
+            raise UsageError(
+                f"{lock.name} has images for {', '.join(platform.value for platform in linux)}, none for this machine",
+                hint="choose by --platform",
+            )
+        return (here,)
+    return (linux[0],)
