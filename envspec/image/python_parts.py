@@ -186,14 +186,15 @@ class PythonParts:
 
 
 def share_of_conda(resolution: Resolution, most: int) -> int:
-    """How many layers conda's packages may have where they and the wheels want more than there are: as they want.
+    """How many layers conda's packages may have: their share, where they and the wheels want more than there are.
 
     most: of both together, less the one that wheels need at least.
     """
     conda = len(cut([(each.name, each.size_bytes) for each in resolution.conda], most))
     wheels = len(cut([(each.name, (each.built or each.file).size_bytes) for each in resolution.packages], most))
     if conda + wheels <= most + 1:
-        return conda
+        # Not `conda`: how many buckets there are follows from the room, and so would what is in each.
+        return most
     return max(1, min(most, (most + 1) * conda // (conda + wheels)))
 
 

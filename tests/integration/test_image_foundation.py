@@ -1,0 +1,147 @@
+"""What lies below the wheels of an image, decided from the lock, and made into layers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envspec.effects.http_values import Patience
+from envspec.errors import NetworkError, UsageError
+from envspec.fetch.values import Fetching, Network
+from envspec.image.assembling import Below, Foundation
+from envspec.image.config import Base
+from envspec.image.content import PREFIX
+from envspec.image.cut import cut
+from envspec.image.layer import Compression
+from envspec.image.pyc import Pyc
+from envspec.image.python_parts import Around, PythonParts, share_of_conda
+from envspec.image.store import LayerStore
+from envspec.machine import this_platform
+from envspec.model import CondaPackage, Package, Python, Resolution, Target
+from tests.support import standalone
+from tests.support.environments import make_lock, pin
+from tests.support.standalone import SERIES, VERSION
+from tests.support.wheels import wheel
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="images are made on Linux and macOS only")
+
+
+def foundation(python: Python, *wheels: Package, environ: tuple[str, ...] = (), pyc: Pyc | None = None) -> Foundation:
+    (resolution,) = make_lock(python=python, wheels=wheels).resolutions
+    base = Base("base", "sha256:0", "sha256:0", {"config": {"Env": list(environ)}})
+    return Foundation(resolution, base, pyc, 20)
+
+
+def parts(cache: Path) -> PythonParts:
+    how = Fetching(cache, Patience(backoff_s=0.01), Network.USE, 2, lambda _: None, lambda _: None)
+    return PythonParts(Around(cache, {}, how, this_platform(), lambda _: False, lambda *_: None))
+
+
+def locked(folder: Path) -> Python:
+    archive = folder / "cpython-1+2.tar.gz"
+    sha256 = standalone.write(archive, standalone.made_up())
+    return Python(VERSION, "standalone", archive.as_uri().replace("+", "%2B"), sha256)
+
+
+def brought(cache: Path, asked: Foundation) -> Below:
+    below = parts(cache).below(asked)
+    asyncio.run(below.bring())
+    return below
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_standalone_python_is_the_same_layer_from_every_cache(compression: Compression, tmp_path: Path) -> None:
+    python = locked(tmp_path)
+    asked = foundation(python, pyc=Pyc(Path(sys.executable), VERSION))
+    made = []
+    for name in ("one", "two/deeper"):
+        mask = os.umask(0o077 if made else 0o022)
+        try:
+            (source,) = brought(tmp_path / name, asked).sources
+            made.append(LayerStore(tmp_path / name).make(source, compression))
+        finally:
+            os.umask(mask)
+    assert made[0] == made[1]
+    assert made[0].created_by == f"Python {VERSION}"
+    assert (tmp_path / "one/archives" / str(python.sha256) / "cpython-1+2.tar.gz").is_file()
+
+
+def test_what_a_standalone_python_owns(tmp_path: Path) -> None:
+    below = brought(tmp_path / "cache", foundation(locked(tmp_path)))
+    owners = below.owners()
+    assert owners[f"{PREFIX}/bin/pip"] == f"Python {VERSION}"
+    # Told again without the archive.
+    again = parts(tmp_path / "cache").below(foundation(locked(tmp_path)))
+    (tmp_path / "cache/archives").rename(tmp_path / "gone")
+    assert again.owners() == owners
+
+
+def test_a_locked_pip_takes_the_place_of_the_archives(tmp_path: Path) -> None:
+    python = locked(tmp_path)
+    plain, other = foundation(python), foundation(python, pin(wheel("pip", "26.0")))
+    assert f"{PREFIX}/bin/pip" not in brought(tmp_path / "cache", other).owners()
+    keys = {source.key for asked in (plain, other) for source in parts(tmp_path / "cache").below(asked).sources}
+    assert len(keys) == 2
+
+
+def test_an_archive_that_is_not_to_be_had(tmp_path: Path) -> None:
+    python = locked(tmp_path)
+    (tmp_path / "cpython-1+2.tar.gz").unlink()
+    with pytest.raises(NetworkError, match=f"Python {VERSION}"):
+        brought(tmp_path / "cache", foundation(python))
+
+
+@pytest.mark.parametrize(
+    ("origin", "environ", "home"),
+    [
+        ("system", ("PATH=/bin",), "/usr/bin"),
+        ("base", ("PATH=/bin", f"PYTHON_VERSION={VERSION}"), "/usr/local/bin"),
+        ("base", (), "/usr/bin"),
+    ],
+)
+def test_an_images_own_python(origin: str, environ: tuple[str, ...], home: str, tmp_path: Path) -> None:
+    below = brought(tmp_path, foundation(Python(VERSION, origin), environ=environ))
+    (source,) = below.sources
+    target = {entry.path: entry.target for entry in source.entries()}[f"{PREFIX}/bin/python"]
+    assert target == f"{home}/python{SERIES}"
+    assert f"{PREFIX}/pyvenv.cfg" in below.owners()
+
+
+def test_a_python_that_nobody_can_have(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="names no build of it that an image could have") as caught:
+        parts(tmp_path).below(foundation(Python(VERSION, "spec")))
+    assert caught.value.hint
+
+
+# Layers, shared with the wheels
+
+_SIZES = st.lists(st.one_of(st.none(), st.integers(0, 8 << 20)), max_size=150)
+
+
+def _resolution(conda: list[int | None], wheels: list[int | None]) -> Resolution:
+    rows = tuple(
+        CondaPackage(f"c{n}", "1", "0", 0, "c", "noarch", f"c{n}.conda", "u", "0" * 64, size_bytes=size)
+        for n, size in enumerate(conda)
+    )
+    packages = tuple(pin(wheel(f"w{n}", "1"), size_bytes=size) for n, size in enumerate(wheels))
+    return Resolution(Target(this_platform(), Python(VERSION, "conda")), packages, conda=rows)
+
+
+@given(_SIZES, _SIZES, st.integers(1, 118))
+def test_conda_leaves_layers_for_wheels(conda: list[int | None], wheels: list[int | None], most: int) -> None:
+    resolution = _resolution(conda, wheels)
+    share = share_of_conda(resolution, most)
+    assert 1 <= share <= most
+    mine = [(row.name, row.size_bytes) for row in resolution.conda]
+    groups, wanted = cut(mine, share), cut(mine, most)
+    left = most + 1 - len(groups)
+    rows = [(package.name, package.file.size_bytes) for package in resolution.packages]
+    assert left >= 1 and len(cut(rows, left)) <= left
+    if len(wanted) + len(cut(rows, most)) <= most + 1:
+        assert groups == wanted and left >= len(cut(rows, most))
