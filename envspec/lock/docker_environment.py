@@ -54,7 +54,7 @@ def files_stages(parts: Sequence[Part]) -> Iterator[str]:
         yield from _python_files(part)
         yield ""
     if len(parts) > 1:
-        yield "FROM files-${TARGETARCH} AS files"
+        yield "FROM files-${ARCHITECTURE} AS files"
         yield ""
 
 
@@ -73,7 +73,7 @@ def environment_stage(parts: Sequence[Part]) -> Iterator[str]:
     source = parts[0].python.source
     yield "FROM system AS environment"
     if len(parts) > 1:
-        yield "ARG TARGETARCH"
+        yield "ARG ARCHITECTURE"
     yield f"COPY --from=files / {_FILES}/"
     if source == "standalone":
         yield _standalone(parts)

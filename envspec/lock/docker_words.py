@@ -45,4 +45,4 @@ def by_architecture(values: Mapping[str, str], template: str) -> Sequence[str]:
     if len(set(values.values())) == 1:
         return (template % next(iter(values.values())),)
     cases = " ".join(f"{name}) {template % value} ;;" for name, value in values.items())
-    return (f'case "$TARGETARCH" in {cases} esac',)
+    return (f'case "$ARCHITECTURE" in {cases} esac',)

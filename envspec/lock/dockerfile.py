@@ -40,7 +40,7 @@ def dockerfile_text(lock: Lock, served: Served) -> str | None:
     lines = [
         *_header(lock, parts),
         f"ARG REGISTRY={parse(lock.base_image.repository).registry}",
-        *(["ARG TARGETARCH"] if len(parts) > 1 else []),
+        *(["ARG ARCHITECTURE=${TARGETARCH:-amd64}"] if len(parts) > 1 else []),
         "",
         *_base_stages(lock.base_image, parts),
         *_system_stage(lock, parts, served),
@@ -87,8 +87,8 @@ def _header(lock: Lock, parts: Sequence[Part]) -> Iterator[str]:
     yield "# To build it, in this folder:"
     yield f"#   docker build --tag {lock.name} ."
     if len(parts) > 1:
-        yield "# Where the engine has no BuildKit, it has to be told for which architecture:"
-        yield f"#   docker build --tag {lock.name} --build-arg TARGETARCH={parts[0].architecture} ."
+        yield "# Where the engine has no BuildKit, it is made for amd64, unless told otherwise:"
+        yield f"#   docker build --tag {lock.name} --build-arg ARCHITECTURE=arm64 ."
     yield "# What stands in for the registry, and for pip's index:"
     yield "#   --build-arg REGISTRY=HOST --build-arg PIP_INDEX_URL=URL"
     yield ""
@@ -101,7 +101,7 @@ def _base_stages(image: BaseImage, parts: Sequence[Part]) -> Iterator[str]:
         yield f"FROM {name}@{parts[0].digest} AS base"
     else:
         yield from (f"FROM {name}@{part.digest} AS base-{part.architecture}" for part in parts)
-        yield "FROM base-${TARGETARCH} AS base"
+        yield "FROM base-${ARCHITECTURE} AS base"
     yield ""
 
 
@@ -115,7 +115,7 @@ def _system_stage(lock: Lock, parts: Sequence[Part], served: Served) -> Iterator
         if len({part.apt for part in parts}) == 1:
             yield run(f"apt-get{at} update", words(install, parts[0].apt), clean)
         else:
-            yield "ARG TARGETARCH"
+            yield "ARG ARCHITECTURE"
             packages = by_architecture({part.architecture: f'"{" ".join(part.apt)}"' for part in parts}, "packages=%s")
             yield run(f"apt-get{at} update", *packages, f"{install} $packages", clean)
         yield from user_lines(served)
