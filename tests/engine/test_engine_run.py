@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fcntl import ioctl
 from pathlib import Path
 from termios import TIOCSWINSZ
@@ -33,6 +33,8 @@ pytestmark = pytest.mark.engine
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("sh", "cat", "id", "env", "sleep", "stty", "df", "whoami", "head", "stat", "touch")
 PYTHON = os.path.realpath(sys.executable)
+#: Of a machine that does other things as well.
+PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,13 @@ def ran(
 ) -> subprocess.CompletedProcess[bytes]:
     environ = {**os.environ, **({"DOCKER_HOST": host} if host else {})}
     return subprocess.run(
-        command(image, *words, **more), input=stdin, capture_output=True, cwd=ROOT, env=environ, timeout=60, check=False
+        command(image, *words, **more),
+        input=stdin,
+        capture_output=True,
+        cwd=ROOT,
+        env=environ,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
 
@@ -114,7 +122,7 @@ def test_signals_reach_the_command(image: str, number: signal.Signals) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(number)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (out, process.returncode) == (f"got {name}\n".encode(), 42), err
 
 
@@ -123,7 +131,7 @@ def test_ctrl_c_ends_a_command_that_does_not_handle_it(image: str) -> None:
     with running(image, "sleep", "60") as process:
         wait_for_container()
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 128 + signal.SIGINT
+        assert process.wait(timeout=PATIENCE_S) == 128 + signal.SIGINT
 
 
 def test_nobody_reads_the_output_any_more(image: str) -> None:
@@ -131,14 +139,14 @@ def test_nobody_reads_the_output_any_more(image: str) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         process.stdout.close()
-        process.wait(timeout=20)
+        process.wait(timeout=PATIENCE_S)
     assert process.returncode != 0
 
 
 def wait_for_container() -> None:
     client = connect()
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE_S
         while not client.api.containers(filters={"label": f"{LABEL}=tiny-1.0", "status": "running"}):
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -146,22 +154,37 @@ def wait_for_container() -> None:
         client.close()
 
 
+#: A terminal's keys make signals for the session that has taken it.
+TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
 class Screen:
     """A terminal with a process on it."""
 
-    def __init__(self, words: Sequence[str], rows: int, columns: int) -> None:
+    def __init__(self, words: Sequence[str], cwd: Path, environ: Mapping[str, str], size: tuple[int, int]) -> None:
         self.main, second = pty.openpty()
-        ioctl(second, TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        environ = {key: value for key, value in os.environ.items() if key not in {"LINES", "COLUMNS"}}
+        ioctl(second, TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+        environ = {key: value for key, value in environ.items() if key not in {"LINES", "COLUMNS"}}
+
         self.process = subprocess.Popen(
-            words, stdin=second, stdout=second, stderr=second, cwd=ROOT, env=environ, start_new_session=True
+            [sys.executable, "-c", TAKE_TERMINAL, *words],
+            stdin=second,
+            stdout=second,
+            stderr=second,
+            cwd=cwd,
+            env=environ,
+            start_new_session=True,
         )
         os.close(second)
         self.seen = b""
 
-    def until(self, text: bytes) -> None:
-        end = time.monotonic() + 20
-        while text not in self.seen:
+    def until(self, *texts: bytes) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while not any(text in self.seen for text in texts):
             ready, _, _ = select.select([self.main], [], [], max(0.0, end - time.monotonic()))
             assert ready, self.seen
             self.seen += os.read(self.main, 4096)
@@ -175,8 +198,8 @@ class Screen:
 
 
 @contextlib.contextmanager
-def screen(words: Sequence[str], rows: int = 31, columns: int = 97) -> Iterator[Screen]:
-    made = Screen(words, rows, columns)
+def screen(words: Sequence[str], cwd: Path = ROOT, environ: Mapping[str, str] = os.environ) -> Iterator[Screen]:
+    made = Screen(words, cwd, environ, (31, 97))
     try:
         yield made
     finally:
@@ -204,7 +227,7 @@ def test_a_terminal_of_its_own(image: str) -> None:
         terminal.type(b"\x10\x11\x15echo still $((5+5)) here\n")
         terminal.until(b"still 10 here")
         terminal.type(b"exit 9\n")
-        assert terminal.process.wait(20) == 9
+        assert terminal.process.wait(PATIENCE_S) == 9
 
 
 def test_ctrl_c_on_a_terminal_is_the_commands(image: str) -> None:
@@ -212,7 +235,7 @@ def test_ctrl_c_on_a_terminal_is_the_commands(image: str) -> None:
     with screen(command(image, "sh", "-c", script)) as terminal:
         terminal.until(b"ready")
         terminal.type(b"\x03")
-        assert terminal.process.wait(20) == 5
+        assert terminal.process.wait(PATIENCE_S) == 5
 
 
 def test_the_terminal_is_as_it_was(image: str) -> None:
@@ -287,7 +310,7 @@ def serve_words(port: int) -> list[str]:
 
 def fetched(port: int, process: subprocess.Popen[bytes]) -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE_S
     while True:
         try:
             with opener.open(f"http://127.0.0.1:{port}/it", timeout=5) as answer:
@@ -316,7 +339,7 @@ def test_a_services_port_is_on_loopback_and_the_same(image: str, served: dict[st
     with running(image, *serve_words(port), services=[["tensorboard", port]], **served) as process:
         assert fetched(port, process) == b"served"
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(PATIENCE_S)
 
 
 def test_a_services_port_that_is_taken_becomes_another(image: str, served: dict[str, Any]) -> None:
@@ -333,7 +356,7 @@ def test_a_services_port_that_is_taken_becomes_another(image: str, served: dict[
             assert other != port
             assert fetched(other, process) == b"served"
             process.send_signal(signal.SIGINT)
-            process.wait(20)
+            process.wait(PATIENCE_S)
 
 
 def test_a_port_of_the_users_that_is_taken(image: str) -> None:
