@@ -1,0 +1,92 @@
+"""A container's output in frames, and its input."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import struct
+import threading
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envspec.engine.attach import Streams, copy_frames, copy_terminal, send_input, signals_handed_on
+
+
+class Pieces:
+    """A socket that gives its bytes in pieces of these sizes."""
+
+    def __init__(self, content: bytes, sizes: list[int]) -> None:
+        self.content, self.sizes = content, sizes
+
+    def recv(self, size: int, /) -> bytes:
+        size = min(size, self.sizes.pop(0) if self.sizes else len(self.content))
+        piece, self.content = self.content[:size], self.content[size:]
+        return piece
+
+    def sendall(self, data: bytes, /) -> None:
+        raise AssertionError(data)
+
+
+FRAMES = st.lists(st.tuples(st.sampled_from((1, 2)), st.binary(max_size=70)), max_size=12)
+
+
+@given(FRAMES, st.lists(st.integers(1, 30), max_size=40))
+def test_frames_come_apart_however_they_are_cut(frames: list[tuple[int, bytes]], sizes: list[int]) -> None:
+    content = b"".join(struct.pack(">BxxxL", number, len(data)) + data for number, data in frames)
+    out, err = io.BytesIO(), io.BytesIO()
+    copy_frames(Pieces(content, sizes), Streams(None, out, err))
+    assert out.getvalue() == b"".join(data for number, data in frames if number == 1)
+    assert err.getvalue() == b"".join(data for number, data in frames if number == 2)
+
+
+def test_a_terminals_output_is_as_it_comes() -> None:
+    out = io.BytesIO()
+    copy_terminal(Pieces(b"\x1b[1mbold\r\n", [3, 3]), out)
+    assert out.getvalue() == b"\x1b[1mbold\r\n"
+
+
+def test_input_goes_in_with_its_end() -> None:
+    here, there = socket.socketpair()
+    reading, writing = os.pipe()
+    with here, there, open(reading, "rb", buffering=0) as source:  # noqa: PTH123 (a descriptor)
+        send_input(source, here)
+        os.write(writing, b"some")
+        os.close(writing)
+        there.settimeout(10)
+        got = b""
+        while piece := there.recv(100):
+            got += piece
+        assert got == b"some"
+        there.sendall(b"the other way is open still")
+        assert here.recv(100) == b"the other way is open still"
+
+
+def test_signals_go_to_the_container_while_it_runs() -> None:
+    import signal
+
+    sent: list[str] = []
+    before = signal.getsignal(signal.SIGINT)
+    with signals_handed_on(sent.append, lambda: sent.append("size")):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGWINCH):
+            signal.raise_signal(number)
+        until = time.monotonic() + 10
+        while len(sent) < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+    assert sent == ["SIGINT", "SIGTERM", "size"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_in_another_thread_signals_stay_whose_they_are() -> None:
+    done: list[bool] = []
+
+    def work() -> None:
+        with signals_handed_on(lambda _: None, lambda: None):
+            done.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(10)
+    assert done == [True]

@@ -1,0 +1,238 @@
+"""What a container of a lock is given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from envspec.engine.container import (
+    Access,
+    Folders,
+    Gpus,
+    Mount,
+    Options,
+    Port,
+    Start,
+    Terminal,
+    User,
+    container_settings,
+)
+from envspec.engine.create import LABEL, request
+from envspec.engine.docker import EngineFacts
+from envspec.engine.run import account_files
+from envspec.errors import UsageError
+from envspec.image.load import common, is_same
+from envspec.model import Lock, Platform, Service
+from tests.support.locks import conda, conda_resolution, package, resolution
+from tests.support.run_container import lock_of
+
+GIB = 1 << 30
+ENGINE = EngineFacts("docker", "28.0", (1, 48), Platform.LINUX_64, 64 * GIB)
+JANE = User("jane", 1001, 1002, (27, 44))
+RUN = Options(command=("python", "train.py"))
+FOLDERS = Folders(work="/home/jane/work", compiled="/cache/c", hub=(("", "/hf"), ("hub", "/big/hub")))
+
+
+def with_packages(lock: Lock, *names: str) -> Lock:
+    return replace(lock, resolutions=(resolution(Platform.LINUX_64, *(package(name, "1") for name in names)),))
+
+
+def test_a_cuda_lock_gets_gpus_shared_memory_and_limits() -> None:
+    body = request(container_settings(lock_of(cuda=True), JANE, ENGINE, FOLDERS, RUN))
+    host = body["HostConfig"]
+    assert host["DeviceRequests"] == [{"Driver": "", "Capabilities": [["gpu"]], "Count": -1}]
+    assert host["ShmSize"] == 32 * GIB
+    assert {row["Name"]: row["Hard"] for row in host["Ulimits"]} == {"memlock": -1, "stack": 64 << 20}
+    assert host["AutoRemove"] is True
+    assert (body["Entrypoint"], body["Cmd"], host["Init"]) == (["python", "train.py"], [], True)
+    assert body["User"] == "1001:1002"
+    assert host["GroupAdd"] == ["27", "44"]
+    assert body["Labels"] == {LABEL: "tiny-1.0"}
+    assert body["Hostname"] == "tiny-1-0"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked"),
+    [
+        (Gpus.NONE, None),
+        (("0", "2"), {"Driver": "", "Capabilities": [["gpu"]], "DeviceIDs": ["0", "2"]}),
+        (Gpus.ALL, {"Driver": "", "Capabilities": [["gpu"]], "Count": -1}),
+    ],
+)
+def test_gpus_that_are_asked_for(gpus: Gpus | tuple[str, ...], asked: dict[str, object] | None) -> None:
+    host = request(container_settings(lock_of(cuda=True), JANE, ENGINE, FOLDERS, replace(RUN, gpus=gpus)))["HostConfig"]
+    assert host.get("DeviceRequests") == ([asked] if asked else None)
+    assert ("Ulimits" in host) is bool(asked)
+
+
+def test_podman_names_gpus_by_cdi() -> None:
+    podman = replace(ENGINE, name="podman")
+    host = request(container_settings(lock_of(cuda=True), JANE, podman, FOLDERS, RUN))["HostConfig"]
+    assert host["DeviceRequests"] == [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]
+
+
+@pytest.mark.parametrize(("gpus", "warned"), [(Gpus.AS_LOCKED, 0), (Gpus.NONE, 0), (Gpus.ALL, 1), (("0",), 1)])
+def test_a_lock_without_cuda_gets_no_gpu(gpus: Gpus | tuple[str, ...], warned: int) -> None:
+    settings = container_settings(lock_of(), JANE, ENGINE, FOLDERS, replace(RUN, gpus=gpus))
+    assert "DeviceRequests" not in request(settings)["HostConfig"]
+    assert len(settings.warnings) == warned
+
+
+def test_caches_of_what_is_in_the_lock() -> None:
+    bare = container_settings(lock_of(), JANE, ENGINE, FOLDERS, RUN)
+    assert [mount.target for mount in bare.mounts] == ["/workspace"]
+    assert dict(bare.env) == {"HOME": "/home/jane", "USER": "jane", "LOGNAME": "jane"}
+    full = container_settings(with_packages(lock_of(), "torch", "huggingface-hub"), JANE, ENGINE, FOLDERS, RUN)
+    assert dict(full.env) == {
+        "HOME": "/home/jane",
+        "USER": "jane",
+        "LOGNAME": "jane",
+        "TORCHINDUCTOR_CACHE_DIR": "/home/jane/.cache/compiled/inductor",
+        "TRITON_CACHE_DIR": "/home/jane/.cache/compiled/triton",
+        "CUDA_CACHE_PATH": "/home/jane/.cache/compiled/cuda",
+        "HF_HOME": "/home/jane/.cache/huggingface",
+    }
+    assert full.mounts == (
+        Mount("/home/jane/work", "/workspace"),
+        Mount("/cache/c", "/home/jane/.cache/compiled"),
+        Mount("/hf", "/home/jane/.cache/huggingface"),
+        Mount("/big/hub", "/home/jane/.cache/huggingface/hub"),
+    )
+    assert set(full.made) >= {"/home/jane", "/home/jane/.cache", "/home/jane/.cache/compiled"}
+
+
+def test_condas_names_count_as_well() -> None:
+    rows = (conda("pytorch", "2.8.0"), conda("huggingface_hub", "1.0"))
+    lock = replace(lock_of(), resolutions=(conda_resolution(Platform.LINUX_64, rows),))
+    env = dict(container_settings(lock, JANE, ENGINE, FOLDERS, RUN).env)
+    assert {"TRITON_CACHE_DIR", "HF_HOME"} <= env.keys()
+
+
+def test_without_folders_of_this_machine() -> None:
+    settings = container_settings(with_packages(lock_of(), "torch"), JANE, ENGINE, Folders(), RUN)
+    assert settings.mounts == ()
+    assert "/workspace" in settings.made
+    assert "/home/jane/.cache/compiled" in settings.made
+
+
+@pytest.mark.parametrize(
+    ("user", "name", "ids", "home"),
+    [
+        (User("root", 0, 0), "root", (0, 0), "/root"),
+        (User("CORP\\jane.doe", 1001, 1002), "user", (1001, 1002), "/home/user"),
+        (User("root", 1001, 1002), "user", (1001, 1002), "/home/user"),
+        (JANE, "jane", (1001, 1002), "/home/jane"),
+    ],
+)
+def test_who_it_runs_as(user: User, name: str, ids: tuple[int, int], home: str) -> None:
+    settings = container_settings(lock_of(), user, ENGINE, FOLDERS, RUN)
+    assert (settings.user.name, (settings.user.uid, settings.user.gid), settings.home) == (name, ids, home)
+
+
+def test_a_rootless_engines_root_is_its_user() -> None:
+    rootless = replace(ENGINE, rootless=True)
+    settings = container_settings(lock_of(cuda=True), JANE, rootless, FOLDERS, RUN)
+    assert (settings.user.uid, settings.home) == (0, "/root")
+    assert "Ulimits" not in request(settings)["HostConfig"]
+
+
+def test_selinux_lets_it_into_the_users_folders() -> None:
+    confined = replace(ENGINE, selinux=True)
+    host = request(container_settings(lock_of(), JANE, confined, FOLDERS, RUN))["HostConfig"]
+    assert host["SecurityOpt"] == ["label=disable"]
+    host = request(container_settings(lock_of(), JANE, confined, Folders(), RUN))["HostConfig"]
+    assert "SecurityOpt" not in host
+
+
+def test_services_start_with_the_command_and_without_one() -> None:
+    lock = lock_of(Service("jupyter", 8888), Service("ssh", 22))
+    settings = container_settings(lock, JANE, ENGINE, FOLDERS, RUN)
+    body = request(settings)
+    assert settings.start is Start.SERVICES
+    assert "Entrypoint" not in body
+    assert "Healthcheck" not in body
+    assert (body["Cmd"], body["HostConfig"]["Init"]) == (["python", "train.py"], False)
+    assert body["HostConfig"]["PortBindings"] == {
+        "8888/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8888"}],
+        "22/tcp": [{"HostIp": "127.0.0.1", "HostPort": "2222"}],
+    }
+    alone = request(container_settings(lock, JANE, ENGINE, FOLDERS, Options()))
+    assert "Cmd" not in alone
+    with pytest.raises(UsageError, match="what is to be run in tiny"):
+        container_settings(lock_of(), JANE, ENGINE, FOLDERS, Options())
+
+
+def test_ports_of_the_users() -> None:
+    lock = lock_of(Service("jupyter", 8888), Service("tensorboard", 6006))
+    asked = replace(RUN, ports=(Port(8888, 9999), Port(80, 8080, "0.0.0.0")))
+    settings = container_settings(lock, JANE, ENGINE, FOLDERS, asked)
+    assert {port.container: (port.address, port.host) for port in settings.ports} == {
+        6006: ("127.0.0.1", 6006),
+        8888: ("127.0.0.1", 9999),
+        80: ("0.0.0.0", 8080),
+    }
+    free = settings.with_free_ports()
+    assert {port.container: port.host for port in free.ports} == {6006: 0, 8888: 9999, 80: 8080}
+    assert free.with_free_ports() == free
+
+
+def test_on_the_machines_own_network_no_port_is_mapped() -> None:
+    lock = lock_of(Service("jupyter", 8888))
+    body = request(container_settings(lock, JANE, ENGINE, FOLDERS, replace(RUN, network="host")))
+    assert body["HostConfig"]["NetworkMode"] == "host"
+    assert body["HostConfig"]["PortBindings"] == {}
+    assert "Hostname" not in body
+
+
+def test_mounts_of_the_users_take_the_place_of_ours() -> None:
+    own = Mount("/elsewhere", "/workspace", Access.READ_ONLY)
+    settings = container_settings(lock_of(), JANE, ENGINE, FOLDERS, replace(RUN, mounts=(own,)))
+    assert settings.mounts == (own,)
+    assert request(settings)["HostConfig"]["Mounts"] == [
+        {"Type": "bind", "Source": "/elsewhere", "Target": "/workspace", "ReadOnly": True}
+    ]
+    with pytest.raises(UsageError, match="two things are to be mounted at /workspace"):
+        container_settings(lock_of(), JANE, ENGINE, FOLDERS, replace(RUN, mounts=(own, own)))
+
+
+def test_what_the_user_says_of_the_environment_and_the_memory_counts() -> None:
+    asked = replace(RUN, env=(("HOME", "/else"), ("X", "1")), shm_bytes=GIB, terminal=Terminal.TTY, stdin=True)
+    body = request(container_settings(lock_of(), JANE, ENGINE, FOLDERS, asked))
+    assert {"HOME=/else", "X=1", "USER=jane"} <= set(body["Env"])
+    assert body["HostConfig"]["ShmSize"] == GIB
+    assert (body["Tty"], body["OpenStdin"], body["StdinOnce"]) == (True, True, True)
+    assert request(container_settings(lock_of(), JANE, replace(ENGINE, memory_bytes=0), FOLDERS, RUN))["HostConfig"][
+        "ShmSize"
+    ] == (64 << 20)
+
+
+def test_the_user_is_in_the_account_files() -> None:
+    passwd, group = (
+        b"root:x:0:0:root:/root:/bin/sh\nubuntu:x:1001:1000::/home/ubuntu:/bin/sh\n",
+        b"root:x:0:\nu:x:1000:\n",
+    )
+    files = account_files(passwd, group, JANE, "/home/jane")
+    assert files["etc/passwd"] == b"jane:x:1001:1002:jane:/home/jane:/bin/sh\n" + passwd
+    assert files["etc/group"] == group + b"jane:x:1002:\n"
+    assert "etc/group" not in account_files(passwd, group, User("jane", 1001, 1000), "/home/jane")
+    assert account_files(passwd, group, User("root", 0, 0), "/root") == {}
+
+
+def test_how_many_layers_two_images_share() -> None:
+    assert [common(one, ["a", "b"]) for one in (["a", "b", "c"], ["a", "x"], ["x", "b"], [], ["a", "b"])] == [
+        2,
+        1,
+        0,
+        0,
+        2,
+    ]
+
+
+def test_the_same_image_under_another_name() -> None:
+    config = {"rootfs": {"diff_ids": ["a", "b"]}, "config": {"Env": ["X=1"], "Labels": {"l": "1"}}}
+    found = {"RootFS": {"Layers": ["a", "b"]}, "Config": {"Env": ["X=1"], "Labels": {"l": "1"}, "Cmd": None}}
+    assert is_same(found, config)
+    assert not is_same({**found, "RootFS": {"Layers": ["a"]}}, config)
+    assert not is_same({**found, "Config": {**found["Config"], "Cmd": ["sh"]}}, config)
+    assert not is_same({}, config)

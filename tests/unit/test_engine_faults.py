@@ -1,0 +1,206 @@
+"""What users read where an engine is missing, refuses or does not answer."""
+
+from __future__ import annotations
+
+import errno
+import ssl
+
+import pytest
+
+from envspec.engine.docker import read_facts
+from envspec.engine.faults import Address, Named, lost, refused, root_of, unreachable
+from envspec.model import Platform
+
+HERE = Address("unix:///var/run/docker.sock", Named.DEFAULT)
+GONE = FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+
+def wrapped(inner: BaseException) -> Exception:
+    """As requests and urllib3 wrap it: in arguments, in reasons, in causes."""
+    middle = Exception("Connection aborted.", inner)
+    outer = Exception("Error while fetching server API version")
+    outer.__cause__ = middle
+    return outer
+
+
+@pytest.mark.parametrize(
+    ("url", "remote"),
+    [
+        ("unix:///var/run/docker.sock", False),
+        ("npipe:////./pipe/docker_engine", False),
+        ("tcp://127.0.0.1:2375", False),
+        ("tcp://localhost:2375", False),
+        ("tcp://[::1]:2375", False),
+        ("tcp://10.0.0.7:2376", True),
+        ("ssh://jane@gpu-box", True),
+        ("tcp://[2001:db8::1]:2376", True),
+    ],
+)
+def test_which_engines_are_other_machines(url: str, *, remote: bool) -> None:
+    assert Address(url, Named.HOST).is_remote is remote
+
+
+@pytest.mark.parametrize(
+    ("address", "fault", "system", "program", "code", "said"),
+    [
+        (HERE, GONE, "linux", None, 6, "no container engine is installed here"),
+        (HERE, GONE, "linux", "/usr/bin/dockerd", 6, "Docker is installed and not running: no such file or directory"),
+        (HERE, GONE, "linux", "/usr/bin/podman", 6, "Podman's API is not running"),
+        (HERE, GONE, "darwin", "/usr/local/bin/docker", 6, "Docker Desktop is not running here"),
+        (HERE, PermissionError(errno.EACCES, "Permission denied"), "linux", "/usr/bin/docker", 6, "this user may not"),
+        (
+            Address("unix:///run/user/7/docker.sock", Named.HOST),
+            ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
+            "linux",
+            None,
+            6,
+            "no engine answers at unix:///run/user/7/docker.sock (DOCKER_HOST): connection refused",
+        ),
+        (
+            Address("tcp://gpu-box:2376", Named.CONTEXT, "gpus"),
+            TimeoutError(errno.ETIMEDOUT, "Connection timed out"),
+            "linux",
+            None,
+            5,
+            "the engine at tcp://gpu-box:2376 (context gpus) does not answer: connection timed out",
+        ),
+        (
+            Address("tcp://gpu-box:2376", Named.HOST),
+            ssl.SSLError(1, "certificate verify failed"),
+            "linux",
+            None,
+            5,
+            "do not agree on TLS: certificate verify failed",
+        ),
+    ],
+)
+def test_why_no_engine_answers(
+    address: Address, fault: OSError, system: str, program: str | None, code: int, said: str
+) -> None:
+    told = unreachable(address, wrapped(fault), system, program=program)
+    assert said in told.message
+    assert told.exit_code == code
+    assert told.hint
+
+
+def test_the_systems_own_error_is_found_below_what_wraps_it() -> None:
+    assert root_of(wrapped(GONE)) is GONE
+    circle = Exception("no error of the system's")
+    circle.__cause__ = circle
+    assert root_of(circle) is circle
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "code", "message"),
+    [
+        (
+            'could not select device driver "" with capabilities: [[gpu]]',
+            "NoGpuRuntime",
+            6,
+            "no NVIDIA container toolkit",
+        ),
+        (
+            'could not select device driver "nvidia" with capabilities: [[gpu]]',
+            "NoGpuRuntime",
+            6,
+            "no NVIDIA container toolkit",
+        ),
+        (
+            "failed to create task: nvidia-container-cli: requirement error: unsatisfied condition: driver>=570.26, "
+            "please update your driver to a newer version, or use an earlier cuda container: unknown",
+            "NoGpuRuntime",
+            6,
+            "too old for this image: driver>=570.26 does not hold",
+        ),
+        (
+            "nvidia-container-cli: device error: 7: unknown device: unknown",
+            "NoGpuRuntime",
+            6,
+            "the engine's machine has no GPU 7",
+        ),
+        (
+            "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared "
+            "object file: no such file or directory: unknown",
+            "NoGpuRuntime",
+            6,
+            "finds no driver on the engine's machine: initialization error: load library failed",
+        ),
+        (
+            "driver failed programming external connectivity on endpoint x (1f): Bind for 127.0.0.1:8888 failed: port "
+            "is already allocated",
+            "PortTaken",
+            6,
+            "port 8888 of this machine is taken",
+        ),
+        (
+            "Error starting userland proxy: listen tcp4 127.0.0.1:6006: bind: address already in use",
+            "PortTaken",
+            6,
+            "port 6006 of this machine is taken",
+        ),
+        (
+            'invalid mount config for type "bind": bind source path does not exist: /data/x',
+            "UsageError",
+            2,
+            "the engine finds no /data/x on its machine",
+        ),
+        (
+            'OCI runtime create failed: exec: "pyton": executable file not found in $PATH: unknown',
+            "NoSuchProgram",
+            127,
+            "the image has no program 'pyton'",
+        ),
+        (
+            'OCI runtime create failed: exec: "/bin/x": stat /bin/x: no such file or directory: unknown',
+            "NoSuchProgram",
+            127,
+            "the image has no program '/bin/x'",
+        ),
+        ('exec: "/etc": permission denied: unknown', "CannotStart", 126, "'/etc' in the image can't be run"),
+        ("write /x: no space left on device", "EngineRefused", 6, "the engine's disk is full"),
+        ("error setting rlimit type 8: operation not permitted", "LimitsRefused", 6, "may not raise the limits"),
+        ("something\n new", "EngineRefused", 6, "starting: the engine says: something new"),
+    ],
+)
+def test_what_an_engine_says_in_words(said: str, kind: str, code: int, message: str) -> None:
+    told = refused("starting", said)
+    assert type(told).__name__ == kind
+    assert told.exit_code == code
+    assert message in told.message
+
+
+def test_an_engine_that_is_lost() -> None:
+    reset = wrapped(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+    assert lost("building", HERE, reset).exit_code == 6
+    told = lost("building", Address("tcp://box:2376", Named.HOST), reset)
+    assert told.exit_code == 5
+    assert told.message == "building: the engine at tcp://box:2376 (DOCKER_HOST) stopped answering: " + (
+        "connection reset by peer"
+    )
+
+
+def test_facts_of_engines() -> None:
+    plain = read_facts(
+        {
+            "Version": "20.10.24",
+            "ApiVersion": "1.41",
+            "Os": "linux",
+            "Arch": "amd64",
+            "Components": [{"Name": "Engine"}],
+        },
+        {"MemTotal": 7, "DriverStatus": [["Backing Filesystem", "extfs"]], "SecurityOptions": ["name=seccomp"]},
+    )
+    assert (plain.name, plain.api, plain.platform, plain.memory_bytes) == ("docker", (1, 41), Platform.LINUX_64, 7)
+    assert (plain.containerd_store, plain.rootless, plain.selinux, plain.is_podman) == (False, False, False, False)
+    other = read_facts(
+        {"Version": "29.0.1", "ApiVersion": "1.52", "Os": "linux", "Arch": "arm64"},
+        {
+            "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]],
+            "SecurityOptions": ["name=rootless", "name=selinux"],
+        },
+    )
+    assert (other.platform, other.api) == (Platform.LINUX_AARCH64, (1, 52))
+    assert (other.containerd_store, other.rootless, other.selinux) == (True, True, True)
+    podman = read_facts({"ApiVersion": "1.41", "Arch": "amd64", "Components": [{"Name": "Podman Engine"}]}, {})
+    assert podman.is_podman
+    assert read_facts({"ApiVersion": "1.41", "Os": "windows", "Arch": "amd64"}, {}).platform is None
