@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 #: A connection that brought so many bytes before it broke is not counted against patience.
 _PROGRESS_BYTES: Final = 16 << 20
 _GONE: Final = frozenset({403, 404, 410})
+_REFUSED: Final = frozenset({401, 403})
 
 
 class Ask(Enum):
@@ -51,6 +52,8 @@ class IndexTransport:
         try:
             await self._fetch(replace(archive, url=url), sink)
         except BadStatus as fault:
+            if fault.status in _REFUSED:
+                fault.hint = "write a login for its host into ~/.netrc, or into the file that NETRC names"
             if fault.status not in _GONE:
                 raise
             # An index that gives every reader addresses of their own, or has moved the file since.

@@ -28,6 +28,15 @@ from envspec.model import CondaPackage
 _FORM: Final = "conda 1"
 _META: Final = "conda-meta"
 _LIBRARY: Final = re.compile(r"lib/python3\.\d+t?/(?!test/)")
+#: What conda-meta tells of a package and of its files. Source: conda's `PrefixRecord` and `PathDataV1`.
+_META_FIELDS: Final = (
+    *("arch", "build", "build_number", "constrains", "depends", "features", "fn", "license", "license_family", "md5"),
+    *("name", "noarch", "platform", "python_site_packages_path", "requested_specs", "sha256", "size", "subdir"),
+    *("timestamp", "track_features", "url", "version"),
+)
+_ROW_FIELDS: Final = (
+    *("file_mode", "no_link", "path_type", "prefix_placeholder", "sha256", "sha256_in_prefix", "size_in_bytes"),
+)
 #: Fields that say why a package is here, not what it is.
 _REASONS: Final = ("provides", "askers", "newest")
 
@@ -188,18 +197,19 @@ def _is_bytecode(path: str) -> bool:
 
 
 def _told(package: CondaPackage, meta: dict[str, Any], made: Mapping[str, str]) -> bytes:
-    """conda-meta's file of a package, with nothing in it of where it was linked."""
-    rows = []
+    """conda-meta's file of a package, with nothing in it of where it was linked, nor of which rattler wrote it."""
+    rows: list[dict[str, Any]] = []
     for row in meta["paths_data"]["paths"]:
-        path = row.pop("original_path", None) or row["_path"]
+        path = row.get("original_path") or row["_path"]
         if not _is_bytecode(path):
-            rows.append({**row, "_path": path})
+            rows.append({"_path": path, **{name: row[name] for name in _ROW_FIELDS if name in row}})
     own = {row["_path"] for row in rows}
     rows += [{"_path": place, "path_type": "pyc_file"} for place, module in made.items() if module in own]
     rows.sort(key=lambda row: str(row["_path"]))
-    for name in ("extracted_package_dir", "link"):
-        meta.pop(name, None)
-    meta["channel"] = package.url.rsplit("/", 2)[0]
-    meta["files"] = [row["_path"] for row in rows]
-    meta["paths_data"]["paths"] = rows
-    return (json.dumps(meta, indent=2, sort_keys=True) + "\n").encode()
+    told: dict[str, Any] = {
+        **{name: meta[name] for name in _META_FIELDS if name in meta},
+        "channel": package.url.rsplit("/", 2)[0],
+        "files": [row["_path"] for row in rows],
+        "paths_data": {"paths": rows, "paths_version": meta["paths_data"].get("paths_version", 1)},
+    }
+    return (json.dumps(told, indent=2, sort_keys=True) + "\n").encode()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,14 +19,17 @@ from envspec.effects.http_values import Patience
 from envspec.errors import NetworkError, NoSolution
 from envspec.fetch.values import Fetching, Network
 from envspec.image.assembling import Below, Foundation
-from envspec.image.conda_source import BadPackage
+from envspec.image.cached_python import made_of
+from envspec.image.conda_paths import BadPackage
 from envspec.image.config import Base
 from envspec.image.content import PREFIX, Entry, InMemory
+from envspec.image.layer import Compression, Layer
 from envspec.image.owned import Owner
 from envspec.image.pyc import Pyc
 from envspec.image.python_parts import Around, PythonParts
+from envspec.image.store import LayerStore
 from envspec.machine import this_platform
-from envspec.model import CondaPackage
+from envspec.model import CondaPackage, Python
 from tests.support import conda_packages
 from tests.support.conda_archive import PREFIX as PLACEHOLDER
 from tests.support.conda_archive import CondaArchive, Form, Link, Program, archive
@@ -193,6 +198,43 @@ def test_the_same_from_another_cache_and_umask(pyc: Pyc | None, builder: Builder
     finally:
         os.umask(mask)
     assert one == again == [told(layer) for layer in other]
+
+
+def test_the_same_layers_from_another_cache(builder: Builder, tmp_path: Path) -> None:
+    rows = builder.rows("python", "greet", "pathwise", "libpathwise", "oldstyle")
+
+    def layers(one: Builder) -> list[Layer]:
+        parts = one.parts()
+        try:
+            below = one.below(parts, rows, OURS)
+            asyncio.run(below.bring())
+            return [LayerStore(one.cache).make(source, Compression.GZIP) for source in below.sources]
+        finally:
+            parts.close()
+
+    made = layers(builder)
+    assert made == layers(Builder(tmp_path / "another", builder.channel)) and len(made) > 1
+    # What was linked is gone, and the layers can still be read.
+    store, sources = LayerStore(builder.cache), builder.below(builder.parts(), rows, OURS).sources
+    known = [store.known(source.key, Compression.GZIP) for source in sources]
+    assert known == made
+    for layer in made:
+        tar = hashlib.sha256()
+        for chunk in store.tar(layer):
+            tar.update(chunk)
+        assert f"sha256:{tar.hexdigest()}" == layer.diff_id
+
+
+def test_condas_own_python_compiles(builder: Builder) -> None:
+    parts = builder.parts()
+    rows = builder.rows("oldstyle", "python")
+    build = parts.own_build(Python(RUNNING, "conda"), this_platform(), rows)
+    assert build is not None
+    path = asyncio.run(made_of(build))
+    assert path == builder.cache / "pythons" / rows[1].sha256 / f"bin/python{SERIES}" and path.exists()
+    shutil.rmtree(builder.cache / "archives")
+    assert asyncio.run(made_of(build)) == path
+    assert parts.own_build(Python(RUNNING, "conda"), this_platform(), rows[:1]) is None
 
 
 def test_only_what_is_not_known_is_linked(builder: Builder) -> None:
