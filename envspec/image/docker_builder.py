@@ -72,8 +72,10 @@ def arguments(order: DockerOrder, dockerfile: str, proxies: Mapping[str, str]) -
     The older builder warns of those that nobody asks for, and does not know the architecture by itself.
     """
     registry = _registry(order)
+    architecture = OCI_PLATFORMS[order.platform][1]
     known = {
-        "TARGETARCH": OCI_PLATFORMS[order.platform][1],
+        "ARCHITECTURE": architecture,
+        "TARGETARCH": architecture,
         "REGISTRY": order.mirrors.get(registry),
         "PIP_INDEX_URL": order.index_url,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from envspec.engine.build import Build, Builder, builder_for, parameters
 from envspec.engine.buildkit import Told, read_status
 from envspec.engine.docker import EngineFacts
 from envspec.engine.protobuf import BadMessage, fields
+from envspec.image.docker_builder import DockerOrder, arguments, base_name
+from envspec.model import BaseImage, PinnedDigest, Platform
+from tests.support.run_container import lock_of
 
 
 def varint(number: int) -> bytes:
@@ -178,3 +182,22 @@ def test_what_the_engine_is_asked() -> None:
         "linux/arm64",
         "host",
     )
+
+
+def test_arguments_are_those_that_the_dockerfile_asks_for() -> None:
+    pinned = PinnedDigest(Platform.LINUX_AARCH64, "sha256:77", "registry", "index")
+    lock = replace(lock_of(), base_image=BaseImage("docker.io/nvidia/cuda", "12.8.1", None, None, "", (pinned,)))
+    order = DockerOrder(lock, Path("x"), Platform.LINUX_AARCH64, "a:b", {"docker.io": "box:5000"}, "https://index/")
+    text = (
+        "ARG REGISTRY=docker.io\nARG ARCHITECTURE=${TARGETARCH:-amd64}\nFROM x\nARG PIP_INDEX_URL\n# ARG TARGETARCH\n"
+    )
+    proxies = {"http_proxy": "http://proxy:3128"}
+    assert arguments(order, text, proxies) == {
+        "REGISTRY": "box:5000",
+        "ARCHITECTURE": "arm64",
+        "PIP_INDEX_URL": "https://index/",
+        "http_proxy": "http://proxy:3128",
+    }
+    assert arguments(replace(order, mirrors={}, index_url=None), text, {}) == {"ARCHITECTURE": "arm64"}
+    assert base_name(order) == ("box:5000/nvidia/cuda", "sha256:77")
+    assert base_name(replace(order, mirrors={})) == ("docker.io/nvidia/cuda", "sha256:77")
