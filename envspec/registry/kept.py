@@ -86,12 +86,12 @@ def _name(file: IO[bytes], unfinished: Path, path: Path) -> None:
 
 
 def _write(file: IO[bytes], computed: hashlib._Hash, pieces: Sequence[bytes]) -> int:
-    data = b"".join(pieces)
-    computed.update(data)
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
-    return len(data)
+    for piece in pieces:
+        computed.update(piece)
+        view = memoryview(piece)
+        while view:
+            view = view[file.write(view) :]
+    return sum(map(len, pieces))
 
 
 def _hash_file(file: IO[bytes], computed: hashlib._Hash) -> int:

@@ -22,6 +22,8 @@ from envspec.registry.pieces import Cursor, Pieces
 from envspec.registry.tries import Tries, TryAgain, passes, refuse
 from envspec.registry.upload_answers import held_bytes, is_there, next_location, push_refusal
 
+#: 500 MB into docker-registry 2.8 on loopback cost, in CPU seconds of both sides: 2.6 in one request, 2.9 in chunks of
+#: 64 MiB, 3.1 of 16 MiB, 4.2 of 4 MiB. Some proxies let 100 MB through in one request.
 CHUNK_BYTES: Final = 64 * 1024 * 1024
 #: Up to this size a blob is sent whole: a request less, and little to send again.
 _WHOLE_BYTES: Final = 4 * 1024 * 1024

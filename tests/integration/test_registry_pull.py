@@ -1,55 +1,29 @@
-"""Blobs out of a registry on loopback that breaks off and lies, and images from one registry into another."""
+"""Blobs out of a registry on loopback that breaks off and lies."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from envspec.effects import http_faults
-from envspec.effects.http import open_http
-from envspec.errors import EnvspecError, UsageError
-from envspec.model import Platform
+from envspec.errors import EnvspecError
 from envspec.registry import faults
 from envspec.registry.blob import Descriptor
 from envspec.registry.client import Registry
-from envspec.registry.credentials import Keychain
 from envspec.registry.kept import CannotKeep
-from envspec.registry.manifest import BadManifest
-from envspec.registry.mirror import Document, Elsewhere, Mirrored, copy_blob, mirror, push_image
-from envspec.registry.pull import contents, fetch_blob, pull_config, pull_manifest
-from envspec.registry.push import How, Moved
+from envspec.registry.pull import fetch_blob
 from envspec.registry.reference import parse
-from tests.integration.test_registry_push import BODY, CHUNK, QUICK, Bytes, nth
-from tests.support import registry as content
+from tests.support.pulling import DESCRIPTOR, holding, talk_to
 from tests.support.push_registry import Ask, Cut, Fault, Mute, PushRegistry, Say, Sleep, digest
-
-DESCRIPTOR = Descriptor("application/octet-stream", digest(BODY), len(BODY))
-T = TypeVar("T")
-
-
-def talk(home: Path, use: Callable[[Registry], Awaitable[T]], *registries: PushRegistry) -> T:
-    async def run() -> T:
-        for held in registries:
-            await held.__aenter__()
-        try:
-            async with open_http({}, patience=QUICK) as http:
-                return await use(Registry(http, Keychain({}, home)))
-        finally:
-            for held in registries:
-                await held.__aexit__(None, None, None)
-
-    return asyncio.run(asyncio.wait_for(run(), 20))
+from tests.support.pushing import BODY, CHUNK, nth
 
 
 def fetch(held: PushRegistry, home: Path, descriptor: Descriptor = DESCRIPTOR, **options: Any) -> Path:
     path = home / "blobs" / "it"
-    talk(
+    talk_to(
         home,
         lambda registry: fetch_blob(registry, parse(f"{held.host}/a/b:v1"), descriptor, path, **options),
         held,
@@ -57,15 +31,8 @@ def fetch(held: PushRegistry, home: Path, descriptor: Descriptor = DESCRIPTOR, *
     return path
 
 
-def holding(body: bytes = BODY, name: str = DESCRIPTOR.digest, **options: Any) -> PushRegistry:
-    return PushRegistry(blobs={"a/b": {name: body}}, **options)
-
-
 def files(home: Path) -> list[str]:
     return sorted(path.name for path in (home / "blobs").iterdir())
-
-
-# -- fetching
 
 
 def test_a_blob_is_fetched_once(tmp_path: Path) -> None:
@@ -132,7 +99,7 @@ def test_two_at_once_fetch_one(tmp_path: Path) -> None:
         await asyncio.gather(*(fetch_blob(registry, name, DESCRIPTOR, path) for _ in range(3)))
 
     held = holding()
-    talk(tmp_path, use, held)
+    talk_to(tmp_path, use, held)
     assert held.methods() == ["GET"]
     assert files(tmp_path) == ["it"]
 
@@ -215,7 +182,7 @@ def test_a_redirect_to_where_blobs_lie_carries_no_login(tmp_path: Path) -> None:
         await fetch_blob(registry, parse(f"{held.host}/a/b:v1"), DESCRIPTOR, tmp_path / "it")
 
     held = PushRegistry(token=9, fault=redirect)
-    talk(tmp_path, use, held, store)
+    talk_to(tmp_path, use, held, store)
     assert (tmp_path / "it").read_bytes() == BODY
     assert not any("authorization" in ask.headers for ask in store.asked)
 
@@ -227,7 +194,7 @@ def test_a_foreign_layer_is_fetched_from_where_it_lies(tmp_path: Path) -> None:
         urls = ("http://elsewhere.example/x", f"http://{store.host}/v2/a/b/blobs/{DESCRIPTOR.digest}")
         await fetch_blob(registry, parse(f"{held.host}/a/b:v1"), DESCRIPTOR, tmp_path / "it", urls=urls)
 
-    talk(tmp_path, use, held, store)
+    talk_to(tmp_path, use, held, store)
     assert (tmp_path / "it").read_bytes() == BODY
 
 
@@ -235,237 +202,3 @@ def test_a_folder_that_can_t_be_written(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_text("a file where a folder should be")
     with pytest.raises(CannotKeep, match="can't be written"):
         fetch(holding(), tmp_path)
-
-
-# -- images
-
-CONFIGS = {name: content.config(architecture=name) for name in ("amd64", "arm64")}
-LAYERS = {"amd64": BODY[: 2 * CHUNK], "arm64": BODY[CHUNK : 2 * CHUNK], "both": BODY[:1000]}
-GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
-
-
-def row(body: bytes, kind: str = GZIP) -> dict[str, Any]:
-    return {"mediaType": kind, "digest": digest(body), "size": len(body)}
-
-
-def image(architecture: str, *more: dict[str, Any]) -> content.Blob:
-    layers = [row(LAYERS["both"]), row(LAYERS[architecture]), *more]
-    kind = content.OCI_MANIFEST
-    config = CONFIGS[architecture].descriptor
-    return content.Blob(
-        kind, content.encode({"schemaVersion": 2, "mediaType": kind, "config": config, "layers": layers})
-    )
-
-
-AMD, ARM = image("amd64"), image("arm64")
-INDEX = content.index({"linux/amd64": AMD, "linux/arm64": ARM})
-
-
-def published(top: content.Blob = INDEX, repository: str = "nvidia/cuda", **options: Any) -> PushRegistry:
-    manifests = {blob.digest: (blob.media_type, blob.body) for blob in (AMD, ARM, top)}
-    held = PushRegistry(tags={repository: manifests | {"v1": (top.media_type, top.body)}}, **options)
-    held.hold(repository, *LAYERS.values(), *(config.body for config in CONFIGS.values()))
-    return held
-
-
-def copy(
-    home: Path,
-    source: PushRegistry,
-    target: PushRegistry,
-    names: tuple[str, str] = ("nvidia/cuda:v1", "keep/cuda:v1"),
-    **options: Any,
-) -> Mirrored:
-    def use(registry: Registry) -> Awaitable[Mirrored]:
-        return mirror(registry, parse(f"{source.host}/{names[0]}"), parse(f"{target.host}/{names[1]}"), **options)
-
-    return talk(home, use, *([source] if source is target else [source, target]))
-
-
-def test_an_index_is_mirrored_whole_under_the_same_digest(tmp_path: Path) -> None:
-    source, target, told = published(), PushRegistry(), list[tuple[int, int]]()
-    done = copy(tmp_path, source, target, report=lambda *count: told.append(count))
-    assert (done.digest, done.media_type) == (INDEX.digest, INDEX.media_type)
-    assert target.tags["keep/cuda"] == source.tags["nvidia/cuda"]
-    assert target.blobs["keep/cuda"] == source.blobs["nvidia/cuda"]
-    assert {moved.how for moved in done.moved} == {How.UPLOADED}
-    assert told[-1][0] == told[-1][1] == sum(moved.descriptor.size_bytes for moved in done.moved)
-    puts = [ask.path for ask in target.asked if ask.method == "PUT"]
-    assert puts[-1].endswith("/manifests/v1")
-    target.asked.clear()
-    assert copy(tmp_path, source, target).moved == ()
-    assert target.methods() == ["HEAD"]
-
-
-def test_within_a_registry_blobs_are_mounted(tmp_path: Path) -> None:
-    held = published()
-    done = copy(tmp_path, held, held)
-    assert {moved.how for moved in done.moved} == {How.MOUNTED}
-    assert held.tags["keep/cuda"] == held.tags["nvidia/cuda"]
-
-
-def test_an_index_by_its_digest_alone(tmp_path: Path) -> None:
-    source, target = published(), PushRegistry()
-    copy(tmp_path, source, target, (f"nvidia/cuda@{INDEX.digest}", "keep/cuda"))
-    assert set(target.tags["keep/cuda"]) == {AMD.digest, ARM.digest, INDEX.digest}
-
-
-def test_a_target_of_another_digest_is_refused(tmp_path: Path) -> None:
-    target = PushRegistry()
-    with pytest.raises(UsageError, match="has the digest"):
-        copy(tmp_path, published(), target, ("nvidia/cuda:v1", f"keep/cuda@{AMD.digest}"))
-    assert target.asked == []
-
-
-def test_one_platform_of_an_index(tmp_path: Path) -> None:
-    source, target = published(), PushRegistry()
-    assert copy(tmp_path, source, target, platforms=(Platform.LINUX_AARCH64,)).digest == ARM.digest
-    assert set(target.tags["keep/cuda"]) == {ARM.digest, "v1"}
-    assert digest(LAYERS["amd64"]) not in target.blobs["keep/cuda"]
-    both = (Platform.LINUX_64, Platform.LINUX_AARCH64)
-    assert copy(tmp_path, source, PushRegistry(), platforms=both).digest == INDEX.digest
-
-
-def test_an_index_is_not_cut(tmp_path: Path) -> None:
-    three = content.index({"linux/amd64": AMD, "linux/arm64": ARM, "linux/riscv64": AMD})
-    target = PushRegistry()
-    with pytest.raises(UsageError, match="a part of an index has another digest"):
-        copy(tmp_path, published(three), target, platforms=(Platform.LINUX_64, Platform.LINUX_AARCH64))
-    assert target.asked == []
-
-
-def test_a_foreign_layer_stays_where_it_is(tmp_path: Path) -> None:
-    kind = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"
-    top = image("amd64", row(b"windows", kind) | {"urls": ["https://elsewhere.example/layer"]})
-    source, target = published(top), PushRegistry()
-    done = copy(tmp_path, source, target)
-    assert [moved.how for moved in done.moved].count(How.LEFT) == 1
-    assert target.tags["keep/cuda"]["v1"][1] == top.body
-    assert digest(b"windows") not in target.blobs["keep/cuda"]
-
-
-@pytest.mark.parametrize("method", ["GET", "PATCH", "PUT"])
-def test_a_mirror_survives_what_breaks_off(tmp_path: Path, method: str) -> None:
-    body = BODY
-    source = PushRegistry(fault=nth("GET", {1, 2}, Cut(CHUNK)) if method == "GET" else lambda _: None)
-    source.hold("a/b", body)
-    target = PushRegistry(fault=nth(method, {0}, Cut(CHUNK)))
-    moved = talk(tmp_path, lambda registry: copy_one(registry, source, target), source, target)
-    assert moved.how is How.UPLOADED
-    assert target.blobs["keep/it"][DESCRIPTOR.digest] == body
-
-
-def copy_one(registry: Registry, source: PushRegistry, target: PushRegistry) -> Awaitable[Moved]:
-    where = parse(f"{source.host}/a/b:v1")
-    return copy_blob(registry, parse(f"{target.host}/keep/it:v1"), Elsewhere(DESCRIPTOR, where))
-
-
-@pytest.mark.parametrize("verifies", [True, False])
-def test_wrong_bytes_reach_no_registry(tmp_path: Path, verifies: bool) -> None:
-    """Not even one that doesn't look at what it is given."""
-    source, target = holding(BODY[:-1] + b"?"), PushRegistry(verifies=verifies)
-    with pytest.raises(faults.WrongDigest, match=r"/a/b: blob sha256:\w+: the bytes that came have the digest"):
-        talk(tmp_path, lambda registry: copy_one(registry, source, target), source, target)
-    assert target.blobs == {} == target.uploads
-
-
-def test_a_source_that_is_gone_is_named_once_patience_ends(tmp_path: Path) -> None:
-    source, target = holding(fault=lambda ask: Cut(0)), PushRegistry()
-    with pytest.raises(faults.RegistryFault) as caught:
-        talk(tmp_path, lambda registry: copy_one(registry, source, target), source, target)
-    assert source.host in caught.value.message
-    assert len(source.asked) <= 2 * QUICK.attempts
-    assert target.uploads == {}
-
-
-def never(_: Ask) -> None:
-    """No fault."""
-
-
-FAILURES: dict[str, tuple[Callable[[Ask], Fault | None], Callable[[Ask], Fault | None]]] = {
-    "a layer of the source is not there": (
-        lambda ask: Say(404) if digest(LAYERS["arm64"]) in ask.path else None,
-        never,
-    ),
-    "a child of the index is not there": (lambda ask: Say(404) if ARM.digest in ask.path else None, never),
-    "a child of the index is another": (
-        lambda ask: Say(200, {"Content-Type": AMD.media_type}, AMD.body) if ARM.digest in ask.path else None,
-        never,
-    ),
-    "the target takes no blob": (never, lambda ask: Say(500) if ask.method == "POST" else None),
-    "the target takes no child": (
-        never,
-        lambda ask: Say(403) if ask.method == "PUT" and f"/manifests/{ARM.digest}" in ask.path else None,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", FAILURES)
-def test_nothing_stands_under_the_tag_unless_all_is_there(tmp_path: Path, name: str) -> None:
-    of_source, of_target = FAILURES[name]
-    before = ("kind", b"what was there")
-    target = PushRegistry(fault=of_target, tags={"keep/cuda": {"v1": before}})
-    with pytest.raises(faults.RegistryFault):
-        copy(tmp_path, published(fault=of_source), target)
-    assert target.tags["keep/cuda"]["v1"] == before
-    assert INDEX.digest not in target.tags["keep/cuda"]
-
-
-def test_an_image_from_here_and_from_elsewhere(tmp_path: Path) -> None:
-    """As a build pushes: the base's layers from another registry, own layers and config from this machine."""
-    own, config = b"own layer", CONFIGS["amd64"].body
-    top = content.encode(
-        {"schemaVersion": 2, "config": row(config), "layers": [row(LAYERS["both"]), row(LAYERS["amd64"]), row(own)]}
-    )
-    base, target = published(), PushRegistry()
-
-    async def use(registry: Registry) -> tuple[Moved, ...]:
-        where = parse(f"{base.host}/nvidia/cuda:v1")
-        below = [Elsewhere(Descriptor(GZIP, digest(body), len(body)), where) for body in list(LAYERS.values())[::2]]
-        return await push_image(
-            registry,
-            parse(f"{target.host}/team/app:v1"),
-            [
-                *below,
-                Elsewhere(Descriptor(GZIP, digest(LAYERS["amd64"]), len(LAYERS["amd64"])), where),
-                Bytes(own),
-                Bytes(config),
-            ],
-            [Document(top, content.OCI_MANIFEST)],
-        )
-
-    assert {moved.how for moved in talk(tmp_path, use, base, target)} == {How.UPLOADED}
-    assert target.tags["team/app"]["v1"] == (content.OCI_MANIFEST, top)
-    target.asked.clear()
-    assert talk(tmp_path, use, base, target) == ()
-    assert target.methods() == ["HEAD"]
-
-
-def test_a_manifest_for_a_platform_and_what_is_in_it(tmp_path: Path) -> None:
-    async def use(registry: Registry) -> None:
-        name = parse(f"{held.host}/nvidia/cuda:v1")
-        manifest = await pull_manifest(registry, name, Platform.LINUX_AARCH64)
-        assert manifest.digest == ARM.digest
-        inside = contents(manifest, str(name))
-        assert inside.config.digest == CONFIGS["arm64"].digest
-        assert [each.descriptor.digest for each in inside.layers] == [digest(LAYERS["both"]), digest(LAYERS["arm64"])]
-        assert (await pull_config(registry, name, manifest))["architecture"] == "arm64"
-        index = await pull_manifest(registry, name)
-        assert index.digest == INDEX.digest
-        with pytest.raises(BadManifest, match="no layers in it"):
-            contents(index, str(name))
-        with pytest.raises(faults.NotThere, match="not published for osx-arm64"):
-            await pull_manifest(registry, name, Platform.OSX_ARM64)
-
-    held = published()
-    talk(tmp_path, use, held)
-
-
-@pytest.mark.parametrize(
-    "layer", [{}, {"digest": digest(b"x")}, {"digest": "x", "size": 1}, {"digest": digest(b"x"), "size": -1}, [], None]
-)
-def test_a_layer_that_is_no_descriptor(tmp_path: Path, layer: object) -> None:
-    document = json.loads(AMD.body)
-    document["layers"].append(layer)
-    broken = replace(AMD, body=content.encode(document))
-    with pytest.raises(BadManifest, match="without digest or size"):
-        copy(tmp_path, published(broken), PushRegistry())

@@ -23,11 +23,11 @@ from envspec.registry.mirror import Document, mirror, push_image
 from envspec.registry.pull import fetch_blob
 from envspec.registry.push import How, push_blob, push_manifest
 from envspec.registry.reference import parse
-from tests.integration.test_registry_push import Bytes
 from tests.support import registry as content
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.docker_registry import HTPASSWD, LOGIN, PROGRAM, basic, docker_registry
 from tests.support.push_registry import digest
+from tests.support.pushing import Bytes
 from tests.support.raw_server import RawServer
 from tests.support.token_server import TokenServer
 

@@ -1,0 +1,124 @@
+"""What goes to a registry, whatever breaks off; and what a registry may say of where an upload goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from envspec.effects.http_values import Response
+from envspec.effects.surroundings import is_loopback
+from envspec.registry.auth import Access
+from envspec.registry.blob import Descriptor
+from envspec.registry.faults import RegistryFault
+from envspec.registry.pieces import Cursor, ShortBlob, pieces_of
+from envspec.registry.reference import endpoint, parse
+from envspec.registry.upload_answers import held_bytes, next_location
+
+BODY = bytes(range(256)) * 8
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A blob in pieces of given sizes, again and again."""
+
+    sizes: tuple[int, ...]
+    body: bytes = BODY
+
+    @property
+    def descriptor(self) -> Descriptor:
+        return Descriptor("", "sha256:", len(BODY))
+
+    def chunks(self, start: int = 0) -> Iterator[bytes]:
+        while start < len(self.body):
+            for size in self.sizes:
+                yield self.body[start : start + size]
+                start += size
+
+
+ranges = st.tuples(st.integers(0, len(BODY)), st.integers(0, len(BODY))).map(lambda pair: (min(pair), max(pair)))
+
+
+@given(
+    st.lists(st.integers(1, 700), min_size=1, max_size=4).map(tuple),
+    st.lists(st.tuples(ranges, st.integers(0, 5)), max_size=6),
+)
+def test_what_is_taken_is_what_was_asked_for(sizes: tuple[int, ...], takes: list[tuple[tuple[int, int], int]]) -> None:
+    """Each request may stop reading after some pieces; the next one begins anywhere."""
+
+    async def run() -> None:
+        blob = Cut(sizes)
+        cursor = Cursor(blob.descriptor, partial(pieces_of, blob))
+        for (start, end), patience in takes:
+            got, left = bytearray(), patience
+            async with aclosing(cursor.take(start, end)) as pieces:
+                async for piece in pieces:
+                    got += piece
+                    left -= 1
+                    if left == 0:
+                        break
+            assert got == BODY[start:end][: len(got)]
+            assert left == 0 or len(got) == end - start
+        await cursor.close()
+
+    asyncio.run(run())
+
+
+def test_a_blob_that_ends_early_is_refused() -> None:
+    async def run() -> None:
+        blob = Cut((100,), BODY[:-1])
+        cursor = Cursor(blob.descriptor, partial(pieces_of, blob))
+        with pytest.raises(ShortBlob, match=f"has {len(BODY) - 1} bytes of {len(BODY)}"):
+            async with aclosing(cursor.take(0, len(BODY))) as pieces:
+                async for _ in pieces:
+                    continue
+        await cursor.close()
+
+    asyncio.run(run())
+
+
+def says(**headers: str) -> Response:
+    given_ = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response("https://registry.corp/v2/a/blobs/uploads/", 202, CIMultiDictProxy(CIMultiDict(given_)), b"")
+
+
+PLACE = Access(endpoint(parse("registry.corp/a/b")))
+
+
+@given(st.text(max_size=60) | st.from_regex(r"(https?:)?//[\[\]:@./a-z0-9%?#-]{0,30}", fullmatch=True))
+def test_an_upload_goes_on_over_tls_or_not_at_all(location: str) -> None:
+    try:
+        target = next_location(says(Location=location), PLACE)
+    except RegistryFault:
+        return
+    parts = urlsplit(target)
+    assert parts.hostname
+    assert parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))
+
+
+@pytest.mark.parametrize(
+    ("location", "target"),
+    [
+        ("/v2/a/blobs/uploads/1?state=x%3D", "https://registry.corp/v2/a/blobs/uploads/1?state=x%3D"),
+        ("1", "https://registry.corp/v2/a/blobs/uploads/1"),
+        ("https://store.corp/put?sig=a%2Fb", "https://store.corp/put?sig=a%2Fb"),
+    ],
+)
+def test_locations(location: str, target: str) -> None:
+    assert next_location(says(Location=location), PLACE) == target
+
+
+@pytest.mark.parametrize(
+    ("header", "held"),
+    [("0-9", 10), ("bytes=0-9", 10), ("0-0", 0), ("", None), ("5-9", None), ("0--1", None), ("0-1e9", None)],
+)
+def test_how_much_a_registry_has(header: str, held: int | None) -> None:
+    assert held_bytes(says(Range=header)) == held

@@ -1,0 +1,36 @@
+"""What tests of pulls and mirrors share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from envspec.effects.http import open_http
+from envspec.registry.blob import Descriptor
+from envspec.registry.client import Registry
+from envspec.registry.credentials import Keychain
+from tests.support.push_registry import PushRegistry, digest
+from tests.support.pushing import BODY, QUICK
+
+DESCRIPTOR = Descriptor("application/octet-stream", digest(BODY), len(BODY))
+T = TypeVar("T")
+
+
+def talk_to(home: Path, use: Callable[[Registry], Awaitable[T]], *registries: PushRegistry) -> T:
+    async def run() -> T:
+        for held in registries:
+            await held.__aenter__()
+        try:
+            async with open_http({}, patience=QUICK) as http:
+                return await use(Registry(http, Keychain({}, home)))
+        finally:
+            for held in registries:
+                await held.__aexit__(None, None, None)
+
+    return asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def holding(body: bytes = BODY, name: str = DESCRIPTOR.digest, **options: Any) -> PushRegistry:
+    return PushRegistry(blobs={"a/b": {name: body}}, **options)
