@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
-from envspec.base_image.settings import decide_settings
+from envspec.base_image.settings import DecidedSettings, decide_settings
 from envspec.effects.event_loop import run_to_end
 from envspec.errors import NetworkError
 from envspec.facts import Facts
@@ -83,7 +83,7 @@ def assemble(
     spec, resolutions = answered.spec, _with_built(answered.resolutions, before)
     plan = plan_base_image(_cuda_request(spec), resolutions, answered.facts, spec.image.base)
     base = _with_digests(plan, kept, asker, spec.registry.mirrors)
-    settings = decide_settings(spec, resolutions, answered.facts)
+    settings = decide_settings(spec, resolutions, answered.facts) if base else DecidedSettings()
     # Which build of torch it would be is decided before anything is resolved: it may not be in the lock at all.
     holds_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
     decided = answered.composed if holds_torch else ()
@@ -150,8 +150,8 @@ def _without_image(spec: Spec, base: BaseImage | None) -> tuple[str, ...]:
     if base is not None or not named:
         return ()
     has_linux = any(platform.is_linux for platform in spec.env.platforms)
-    why = "no base to be made on: add [cuda], or [image] base" if has_linux else "no linux platform"
-    return (f"{' and '.join(named)} are for the image, and there is none: the spec has {why}",)
+    why = "no base for one: add [cuda], or [image] base" if has_linux else "no linux platform"
+    return (f"only an image has {' and '.join(named)}, and the spec has {why}",)
 
 
 def is_open(made: Lock) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from envspec.errors import UsageError
@@ -32,7 +32,7 @@ _WITHOUT: Final = "torch.compile and Triton's kernels fail in it: they build a l
 class DecidedSettings:
     """The settings, and why they are what they are."""
 
-    image: ImageSettings
+    image: ImageSettings = field(default_factory=ImageSettings)
     decisions: tuple[Decision, ...] = ()
 
 
@@ -44,7 +44,7 @@ def decide_settings(spec: Spec, resolutions: Sequence[Resolution], facts: Facts)
     """
     linux = [resolution for resolution in resolutions if resolution.target.platform.is_linux]
     if not linux:
-        return DecidedSettings(ImageSettings())
+        return DecidedSettings()
     services = _services(spec, linux)
     compiler, told = _compiler(spec, linux)
     asked = _apt(spec, services, compiler, linux, facts)
@@ -58,7 +58,7 @@ def decide_settings(spec: Spec, resolutions: Sequence[Resolution], facts: Facts)
     )
     decisions = [*told]
     if image.apt:
-        why = "; ".join(f"{', '.join(packages)}: {reason}" for packages, reason in asked)
+        why = "; ".join(f"{reason}: {' '.join(packages)}" for packages, reason in asked)
         decisions.append(Decision("image.apt", " ".join(image.apt), why, "the spec"))
     if services:
         value = " ".join(f"{service.name}:{service.port}" for service in services)
@@ -104,7 +104,8 @@ def _compiler(spec: Spec, linux: Sequence[Resolution]) -> tuple[str, Iterable[De
     wanted = spec.image.compiler
     needing = [resolution for resolution in linux if _TRITON & _names(resolution)]
     if wanted is Compiler.APT:
-        return "apt", [Decision("image.compiler", "apt", "the spec asks for one", "the spec: image.compiler")]
+        why = f"the spec asks for one{_of_base(linux)}"
+        return "apt", [Decision("image.compiler", "apt", why, "the spec: image.compiler")]
     if wanted is Compiler.NONE:
         why = f"the spec asks for none{f'; {_WITHOUT}' if needing else ''}"
         return "none", [Decision("image.compiler", "none", why, "the spec: image.compiler")]
@@ -114,7 +115,13 @@ def _compiler(spec: Spec, linux: Sequence[Resolution]) -> tuple[str, Iterable[De
     if all(brought):
         why = f"{_NEED}; conda brings {brought[0][0]}"
         return "conda", [Decision("image.compiler", "conda", why, "the lock holds triton")]
-    return "apt", [Decision("image.compiler", "apt", _NEED, "the lock holds triton")]
+    return "apt", [Decision("image.compiler", "apt", f"{_NEED}{_of_base(linux)}", "the lock holds triton")]
+
+
+def _of_base(linux: Sequence[Resolution]) -> str:
+    if all(resolution.target.python.source != "base" for resolution in linux):
+        return ""
+    return "; what it compiles includes Python's headers, which the base has to have beside its Python"
 
 
 def _apt(
@@ -128,11 +135,11 @@ def _apt(
         ([f"python{series}" for series, one in pythons.items() if one.source == "system"], "Python itself"),
         ([_SSHD] if with_ssh else [], "[services] ssh"),
         (COMPILER if compiler == "apt" else (), "the compiler"),
-        (_headers(spec, pythons, facts) if compiler != "none" else (), "Python's headers, for what is compiled"),
+        (_headers(spec, pythons, facts) if compiler != "none" else (), "Python's headers"),
     ]
     named = {package.partition("=")[0] for package in own}
     added = [([package for package in packages if package not in named], why) for packages, why in groups]
-    return [(packages, why) for packages, why in [(own, "the spec asks"), *added] if packages]
+    return [(packages, why) for packages, why in [(own, "the spec asks for"), *added] if packages]
 
 
 def _headers(spec: Spec, pythons: Mapping[str, Python], facts: Facts) -> Sequence[str]:

@@ -97,7 +97,10 @@ def _header(lock: Lock, parts: Sequence[Part]) -> Iterator[str]:
 def _base_stages(image: BaseImage, parts: Sequence[Part]) -> Iterator[str]:
     repository = parse(image.repository).repository
     name = f"${{REGISTRY}}/{repository}" + (f":{image.tag}" if image.tag else "")
-    if len({part.digest for part in parts}) == 1:
+    if len(parts) == 1:
+        # Said, so that a Mac's engine does not put this platform's packages on a base for its own.
+        yield f"FROM --platform=linux/{parts[0].architecture} {name}@{parts[0].digest} AS base"
+    elif len({part.digest for part in parts}) == 1:
         yield f"FROM {name}@{parts[0].digest} AS base"
     else:
         yield from (f"FROM {name}@{part.digest} AS base-{part.architecture}" for part in parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from hypothesis import given, settings
@@ -12,18 +13,21 @@ from envspec import toml
 from envspec.lock.canonical import canonical
 from envspec.lock.diff import diff_locks
 from envspec.lock.diff_text import as_json, as_markdown, as_text
-from envspec.lock.document import dump, load
+from envspec.lock.document import dump, identity, load
 from envspec.lock.head import DamagedLock, NewerFormat, unseal
 from envspec.lock.writer import pairs
 from envspec.model import (
     Asker,
     BaseImage,
+    BuiltWheel,
     ChannelPart,
     CondaChannel,
     CondaPackage,
     Decision,
     Driver,
     GpuCode,
+    ImageId,
+    ImageSettings,
     Lock,
     Package,
     PinnedDigest,
@@ -32,6 +36,8 @@ from envspec.model import (
     Python,
     Refusal,
     Resolution,
+    Service,
+    SystemLayer,
     Target,
     WheelFile,
 )
@@ -60,6 +66,7 @@ PACKAGES = st.builds(
     uploaded=st.none() | MOMENTS,
     newest=st.none() | st.builds(Refusal, TEXT, TEXT),
     extras=st.lists(NAMES, max_size=2, unique=True).map(tuple),
+    built=st.none() | st.builds(BuiltWheel, filename=TEXT, sha256=HASHES, size_bytes=st.integers(0, 2**62)),
 )
 CONDA = st.builds(
     CondaPackage,
@@ -124,6 +131,30 @@ CODES = st.builds(
     ptx=st.lists(TEXT, max_size=1).map(tuple),
     source=TEXT,
 )
+SETTINGS = st.builds(
+    ImageSettings,
+    workdir=TEXT,
+    env=st.dictionaries(TEXT, TEXT, max_size=3).map(lambda env: tuple(env.items())),
+    compiler=st.sampled_from(["apt", "conda", "none"]),
+    apt=st.lists(TEXT, max_size=3, unique=True).map(tuple),
+    snapshot=st.none() | MOMENTS,
+    services=st.lists(
+        st.builds(Service, name=NAMES, port=st.integers(1, 65535), logdir=st.none() | TEXT),
+        max_size=3,
+        unique_by=lambda item: item.name,
+    ).map(tuple),
+)
+SYSTEMS = st.builds(
+    SystemLayer,
+    platform=PLATFORMS,
+    base=TEXT,
+    apt=st.lists(TEXT, max_size=2).map(tuple),
+    packages=st.lists(TEXT, max_size=2).map(tuple),
+    diff_id=TEXT,
+    digest=TEXT,
+    size_bytes=st.integers(0, 2**62),
+)
+IDS = st.builds(ImageId, platform=PLATFORMS, id=TEXT, pyc=st.booleans())
 LOCKS = st.builds(
     Lock,
     format=st.just(1),
@@ -143,6 +174,9 @@ LOCKS = st.builds(
     package_as_of=st.lists(st.tuples(NAMES, MOMENTS), max_size=2).map(tuple),
     conda_as_of=st.lists(st.tuples(NAMES, MOMENTS), max_size=2).map(tuple),
     channels=st.lists(CHANNELS, max_size=2).map(tuple),
+    image=st.just(ImageSettings()) | SETTINGS,
+    system=st.lists(SYSTEMS, max_size=2, unique_by=lambda item: item.platform).map(tuple),
+    images=st.lists(IDS, max_size=3, unique_by=lambda item: (item.platform, item.pyc)).map(tuple),
 )
 LISTED = st.dictionaries(TEXT, HASHES, max_size=3)
 
@@ -160,6 +194,17 @@ def test_what_is_dumped_is_loaded(lock: Lock, files: dict[str, str]) -> None:
     assert [tuple(part) for part in head.parts] == [
         (channel.name, channel.part.rows, channel.part.sha256) for channel in wanted.channels if channel.part
     ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(LOCKS, st.lists(SYSTEMS, max_size=1).map(tuple), st.lists(IDS, max_size=1).map(tuple), TEXT)
+def test_what_builds_find_is_no_part_of_the_identity_and_settings_are(
+    lock: Lock, system: tuple[SystemLayer, ...], images: tuple[ImageId, ...], word: str
+) -> None:
+    assert identity(replace(lock, system=system, images=images)) == identity(lock)
+    assert identity(canonical(lock)) == identity(lock)
+    other = replace(lock, image=replace(lock.image, workdir=f"{lock.image.workdir}/{word}"))
+    assert identity(other) != identity(lock)
 
 
 @settings(max_examples=100, deadline=None)

@@ -8,8 +8,8 @@ import pytest
 
 from envspec.errors import StaleLock
 from envspec.lock.document import dump, load
-from envspec.lock.files import files_of
 from envspec.lock.head import LOCK_FILE, unseal
+from envspec.pipeline.lock_files import lock_files
 
 CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "golden" / "lock").glob("*/envspec.lock"))
 WHERE = "locks/case/envspec.lock"
@@ -34,5 +34,5 @@ def test_case(case: Path) -> None:
     lock = load(data.decode(), WHERE)
     head, _ = unseal(data, WHERE)
     assert dump(lock, head.files).encode() == data
-    beside = {name: content for name, content in files_of(lock).items() if name != LOCK_FILE}
+    beside = {name: content for name, content in lock_files(lock).items() if name != LOCK_FILE}
     assert beside == {path.name: path.read_bytes() for path in case.iterdir() if path.name != LOCK_FILE}
