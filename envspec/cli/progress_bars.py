@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from envspec.cli import terminal
 
@@ -13,20 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-
-class Step(Protocol):
-    """`envspec.fetch.values.Step`."""
-
-    @property
-    def stage(self) -> Enum: ...
-    @property
-    def done(self) -> int: ...
-    @property
-    def total(self) -> int: ...
-    @property
-    def bytes_done(self) -> int: ...
-    @property
-    def bytes_total(self) -> int: ...
+    from envspec.fetch.values import Step
 
 
 class Progress:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from envspec.errors import UsageError
-from envspec.install.order import Order, Stage, Step, World
+from envspec.fetch.values import Step
+from envspec.install.order import Order, Stage, World
 from envspec.install.place import NoSpace, Site
 from envspec.link.packages import Into, NoRoom, TooLong
 from envspec.link.packages import link as link_packages

@@ -16,9 +16,9 @@ from envspec.errors import NetworkError, UnfitMachine, UsageError
 from envspec.fetch.channel_transport import archives_of
 from envspec.fetch.download import Downloads, missing_bytes
 from envspec.fetch.faults import WrongArchive
-from envspec.fetch.values import Archive, Count, Fetching
+from envspec.fetch.values import Archive, Count, Fetching, Step
 from envspec.install import conda, fitness, owners, place, python, record, wheels
-from envspec.install.order import Order, Stage, Step, World
+from envspec.install.order import Order, Stage, World
 from envspec.install.relocate import relocate
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from envspec.fetch.values import Network
+from envspec.fetch.values import Network, Step
 from envspec.model import Lock, Platform, Resolution
 
 
@@ -20,17 +20,6 @@ class Stage(Enum):
     PYTHON = "making Python ready"
     WHEELS = "installing wheels"
     CHECKING = "checking files"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """How far a stage is. done and total: things; bytes_done and bytes_total: bytes. A total of 0 is not known."""
-
-    stage: Stage
-    done: int = 0
-    total: int = 0
-    bytes_done: int = 0
-    bytes_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from urllib.parse import unquote, urlsplit
 
 from envspec.effects.http_values import Patience
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
-from envspec.fetch.values import Archive
+from envspec.fetch.values import Archive, Step
 from envspec.install import uv
-from envspec.install.order import Order, Stage, Step, World
+from envspec.install.order import Order, Stage, World
 from envspec.install.place import Site
 from envspec.install.record import FOLDER
 from envspec.link.programs import Program, run

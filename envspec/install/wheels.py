@@ -8,8 +8,9 @@ from pathlib import Path
 
 from envspec.effects.default_index import default_index_url
 from envspec.effects.http_values import Patience
+from envspec.fetch.values import Step
 from envspec.install import uv
-from envspec.install.order import Order, Stage, Step, World
+from envspec.install.order import Order, Stage, World
 from envspec.install.place import Site
 from envspec.install.record import FOLDER
 from envspec.lock.requirements import requirements_text
