@@ -10,6 +10,7 @@ from typing import TypeAlias
 from packaging.version import InvalidVersion, Version
 
 from envspec.lock.diff_conda import CondaChange, conda_changes
+from envspec.lock.diff_image import image_values
 from envspec.lock.writer import moment
 from envspec.model import BaseImage, GpuCode, Lock, Package, Platform, Resolution
 
@@ -98,7 +99,7 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
         for decision in lock.decisions
         for platform in (decision.platform, None)
     }
-    environment = _values(_environment(old, olds, both), _environment(new, news, both), reasons)
+    environment = _values(_environment(old, new, both), _environment(new, old, both), reasons)
     decisions = _values(_decided(old, both), _decided(new, both), reasons)
     told = {change.what for change in environment}
     return LockDiff(
@@ -120,9 +121,10 @@ def _by_platform(lock: Lock) -> dict[Platform, Resolution]:
 _Values: TypeAlias = Mapping[tuple[str, Platform | None], str]
 
 
-def _environment(lock: Lock, resolutions: Mapping[Platform, Resolution], both: Sequence[Platform]) -> _Values:
+def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
     """Everything but packages and decisions, under the keys that decisions have where there is one for it."""
     image, driver = lock.base_image, lock.driver
+    resolutions = _by_platform(lock)
     values: dict[tuple[str, Platform | None], str | None] = {
         ("name", None): lock.name,
         ("spec", None): lock.input_sha256[:12],
@@ -147,6 +149,7 @@ def _environment(lock: Lock, resolutions: Mapping[Platform, Resolution], both: S
         values["macos", platform] = _level(target.macos)
     for pinned in image.digests if image else ():
         values["image.digest", pinned.platform] = pinned.digest or "unresolved"
+    values |= image_values(lock, other)
     for name, as_of in lock.package_as_of:
         values[f"as_of.{name}", None] = moment(as_of)
     for name, as_of in lock.conda_as_of:
