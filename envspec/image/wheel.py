@@ -20,7 +20,7 @@ from envspec.image.wheel_zip import read
 __all__ = ["LockedWheel", "Pyc", "Scheme", "WheelSource"]
 
 #: Goes up with every change of what comes of the same wheels: it is a part of every key.
-_FORM: Final = "wheels 1, bytecode unchecked"
+_FORM: Final = "wheels 1"
 _FOLDER: Final = 0o755
 _FILE: Final = 0o644
 
@@ -46,7 +46,7 @@ class WheelSource:
             [[wheel.name, wheel.version, wheel.sha256, wheel.direct_url] for wheel in self._sorted()],
             [scheme.series, scheme.purelib, scheme.platlib, scheme.scripts],
             [scheme.data, scheme.headers, scheme.interpreter],
-            self.pyc.version if self.pyc else None,
+            self.pyc.key if self.pyc else None,
         ]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 

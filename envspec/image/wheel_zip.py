@@ -7,7 +7,7 @@ Source: APPNOTE.TXT 6.3.10, 4.3.7 (local header), 4.4.4 (flags).
 
 from __future__ import annotations
 
-import itertools
+import bisect
 import posixpath
 import stat
 import struct
@@ -67,14 +67,14 @@ def members(archive: Path) -> tuple[Member, ...]:
     with archive.open("rb") as file:
         try:
             with zipfile.ZipFile(file) as opened:
-                infos, end = opened.infolist(), opened.start_dir
+                infos, end = [info for info in opened.infolist() if not info.is_dir()], opened.start_dir
         except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as fault:
             raise BadWheel(archive.name, f"no zip that can be read ({fault})") from fault
-        found = [_member(archive, file, info) for info in infos if not info.is_dir()]
+        found = [_member(archive, file, info) for info in infos]
     _check_paths(archive, found)
-    _check_places(archive, [info.header_offset for info in infos], found, end)
+    _check_places(archive, infos, found, end)
     _check_sizes(archive, found)
-    for member, info in zip(found, (info for info in infos if not info.is_dir()), strict=True):
+    for info, member in zip(infos, found, strict=True):
         if info.create_system == _UNIX and stat.S_ISLNK(info.external_attr >> 16):
             _check_link(archive, member)
     return tuple(found)
@@ -180,19 +180,12 @@ def _check_paths(archive: Path, found: Sequence[Member]) -> None:
             parent = posixpath.dirname(parent)
 
 
-def _check_places(archive: Path, headers: Sequence[int], found: Sequence[Member], end: int) -> None:
+def _check_places(archive: Path, infos: Sequence[zipfile.ZipInfo], found: Sequence[Member], end: int) -> None:
     """No two members share bytes: a few MiB that are many members at once are how a zip unpacks to terabytes."""
-    starts = sorted([*headers, end])
-    following = dict(itertools.pairwise(starts))
-    if len(following) < len(headers):
-        raise BadWheel(archive.name, "two files of it lie at the same place")
-    ordered = sorted(found, key=lambda member: member.data.offset)
-    edges = sorted(following.values())
-    at = 0
-    for member in ordered:
-        while at < len(edges) and edges[at] < member.data.offset:
-            at += 1
-        if at == len(edges) or member.data.offset + member.data.packed_bytes > edges[at]:
+    starts = sorted({*(info.header_offset for info in infos), end})
+    for info, member in zip(infos, found, strict=True):
+        following = bisect.bisect_right(starts, info.header_offset)
+        if following == len(starts) or member.data.offset + member.data.packed_bytes > starts[following]:
             raise BadWheel(archive.name, f"{member.raw!r} reaches into what comes after it")
 
 
