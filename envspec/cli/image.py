@@ -98,8 +98,6 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     The same lock gives the same ID on every machine. Without --output, --layout, --push or --load the image is made
     and kept in envspec's cache.
     """
-    from envspec.pipeline import image as pipeline
-
     opened = Opened(lock, chosen)
     only_pushed = builder == "oci" and not (chosen["output"] or chosen["layout"] or chosen["loaded"])
     if only_pushed and (known := opened.known()) is not None and _is_pushed(known.digest, chosen):
