@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from docker import DockerClient
@@ -45,11 +47,18 @@ def gpu_engine() -> Iterator[OwnEngine]:
 
 
 @pytest.fixture(scope="session")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def registry_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `registry` keeps what it is given, in `data`."""
+    return tmp_path_factory.mktemp("registry")
+
+
+@pytest.fixture(scope="session")
+def registry(registry_folder: Path) -> Iterator[str]:
     """Host and port of a registry on loopback, empty at first."""
     program("docker-registry")
-    with docker_registry.docker_registry(tmp_path_factory.mktemp("registry")) as host:
+    with docker_registry.docker_registry(registry_folder) as host:
         yield host
+    shutil.rmtree(registry_folder)
 
 
 @pytest.fixture(scope="session")

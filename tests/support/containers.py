@@ -20,10 +20,11 @@ from tests.support.engine import program
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a container left. output: both streams, in the order in which they came."""
+    """What a container left. output: both streams, in the order in which they came. stdout: the one alone."""
 
     status: int
     output: str
+    stdout: str
 
 
 @contextlib.contextmanager
@@ -52,7 +53,8 @@ def run_in(
             put(container, path, content)
         container.start()
         status = int(container.wait(timeout=timeout_s)["StatusCode"])
-        return Done(status, container.logs().decode("utf-8", "replace"))
+        output, stdout = container.logs(), container.logs(stderr=False)
+        return Done(status, output.decode("utf-8", "replace"), stdout.decode("utf-8", "replace"))
 
 
 def put(container: Container, path: str, content: bytes, mode: int = 0o755) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import ensurepip
+import os
+import shutil
 from pathlib import Path
 from typing import Any, Final
 
 from envspec import toml
+from tests.support.engine import NotRun
+from tests.support.standin import CACHE
+from tests.support.user import User
 
 SPEC: Final = Path(__file__).parents[1] / "e2e" / "pytorch-2.9-standin.toml"
 #: What it stands in for.
@@ -17,6 +23,12 @@ _MIRROR: Final = "127.0.0.1:5000"
 DIFFERENCES: Final = {
     "soupsieve": ("4.1.1", "2.10", "needs Python >=3.11.5, the target has 3.11.2"),
 }
+#: Modules that can't be imported with what the lock holds, and what they say. Nobody's metadata tells of it.
+NOT_IMPORTED: Final = {
+    "pyarrow": "pyarrow requires NumPy 2.0 or newer",
+}
+#: The wheels, the layers' own parts, a registry's copy, an engine's, and 9 GB unpacked.
+DISK_BYTES: Final = 30_000_000_000
 
 
 def spec_text(registry: str) -> str:
@@ -34,3 +46,91 @@ def rows(document: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
 
 def read(path: Path) -> dict[str, Any]:
     return toml.loads(path.read_text(encoding="utf-8"))
+
+
+def online(folder: Path, **environ: str) -> User:
+    """A user who reaches the index as this machine does: its proxies, its certificates, its mirror if it names one."""
+    index = "ENVSPEC_DEFAULT_INDEX"
+    names = {"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", index}
+    reach = {name: value for name, value in os.environ.items() if name.upper() in names}
+    user = User(folder, "", **reach, **environ)
+    for name in {"HTTP_PROXY", "HTTPS_PROXY", index} - set(reach):
+        del user.environ[name]
+    if kept := os.environ.get(CACHE):
+        user.environ["ENVSPEC_CACHE_DIR"] = str(Path(kept, "envspec"))
+    return user
+
+
+def enough_disk(*folders: Path) -> None:
+    """Raises NotRun where one of the file systems is too full for the full stack."""
+    for folder in folders:
+        free = shutil.disk_usage(folder).free
+        if free < DISK_BYTES:
+            raise NotRun(f"{free / 1e9:.0f} GB are free at {folder}, and {DISK_BYTES / 1e9:.0f} GB are needed")
+
+
+def pip_wheel() -> bytes:
+    """pip as this Python brings it, to be run from its wheel where none is installed."""
+    places = (Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels"))
+    for path in (path for place in places for path in sorted(place.glob("pip-*.whl"))):
+        return path.read_bytes()
+    raise NotRun("this Python brings no wheel of pip (Debian: python3-venv)")
+
+
+#: Run in a container of the image. Every module that a distribution brings at its top, imported in one process; what
+#: fails is printed as JSON.
+IMPORTS: Final = """
+import importlib, json, os, sys, warnings
+from importlib.metadata import distributions
+warnings.simplefilter("ignore")
+found, failed = {}, {}
+for held in distributions():
+    for file in held.files or ():
+        folders, stem = file.parts[:-1], file.name.split(".")[0]
+        if not folders and file.suffix in (".py", ".so"):
+            found[stem] = held.name
+        elif len(folders) == 1 and file.name == "__init__.py":
+            found[folders[0]] = held.name
+names = sorted(name for name in found if name.isidentifier() and not name.startswith("_"))
+out = os.dup(1)
+os.dup2(2, 1)
+for name in names:
+    try:
+        importlib.import_module(name)
+    except BaseException as fault:
+        failed[name] = f"{found[name]}: {type(fault).__name__}: {fault}"
+os.write(out, json.dumps({"imported": [name for name in names if name not in failed], "failed": failed}).encode())
+os._exit(0)
+"""
+
+#: A transformer's encoder learns to tell the sign of a sum, on the CPU; the same seed gives the same losses.
+TRAINING: Final = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+torch.set_num_threads(2)
+layer = nn.TransformerEncoderLayer(d_model=32, nhead=4, dim_feedforward=64, batch_first=True)
+model = nn.Sequential(nn.Linear(8, 32), nn.TransformerEncoder(layer, 2), nn.Flatten(), nn.Linear(32 * 4, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+inputs = torch.randn(64, 4, 8)
+labels = (inputs.sum(dim=(1, 2)) > 0).long()
+losses = []
+for _ in range(20):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(inputs), labels)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(losses[0], losses[-1])
+"""
+
+#: Inductor compiles C++ against Python's headers; what it gives is what eager mode gives.
+COMPILE: Final = """
+import torch
+from torch._dynamo.utils import counters
+def function(x, y):
+    return (torch.sin(x) + torch.cos(y)).relu().sum(dim=1)
+x, y = torch.randn(64, 64), torch.randn(64, 64)
+torch.testing.assert_close(torch.compile(function, fullgraph=True)(x, y), function(x, y))
+print(dict(counters["stats"])["unique_graphs"])
+"""

@@ -1,0 +1,144 @@
+"""The whole of pytorch-2.9 as an image: assembled, pushed, pulled by the engine and run; then one package changes.
+
+196 wheels, 9 GB unpacked, from the package index and back through a registry and an engine: minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker import DockerClient
+from packaging.utils import canonicalize_name
+
+from tests.support import e2e, standin
+from tests.support.containers import Done, removed, run_in
+from tests.support.user import User
+
+pytestmark = [pytest.mark.engine, pytest.mark.network]
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The image where it came to. name: with registry and tag. stored: where the registry keeps what it has."""
+
+    user: User
+    lock: Path
+    id: str
+    name: str
+    registry: str
+    stored: Path
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return e2e.read(self.lock / "envspec.lock")
+
+
+@pytest.fixture(scope="module")
+def stack(
+    engine: DockerClient,
+    standin_base: standin.Pushed,
+    registry_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stack]:
+    folder, host = tmp_path_factory.mktemp("stack"), standin_base.registry
+    e2e.enough_disk(folder, Path(engine.info()["DockerRootDir"]))
+    user = e2e.online(folder, ENVSPEC_REGISTRY_MIRRORS=f"docker.io={host}")
+    user.writes(e2e.spec_text(host))
+    locked = user.runs("lock", user.spec, "--output", "lock")
+    assert locked.status == 0, locked.stderr
+    name = f"{host}/e2e/pytorch:one"
+    built = user.runs("image", "build", "lock", "--push", name)
+    assert built.status == 0, built.stderr
+    with removed(engine, name):
+        engine.images.pull(name)
+        yield Stack(user, folder / "lock", built.stdout.strip(), name, host, registry_folder / "data")
+    # pytest keeps its folders for a while, and this one has gigabytes.
+    shutil.rmtree(folder)
+
+
+def inside(engine: DockerClient, stack: Stack, *words: str, **settings: Any) -> Done:
+    done = run_in(engine, stack.name, *words, timeout_s=1800, **settings)
+    assert done.status == 0, done.output
+    return done
+
+
+def by_pip(engine: DockerClient, stack: Stack, *words: str) -> str:
+    environ = {"PYTHONPATH": "/tmp/pip.whl", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    command = ("python", "-m", "pip", *words)
+    return inside(engine, stack, *command, files={"/tmp/pip.whl": e2e.pip_wheel()}, environment=environ).stdout
+
+
+def test_the_engine_pulls_the_image_that_was_built(engine: DockerClient, stack: Stack) -> None:
+    assert engine.images.get(stack.name).id == stack.id
+    told = stack.user.runs("image", "id", stack.lock)
+    assert told.stdout.strip() == stack.id, told.stderr
+
+
+def test_every_package_can_be_imported(engine: DockerClient, stack: Stack) -> None:
+    told = json.loads(inside(engine, stack, "python", "-c", e2e.IMPORTS).stdout)
+    assert told["failed"].keys() == e2e.NOT_IMPORTED.keys(), told["failed"]
+    for name, words in e2e.NOT_IMPORTED.items():
+        assert words in told["failed"][name]
+    assert {"torch", "torchvision", "torchaudio", "torch_geometric", "pytorch_widedeep", "cv2"} <= set(told["imported"])
+    assert len(told["imported"]) > 180
+
+
+def test_pip_finds_what_the_lock_holds_and_nothing_broken(engine: DockerClient, stack: Stack) -> None:
+    assert by_pip(engine, stack, "check").strip() == "No broken requirements found."
+    rows = json.loads(by_pip(engine, stack, "list", "--format=json"))
+    listed = {str(canonicalize_name(row["name"])): row["version"] for row in rows if row["name"] != "pip"}
+    locked = {name: version for name, (version, _) in e2e.rows(stack.document).items()}
+    assert listed == locked
+
+
+def test_a_model_learns_on_the_cpu(engine: DockerClient, stack: Stack) -> None:
+    first, last = map(float, inside(engine, stack, "python", "-c", e2e.TRAINING).stdout.split())
+    assert last < first / 2
+
+
+def test_torch_compile_finds_its_compiler(engine: DockerClient, stack: Stack) -> None:
+    assert inside(engine, stack, "python", "-c", e2e.COMPILE).stdout.strip() == "1"
+
+
+def test_what_is_pushed_again_uploads_nothing(stack: Stack) -> None:
+    before = stored(stack)
+    again = stack.user.runs("image", "build", stack.lock, "--push", stack.name)
+    assert (again.status, again.stdout.strip()) == (0, stack.id), again.stderr
+    assert stored(stack) == before
+
+
+def test_another_wcwidth_is_one_layer_and_the_config(engine: DockerClient, stack: Stack) -> None:
+    user, before = stack.user, stored(stack)
+    user.writes(e2e.spec_text(stack.registry).replace('"numpy<2",', '"numpy<2",\n  "wcwidth<0.9.4",'))
+    locked = user.runs("lock", user.spec, "--output", "other")
+    assert locked.status == 0, locked.stderr
+    ours, theirs = e2e.rows(e2e.read(user.folder / "other" / "envspec.lock")), e2e.rows(stack.document)
+    assert [name for name in ours if ours[name] != theirs[name]] == ["wcwidth"]
+
+    name = stack.name.replace(":one", ":two")
+    built = user.runs("image", "build", "other", "--push", name)
+    assert built.status == 0, built.stderr
+    new = stored(stack) - before
+    # A layer, the config, and the manifest that names them.
+    assert len({path for path in new if path.startswith("blobs/")}) == 3
+    told = user.runs("image", "diff", stack.name, name)
+    assert told.status == 10, told.stderr
+    assert "a pull moves 1 layer and the config" in told.stdout
+    with removed(engine, name):
+        engine.images.pull(name)
+        assert engine.images.get(name).id == built.stdout.strip()
+
+
+def stored(stack: Stack) -> set[str]:
+    """Every file of the registry, by what it is of: `blobs/<digest>`, or a repository's link to one."""
+    root = stack.stored / "docker" / "registry" / "v2"
+    assert root.is_dir()
+    files = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
+    assert not [name for name in files if "/_uploads/" in name]
+    return set(files)
