@@ -10,7 +10,7 @@ from envspec.cli import terminal
 
 if TYPE_CHECKING:
     from envspec.base_image.shared_libraries import SharedLibrary
-    from envspec.model import Lock, Platform
+    from envspec.model import GpuCodeFound, Lock, Platform
 
 
 @click.command()
@@ -31,16 +31,24 @@ def command(lock: str, package: str | None, form: str) -> int:
     it, the newest version that was not taken and why, its GPU code, its files and sizes. Nothing is resolved or
     fetched: the lock holds it all.
     """
+    import os
     from pathlib import Path
 
+    from envspec.effects.cache import cache_root
     from envspec.explain import explanation, package_text, text
+    from envspec.fetch.gpu_code_seen import seen
     from envspec.lock.folder import find_lock, read_lock
 
     locked = read_lock(find_lock(lock, Path()))
+    cache = cache_root(os.environ)
+
+    def read(sha256: str) -> GpuCodeFound | None:
+        return seen(cache, sha256)
+
     told = (
-        explanation.explain_package(locked, package)
+        explanation.explain_package(locked, package, read)
         if package is not None
-        else explanation.explain_lock(locked, _held_twice(locked))
+        else explanation.explain_lock(locked, _held_twice(locked), read)
     )
     if form == "json":
         terminal.answer_json(text.as_json(told))

@@ -11,6 +11,8 @@ from typing import Final
 from envspec.base_image.shared_libraries import SharedLibrary
 from envspec.errors import UsageError
 from envspec.explain.chains import Link, Pins, normalized
+from envspec.explain.downloads import Download, download_of
+from envspec.explain.image import ImageExplanation, Seen, code_read, explain_image, nobody_looked
 from envspec.model import (
     BaseImage,
     CondaChannel,
@@ -28,22 +30,8 @@ from envspec.model import (
     WheelFile,
 )
 
-_LARGEST: Final = 5
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NOTHING: Final[Mapping[Platform, Sequence[SharedLibrary]]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Download:
-    """What one platform has to fetch. size_bytes: of the files whose size is known. unsized: names of the others.
-
-    largest: (name, bytes) of the biggest files, biggest first.
-    """
-
-    files: int
-    size_bytes: int
-    unsized: tuple[str, ...]
-    largest: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +54,7 @@ class PlatformExplanation:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything that was decided for a lock."""
+    """Everything that was decided for a lock. gpu_code_read: from wheels, see `code_read`. image: None off linux."""
 
     name: str
     as_of: datetime
@@ -80,6 +68,8 @@ class Explanation:
     package_as_of: tuple[tuple[str, datetime], ...]
     conda_as_of: tuple[tuple[str, datetime], ...] = ()
     channels: tuple[CondaChannel, ...] = ()
+    image: ImageExplanation | None = None
+    gpu_code_read: tuple[GpuCode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +94,7 @@ class Variant:
     newest: Refusal | None
     files: tuple[PackageFile, ...]
     gpu_code: tuple[GpuCode, ...]
+    gpu_code_read: tuple[GpuCode, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +139,9 @@ class PackageExplanation:
     conda: tuple[CondaVariant, ...] = ()
 
 
-def explain_lock(lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] = _NOTHING) -> Explanation:
+def explain_lock(
+    lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] = _NOTHING, seen: Seen = nobody_looked
+) -> Explanation:
     """Every decision with its reason and source, and what each platform fetches.
 
     shared: what `base_image.shared_libraries` finds that image and wheels both hold, for platforms with any.
@@ -166,10 +159,17 @@ def explain_lock(lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] 
         package_as_of=lock.package_as_of,
         conda_as_of=lock.conda_as_of,
         channels=lock.channels,
+        image=explain_image(lock),
+        gpu_code_read=tuple(
+            code
+            for resolution in lock.resolutions
+            for package in resolution.packages
+            for code in code_read(package, resolution.target.platform, seen)
+        ),
     )
 
 
-def explain_package(lock: Lock, name: str) -> PackageExplanation:
+def explain_package(lock: Lock, name: str, seen: Seen = nobody_looked) -> PackageExplanation:
     """Who asked for a package, what was refused, its GPU code and its files.
 
     name: in any spelling; a conda package is found by conda's name and by the names of the Python packages in it.
@@ -188,7 +188,7 @@ def explain_package(lock: Lock, name: str) -> PackageExplanation:
         if package is None and not rows:
             absent.append(platform)
         if package is not None:
-            one = _variant(lock, package, pins, platform)
+            one = _variant(lock, package, pins, platform, seen)
             key = (one.version, one.extras, one.chains, one.newest)
             known = variants.get(key)
             variants[key] = _joined(known, one) if known else one
@@ -210,25 +210,14 @@ def _platform(resolution: Resolution, shared: Sequence[SharedLibrary]) -> Platfo
         target.python,
         target.glibc,
         target.macos,
-        _download({package.name: package.file.size_bytes for package in resolution.packages}),
+        download_of({package.name: package.file.size_bytes for package in resolution.packages}),
         resolution.warnings,
         tuple(shared),
-        _download(conda) if conda else None,
+        download_of(conda) if conda else None,
     )
 
 
-def _download(sizes: Mapping[str, int | None]) -> Download:
-    known = {name: size for name, size in sizes.items() if size is not None}
-    largest = sorted(known.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]
-    return Download(
-        files=len(sizes),
-        size_bytes=sum(known.values()),
-        unsized=tuple(sorted(sizes.keys() - known.keys())),
-        largest=tuple(largest),
-    )
-
-
-def _variant(lock: Lock, package: Package, pins: Pins, platform: Platform) -> Variant:
+def _variant(lock: Lock, package: Package, pins: Pins, platform: Platform, seen: Seen) -> Variant:
     return Variant(
         version=package.version,
         extras=package.extras,
@@ -236,6 +225,7 @@ def _variant(lock: Lock, package: Package, pins: Pins, platform: Platform) -> Va
         newest=package.newest,
         files=(PackageFile(platform, package.file, package.uploaded),),
         gpu_code=_code(lock, platform, {package.name}),
+        gpu_code_read=code_read(package, platform, seen),
     )
 
 
@@ -271,7 +261,12 @@ def _code(lock: Lock, platform: Platform, names: Collection[str]) -> tuple[GpuCo
 
 
 def _joined(one: Variant, other: Variant) -> Variant:
-    return replace(one, files=(*one.files, *other.files), gpu_code=(*one.gpu_code, *other.gpu_code))
+    return replace(
+        one,
+        files=(*one.files, *other.files),
+        gpu_code=(*one.gpu_code, *other.gpu_code),
+        gpu_code_read=(*one.gpu_code_read, *other.gpu_code_read),
+    )
 
 
 def _joined_conda(one: CondaVariant, other: CondaVariant) -> CondaVariant:

@@ -57,7 +57,7 @@ def gpu_code_rows(codes: Sequence[GpuCode]) -> list[str]:
     return columns(
         (
             f"{code.package} {code.version}",
-            code.variant,
+            *((code.variant,) if code.variant else ()),
             code.platform.value,
             " ".join((*code.sm, *code.ptx)) or "none",
         )

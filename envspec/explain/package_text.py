@@ -28,6 +28,7 @@ def _variant(told: PackageExplanation, variant: Variant, width: int) -> list[lis
         section("asked for by", _tree(variant.chains)),
         section("newest not taken", _newest(variant.newest, width)),
         section("GPU code", gpu_code_rows(variant.gpu_code)),
+        section("GPU code read from the wheel", gpu_code_rows(variant.gpu_code_read)),
         section("files", _files(variant)),
     ]
     return [lines for lines in sections if lines]

@@ -11,7 +11,9 @@ from enum import Enum
 from typing import Any
 
 from envspec.base_image.shared_libraries import SharedLibrary
-from envspec.explain.explanation import Download, Explanation, PackageExplanation, PlatformExplanation
+from envspec.explain.downloads import Download
+from envspec.explain.explanation import Explanation, PackageExplanation, PlatformExplanation
+from envspec.explain.image import image_lines
 from envspec.explain.layout import columns, gpu_code_rows, section, size, spoken_moment, spoken_platforms, wrapped
 from envspec.lock.diff import image_name
 from envspec.lock.diff_shown import several, short_hashes
@@ -29,8 +31,10 @@ def lock_text(told: Explanation, width: int = 100) -> str:
         section("moments of their own", _moments(told)),
         section("decisions", _decisions(told.decisions, width)),
         section("base image", _base_image(told.base_image, width) if told.base_image else []),
+        section("image", image_lines(told.image, width) if told.image else []),
         section("driver", _driver(told, width)),
         section("GPU code", gpu_code_rows(told.gpu_code)),
+        section("GPU code read from wheels, when images were made of them here", gpu_code_rows(told.gpu_code_read)),
         section(f"CUDA libraries that the image and {packages} both hold", _shared(told)),
         *(section(item.platform.value, _platform(item, width)) for item in told.platforms),
     ]
