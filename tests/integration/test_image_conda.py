@@ -181,7 +181,7 @@ def test_bytecode_is_made_anew(builder: Builder) -> None:
     place = OURS.path_of(f"{LIB}/native/__init__.py")
     rows = builder.rows("python", "native", "greet")
     with_pyc = by_path(builder.entries(rows, OURS))
-    assert content(with_pyc[place])[4:8] == b"\x01\0\0\0"
+    assert content(with_pyc[place])[4] & 1, "by hash (PEP 552)"
     assert OURS.path_of(f"{LIB}/greet/__init__.py") in with_pyc
     assert OURS.path_of(f"{LIB}/native/broken.py") not in with_pyc
     assert not any("__pycache__" in path for path in by_path(builder.entries(rows)))

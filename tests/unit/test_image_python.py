@@ -72,7 +72,7 @@ def test_its_bytecode_is_used(image: Path) -> None:
     assert compiled <= names and len(names - compiled) < 20
     assert "json/decoder.py" in compiled
     # PEP 552: by hash, and so whatever time the source has.
-    assert all(path.read_bytes()[4:8] == b"\x01\0\0\0" for path in (image / LIB).rglob("*.pyc"))
+    assert all(path.read_bytes()[4] & 1 for path in (image / LIB).rglob("*.pyc"))
 
 
 def test_nothing_of_the_machine_that_packed_it(tmp_path: Path) -> None:
