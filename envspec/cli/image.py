@@ -104,6 +104,7 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
         _tell_ids(known.ids)
         return 0
     from envspec.cli.progress_bars import Progress
+    from envspec.pipeline import image as pipeline
 
     name = opened.lock.name
     tag = chosen["tag"] or f"envspec/{name.lower()}:latest"
