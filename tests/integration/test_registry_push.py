@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,15 @@ def test_one_token_does_for_questions_and_pushes(tmp_path: Path) -> None:
     push(held, tmp_path)
     assert held.scopes == [[f"repository:{REPOSITORY}:pull,push"]]
     assert has(held)
+
+
+def test_blobs_that_go_at_once_share_one_token(tmp_path: Path) -> None:
+    async def use(registry: Registry, name: Reference) -> list[Moved]:
+        return list(await asyncio.gather(*(push_blob(registry, name, Bytes(bytes([n]) * 99)) for n in range(6))))
+
+    held = PushRegistry(token=99)
+    assert {moved.how for moved in talk(held, use, tmp_path)} == {How.UPLOADED}
+    assert len(held.scopes) == 1
 
 
 def test_a_mount_asks_for_the_right_to_read_there(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,20 @@ def test_a_blob_is_not_read_far_ahead_of_what_is_taken(tmp_path: Path) -> None:
     with pytest.raises(http_faults.Stalled):
         talk(held, lambda registry, name: push_blob(registry, name, large), tmp_path, replace(QUICK, attempts=1))
     assert sum(read) < 20 * CHUNK
+
+
+def test_an_early_refusal_while_the_blob_is_still_being_read(tmp_path: Path) -> None:
+    """The thread that reads can't be stopped: the next request waits for it."""
+
+    class Slow(Bytes):
+        def chunks(self, start: int = 0) -> Iterator[bytes]:
+            for piece in super().chunks(start):
+                time.sleep(0.03)
+                yield piece
+
+    held = PushRegistry(fault=nth("PATCH", {0, 2}, Say(503, at_once=True)))
+    talk(held, lambda registry, name: push_blob(registry, name, Slow(BODY), chunk_bytes=2 * CHUNK), tmp_path)
+    assert has(held)
 
 
 def test_progress_starts_patience_anew(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -70,6 +70,30 @@ def test_what_is_taken_is_what_was_asked_for(sizes: tuple[int, ...], takes: list
         await cursor.close()
 
     asyncio.run(run())
+
+
+def test_a_read_that_was_broken_off_is_begun_anew() -> None:
+    """Broken off while it waits for bytes, the stream has ended; what comes next begins where that one stood."""
+
+    async def slow(start: int) -> AsyncGenerator[bytes, None]:
+        yield BODY[start : start + 100]
+        await asyncio.sleep(waits.pop() if waits else 0)
+        yield BODY[start + 100 :]
+
+    async def run() -> None:
+        cursor = Cursor(Cut((1,)).descriptor, slow)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(whole(cursor, 0), 0.05)
+        assert await whole(cursor, 100) == BODY[100:]
+        await cursor.close()
+
+    waits = [60.0]
+    asyncio.run(run())
+
+
+async def whole(cursor: Cursor, start: int) -> bytes:
+    async with aclosing(cursor.take(start, len(BODY))) as pieces:
+        return b"".join([bytes(piece) async for piece in pieces])
 
 
 def test_a_blob_that_ends_early_is_refused() -> None:

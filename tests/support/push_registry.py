@@ -58,7 +58,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Take `bytes` of the body (into the upload), or give that many of the answer's, and reset the connection."""
+    """Take `bytes` of the body (into the upload) and reset the connection, or give as many of the answer."""
 
     bytes: int
 
@@ -158,7 +158,6 @@ class PushRegistry:
                     return
                 await self._say(writer, ask, answer, fault.bytes if isinstance(fault, Cut) else None)
                 if isinstance(fault, Cut):
-                    _reset(writer)
                     return
         except (ConnectionError, asyncio.IncompleteReadError):
             return  # the client went
