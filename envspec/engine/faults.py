@@ -174,6 +174,8 @@ def root_of(error: BaseException) -> BaseException:
 def _said(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower() if error.strerror[:2].istitle() else error.strerror
+    if type(error).__name__.endswith("Timeout"):
+        return "it takes connections and gives no answer"
     status = getattr(error, "status_code", None)
     if status:
         return f"HTTP {status}, which is no container engine's answer"

@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from docker import DockerClient
 
 from envspec.engine.create import LABEL
 from tests.support.containers import image_of_programs
-from tests.support.engine import OwnEngine, connect
+from tests.support.engine import NotRun, OwnEngine, connect, program
 from tests.support.nvidia_hook import records
 
 pytestmark = pytest.mark.engine
@@ -59,11 +60,18 @@ def command(image: str, *words: str, **more: Any) -> list[str]:
 
 
 def ran(
-    image: str, *words: str, stdin: bytes = b"", host: str | None = None, **more: Any
+    image: str,
+    *words: str,
+    stdin: bytes = b"",
+    host: str | None = None,
+    within: Sequence[str] = (),
+    environ: Mapping[str, str] = os.environ,
+    **more: Any,
 ) -> subprocess.CompletedProcess[bytes]:
-    environ = {**os.environ, **({"DOCKER_HOST": host} if host else {})}
+    """within: a program, with its words, that starts it."""
+    environ = {**environ, **({"DOCKER_HOST": host} if host else {})}
     return subprocess.run(
-        command(image, *words, **more),
+        [*within, *command(image, *words, **more)],
         input=stdin,
         capture_output=True,
         cwd=ROOT,
@@ -408,3 +416,40 @@ def test_no_engine_where_the_user_says(host: str, code: int, said: str) -> None:
     assert done.returncode == code
     assert done.stderr.decode().startswith(f"error: {said}")
     assert done.stderr.decode().count("error:") == 1
+
+
+def test_an_engine_that_this_user_may_not_talk_to(tmp_path: Path) -> None:
+    """Root may talk to every socket, but for the right that this takes away."""
+    if os.geteuid() != 0:
+        raise NotRun("only root can make a socket that is somebody else's")
+    # Sockets have at most 108 characters: pytest's folders are too deep.
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as engine:
+        path = Path(folder) / "docker.sock"
+        engine.bind(str(path))
+        engine.listen()
+        os.chown(path, 1, 1)
+        path.chmod(0o600)
+        done = ran(
+            "none",
+            "true",
+            host=f"unix://{path}",
+            within=[program("setpriv"), "--inh-caps=-dac_override", "--bounding-set=-dac_override"],
+        )
+    assert done.returncode == 6
+    assert done.stderr.decode().startswith(
+        f"error: this user may not talk to the engine at unix://{path} (DOCKER_HOST)"
+    )
+
+
+def test_no_engine_runs_here() -> None:
+    if os.geteuid() != 0:
+        raise NotRun("only root can hide the machine's engine from a process")
+    script = f'{program("mount")} -t tmpfs none /var/run && exec "$@"'
+    hidden = [program("unshare"), "--mount", program("sh"), "-c", script, "sh"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
+    done = ran("none", "true", within=hidden, environ=environ)
+    assert done.returncode == 6
+    assert b"error: Docker is installed and not running: no such file or directory" in done.stderr
+    done = ran("none", "true", within=hidden, environ={**environ, "PATH": "/nowhere"})
+    assert done.returncode == 6
+    assert b"error: no container engine is installed here" in done.stderr

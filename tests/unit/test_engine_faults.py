@@ -204,3 +204,15 @@ def test_facts_of_engines() -> None:
     podman = read_facts({"ApiVersion": "1.41", "Arch": "amd64", "Components": [{"Name": "Podman Engine"}]}, {})
     assert podman.is_podman
     assert read_facts({"ApiVersion": "1.41", "Os": "windows", "Arch": "amd64"}, {}).platform is None
+
+
+def test_an_engine_that_hangs() -> None:
+    from requests.exceptions import ReadTimeout
+
+    told = unreachable(
+        HERE,
+        ReadTimeout("UnixHTTPConnectionPool(host='localhost', port=None): Read timed out."),
+        "linux",
+        program="/usr/bin/dockerd",
+    )
+    assert "it takes connections and gives no answer" in told.message
