@@ -60,7 +60,8 @@ class FatbinScan:
         self._rest = b""  # the last bytes that came, where they may begin a header
         self._sections: _SectionTable | None = None
         self._is_library: bool | None = None
-        self._entry: int | None = None  # where the next entry's header begins, in a container
+        self._next = 0  # where the next header begins, or may begin
+        self._in_container = False
         self._containers: list[_Container] = []
         self.found = GpuCodeFound()
 
@@ -68,11 +69,7 @@ class FatbinScan:
         """The next bytes."""
         if self._is_library is False:
             return
-        if self._entry is not None and self._entry >= self._seen + len(data):
-            # Within a payload.
-            block, self._rest = data, b""
-        else:
-            block = self._rest + data
+        block = self._rest + data if self._rest else data
         start = self._seen + len(data) - len(block)
         if self._is_library is None:
             if len(block) < _ELF_HEADER.size:
@@ -100,7 +97,10 @@ class FatbinScan:
         """Go as far as the bytes allow; the offset in the file from which on they are needed again."""
         at, end = start, start + len(block)
         while True:
-            if self._entry is None:
+            at = max(at, self._next)
+            if at >= end:
+                return end
+            if not self._in_container:
                 found = block.find(_CONTAINER, at - start)
                 if found < 0:
                     return max(at, end - len(_CONTAINER) + 1)
@@ -112,10 +112,10 @@ class FatbinScan:
                 at += _CONTAINER_BYTES
                 if self._take(opened, block, start, at):
                     self._containers.append(opened)
-            elif self._entry + _ENTRY.size > end:
-                return min(self._entry, end)
+            elif at + _ENTRY.size > end:
+                return at
             else:
-                self._take(self._containers[-1], block, start, self._entry)
+                self._take(self._containers[-1], block, start, at)
 
     def _take(self, container: _Container, block: bytes, start: int, at: int) -> bool:
         """Take note of the entry at `at`, and of where the next one is; False where there is none."""
@@ -130,7 +130,8 @@ class FatbinScan:
                 container.sm.add(f"sm_{name}")
             elif kind == _PTX:
                 container.ptx.add(f"compute_{name}")
-        self._entry = following if is_entry and following + _ENTRY.size <= container.end else None
+        self._next = following if is_entry else at + 1
+        self._in_container = is_entry and following + _ENTRY.size <= container.end
         return is_entry
 
 

@@ -47,7 +47,7 @@ class Pyc:
 
     @property
     def key(self) -> str:
-        """What the bytes follow from, for the key of a layer: the Python, and what `pyc_worker.py` makes of a module."""
+        """What the bytes follow from, for a layer's key: the Python, and what `pyc_worker.py` makes of a module."""
         return f"bytecode 2, checked, by {self.version}"
 
     @property

@@ -56,7 +56,7 @@ def write_wheel(
 
 
 def patched(archive: bytes, signature: bytes, number: int, offset: int, form: str, value: int) -> bytes:
-    """The zip with a field of its `number`th header changed. signature: `PK\\1\\2` (directory) or `PK\\3\\4` (local)."""
+    """The zip with a field of one header changed. signature: `PK\\1\\2` (directory) or `PK\\3\\4` (local)."""
     at = -1
     for _ in range(number + 1):
         at = archive.index(signature, at + 1)

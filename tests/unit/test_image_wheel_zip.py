@@ -42,9 +42,9 @@ def _overlapping() -> bytes:
 
 def _quoting() -> bytes:
     """A first file whose header tells of an extra field that is the second one's header: both have one stream."""
-    name = b"a.py"
+
     second = zipped([("b.py", b"b" * 99, FILE)])
-    both = zipped([(name.decode(), b"b" * 99, FILE), ("b.py", b"b" * 99, FILE)])
+    both = zipped([("a.py", b"b" * 99, FILE), ("b.py", b"b" * 99, FILE)])
     packed = second.index(_DIRECTORY) - 34
     # The first member's data goes, and its extra field reaches over the header that now comes right after its name.
     quoted = both[:34] + both[34 + packed :]

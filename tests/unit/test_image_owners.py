@@ -1,0 +1,67 @@
+"""Whose a path is: two wheels share none that they would differ in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envspec.image.content import Entry, InMemory, Kind, OnDisk
+from envspec.image.owners import Listing, OwnedTwice, conflicts
+from envspec.image.wheel import Scheme, WheelSource
+from tests.support.wheel_trees import locked, tree_of
+from tests.support.zips import FILE, PROGRAM, write_wheel
+
+_SITE = "opt/env/lib/python3.11/site-packages"
+
+
+def _file(path: str, content: bytes, mode: int = 0o644) -> Entry:
+    return Entry(path, mode, data=InMemory(content))
+
+
+def test_one_path_with_other_bytes_names_both_owners() -> None:
+    one = Listing("a 1.0", (_file("x/y", b"1"),))
+    other = Listing("b 2.0", (_file("x/y", b"2"),))
+    with pytest.raises(OwnedTwice, match=r"x/y belongs to a 1\.0 and to b 2\.0, with different content") as caught:
+        conflicts([one, other])
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        _file("x/y", b"1", 0o755),
+        Entry("x/y", 0o777, Kind.SYMLINK, target="1"),
+        _file("x/y/z", b""),
+        _file("x", b"1"),
+    ],
+)
+def test_another_mode_or_kind_is_a_conflict_also_as_a_folder(other: Entry) -> None:
+    with pytest.raises(OwnedTwice, match=r"a 1\.0|b 2\.0"):
+        conflicts([Listing("a 1.0", (_file("x/y", b"1"),)), Listing("b 2.0", (other,))])
+
+
+def test_equal_bytes_and_shared_folders_are_none(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.write_bytes(b"1")
+    folder = Entry("x", 0o755, Kind.FOLDER)
+    owners = conflicts(
+        [
+            Listing("a 1.0", (folder, _file("x/y", b"1"))),
+            Listing("b 2.0", (folder, Entry("x/y", 0o644, data=OnDisk(kept, 1)), _file("x/z", b""))),
+        ]
+    )
+    assert owners == {"x/y": "a 1.0", "x/z": "b 2.0"}
+
+
+def test_two_wheels_of_a_layer_with_one_path(tmp_path: Path) -> None:
+    same = write_wheel(tmp_path, "one", files=[("nvidia/__init__.py", b"", FILE), ("nvidia/a.py", b"", FILE)])
+    also = write_wheel(tmp_path, "two", files=[("nvidia/__init__.py", b"", FILE), ("nvidia/b.py", b"", FILE)])
+    runs = write_wheel(tmp_path, "three", files=[("nvidia/__init__.py", b"", PROGRAM)])
+    source = WheelSource((locked(also), locked(same)), Scheme.of("3.11"), None)
+    tree = tree_of(source.entries())
+    assert f"{_SITE}/nvidia/__init__.py" in tree
+    for name in ("one", "two"):
+        assert b"nvidia/__init__.py,," in tree[f"{_SITE}/{name}-1.0.dist-info/RECORD"].content
+    with pytest.raises(OwnedTwice, match=r"nvidia/__init__\.py belongs to one 1\.0 and to three 1\.0"):
+        list(WheelSource((locked(same), locked(runs)), Scheme.of("3.11"), None).entries())
