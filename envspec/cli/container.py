@@ -74,6 +74,7 @@ def start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
     """
     from dataclasses import replace
 
+    from envspec.cli.ending import terminable
     from envspec.cli.image_world import image_world
     from envspec.cli.progress_bars import Progress
     from envspec.engine.container import container_settings
@@ -89,7 +90,7 @@ def start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
         folders = _folders(engine, chosen)
         # Before an image is made for nothing.
         container_settings(locked, this_user(os.environ), engine.facts, folders, asked)
-        with Progress(locked.name) as progress:
+        with terminable(), Progress(locked.name) as progress:
             image = _image(engine, order, image_world(progress, chosen["mirrors"]))
         if not (engine.address.is_remote or chosen["no_cache"]):
             folders = replace(folders, compiled=_compiled(image))

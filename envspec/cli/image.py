@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from envspec.cli import terminal
+from envspec.cli.ending import terminable
 from envspec.cli.image_order import Opened
 from envspec.cli.image_world import image_world
 
@@ -111,7 +112,7 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     outputs = pipeline.Outputs(
         chosen["output"], chosen["layout"], chosen["pushed"], tag if chosen["loaded"] else None, tag
     )
-    with Progress(name) as progress:
+    with terminable(), Progress(name) as progress:
         world = image_world(progress, chosen["mirrors"])
         if builder == "docker":
             terminal.answer(f"{pipeline.build_by_docker(opened.folder, opened.order, outputs, world)}\n")
@@ -132,7 +133,7 @@ def image_id(lock: str, **chosen: Any) -> int:
     from envspec.cli.progress_bars import Progress
     from envspec.pipeline import image as pipeline
 
-    with Progress(opened.lock.name) as progress:
+    with terminable(), Progress(opened.lock.name) as progress:
         built = pipeline.build(opened.order, pipeline.Outputs(), image_world(progress, chosen["mirrors"]))
     return _made(opened, built)
 
@@ -158,7 +159,7 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
     from envspec.model import Platform
     from envspec.pipeline import image as pipeline
 
-    with Progress("image diff") as progress:
+    with terminable(), Progress("image diff") as progress:
         world = image_world(progress, mirrors)
         wanted = Platform(platform) if platform else this_platform()
         found = pipeline.diff(first, second, wanted, world)
@@ -177,7 +178,7 @@ def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
     from envspec.pipeline import image as pipeline
 
     locked = read_lock(find_lock(lock, Path()))
-    with Progress(locked.name) as progress:
+    with terminable(), Progress(locked.name) as progress:
         kept = pipeline.mirror(locked, reference, image_world(progress, mirrors))
     terminal.answer(f"{kept}\n")
     return 0
@@ -190,7 +191,7 @@ def _is_pushed(digest: str, chosen: dict[str, Any]) -> bool:
     from envspec.cli.progress_bars import Progress
     from envspec.pipeline.image_pushed import is_pushed
 
-    with Progress("image") as progress:
+    with terminable(), Progress("image") as progress:
         return is_pushed(chosen["pushed"], digest, image_world(progress, chosen["mirrors"]))
 
 

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import click
 
 from envspec.cli import terminal
-from envspec.errors import EnvspecError
+from envspec.cli.ending import terminable
 
 _PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
-
-
-class Terminated(EnvspecError):
-    """Somebody ended the run by SIGTERM; the exit code is what a shell tells of that."""
-
-    exit_code = 143
 
 
 @click.command()
@@ -81,7 +71,7 @@ def command(lock: str, prefix: Path, platform: str | None, python: Path | None, 
         network=Network.OFFLINE if offline else Network.USE,
         jobs=jobs,
     )
-    with _terminable(), Progress(locked.name) as progress:
+    with terminable(), Progress(locked.name) as progress:
         world = World(os.environ, cache_root(os.environ).absolute(), progress.report, progress.warn)
         outcome = install(order, world)
     if outcome is Outcome.THERE:
@@ -98,32 +88,3 @@ def _program(python: Path | None) -> Path | None:
 
     found = shutil.which(python)
     return Path(os.path.abspath(found)) if found else python.absolute()  # noqa: PTH100 (a venv's Python is a link: it stays)
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does: what it was doing is stopped and what it made is removed.
-
-    Also in the background of a script, where a shell has programs ignore SIGINT from their start.
-    """
-    ended = False
-
-    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
-        nonlocal ended
-        ended = True
-        signal.raise_signal(signal.SIGINT)
-
-    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, end)}
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        if ended:
-            raise Terminated(
-                "ended by SIGTERM", hint="run the same command again: what was fetched is kept, nothing else is left"
-            ) from None
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -102,6 +102,7 @@ def _lock(path: Path, directory: Path, options: Options) -> Sequence[Path]:
 
 
 def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Path]:
+    from envspec.cli.ending import terminable
     from envspec.cli.image_world import image_world
     from envspec.cli.progress_bars import Progress
     from envspec.effects.event_loop import run_to_end
@@ -115,7 +116,7 @@ def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Pa
 
     spec = load_spec(path, datetime.now(timezone.utc))
     network = Network.OFFLINE if options.offline else Network.USE
-    with Progress(path.stem) as progress:
+    with terminable(), Progress(path.stem) as progress:
         world = image_world(progress, (), spec.registry.mirrors)
 
         def on(lock: Lock, platform: Platform) -> Lock:
