@@ -9,6 +9,7 @@ import contextlib
 import io
 import secrets
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -79,9 +80,13 @@ def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Strea
             _put_account(engine, name, settings)
             params = {"stream": 1, "stdout": 1, "stderr": 1, "stdin": int(settings.stdin), "detachKeys": _DETACH_KEYS}
             stream = client.attach_socket(name, params=params)
-        with _waiting(engine, name) as wait, _signals(engine, name):
-            with engine.asked(_STARTING):
-                client.start(name)
+        started = threading.Event()
+        with _waiting(engine, name) as wait, _signals(engine, name, started):
+            try:
+                with engine.asked(_STARTING):
+                    client.start(name)
+            finally:
+                started.set()
             _tell_ports(engine, name, settings, tell)
             with engine.asked("running the command"):
                 _join(engine, name, settings, streams, attach.socket_of(stream))
@@ -122,11 +127,13 @@ def _status(answer: dict[str, Any]) -> int:
     return int(answer["StatusCode"])
 
 
-def _signals(engine: Engine, name: str) -> contextlib.AbstractContextManager[None]:
+def _signals(engine: Engine, name: str, started: threading.Event) -> contextlib.AbstractContextManager[None]:
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
     def send(signal_name: str) -> None:
+        # What comes while it starts is the command's as well.
+        started.wait()
         # It may have ended by itself just now, and who sent the signal has what they wanted.
         with contextlib.suppress(DockerException, RequestException):
             engine.client.kill(name, signal_name)
