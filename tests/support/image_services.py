@@ -105,8 +105,11 @@ class Place:
         return subprocess.run(check, capture_output=True, text=True, timeout=30, check=False)
 
 
-def lay(root: Path, *services: Service, workdir: str = "/") -> Place:
-    """Lay the last layer of an image with these services, and stand-ins for what they start."""
+def lay(root: Path, *services: Service, workdir: str = "/", python: Path | None = None) -> Place:
+    """Lay the last layer of an image with these services.
+
+    python: the interpreter of an environment that has them; without one, small stand-ins are laid beside one.
+    """
     root.mkdir(parents=True, exist_ok=True)
     for entry in ServicesSource(ImageSettings(workdir=workdir, services=services)).entries():
         path = root / entry.path
@@ -116,14 +119,9 @@ def lay(root: Path, *services: Service, workdir: str = "/") -> Place:
             path.write_bytes(entry.data.content)
     # What root starts becomes the image's user, who may not look into root's folders here.
     told = root / "opt/envspec/services.json"
-    told.write_text(json.dumps(json.loads(told.read_text()) | {"uid": os.getuid(), "gid": os.getgid()}))
-    folder = root / "bin"
-    folder.mkdir()
-    python = folder / "python"
-    python.symlink_to(Path(sys.executable).resolve())
-    for name in ("jupyter-lab", "tensorboard"):
-        (folder / name).write_text(_SERVER.format(python=sys.executable))
-        (folder / name).chmod(0o755)
+    own = {"uid": os.getuid(), "gid": os.getgid(), "home": str(root / "home/envspec")}
+    told.write_text(json.dumps(json.loads(told.read_text()) | own))
+    python = python or _stand_ins(root / "bin")
     home = root / "home/envspec"
     environ = {"PATH": os.environ["PATH"], "HOME": str(home), "USER": "envspec"}
     place = Place(root, python, environ)
@@ -131,6 +129,16 @@ def lay(root: Path, *services: Service, workdir: str = "/") -> Place:
     place.notes.mkdir()
     environ |= {"ENVSPEC_STATE_DIR": str(place.state), "NOTES": str(place.notes)}
     return place
+
+
+def _stand_ins(folder: Path) -> Path:
+    folder.mkdir()
+    python = folder / "python"
+    python.symlink_to(Path(sys.executable).resolve())
+    for name in ("jupyter-lab", "tensorboard"):
+        (folder / name).write_text(_SERVER.format(python=sys.executable))
+        (folder / name).chmod(0o755)
+    return python
 
 
 def wait_for(what: Callable[[], object], timeout_s: float = 15) -> None:
