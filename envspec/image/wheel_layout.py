@@ -114,10 +114,11 @@ def lay(wheel: LockedWheel, scheme: Scheme) -> Laid:
 
 def record(laid: Laid, compiled: Iterable[str]) -> Entry:
     """RECORD with the bytecode that was made: listed without a hash, as pip does."""
-    rows = [*laid.rows, *(RecordEntry(_relative(path, laid.library), None, None) for path in compiled)]
-    with construct_record_file(
-        (InstallerScheme("platlib"), row) for row in sorted(rows, key=lambda row: row.path)
-    ) as text:
+    rows = {row.path: row for row in laid.rows}
+    for path in compiled:
+        inside = _relative(path, laid.library)
+        rows[inside] = RecordEntry(inside, None, None)
+    with construct_record_file((InstallerScheme("platlib"), rows[path]) for path in sorted(rows)) as text:
         return Entry(laid.record_path, _FILE, data=InMemory(text.read()))
 
 

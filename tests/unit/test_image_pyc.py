@@ -1,0 +1,172 @@
+"""Bytecode: the same from each process in any order, and what becomes of modules that do not compile."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envspec.errors import UnfitMachine
+from envspec.image.pyc import Module, Pyc, WorkerFault, compiled
+
+_OWN = Pyc(Path(sys.executable), ".".join(map(str, sys.version_info[:3])))
+
+#: Names and strings that a process meets again in other modules, and sets whose order follows from hashes.
+_SOURCES = [
+    f"""
+from a{n % 3} import b, c{n % 5} as d
+def function_{n}(self, name, value=None, *arguments, key_{n % 4}='shared text {n % 2}', **rest):
+    'Documentation that all of them share.'
+    if name in {{'alpha', 'beta', 'gamma', {n}, 2.5, b'delta'}}:
+        return [name for name in value if name.__class__ is not None]
+    return lambda self=self: (self, name, {{'alpha': value}}, 'shared text 1')
+class Class_{n % 6}(Exception):
+    name: str = 'alpha'
+    def __init__(self, value): super().__init__(value, self.name)
+""".encode()
+    for n in range(60)
+]
+
+
+def _modules(sources: list[bytes]) -> list[Module]:
+    return [Module(f"opt/env/m{n}.py", len(each), lambda each=each: each) for n, each in enumerate(sources)]
+
+
+def _pythons() -> list[Pyc]:
+    """The CPythons at hand, one of each series: this one, and what PATH names."""
+    found = {".".join(map(str, sys.version_info[:2])): _OWN}
+    for series in ("3.10", "3.11", "3.12", "3.13"):
+        for folder in (*os.environ.get("PATH", "").split(os.pathsep), *_pyenv(series)):
+            python = shutil.which(f"python{series}", path=folder)
+            if python is None or series in found:
+                continue
+            told = [python, "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]
+            asked = subprocess.run(told, check=False, capture_output=True, text=True)
+            if asked.returncode == 0:
+                found[series] = Pyc(Path(python), asked.stdout.strip())
+    return list(found.values())
+
+
+def _pyenv(series: str) -> list[str]:
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    return [str(path / "bin") for path in sorted(root.glob(f"{series}.*"))]
+
+
+@pytest.mark.parametrize("pyc", _pythons(), ids=lambda pyc: pyc.tag)
+def test_neither_order_nor_company_nor_jobs_matter(pyc: Pyc) -> None:
+    modules = _modules(_SOURCES)
+    first = dict(zip([module.path for module in modules], compiled(pyc, modules), strict=True))
+    assert all(first.values())
+    shuffled = random.Random(7).sample(modules, 30)
+    several = Pyc(pyc.python, pyc.version, jobs=3)
+    large = [Module(module.path, 10 << 20, module.read) for module in shuffled]
+    for again in (compiled(pyc, shuffled), compiled(several, large)):
+        assert dict(zip([module.path for module in shuffled], again, strict=True)) == {
+            module.path: first[module.path] for module in shuffled
+        }
+
+
+def test_it_is_bound_to_its_source_and_checked_against_it() -> None:
+    (made,) = compiled(_OWN, _modules([b"answer = 42\n"]))
+    assert made[:4] == importlib.util.MAGIC_NUMBER
+    assert made[4:8] == b"\3\0\0\0"
+    assert made[8:16] == importlib.util.source_hash(b"answer = 42\n")
+
+
+def test_python_takes_it_and_runs_what_was_patched(tmp_path: Path) -> None:
+    source = b"import sys\nanswer = 42\nfile = sys._getframe().f_code.co_filename\n"
+    (made,) = compiled(_OWN, [Module("opt/env/lib/m.py", len(source), lambda: source)])
+    cached = tmp_path / _OWN.path_of("m.py")
+    cached.parent.mkdir()
+    cached.write_bytes(made)
+    module = tmp_path / "m.py"
+    module.write_bytes(source)
+    ask = [sys.executable, "-B", "-c", "import m; print(m.__cached__, m.answer)"]
+
+    def run() -> list[str]:
+        done = subprocess.run(ask, cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.split()
+
+    assert run() == [str(cached), "42"]
+    before = module.stat()
+    module.write_bytes(source.replace(b"42", b"43"))
+    os.utime(module, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert run()[1] == "43"
+    cached.write_bytes(made.replace(b"answer", b"amswer"))
+    module.write_bytes(source)
+    with pytest.raises(subprocess.CalledProcessError):
+        run()  # what is run is the bytecode, and not compiled again
+
+
+def test_modules_that_do_not_compile_are_left_out() -> None:
+    sources = [
+        b"fine = 1\n",
+        b"def broken(:\n",
+        b"\0",
+        b"# coding: no-such-coding\n",
+        b"'\xff'\n",
+        b"# coding: latin-1\nname = '\xff'\n",
+        b"\xef\xbb\xbfbom = 1\n",
+        b"'\\d' is 1\n",
+        b"",
+    ]
+    made = list(compiled(_OWN, _modules(sources)))
+    assert [bool(each) for each in made] == [True, False, False, False, False, True, True, True, True]
+
+
+@pytest.mark.parametrize("pyc", [each for each in _pythons() if each.tag == "cpython-310"], ids=lambda pyc: pyc.tag)
+def test_before_3_11_a_set_in_the_order_of_addresses_is_left_out(pyc: Pyc) -> None:
+    sources = [
+        b"x in {None, 'a'}\n",
+        b"def f(a, b=1): return a in {'x', (1, ...)}\n",
+        b"x in {1, 'a'}\n",
+        b"x in (None, 1)\n",
+    ]
+    assert [bool(each) for each in compiled(pyc, _modules(sources))] == [False, False, True, True]
+
+
+def test_places_and_keys() -> None:
+    pyc = Pyc(Path("/anywhere/python"), "3.11.16", 4)
+    assert pyc.path_of("opt/env/a/b.c.py") == "opt/env/a/__pycache__/b.c.cpython-311.pyc"
+    assert pyc.key == Pyc(Path("/elsewhere"), "3.11.16").key != Pyc(Path("/elsewhere"), "3.11.15").key
+    assert pyc == Pyc(Path("/elsewhere"), "3.11.16")
+
+
+def test_a_python_of_another_series_or_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnfitMachine, match=r"is Python .* the image has 3\.2\.1"):
+        list(compiled(Pyc(Path(sys.executable), "3.2.1"), _modules([b""])))
+    with pytest.raises(UnfitMachine, match=r"missing can't be started .*No such file"):
+        list(compiled(Pyc(tmp_path / "missing", "3.11.1"), _modules([b""])))
+
+
+def test_a_process_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
+    script = tmp_path / "python"
+    tag = sys.implementation.cache_tag
+    code = f"import sys,os; a=b'9.9.9 {tag}'; os.write(1, len(a).to_bytes(4, 'little')+a); sys.exit('no memory')"
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{code}"\n')
+    script.chmod(stat.S_IRWXU)
+    with pytest.raises(WorkerFault, match=r"ended with status 1 at opt/env/m0\.py: no memory"):
+        list(compiled(Pyc(script, _OWN.version), _modules([b"a = 1\n"])))
+
+
+def test_a_fault_of_the_reader_ends_the_processes() -> None:
+    def broken() -> bytes:
+        raise OSError(5, "no such sector")
+
+    with pytest.raises(OSError, match="no such sector"):
+        list(compiled(_OWN, [*_modules([b"a = 1\n"]), Module("opt/env/x.py", 3, broken)]))
+
+
+def test_ending_early_ends_the_processes() -> None:
+    some = compiled(_OWN, _modules(_SOURCES * 10))
+    assert next(some)
+    some.close()
+    with pytest.raises(StopIteration):
+        next(some)
