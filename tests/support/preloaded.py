@@ -93,10 +93,15 @@ def _serve(path: str) -> None:
     import uv  # noqa: F401
 
     import envspec.assemble
+    import envspec.cli.image
     import envspec.cli.lock
     import envspec.cli.locking
     import envspec.cli.progress
+    import envspec.image.compiling_python
+    import envspec.image.python_parts
     import envspec.pipeline.conda
+    import envspec.pipeline.image_copies
+    import envspec.pipeline.image_push
     import envspec.pipeline.lock
     import envspec.pipeline.pypi
     import envspec.registry.client
