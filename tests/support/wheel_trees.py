@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import json
 import os
 import posixpath
 import subprocess
@@ -104,7 +105,7 @@ def hashed(wheel: LockedWheel) -> str:
 def rows_of(record: bytes) -> list[tuple[str, str, str]]:
     """RECORD's rows, without those of files that are known to differ."""
     rows = [(path, digest, size) for path, digest, size in csv.reader(io.StringIO(record.decode("utf-8"), newline=""))]
-    known = ("/INSTALLER", "/REQUESTED")
+    known = ("/INSTALLER", "/REQUESTED", "/direct_url.json")
     return sorted(
         (path, "", "") if "/bin/" in path else (path, digest, size)
         for path, digest, size in rows
@@ -117,7 +118,8 @@ def differences(ours: Mapping[str, Found], pips: Mapping[str, Found]) -> list[st
 
     INSTALLER says `envspec`; REQUESTED is pip's mark of what was named on the command line, which for a lock is all;
     RECORD has rows for these, and its lines end as `installer` ends them; programs made from entry points are
-    `installer`'s text, but for the first line and what they call the same as pip's.
+    `installer`'s text, but for the first line and what they call the same as pip's; direct_url.json has `hashes` beside
+    `hash`, which pip leaves out before 23.1.
     """
     wrong = [f"only pip has {path}" for path in pips if path not in ours and not path.endswith("/REQUESTED")]
     wrong += [f"only the layer has {path}" for path in ours if path not in pips]
@@ -129,9 +131,17 @@ def differences(ours: Mapping[str, Found], pips: Mapping[str, Found]) -> list[st
             wrong += [f"{path}: {row}" for row in sorted(set(rows_of(here.content)) ^ set(rows_of(there.content)))]
         elif "/bin/" in path and here.content.startswith(b"#!") and b"sys.exit(" in here.content:
             wrong += [f"{path} calls something else"] if _calls(here.content) != _calls(there.content) else []
+        elif path.endswith("/direct_url.json"):
+            wrong += [f"{path} tells of something else"] if _origin(here.content) != _origin(there.content) else []
         elif here.content != there.content and not path.endswith(".dist-info/INSTALLER"):
             wrong.append(f"{path} has other bytes")
     return wrong
+
+
+def _origin(direct_url: bytes) -> object:
+    told = json.loads(direct_url)
+    told["archive_info"].pop("hashes", None)
+    return told
 
 
 def _calls(script: bytes) -> list[str]:

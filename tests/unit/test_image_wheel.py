@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
+import json
 import random
 import sys
 from pathlib import Path
@@ -91,7 +92,8 @@ def test_a_wheel_by_url_tells_its_origin_as_pip_does(everything: Path, tmp_path:
     pips = pip_tree(tmp_path, [f"thing @ {url} --hash=sha256:{wheel.sha256}"], "--no-index")
     ours = tree_of(WheelSource((wheel,), scheme_of_pip(), None).entries())
     assert differences(ours, pips) == []
-    assert any(path.endswith("/direct_url.json") for path in ours)
+    (told,) = (found.content for path, found in ours.items() if path.endswith("/direct_url.json"))
+    assert json.loads(told)["archive_info"]["hashes"] == {"sha256": wheel.sha256}
 
 
 def test_programs_are_run_by_the_image_s_python(everything: Path) -> None:
