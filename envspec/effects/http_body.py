@@ -75,11 +75,16 @@ class Streamed(Payload):
                     await self._hand_over(writer, view[start : start + _WRITE_BYTES])
 
     async def _hand_over(self, writer: AbstractStreamWriter, part: memoryview) -> None:
+        # Not `wait_for`: before Python 3.12 it loses the cancellation by which aiohttp ends a body that is refused.
+        writing = asyncio.ensure_future(writer.write(part))
         try:
-            await asyncio.wait_for(writer.write(part), self._stall_s)
-        except asyncio.TimeoutError:
-            self._fault = ServerTimeoutError("the server takes no more bytes")
-            raise self._fault from None
+            await asyncio.wait({writing}, timeout=self._stall_s)
+            if not writing.done():
+                self._fault = ServerTimeoutError("the server takes no more bytes")
+                raise self._fault
+            writing.result()
+        finally:
+            writing.cancel()
 
     async def _pieces(self) -> AsyncIterator[bytes | memoryview]:
         """What the source gives, and what it raises kept."""

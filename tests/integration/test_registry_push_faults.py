@@ -148,18 +148,29 @@ def test_a_blob_is_not_read_far_ahead_of_what_is_taken(tmp_path: Path) -> None:
     assert sum(read) < 20 * CHUNK
 
 
-def test_an_early_refusal_while_the_blob_is_still_being_read(tmp_path: Path) -> None:
+class Slow(Bytes):
+    """A blob that is slower to read than to send."""
+
+    def chunks(self, start: int = 0) -> Iterator[bytes]:
+        for piece in super().chunks(start):
+            time.sleep(0.03)
+            yield piece
+
+
+@pytest.mark.parametrize("fault", [Say(503, at_once=True), Say(503, lingers=True), Cut(0), Cut(100_000)])
+def test_an_early_end_while_the_blob_is_still_being_read(tmp_path: Path, fault: Fault) -> None:
     """The thread that reads can't be stopped: the next request waits for it."""
 
-    class Slow(Bytes):
-        def chunks(self, start: int = 0) -> Iterator[bytes]:
-            for piece in super().chunks(start):
-                time.sleep(0.03)
-                yield piece
-
-    held = PushRegistry(fault=nth("PATCH", {0, 2}, Say(503, at_once=True)))
+    held = PushRegistry(fault=nth("PATCH", {0, 2}, fault))
     talk(held, lambda registry, name: push_blob(registry, name, Slow(BODY), chunk_bytes=2 * CHUNK), tmp_path)
     assert has(held)
+
+
+def test_what_is_refused_early_is_not_sent_to_its_end(tmp_path: Path) -> None:
+    held = PushRegistry(fault=nth("PATCH", {0}, Say(503, lingers=True)))
+    talk(held, lambda registry, name: push_blob(registry, name, Slow(BODY)), tmp_path)
+    assert has(held)
+    assert held.taken_bytes < len(BODY) + 2 * CHUNK
 
 
 def test_progress_starts_patience_anew(tmp_path: Path) -> None:

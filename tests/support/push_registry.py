@@ -48,12 +48,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """An answer. With `at_once` it goes out before the body is read, and the connection ends."""
+    """An answer. With `at_once` it goes out before the body is read, and the connection ends; with `lingers` the body
+    is then read to its end all the same, as nginx does it."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     at_once: bool = False
+    lingers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +144,10 @@ class PushRegistry:
                 if isinstance(fault, Sleep):
                     await asyncio.sleep(fault.seconds)
                     return
-                if isinstance(fault, Say) and fault.at_once:
+                if isinstance(fault, Say) and (fault.at_once or fault.lingers):
                     await self._say(writer, ask, fault)
+                    if fault.lingers:
+                        await self._body(reader, ask.size)
                     return
                 limit = fault.bytes if isinstance(fault, Cut) else ask.size
                 body = await self._body(reader, min(limit, ask.size))
@@ -179,8 +183,9 @@ class PushRegistry:
     async def _body(self, reader: asyncio.StreamReader, size: int) -> bytes:
         parts = bytearray()
         while len(parts) < size:
-            parts += await reader.readexactly(min(_STEP, size - len(parts)))
-        self.taken_bytes += len(parts)
+            part = await reader.readexactly(min(_STEP, size - len(parts)))
+            self.taken_bytes += len(part)
+            parts += part
         return bytes(parts)
 
     async def _say(self, writer: asyncio.StreamWriter, ask: Ask, say: Say, most: int | None = None) -> None:
