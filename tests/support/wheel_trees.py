@@ -118,8 +118,8 @@ def differences(ours: Mapping[str, Found], pips: Mapping[str, Found]) -> list[st
 
     INSTALLER says `envspec`; REQUESTED is pip's mark of what was named on the command line, which for a lock is all;
     RECORD has rows for these, and its lines end as `installer` ends them; programs made from entry points are
-    `installer`'s text, but for the first line and what they call the same as pip's; direct_url.json has `hashes` beside
-    `hash`, which pip leaves out before 23.1.
+    `installer`'s text, but for the first line and what they call the same as pip's; direct_url.json has the
+    hash, which pip leaves out before 23.1.
     """
     wrong = [f"only pip has {path}" for path in pips if path not in ours and not path.endswith("/REQUESTED")]
     wrong += [f"only the layer has {path}" for path in ours if path not in pips]
@@ -132,16 +132,15 @@ def differences(ours: Mapping[str, Found], pips: Mapping[str, Found]) -> list[st
         elif "/bin/" in path and here.content.startswith(b"#!") and b"sys.exit(" in here.content:
             wrong += [f"{path} calls something else"] if _calls(here.content) != _calls(there.content) else []
         elif path.endswith("/direct_url.json"):
-            wrong += [f"{path} tells of something else"] if _origin(here.content) != _origin(there.content) else []
+            wrong += [] if _is_same_origin(here.content, there.content) else [f"{path} tells of something else"]
         elif here.content != there.content and not path.endswith(".dist-info/INSTALLER"):
             wrong.append(f"{path} has other bytes")
     return wrong
 
 
-def _origin(direct_url: bytes) -> object:
-    told = json.loads(direct_url)
-    told["archive_info"].pop("hashes", None)
-    return told
+def _is_same_origin(ours: bytes, pips: bytes) -> bool:
+    here, there = json.loads(ours), json.loads(pips)
+    return here["url"] == there["url"] and there["archive_info"] in ({}, here["archive_info"])
 
 
 def _calls(script: bytes) -> list[str]:
