@@ -187,8 +187,8 @@ def test_push_layout_tar_and_a_mirrored_base(scene: Scene, tmp_path: Path) -> No
     assert builder.image("mirror", lock, f"{scene.registry.host}/kept/cuda:1").status == 0
     shutil.rmtree(builder.cache)
     mirrored = {"ENVSPEC_REGISTRY_MIRRORS": "", "NO_PROXY": "127.0.0.1"}
-    words = ("--mirror", f"docker.io={scene.registry.host}")
-    assert builder.id_of(lock, *words, **mirrored) == scene.ids[0]
+    mirror = ("--mirror", f"docker.io={scene.registry.host}")
+    assert builder.id_of(lock, *mirror, **mirrored) == scene.ids[0]
 
 
 def test_two_outputs_of_the_same_tar_are_the_same_bytes(scene: Scene, tmp_path: Path) -> None:

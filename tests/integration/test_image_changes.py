@@ -1,0 +1,308 @@
+"""What is made, moved and told when a lock has several platforms, when one package changes, and when nothing does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from envspec.model import ImageId, Lock
+from tests.support import preloaded
+from tests.support.environments import SERIES, pin
+from tests.support.image_builds import (
+    ARM,
+    X86,
+    Builder,
+    Standing,
+    hold_base,
+    image_lock,
+    make_base,
+    modules,
+    small_wheel,
+)
+from tests.support.index_server import IndexServer
+from tests.support.projects import File
+from tests.support.push_registry import PushRegistry
+from tests.support.user import refused
+from tests.support.wheels import Artifact, padding, wheel
+
+pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
+
+BIG: Final = wheel("big", "1.0", files={"big/__init__.py": b"", "big/data.bin": padding(2_200_000)})
+OLD, NEW = small_wheel("alpha", "1.0"), small_wheel("alpha", "1.1")
+SMALL: Final = tuple(small_wheel(f"pack{number}") for number in range(12))
+NATIVE: Final = {
+    platform: wheel(
+        "native",
+        "1.0",
+        tag=f"py3-none-manylinux_2_28_{word}",
+        files={**modules("native"), "native/x.so": word.encode()},
+    )
+    for platform, word in ((X86, "x86_64"), (ARM, "aarch64"))
+}
+PLATFORMS: Final = ("--platform", "linux-64", "--platform", "linux-aarch64")
+
+
+@dataclass
+class Scene:
+    """An index and a registry that all have. here: somebody with a cache of their own."""
+
+    index: IndexServer
+    registry: Standing
+    folder: Path
+
+    @property
+    def here(self) -> Builder:
+        return self.somebody("here")
+
+    def somebody(self, name: str) -> Builder:
+        return Builder(self.folder / name, self.index.url, self.registry.host)
+
+    def locked(self, alpha: Artifact = OLD) -> Lock:
+        base = hold_base(self.registry.held, make_base())
+        return image_lock({X86: [pin(each) for each in (BIG, alpha, *SMALL)]}, base.named())
+
+    def document(self, repository: str, name: str) -> Any:
+        """A manifest, an index or a config that was pushed."""
+        found = self.registry.held.blobs[repository].get(name)
+        return json.loads(found or self.registry.held.tags[repository][name][1])
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    files = [File(each) for each in (BIG, OLD, NEW, *SMALL, *NATIVE.values())]
+    with IndexServer(files) as index, Standing(PushRegistry()) as registry:
+        yield Scene(index, registry, tmp_path)
+
+
+# Two platforms
+
+
+def both(scene: Scene) -> Lock:
+    base = hold_base(scene.registry.held, make_base(X86, ARM))
+    pins = {platform: [pin(each) for each in (OLD, NATIVE[platform])] for platform in (X86, ARM)}
+    return image_lock(pins, base.named())
+
+
+def test_two_platforms_are_one_index(scene: Scene) -> None:
+    builder = scene.here
+    lock = builder.writes_lock(both(scene))
+    name = f"{scene.registry.host}/team/app:1"
+    words = (lock, *PLATFORMS, "--push", name, "--layout", "layout", "--output", "image.tar")
+    ran = builder.image("build", *words)
+    assert ran.status == 0, ran.stderr
+    ids = {platform: identity for identity, platform in (line.split("  ") for line in ran.stdout.splitlines())}
+    assert list(ids) == ["linux-64", "linux-aarch64"]
+    index = scene.registry.tagged("team/app:1")
+    assert index is not None and index["mediaType"] == "application/vnd.oci.image.index.v1+json"
+    assert index["annotations"]["envspec.name"] == "small"
+    told = [(row["platform"]["architecture"], row["digest"]) for row in index["manifests"]]
+    assert [architecture for architecture, _ in told] == ["amd64", "arm64"]
+    for (architecture, manifest), identity in zip(told, ids.values(), strict=True):
+        assert scene.document("team/app", manifest)["config"]["digest"] == identity
+        assert scene.document("team/app", identity)["architecture"] == architecture
+    [row] = json.loads((builder.folder / "layout/index.json").read_bytes())["manifests"]
+    assert json.loads((builder.folder / "layout/blobs/sha256" / row["digest"][7:]).read_bytes()) == index
+    for platform, identity in ids.items():
+        assert builder.id_of(lock, "--platform", platform) == identity
+    assert builder.image("id", lock, *PLATFORMS).stdout == ran.stdout
+    # One platform after the other is the same, for whoever has nothing yet.
+    other = scene.somebody("other")
+    arm = other.id_of(other.writes_lock(both(scene)), "--platform", "linux-aarch64")
+    assert arm == ids["linux-aarch64"]
+
+
+def test_bytecode_for_another_processor(scene: Scene) -> None:
+    builder = scene.here
+    lock = builder.writes_lock(both(scene))
+    builder.id_of(lock, *PLATFORMS[2:], "--layout", "layout", "--compression", "none")
+    library = f"opt/env/lib/python{SERIES}/site-packages/native"
+    held: dict[str, bytes] = {}
+    for path in (builder.folder / "layout/blobs/sha256").iterdir():
+        if tarfile.is_tarfile(path):
+            with tarfile.open(path) as layer:
+                held |= {row.name: layer.extractfile(row).read() for row in layer if row.isfile()}  # type: ignore[union-attr]
+    assert held[f"{library}/x.so"] == b"aarch64"
+    module = held[f"{library}/__pycache__/m0.cpython-{SERIES.replace('.', '')}.pyc"]
+    # Flags: bound to its source by hash, and checked.
+    assert module[4:8] == b"\3\0\0\0" and len(module) > 100
+
+
+def test_an_index_that_is_there_is_left_alone(scene: Scene) -> None:
+    builder = scene.here
+    lock = builder.writes_lock(both(scene))
+    words = ("build", lock, *PLATFORMS, "--push", f"{scene.registry.host}/team/app:1")
+    first = builder.image(*words)
+    scene.registry.forget()
+    again = builder.image(*words)
+    assert (again.status, again.stdout) == (first.status, first.stdout) == (0, first.stdout)
+    assert scene.registry.changes() == []
+
+
+def test_platforms_that_are_not_locked(scene: Scene) -> None:
+    builder = scene.here
+    told = refused(builder.image("build", builder.writes_lock(scene.locked()), *PLATFORMS[2:]), 2)
+    assert "not locked for linux-aarch64" in told and "linux-64" in told
+
+
+# One change, and none
+
+
+def test_one_small_package_changes_one_layer_and_the_config(scene: Scene) -> None:
+    builder = scene.here
+    first, second = (builder.writes_lock(scene.locked(each), each.version) for each in (OLD, NEW))
+    name = f"{scene.registry.host}/team/app"
+    before_id = builder.id_of(first, "--push", f"{name}:1")
+    before = scene.registry.stored("team/app")
+    scene.registry.forget()
+    after_id = builder.id_of(second, "--push", f"{name}:2")
+    new = scene.registry.stored("team/app") - before
+    manifest = scene.registry.tagged("team/app:2")
+    assert manifest is not None and after_id != before_id
+    layers = [row["digest"] for row in manifest["layers"] if row["digest"] in new]
+    assert len(layers) == 1 and new == {*layers, after_id}
+    # Two uploads, each begun and ended, and the manifest.
+    assert sorted(ask.method for ask in scene.registry.changes()) == ["POST", "POST", "PUT", "PUT", "PUT"]
+    again = builder.image("diff", f"{name}:1", f"{name}:2", "--format", "json")
+    assert again.status == 10, again.stderr
+    told = json.loads(again.stdout)
+    assert [row["digest"] for row in told["moved"]] == layers and len(told["removed"]) == 1
+    # What of the wheels stays is not fetched again, nor looked at.
+    assert [path for path in scene.index.fetched_twice() if path.startswith("/files/")] == []
+
+
+@pytest.mark.parametrize("lost", ["", "image-known", "everything"])
+def test_nothing_changed_uploads_nothing(lost: str, scene: Scene) -> None:
+    builder = scene.here
+    lock = builder.writes_lock(scene.locked())
+    words = (lock, "--push", f"{scene.registry.host}/team/app:1")
+    first = builder.id_of(*words)
+    if lost:
+        shutil.rmtree(builder.cache / lost.replace("everything", ""))
+    scene.registry.forget()
+    assert builder.id_of(*words) == first
+    assert scene.registry.changes() == []
+
+
+def test_the_same_image_under_another_tag(scene: Scene) -> None:
+    builder = scene.here
+    lock = builder.writes_lock(scene.locked())
+    name = f"{scene.registry.host}/team/app"
+    builder.id_of(lock, "--push", f"{name}:1")
+    scene.registry.forget()
+    builder.id_of(lock, "--push", f"{name}:2")
+    assert [ask.method for ask in scene.registry.changes()] == ["PUT"]
+    assert scene.registry.tagged("team/app:1") == scene.registry.tagged("team/app:2")
+
+
+# The ID, told and kept to
+
+
+def test_id_tells_what_build_makes(scene: Scene) -> None:
+    one, other = scene.somebody("one"), scene.somebody("other")
+    lock = one.writes_lock(scene.locked())
+    for words in ((), ("--no-pyc",)):
+        told = one.image("id", lock, *words)
+        assert told.status == 0 and told.stdout == f"{other.id_of(lock, *words)}\n", told.stderr
+    # Where the cache knows the layers, nobody is asked, and the wheels may have gone.
+    shutil.rmtree(one.cache / "image-known")
+    shutil.rmtree(one.cache / "archives")
+    scene.index.forget()
+    scene.registry.forget()
+    told = one.image("id", lock, "--no-pyc")
+    assert (told.status, told.stdout) == (0, f"{other.id_of(lock, '--no-pyc')}\n")
+    assert (scene.index.requests, scene.registry.held.asked) == ([], [])
+
+
+def test_wheels_that_left_the_cache_are_fetched_for_a_push(scene: Scene) -> None:
+    builder = scene.here
+    lock = builder.writes_lock(scene.locked())
+    first = builder.id_of(lock)
+    shutil.rmtree(builder.cache / "archives")
+    for words in (("--push", f"{scene.registry.host}/team/app:1"), ("--output", "image.tar"), ("--layout", "layout")):
+        shutil.rmtree(builder.cache / "archives", ignore_errors=True)
+        assert builder.id_of(lock, *words) == first
+
+
+def test_a_build_keeps_to_the_recorded_id(scene: Scene) -> None:
+    builder = scene.here
+    plain = scene.locked()
+    right = builder.id_of(builder.writes_lock(plain, "plain"), "--no-pyc")
+    for name, identity in (("right", right), ("wrong", f"sha256:{'0' * 64}")):
+        builder.writes_lock(replace(plain, images=(ImageId(X86, identity, pyc=False),)), name)
+    assert builder.id_of("right", "--no-pyc") == right
+    words = ("--push", f"{scene.registry.host}/team/app:1", "--output", "image.tar", "--layout", "layout")
+    told = refused(builder.image("build", "wrong", "--no-pyc", *words), 3)
+    assert right in told and "0" * 64 in told and "envspec lock --image" in told
+    assert scene.registry.tagged("team/app:1") is None and scene.registry.changes() == []
+    assert not (builder.folder / "image.tar").exists() and not (builder.folder / "layout").exists()
+    # Of the other kind nothing was recorded.
+    assert builder.id_of("wrong").startswith("sha256:")
+
+
+# What differs
+
+
+@pytest.fixture
+def made(scene: Scene) -> Builder:
+    """Two images, each as a lock, a layout, a tar and in a registry: lock-1, layout-1, tar-1.tar ..."""
+    builder = scene.here
+    for number, alpha in enumerate((OLD, NEW), start=1):
+        lock = builder.writes_lock(scene.locked(alpha), f"lock-{number}")
+        words = ("--layout", f"layout-{number}", "--output", f"tar-{number}.tar")
+        builder.id_of(lock, *words, "--push", f"{scene.registry.host}/team/app:{number}")
+    return builder
+
+
+def test_diff_of_every_kind_with_every_other(scene: Scene, made: Builder) -> None:
+    kinds = ("lock-{}", "layout-{}", "tar-{}.tar", f"{scene.registry.host}/team/app:{{}}")
+    seen = set()
+    for place, first in enumerate(kinds):
+        second = kinds[(place + 1) % len(kinds)]
+        same = made.image("diff", first.format(1), second.format(1))
+        assert same.status == 0 and same.stdout.startswith("the same image: sha256:"), same
+        ran = made.image("diff", first.format(1), second.format(2), "--format", "json")
+        assert ran.status == 10, ran.stderr
+        told = json.loads(ran.stdout)
+        assert told["changed"] and (told["first"]["name"], told["second"]["name"]) == (
+            first.format(1),
+            second.format(2),
+        )
+        for side in ("first", "second"):
+            del told[side]["name"]
+        seen.add(json.dumps(told))
+    [only] = seen
+    told = json.loads(only)
+    assert len(told["moved"]) == len(told["removed"]) == 1 and len(told["kept"]) > 5
+    assert "alpha 1.1" in told["moved"][0]["created_by"]
+    assert 0 < told["moved_bytes"] < told["docker_moved_bytes"]
+    text = made.image("diff", "lock-1", "lock-2")
+    assert text.status == 10 and "a pull moves 1 layer and the config" in text.stdout
+
+
+def test_diff_of_what_is_no_image(scene: Scene, made: Builder) -> None:
+    (made.folder / "some.txt").write_text("text")
+    (made.folder / "empty").mkdir()
+    (made.folder / "half").mkdir()
+    (made.folder / "half/oci-layout").write_text("{}")
+    (made.folder / "cut.tar").write_bytes((made.folder / "tar-1.tar").read_bytes()[:2000])
+    for name in ("some.txt", "half", "cut.tar"):
+        assert name in refused(made.image("diff", "lock-1", name), 2)
+    gone = f"{scene.registry.host}/team/app:none"
+    assert gone in refused(made.image("diff", "lock-1", gone), 5)
+
+
+def test_diff_of_one_platform_of_several(scene: Scene) -> None:
+    builder = scene.here
+    builder.writes_lock(both(scene), "lock")
+    ran = builder.image("build", "lock", *PLATFORMS, "--layout", "layout")
+    assert ran.status == 0, ran.stderr
+    for identity, platform in (line.split("  ") for line in ran.stdout.splitlines()):
+        same = builder.image("diff", "layout", "lock", "--platform", platform)
+        assert (same.status, same.stdout) == (0, f"the same image: {identity}\n"), same.stderr
