@@ -10,7 +10,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
@@ -47,6 +47,7 @@ class Cut:
 ranges = st.tuples(st.integers(0, len(BODY)), st.integers(0, len(BODY))).map(lambda pair: (min(pair), max(pair)))
 
 
+@settings(deadline=None)  # threads of a busy machine
 @given(
     st.lists(st.integers(1, 700), min_size=1, max_size=4).map(tuple),
     st.lists(st.tuples(ranges, st.integers(0, 5)), max_size=6),
