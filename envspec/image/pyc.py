@@ -24,7 +24,7 @@ _WORKER: Final = Path(__file__).with_name("pyc_worker.py")
 _LENGTH: Final = struct.Struct("<I")
 #: How many modules are compiled ahead of whoever takes them: enough to bridge a large library, some MiB at most.
 _AHEAD: Final = 256
-#: What starting another process is worth, in bytes of source: it takes as long as compiling some 30 KiB.
+#: What starting another process is worth, in bytes of source: it takes as long as compiling some 150 KiB.
 _PER_WORKER: Final = 256 * 1024
 #: The order in constant sets follows from it. `-I` would shut it out: what else that keeps away is left out here.
 _ENVIRON: Final = {"PYTHONHASHSEED": "0"}
