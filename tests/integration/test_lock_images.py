@@ -1,0 +1,153 @@
+"""What builds have found stays in a lock as long as all that its image follows from does: by the user's own commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envspec.errors import UnfitMachine, UsageError
+from envspec.lock.folder import read_lock, write_folder
+from envspec.lock.head import LOCK_FILE
+from envspec.model import BuiltWheel, ImageId, Lock, Platform, SystemLayer
+from envspec.pipeline.lock_files import lock_files
+from envspec.pipeline.record_images import record_images
+from tests.support import ecosystem
+from tests.support.index_server import IndexServer
+from tests.support.projects import File, day
+from tests.support.user import User, refused
+from tests.support.wheels import sdist
+
+BASE = f'[image]\nbase = "example.org/base:1@sha256:{"ab" * 32}"\nglibc = "2.36"\npython = "3.11.7"\n'
+APT = '[system]\napt = ["git"]\n'
+X86, ARM = Platform.LINUX_64, Platform.LINUX_AARCH64
+
+
+@pytest.fixture
+def index() -> Iterator[IndexServer]:
+    own = File(sdist("own", "1.0.0"), day("2024-01-01"))
+    with IndexServer([*ecosystem.diamond(), ecosystem.release("lib", "1.0.0"), own]) as running:
+        yield running
+
+
+@pytest.fixture
+def user(tmp_path: Path, index: IndexServer) -> User:
+    user = User(tmp_path, index.url)
+    user.wants("lib", as_of="2026-06-01T00:00:00Z", rest=BASE + APT)
+    assert user.locks().status == 0
+    return user
+
+
+def found(lock: Lock, platform: Platform) -> Lock:
+    """The lock with an image of that platform, and a system layer."""
+    layer = SystemLayer(platform, "sha256:1", lock.image.apt, ("git=1:2.43.0-1",), "sha256:2", "sha256:3", 4)
+    image = ImageId(platform, f"sha256:{platform.value}", True)
+    return replace(lock, system=(*lock.system, layer), images=(*lock.images, image))
+
+
+def recorded(user: User) -> list[str]:
+    return [row["id"] for row in user.document().get("image_id", ())]
+
+
+def record(user: User, identify: Callable[[Lock, Platform], Lock] = found) -> list[str]:
+    """Record the images' IDs; the warnings."""
+    warnings: list[str] = []
+    record_images(user.lock, identify, warnings.append)
+    return warnings
+
+
+def test_the_id_and_the_versions_of_the_system_layer_are_written(user: User) -> None:
+    assert "git=1:2.43.0-1" not in (user.lock / "Dockerfile").read_text()
+    assert record(user) == []
+    assert recorded(user) == ["sha256:linux-64"]
+    assert "git=1:2.43.0-1" in (user.lock / "Dockerfile").read_text()
+    assert user.locks("--check").status == 0
+
+
+def test_locking_again_keeps_them_and_says_the_same(user: User) -> None:
+    record(user)
+    before = user.files()
+    for words in ((), ("--upgrade",), ("--upgrade-package", "lib"), ("--offline",)):
+        (user.lock / "requirements.linux-64.txt").unlink()
+        assert user.locks(*words).status == 0
+        assert user.files() == before
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [BASE, APT + BASE + 'workdir = "/data"\n', APT + BASE + 'env = { A = "1" }\n', APT + BASE.replace("ab", "cd")],
+    ids=["apt", "workdir", "env", "base"],
+)
+def test_they_go_when_anything_is_different(user: User, rest: str) -> None:
+    record(user)
+    user.wants("lib", as_of="2026-06-01T00:00:00Z", rest=rest)
+    assert user.locks().status == 0
+    assert recorded(user) == []
+    assert "system_layer" not in user.document()
+
+
+def test_a_built_wheel_stays_beside_its_sdist(user: User) -> None:
+    def wants(*names: str) -> None:
+        user.wants(*names, as_of="2026-06-01T00:00:00Z", pip='allow_sdist = ["own"]\n', rest=BASE)
+        assert user.locks().status == 0
+
+    wants("own")
+    made = BuiltWheel("own-1.0.0-py3-none-any.whl", "ab" * 32, 1000)
+    lock = read_lock(user.lock)
+    part = lock.resolutions[0]
+    with_wheel = replace(part, packages=tuple(replace(each, built=made) for each in part.packages))
+    write_folder(user.lock, lock_files(replace(lock, resolutions=(with_wheel,))))
+    wants("own", "lib")
+    assert user.packages()["own"]["built"]["sha256"] == made.sha256
+    assert "built" not in user.packages()["lib"]
+
+
+def test_an_image_that_cannot_be_made_here_is_told_and_what_was_recorded_of_it_stays(user: User) -> None:
+    user.wants("lib", as_of="2026-06-01T00:00:00Z", rest=BASE, platforms=("linux-64", "linux-aarch64"))
+    assert user.locks().status == 0
+
+    def here(lock: Lock, platform: Platform) -> Lock:
+        if platform is ARM:
+            raise UnfitMachine("this machine runs no arm64")
+        return found(lock, platform)
+
+    assert record(user, here) == ["linux-aarch64: its image's ID is not recorded: this machine runs no arm64"]
+    assert recorded(user) == ["sha256:linux-64"]
+
+
+def test_none_that_can_be_made_here_is_an_error_and_the_lock_stays(user: User) -> None:
+    def nowhere(lock: Lock, platform: Platform) -> Lock:
+        raise UnfitMachine("no engine")
+
+    before = user.files()
+    with pytest.raises(UnfitMachine, match="no engine"):
+        record(user, nowhere)
+    assert user.files() == before
+
+
+def test_a_lock_off_linux_has_no_image(user: User) -> None:
+    user.wants("lib", as_of="2026-06-01T00:00:00Z", platforms=("osx-arm64",))
+    assert user.locks().status == 0
+    assert "Dockerfile" not in user.files()
+    with pytest.raises(UsageError, match="no linux platform"):
+        record(user)
+
+
+def test_a_dockerfile_comes_and_goes_with_its_base(user: User) -> None:
+    assert "Dockerfile" in user.files()
+    user.wants("lib", as_of="2026-06-01T00:00:00Z")
+    assert user.locks().status == 0
+    assert "Dockerfile" not in user.files()
+
+
+def test_one_that_is_not_ours_is_not_overwritten(user: User) -> None:
+    (user.lock / LOCK_FILE).unlink()
+    (user.lock / "Dockerfile").write_text("FROM scratch\n")
+    assert "Dockerfile is there already" in refused(user.locks(), 2)
+    assert (user.lock / "Dockerfile").read_text() == "FROM scratch\n"
+
+
+def test_check_makes_no_images(user: User) -> None:
+    assert "--image with --check" in refused(user.locks("--check", "--image"), 2)
