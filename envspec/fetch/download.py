@@ -14,11 +14,11 @@ from typing import IO, Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from envspec.effects.held import try_hold
 from envspec.effects.http_faults import shown
 from envspec.errors import NetworkError
 from envspec.fetch.channel_transport import ChannelTransport
 from envspec.fetch.faults import Truncated, WrongArchive
-from envspec.fetch.held import try_hold
 from envspec.fetch.sink import CHUNK, Sink
 from envspec.fetch.transport import Transport, check
 from envspec.fetch.values import Archive, Count, Fetching, Network

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from envspec.fetch.held import try_hold
+from envspec.effects.held import try_hold
 from envspec.image.blobs import keeping
 from envspec.image.python_archive import TOP, BadPython, content, members, reading
 

@@ -13,11 +13,11 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from envspec.effects.held import try_hold
 from envspec.errors import UsageError
 from envspec.facts.load import load_facts
 from envspec.fetch.channel_transport import archives_of
 from envspec.fetch.download import Downloads, archives_folder
-from envspec.fetch.held import try_hold
 from envspec.fetch.values import Archive, Fetching
 from envspec.image.assembling import Below, Foundation
 from envspec.image.blobs import keeping

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.effects.held import try_hold
 from envspec.errors import EnvspecError
-from envspec.fetch.held import try_hold
 from envspec.image import zstd_form
 from envspec.image.blobs import FileBlob, keeping
 from envspec.image.content import Source

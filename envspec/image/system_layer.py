@@ -22,9 +22,9 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Final
 
+from envspec.effects.held import try_hold
 from envspec.effects.surroundings import ca_bundle, is_loopback
 from envspec.errors import EnvspecError, UsageError
-from envspec.fetch.held import try_hold
 from envspec.image.layer import Layer
 from envspec.image.system_changes import SystemSource, Taken, file_differences, read_list, take, title_of, write_list
 from envspec.image.system_container import Builder, Job, Plain, choose

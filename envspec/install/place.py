@@ -14,8 +14,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from envspec.effects.held import try_hold
 from envspec.errors import EnvspecError, UsageError
-from envspec.fetch.held import try_hold
 from envspec.install import record
 from envspec.lock.disk import FULL, make_directories, sync_directory
 
