@@ -1,4 +1,4 @@
-"""What builds have found stays in a lock as long as all that its image follows from does: by the user's own commands."""
+"""What builds have found stays in a lock as long as its image follows from the same: by the user's own commands."""
 
 from __future__ import annotations
 
