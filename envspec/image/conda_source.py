@@ -59,7 +59,7 @@ class CondaSource:
     def key(self) -> str:
         """SHA-256 over the packages' rows, prefix and Python; no path of this machine."""
         rows = [fields_of(package) for package in self.packages]
-        told = [_FORM, PREFIX, rows, self.series, self.pyc.version if self.pyc else None, self.has_history]
+        told = [_FORM, PREFIX, rows, self.series, self.pyc.key if self.pyc else None, self.has_history]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
     @property

@@ -41,7 +41,7 @@ class StandalonePython:
     @property
     def key(self) -> str:
         """See `Source.key`. Of the locked names those alone that may be in the archive."""
-        told = [_FORM, PREFIX, self.sha256, sorted(self._replaced), self.pyc.version if self.pyc else None]
+        told = [_FORM, PREFIX, self.sha256, sorted(self._replaced), self.pyc.key if self.pyc else None]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
     @property
