@@ -20,6 +20,7 @@ from typing import IO, Any, Final
 from envspec.errors import EnvspecError
 from envspec.image.content import Entry, InMemory, Kind, Method, ZipMember
 from envspec.image.system_script import is_left_out
+from envspec.image.system_streams import Outputs
 
 FILES: Final = "files.zip"
 ENTRIES: Final = "entries.json"
@@ -63,23 +64,20 @@ class BadChange(EnvspecError):
     """Something in the container that no layer can hold."""
 
 
-def take(stream: IO[bytes], folder: Path, warn: Callable[[str], None]) -> Taken:
-    """Read the tar of the script's output folder, and write the contents of files to `folder`/FILES.
+def take(outputs: Outputs, folder: Path, warn: Callable[[str], None]) -> Taken:
+    """Read what the script gives, and write the contents of files to `folder`/FILES.
 
     Raises:
         BadChange: a link to a file that stays out of the layer.
     """
     changes: dict[str, Changed] = {}
     texts: dict[str, bytes] = {}
-    with tarfile.open(fileobj=stream, mode="r|") as outer:
-        for member in outer:
-            content = outer.extractfile(member) if member.isreg() else None
-            name = PurePosixPath(member.name).name
-            if content is not None and name == "layer.tar":
-                with zipfile.ZipFile(folder / FILES, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-                    changes = {change.path: change for change in _changes(content, archive, warn)}
-            elif content is not None:
-                texts[name] = content.read()
+    for name, content in outputs:
+        if name == "layer.tar":
+            with zipfile.ZipFile(folder / FILES, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+                changes = {change.path: change for change in _changes(content, archive, warn)}
+        else:
+            texts[name] = content.read()
     missing = {"changed", "gone", "packages.before", "packages.after"} - texts.keys()
     if missing or not changes:
         raise BadChange(

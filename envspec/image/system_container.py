@@ -21,13 +21,15 @@ from envspec.engine.docker import open_engine
 from envspec.engine.faults import EngineRefused, NoEngine
 from envspec.errors import EnvspecError, NetworkError
 from envspec.image.system_script import MIRROR, NO_APT, NO_SNAPSHOT, NO_UPDATE, OUT, WORK
-from envspec.image.system_streams import Pieces, lines_of, packed, telling
+from envspec.image.system_streams import Outputs, Pieces, in_folder, in_tar, lines_of, packed, telling
 from envspec.model import Platform
 from envspec.registry.manifest import OCI_PLATFORMS
 
 if TYPE_CHECKING:
     from envspec.engine.docker import Engine
 
+#: What apt says of a source whose snapshots it does not know where to find (apt 2.7 to 3.0).
+_NO_SERVER: Final = ("Snapshots not supported for", "Cannot identify snapshot server for")
 _HOURS_S: Final = 6 * 3600
 _COMMAND: Final = ("/bin/sh", f"{WORK}/install.sh")
 
@@ -69,8 +71,8 @@ class ArchiveSilent(NetworkError):
 class Work(Protocol):
     """What makes one job's container."""
 
-    def run(self, told: Callable[[str], None], take: Callable[[IO[bytes]], None]) -> None:
-        """Run the script, then have `take` read a tar of OUT. Nothing of the container is left afterwards."""
+    def run(self, told: Callable[[str], None], take: Callable[[Outputs], None]) -> None:
+        """Run the script, then have `take` read what is in OUT. Nothing of the container is left afterwards."""
         ...
 
     def stop(self) -> None:
@@ -109,7 +111,7 @@ class ByDocker:
     job: Job
     environ: Mapping[str, str]
 
-    def run(self, told: Callable[[str], None], take: Callable[[IO[bytes]], None]) -> None:
+    def run(self, told: Callable[[str], None], take: Callable[[Outputs], None]) -> None:
         job = self.job
         with open_engine(self.environ) as engine, engine.asked(f"installing packages in {job.base}"):
             client = engine.client
@@ -134,7 +136,7 @@ class ByDocker:
                 lines = telling(lines_of(client.logs(created["Id"], stream=True, follow=True)), told)
                 _judge(client.wait(created["Id"])["StatusCode"], lines, job)
                 chunks, _ = client.get_archive(created["Id"], OUT)
-                take(cast("IO[bytes]", Pieces(chunks)))
+                take(in_tar(cast("IO[bytes]", Pieces(chunks))))
             finally:
                 _remove(engine, job)
 
@@ -153,26 +155,30 @@ class ByBuildah:
     _running: subprocess.Popen[bytes] | None = None
     _stopped: bool = False
 
-    def run(self, told: Callable[[str], None], take: Callable[[IO[bytes]], None]) -> None:
+    def run(self, told: Callable[[str], None], take: Callable[[Outputs], None]) -> None:
         job = self.job
         platform = "/".join(OCI_PLATFORMS[job.platform])
         tls = ["--tls-verify=false"] if job.plain is Plain.HTTP else []
         # The one isolation that needs no runtime and no cgroups, as machines of CI have them or not.
         isolation = self.environ.get("BUILDAH_ISOLATION") or "chroot"
-        run = ["run", "--isolation", isolation, "--network", "host", "--user", "0:0", "--workingdir", "/"]
-        run += [job.name, "--"]
         with contextlib.suppress(InstallFailed):
             self._do(["rm", job.name])
         try:
             self._do(["from", "--name", job.name, "--platform", platform, *tls, f"docker://{job.base}"], told)
             with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
+                given, out = Path(folder, "given"), Path(folder, "out")
+                given.mkdir()
+                out.mkdir()
                 for name, content in job.files.items():
-                    path = Path(folder, name)
+                    path = given / name
                     path.touch(mode=0o600)
                     path.write_bytes(content)
-                self._do(["copy", "--quiet", job.name, folder, WORK])
-            self._do([*run, *_COMMAND], told)
-            self._do([*run, "tar", "-C", str(Path(OUT).parent), "-cf", "-", Path(OUT).name], take=take)
+                self._do(["copy", "--quiet", job.name, str(given), WORK])
+                # Through a pipe the end of the output got lost on a busy machine (buildah 1.28, chroot).
+                volume = f"{out}:{OUT}:rw,Z"
+                options = ["--isolation", isolation, "--network", "host", "--user", "0:0", "--volume", volume]
+                self._do(["run", *options, "--workingdir", "/", job.name, "--", *_COMMAND], told)
+                take(in_folder(out))
         finally:
             self._stopped = False
             with contextlib.suppress(InstallFailed):
@@ -184,41 +190,21 @@ class ByBuildah:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._running.pid, signal.SIGTERM)
 
-    def _do(
-        self,
-        words: list[str],
-        told: Callable[[str], None] = lambda _: None,
-        *,
-        take: Callable[[IO[bytes]], None] | None = None,
-    ) -> None:
+    def _do(self, words: list[str], told: Callable[[str], None] = lambda _: None) -> None:
         if self._stopped:
             raise InstallFailed(f"buildah {words[0]} was stopped")
-        with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(  # noqa: S603 (no shell; the words are ours)
-                [self.program, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors if take else subprocess.STDOUT,
-                env=dict(self.environ),
-                start_new_session=True,
-            )
-            self._running = process
-            output = cast("IO[bytes]", process.stdout)
-            try:
-                lines = [] if take else telling(lines_of(output), told)
-                if take:
-                    take(output)
-            except BaseException:
-                process.kill()
-                raise
-            finally:
-                output.close()
-                status = process.wait()
-            if take and status:
-                errors.seek(0)
-                lines = errors.read().decode("utf-8", "replace").splitlines()
-        if status:
-            _judge(status, lines, self.job)
+        process = subprocess.Popen(  # noqa: S603 (no shell; the words are ours)
+            [self.program, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(self.environ),
+            start_new_session=True,
+        )
+        self._running = process
+        with process:
+            lines = telling(lines_of(process.stdout or ()), told)
+        _judge(process.returncode, lines, self.job)
 
 
 def _judge(status: int, lines: list[str], job: Job) -> None:
@@ -231,9 +217,9 @@ def _judge(status: int, lines: list[str], job: Job) -> None:
             f"{job.base} has no apt-get: [system] apt, services and the compiler need Debian or Ubuntu below",
             hint="take a base of that kind, or leave those out",
         )
-    if status == NO_SNAPSHOT:
+    if status == NO_SNAPSHOT or (status == NO_UPDATE and any(words in said for words in _NO_SERVER)):
         raise InstallFailed(
-            f"the apt of {job.base} knows no snapshots, and [system] snapshot asks for one",
+            f"the apt of {job.base} knows no snapshots of its sources, and [system] snapshot asks for one",
             hint=f"name a mirror that has them, such as {MIRROR}=https://mirror.corp/{{archive}}/{{moment}}/",
         )
     if status == NO_UPDATE:

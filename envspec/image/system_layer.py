@@ -20,7 +20,7 @@ from datetime import datetime
 from enum import Enum
 from itertools import count
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from envspec.effects.held import try_hold
 from envspec.effects.surroundings import ca_bundle, is_loopback
@@ -29,6 +29,7 @@ from envspec.image.layer import Layer
 from envspec.image.system_changes import SystemSource, Taken, file_differences, read_list, take, title_of, write_list
 from envspec.image.system_container import Builder, Job, Plain, choose
 from envspec.image.system_script import MIRROR, Wish, form, installed, package_differences, work_files
+from envspec.image.system_streams import Outputs
 from envspec.model import Platform, SystemLayer
 from envspec.registry.reference import endpoint, parse
 
@@ -151,9 +152,9 @@ async def _install(order: SystemOrder, world: World, folder: Path) -> Taken:
         if not stopped.is_set():
             world.told(line)
 
-    def taking(stream: IO[bytes]) -> None:
+    def taking(outputs: Outputs) -> None:
         folder.mkdir()
-        taken.append(take(stream, folder, world.warn))
+        taken.append(take(outputs, folder, world.warn))
 
     running = asyncio.ensure_future(asyncio.to_thread(work.run, told, taking))
     try:

@@ -5,11 +5,31 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
+from pathlib import Path, PurePosixPath
+from typing import IO, Final
 
 from envspec.image.system_script import WORK
 
 _LAST_LINES: Final = 12
+
+#: The files that a container gives, by name; each is read before the next one is asked for.
+Outputs = Iterator[tuple[str, IO[bytes]]]
+
+
+def in_folder(folder: Path) -> Outputs:
+    """A folder's files."""
+    for path in sorted(folder.iterdir()):
+        with path.open("rb") as file:
+            yield path.name, file
+
+
+def in_tar(stream: IO[bytes]) -> Outputs:
+    """The files of a folder that comes as a tar."""
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
+        for member in tar:
+            file = tar.extractfile(member) if member.isreg() else None
+            if file is not None:
+                yield PurePosixPath(member.name).name, file
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:

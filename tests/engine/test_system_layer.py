@@ -258,7 +258,7 @@ def test_a_snapshot_comes_from_the_mirror_that_is_named(site: Site) -> None:
 
 def test_a_snapshot_without_an_apt_that_knows_them_says_what_to_do(site: Site) -> None:
     order = replace(site.order(), snapshot=datetime(2026, 11, 1, tzinfo=timezone.utc))
-    with pytest.raises(InstallFailed, match="knows no snapshots") as told:
+    with pytest.raises(InstallFailed, match="knows no snapshots of its sources") as told:
         site.make(order, **{MIRROR: ""})
     assert MIRROR in str(told.value)
 

@@ -22,6 +22,7 @@ from envspec.image.system_changes import (
     take,
     write_list,
 )
+from envspec.image.system_streams import in_tar
 
 Row = tuple[str, bytes, str | bytes]
 
@@ -73,7 +74,7 @@ class Given:
 def _kept(given: Given, folder: Path) -> tuple[SystemSource, list[str]]:
     warnings: list[str] = []
     folder.mkdir()
-    taken = take(given.stream(), folder, warnings.append)
+    taken = take(in_tar(given.stream()), folder, warnings.append)
     assert (taken.before, taken.after) == ("base=1\n", "base=1\ngcc=12\n")
     return SystemSource(folder, write_list(folder, taken.changes, "apt: gcc"), ("gcc",)), warnings
 
@@ -177,4 +178,4 @@ def test_an_output_that_is_not_whole_is_an_error(tmp_path: Path) -> None:
         with tarfile.open(fileobj=empty, mode="w"):
             pass
         empty.seek(0)
-        take(empty, tmp_path, lambda _: None)
+        take(in_tar(empty), tmp_path, lambda _: None)

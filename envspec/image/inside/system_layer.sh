@@ -61,6 +61,12 @@ take_snapshot() {
     if [ -z "$MIRROR" ]; then
         apt-get --snapshot "$SNAPSHOT" --version >/dev/null 2>&1 || exit 65
         printf 'APT::Snapshot "%s";\n' "$SNAPSHOT" >>"$work/apt.conf"
+        # apt has no entry for the hosts of Ubuntu's other architectures, whose snapshots lie with those of the first.
+        eval "$(apt-config shell ports Acquire::Snapshots::URI::Origin::Ubuntu)"
+        cat "$work/sources.list" "$work/sources.list.d"/* 2>/dev/null |
+            sed -n -E 's#.*://([^/ ]+)/ubuntu-ports/?( .*)?$#\1#p' | sort -u | while read -r host; do
+            [ -z "${ports-}" ] || printf 'Acquire::Snapshots::URI::Host::%s "%s";\n' "$host" "$ports"
+        done >>"$work/apt.conf"
     fi
 }
 
