@@ -275,12 +275,16 @@ def test_an_archive_that_cannot_be_read_is_told(site: Site) -> None:
     assert told.value.exit_code == 5
 
 
-def test_a_run_that_is_stopped_leaves_no_container_and_no_layer(site: Site, engine: DockerClient) -> None:
+@pytest.mark.parametrize("builder", [Builder.DOCKER, Builder.BUILDAH])
+def test_a_run_that_is_stopped_leaves_no_container_and_no_layer(
+    site: Site, engine: DockerClient, builder: Builder
+) -> None:
+    listing = [program("buildah"), "containers", "--all", "--format", "{{.ContainerName}}"]
     slow = Deb("slow", "1", {"usr/share/slow": ""}, {"postinst": "#!/bin/sh\necho sleeping; sleep 60\n"})
     site.archive.publish(slow)
 
     async def stopped() -> None:
-        running = asyncio.ensure_future(make_system_layer(site.order("slow"), site.world()))
+        running = asyncio.ensure_future(make_system_layer(site.order("slow", builder=builder), site.world()))
         while not any("sleeping" in line for line in site.lines):
             await asyncio.sleep(0.05)
             assert not running.done(), running.exception()
@@ -291,9 +295,10 @@ def test_a_run_that_is_stopped_leaves_no_container_and_no_layer(site: Site, engi
     asyncio.run(stopped())
     name = f"envspec-system-{site.order('slow').key[:16]}"
     assert not engine.containers.list(all=True, filters={"name": name})
+    assert name not in subprocess.run(listing, capture_output=True, text=True, check=True).stdout
     assert not list((site.folder / "cache").glob(f"system-layers/*/*/{'layer.json'}"))
     site.archive.publish(replace(slow, scripts={}))
-    assert site.make(site.order("slow"))[0].packages == ("slow=1",)
+    assert site.make(site.order("slow", builder=builder))[0].packages == ("slow=1",)
 
 
 def test_what_is_kept_can_be_read_by_others(site: Site) -> None:
