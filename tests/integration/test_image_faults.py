@@ -1,0 +1,457 @@
+"""What `image build` says and leaves where wheels, indexes, registries and outputs are not as they should be."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from envspec.model import BaseImage, ImageSettings, Lock, Python
+from tests.support import preloaded
+from tests.support.environments import pin
+from tests.support.faults import Corrupt, Drop, Status, Truncate
+from tests.support.faults import Fault as IndexFault
+from tests.support.image_builds import (
+    ARM,
+    CUDA,
+    TAG,
+    X86,
+    BaseMade,
+    Builder,
+    Standing,
+    hold_base,
+    image_lock,
+    make_base,
+    small_wheel,
+)
+from tests.support.index_server import IndexServer
+from tests.support.projects import File
+from tests.support.push_registry import Ask, Cut, Fault, Mute, PushRegistry, Say
+from tests.support.user import Ran, refused
+from tests.support.wheels import Artifact, padding, wheel
+from tests.support.zips import FILE, SYMLINK, patched, wheel_members, zipped
+
+pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
+
+ONE, TWO = small_wheel("one"), small_wheel("two")
+#: Bytecode has no part in any of this.
+QUICKLY: Final = ("--no-pyc", "--jobs", "2")
+
+
+@dataclass
+class Scene:
+    """Somebody who builds, and everything that they need, of which one thing is broken. right: the image's ID."""
+
+    builder: Builder
+    index: IndexServer
+    registry: Standing
+    base: BaseMade
+    right: str
+    wheels: tuple[Artifact, ...] = (ONE, TWO)
+    outputs: tuple[str, ...] = field(default=("--output", "image.tar", "--layout", "layout"))
+
+    @property
+    def name(self) -> str:
+        return f"{self.registry.host}/team/app:1"
+
+    def lock(self, *wheels: Artifact, **others: Any) -> Lock:
+        pins = [pin(each) for each in wheels or self.wheels]
+        return image_lock({X86: pins}, self.base.named(), **others)
+
+    def builds(self, lock: Lock | None = None, *words: str, **environ: str) -> Ran:
+        """With every output that there is."""
+        folder = self.builder.writes_lock(lock or self.lock())
+        return self.builder.image("build", folder, *QUICKLY, *self.outputs, "--push", self.name, *words, **environ)
+
+    def fails(self, status: int, lock: Lock | None = None, *words: str, **environ: str) -> str:
+        """The message of a build that leaves nothing anywhere."""
+        before = self.registry.tagged("team/app:1")
+        told = refused(self.builds(lock, *words, **environ), status)
+        assert self.registry.tagged("team/app:1") == before
+        assert self.left() == []
+        return told
+
+    def left(self) -> list[str]:
+        """Outputs, and what is half of one, in the folder and in the cache."""
+        files = [path for path in self.builder.folder.iterdir() if path.name.startswith((".", "image"))]
+        # What came of a base's layer is kept: the next run asks for the rest.
+        files += (self.builder.cache / "archives").rglob("*.part")
+        if (self.builder.folder / "layout/index.json").exists():
+            files.append(self.builder.folder / "layout")
+        return [str(path) for path in files]
+
+    def comes_right(self) -> None:
+        """With everything mended, what is in the cache is good for the same image as somebody else's."""
+        self.index.heal()
+        self.registry.held.fault = lambda _: None
+        hold_base(self.registry.held, self.base)
+        ran = self.builds()
+        assert (ran.status, ran.stdout) == (0, f"{self.right}\n"), ran.stderr
+        pushed = self.registry.tagged("team/app:1")
+        assert pushed is not None and pushed["config"]["digest"] == self.right
+        for path in (self.builder.folder / "layout/blobs/sha256").iterdir():
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+        for path in (self.builder.cache / "blobs/sha256").iterdir():
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The ID of the image of `Scene.lock`, as somebody has it to whom nothing happens."""
+    with IndexServer([File(ONE), File(TWO)]) as index, Standing(PushRegistry()) as registry:
+        base = hold_base(registry.held, make_base())
+        builder = Builder(tmp_path_factory.mktemp("right"), index.url, registry.host)
+        return builder.id_of(builder.writes_lock(Scene(builder, index, registry, base, "").lock()), *QUICKLY)
+
+
+@pytest.fixture
+def scene(tmp_path: Path, right: str) -> Iterator[Scene]:
+    with IndexServer([File(ONE), File(TWO)]) as index, Standing(PushRegistry()) as registry:
+        base = hold_base(registry.held, make_base())
+        yield Scene(Builder(tmp_path, index.url, registry.host), index, registry, base, right)
+
+
+# Wheels on their way
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (Corrupt(), "SHA-256"),
+        (Truncate(50), "50 of"),
+        (Drop(100), "broke off"),
+        (Status(404), "404"),
+        (Status(500), "500"),
+    ],
+    ids=["wrong hash", "truncated", "half", "gone", "500"],
+)
+def test_a_wheel_that_does_not_come_right(fault: IndexFault, words: str, scene: Scene) -> None:
+    scene.index.fail(scene.index.file_path(TWO.filename), fault)
+    told = scene.fails(5)
+    assert words in told and "two" in told
+    assert not (scene.builder.cache / "archives" / TWO.sha256 / TWO.filename).exists()
+    scene.comes_right()
+
+
+def test_an_index_that_lists_another_hash(scene: Scene) -> None:
+    other = replace(TWO, data=wheel("two", "1.0").data)
+    scene.index.remove("two")
+    scene.index.add(File(other))
+    told = scene.fails(5)
+    assert TWO.sha256 in told and other.sha256 in told and TWO.filename in told
+    scene.index.remove("two")
+    scene.index.add(File(TWO))
+    scene.comes_right()
+
+
+# Wheels that must not be unpacked
+
+
+def bad(*members: tuple[str, bytes, int], **options: int) -> Artifact:
+    data = zipped(wheel_members("bad", "1.0", members), **options)
+    return Artifact("bad", "1.0", "bad-1.0-py3-none-any.whl", data, b"")
+
+
+def lying() -> Artifact:
+    """A file of which both headers say that it has few bytes, and which unpacks to more."""
+    made = bad(("bad/a.py", bytes(100_000), FILE))
+    for signature, offset in ((b"PK\1\2", 24), (b"PK\3\4", 22)):
+        made = replace(made, data=patched(made.data, signature, 0, offset, "<I", 1000))
+    return made
+
+
+def encrypted() -> Artifact:
+    made = bad(("bad/a.py", b"x = 1\n", FILE))
+    for signature, offset in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
+        made = replace(made, data=patched(made.data, signature, 0, offset, "<H", 1))
+    return made
+
+
+BAD: Final[dict[str, tuple[Callable[[], Artifact], str]]] = {
+    "dots": (lambda: bad(("../../../etc/passwd", b"root", FILE)), "outside"),
+    "dots inside": (lambda: bad(("bad/../../../x.py", b"x", FILE)), "outside"),
+    "absolute": (lambda: bad(("/etc/passwd", b"root", FILE)), "outside"),
+    "data dots": (lambda: bad(("bad-1.0.data/data/../../../../etc/x", b"root", FILE)), "outside"),
+    "symlink": (lambda: bad(("bad/out", b"../../../../../etc/passwd", SYMLINK)), "leads out"),
+    "absolute symlink": (lambda: bad(("bad/out", b"/etc/passwd", SYMLINK)), "leads out"),
+    "twice": (lambda: bad(("bad/a.py", b"x = 1\n", FILE), ("bad/a.py", b"x = 2\n", FILE)), "twice"),
+    "twice by another name": (lambda: bad(("bad/a.py", b"x\n", FILE), ("bad//a.py", b"y\n", FILE)), "twice"),
+    "file and folder": (lambda: bad(("bad/a", b"x", FILE), ("bad/a/b", b"y", FILE)), "a file and a folder"),
+    "bomb": (lambda: bad(("bad/zeros", bytes(80_000_000), FILE)), "zip bomb"),
+    "lying": (lying, "bytes"),
+    "encrypted": (encrypted, "encrypted"),
+    "no zip": (lambda: Artifact("bad", "1.0", "bad-1.0-py3-none-any.whl", b"PK", b""), "no zip"),
+    "another": (lambda: replace(wheel("good", "1.0"), name="bad", filename="bad-1.0-py3-none-any.whl"), "good"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_wheel_that_must_not_be_unpacked(what: str, scene: Scene) -> None:
+    make, words = BAD[what]
+    made = make()
+    scene.index.add(File(made))
+    told = scene.fails(5, scene.lock(ONE, TWO, made))
+    assert told.startswith(f"{made.filename}: ") and words in told, told
+    assert scene.registry.changes() == []
+    scene.comes_right()
+
+
+def test_two_wheels_that_own_one_path(scene: Scene) -> None:
+    shared = {"nv/__init__.py": b"", "nv/one.py": b"x = 1\n"}
+    first = wheel("nv-one", "1.0", files=shared)
+    same = wheel("nv-two", "2.0", files={"nv/__init__.py": b"", "nv/two.py": b"x = 2\n"})
+    other = wheel("nv-three", "3.0", files={"nv/__init__.py": b"", "nv/one.py": b"x = 3\n"})
+    # Alone in its layer, so that nobody who makes one layer sees both.
+    big = wheel("nv-big", "4.0", files={"nv/one.py": b"x = 4\n", "nv/data": padding(2_200_000)})
+    folder = wheel("nv-folder", "5.0", files={"nv/one.py/inside.py": b""})
+    for each in (first, same, other, big, folder):
+        scene.index.add(File(each))
+    for rival in (other, big):
+        told = scene.fails(4, scene.lock(first, same, rival))
+        assert "opt/env/lib/python" in told and "/nv/one.py " in told
+        assert "nv-one 1.0" in told and f"{rival.name} {rival.version}" in told
+    assert "nv-folder 5.0" in scene.fails(4, scene.lock(first, folder))
+    assert scene.registry.changes() == []
+    ran = scene.builds(scene.lock(first, same))
+    assert ran.status == 0, ran.stderr
+
+
+# The base
+
+
+def always(fault: Fault, method: str, word: str) -> Callable[[Ask], Fault | None]:
+    return lambda ask: fault if ask.method == method and word in ask.path else None
+
+
+def flipped(body: bytes) -> bytes:
+    return body[:-1] + bytes([body[-1] ^ 1])
+
+
+def last_layer(base: BaseMade) -> str:
+    return str(json.loads(base.manifests[0])["layers"][-1]["digest"])
+
+
+BASE_FAULTS: Final[dict[str, tuple[Fault, str]]] = {
+    "429": (Say(429, {"Retry-After": "3600"}), "3600"),
+    "500": (Say(500), "500"),
+    "half": (Cut(100), "broke off"),
+    "mute": (Mute(), ""),
+    "login": (Say(401, {"WWW-Authenticate": 'Basic realm="x"'}), "docker login"),
+    "forbidden": (Say(403), "docker login"),
+    "gone": (Say(404, {}, b'{"errors": [{"code": "MANIFEST_UNKNOWN"}]}'), "deleted it"),
+}
+
+
+@pytest.mark.parametrize("what", BASE_FAULTS)
+@pytest.mark.parametrize("part", ["manifests", "blobs"])
+def test_a_base_that_can_not_be_had(what: str, part: str, scene: Scene) -> None:
+    fault, words = BASE_FAULTS[what]
+    scene.registry.held.knows_ranges = False
+    where = f"nvidia/cuda/manifests/{scene.base.digest}" if part == "manifests" else last_layer(scene.base)
+    scene.registry.held.fault = always(fault, "GET", where)
+    told = scene.fails(5)
+    assert words in told and ("nvidia/cuda" in told or what == "429")
+    scene.comes_right()
+
+
+@pytest.mark.parametrize("part", ["manifest", "config", "layer"])
+def test_a_base_whose_bytes_are_others(part: str, scene: Scene) -> None:
+    held, digest = scene.registry.held, scene.base.digest
+    config = str(json.loads(scene.base.manifests[0])["config"]["digest"])
+    if part == "manifest":
+        kind, body = held.tags["nvidia/cuda"][digest]
+        held.tags["nvidia/cuda"][digest] = (kind, flipped(body))
+    else:
+        name = config if part == "config" else last_layer(scene.base)
+        held.blobs["nvidia/cuda"][name] = flipped(held.blobs["nvidia/cuda"][name])
+    told = scene.fails(5)
+    assert {"manifest": digest, "config": config, "layer": last_layer(scene.base)}[part] in told
+    scene.comes_right()
+
+
+def test_a_base_of_another_platform(scene: Scene) -> None:
+    arm = hold_base(scene.registry.held, make_base(ARM))
+    told = scene.fails(5, replace(scene.lock(), base_image=arm.named((X86,))))
+    assert "linux/arm64" in told and "linux/amd64" in told and TAG in told
+    index = hold_base(scene.registry.held, make_base(ARM, ARM))
+    told = scene.fails(5, replace(scene.lock(), base_image=index.named((X86,))))
+    assert "not published for linux-64" in told and "linux/arm64" in told
+    scene.comes_right()
+
+
+def test_a_base_with_too_many_layers(scene: Scene) -> None:
+    deep = hold_base(scene.registry.held, make_base(layers=119))
+    told = scene.fails(2, replace(scene.lock(), base_image=deep.named()))
+    assert "119 layers" in told and "120" in told
+
+
+def test_a_lock_without_a_base(scene: Scene) -> None:
+    assert "no base image" in scene.fails(2, replace(scene.lock(), base_image=None))
+    unknown = BaseImage(CUDA, TAG, None, "base", "ubuntu24.04", ())
+    assert TAG in scene.fails(2, replace(scene.lock(), base_image=unknown))
+
+
+def test_no_network_allowed(scene: Scene) -> None:
+    assert "--offline" in scene.fails(5, None, "--offline")
+    scene.outputs = ()
+    ran = scene.builds()
+    assert ran.status == 0, ran.stderr
+    shutil.rmtree(scene.builder.cache / "archives")
+    shutil.rmtree(scene.builder.cache / "image-layers")
+    shutil.rmtree(scene.builder.cache / "image-known")
+    told = refused(scene.builds(None, "--offline"), 5)
+    assert "not in the cache" in told
+
+
+# The registry that it is pushed to
+
+PUSH_FAULTS: Final[dict[str, tuple[Fault, str]]] = {
+    "429": (Say(429, {"Retry-After": "3600"}), "3600"),
+    "500": (Say(500), "500"),
+    "half": (Cut(10), ""),
+    "no answer": (Mute(), ""),
+    "forbidden": (Say(403), "docker login"),
+    "login": (Say(401, {"WWW-Authenticate": 'Basic realm="x"'}), "docker login"),
+    "another digest": (Say(201, {"Docker-Content-Digest": f"sha256:{'0' * 64}"}), "0" * 64),
+}
+
+
+#: A POST has no half, blobs go by their digest, which the registry compares, and what was taken without an answer is
+#: found when it is asked for.
+PUSHES: Final = [
+    (what, method)
+    for what in PUSH_FAULTS
+    for method in ("POST", "PUT blobs", "PUT manifests")
+    if (what, method) not in {("half", "POST"), ("another digest", "POST"), ("another digest", "PUT blobs")}
+    and (what != "no answer" or method == "POST")
+]
+
+
+@pytest.mark.parametrize(("what", "method"), PUSHES)
+def test_a_registry_that_takes_nothing(what: str, method: str, scene: Scene) -> None:
+    fault, words = PUSH_FAULTS[what]
+    scene.outputs = ()
+    if "manifests" in method:
+        # The tag names an image already, and then names that one still.
+        ran = scene.builds(scene.lock(ONE))
+        assert ran.status == 0, ran.stderr
+    verb, _, word = method.partition(" ")
+    old = scene.registry.tagged("team/app:1")
+    scene.registry.held.fault = always(fault, verb, f"team/app/{word}")
+    told = refused(scene.builds(), 5)
+    assert words in told and (scene.registry.host if what == "429" else "team/app") in told
+    assert scene.registry.tagged("team/app:1") == old
+    scene.registry.held.fault = lambda _: None
+    assert scene.builds().stdout == f"{scene.right}\n"
+
+
+def test_a_registry_that_does_not_answer(scene: Scene) -> None:
+    scene.outputs = ()
+    folder = scene.builder.writes_lock(scene.lock())
+    told = refused(scene.builder.image("build", folder, *QUICKLY, "--push", "127.0.0.1:9/team/app:1"), 5)
+    assert "127.0.0.1:9" in told
+
+
+def test_a_registry_with_faults_that_pass(scene: Scene) -> None:
+    seen: dict[tuple[str, str], int] = {}
+
+    def now_and_then(ask: Ask) -> Fault | None:
+        kind = (ask.method, ask.path.rpartition("/")[0])
+        seen[kind] = seen.get(kind, 0) + 1
+        return (Say(429), Cut(30), None)[min(seen[kind], 3) - 1]
+
+    scene.registry.held.fault = now_and_then
+    ran = scene.builds()
+    assert ran.status == 0, ran.stderr
+    assert "trying again in" in ran.stderr
+    scene.comes_right()
+
+
+def test_a_login_that_is_there(scene: Scene) -> None:
+    wanted = base64.b64encode(b"tester:s3cret").decode()
+
+    def guarded(ask: Ask) -> Fault | None:
+        right = ask.headers.get("authorization") == f"Basic {wanted}"
+        return None if right else Say(401, {"WWW-Authenticate": 'Basic realm="x"'})
+
+    scene.registry.held.fault = guarded
+    assert f"docker login {scene.registry.host}" in scene.fails(5)
+    (scene.builder.home / ".docker").mkdir()
+    login = {"auths": {scene.registry.host: {"auth": wanted}}}
+    (scene.builder.home / ".docker/config.json").write_text(json.dumps(login))
+    ran = scene.builds()
+    assert ran.status == 0, ran.stderr
+    assert "s3cret" not in ran.stderr and wanted not in ran.stderr
+
+
+# Outputs and options
+
+
+def test_outputs_that_can_not_be_written(scene: Scene) -> None:
+    lock = scene.builder.writes_lock(scene.lock())
+    (scene.builder.folder / "file").write_text("")
+    (scene.builder.folder / "full").mkdir()
+    (scene.builder.folder / "full/mine.txt").write_text("mine")
+    for words, status, told in (
+        (("--output", "file/image.tar"), 6, "file"),
+        (("--output", "full"), 6, "full"),
+        (("--layout", "file"), 2, "is a file"),
+        (("--layout", "file/below"), 6, "file"),
+        (("--layout", "full"), 2, "no OCI layout"),
+        (("--push", "not a reference"), 2, "not a reference"),
+        (("--push", f"{scene.registry.host}/UPPER:1"), 2, "UPPER"),
+        (("--mirror", "docker.io"), 2, "docker.io"),
+    ):
+        assert told in refused(scene.builder.image("build", lock, *QUICKLY, *words), status), words
+    assert [path.name for path in (scene.builder.folder / "full").iterdir()] == ["mine.txt"]
+    assert scene.left() == [] and scene.registry.changes() == []
+
+
+def test_no_python_to_compile_with(scene: Scene) -> None:
+    nobody = {"HOME": str(scene.builder.home), "PYENV_ROOT": "/nowhere", "PATH": "/nowhere"}
+    old = Python("3.9.99", "system")
+    told = scene.builder.image("build", scene.builder.writes_lock(scene.lock(python=old)), **nobody)
+    assert "3.9.99" in refused(told, 6) and "--no-pyc" in told.stderr
+    named = ("--python", "/nowhere/python")
+    told = scene.builder.image("build", scene.builder.writes_lock(scene.lock()), *named)
+    assert "/nowhere/python" in refused(told, 2)
+
+
+def test_a_cache_that_is_damaged(scene: Scene) -> None:
+    """Whatever was cut or written over is noticed, and then fetched or made again; never is it built from."""
+    right = scene.builds()
+    assert right.status == 0
+    files = [path for path in sorted(scene.builder.cache.rglob("*")) if path.is_file() and path.suffix != ".sqlite"]
+    assert len(files) > 10
+    for path in files:
+        if not path.exists() or path.stat().st_size == 0:
+            continue
+        whole = path.read_bytes()
+        shutil.rmtree(scene.builder.folder / "layout", ignore_errors=True)
+        shutil.rmtree(scene.builder.cache / "image-known", ignore_errors=True)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(whole[: len(whole) // 2])
+        ran = scene.builds()
+        if ran.status == 0:
+            assert ran.stdout == right.stdout, path
+        else:
+            assert path.name in refused(ran, ran.status) or str(scene.builder.cache) in ran.stderr, (path, ran.stderr)
+            path.write_bytes(whole)
+
+
+def test_services_that_have_what_they_need(scene: Scene) -> None:
+    """A settings layer is a layer as any: it follows from the lock."""
+    image = ImageSettings(workdir="/work", env=(("A", "1"),))
+    ran = scene.builds(scene.lock(image=image))
+    assert ran.status == 0, ran.stderr
+    pushed = scene.registry.tagged("team/app:1")
+    assert pushed is not None
+    config = json.loads(scene.registry.held.blobs["team/app"][pushed["config"]["digest"]])["config"]
+    assert config["WorkingDir"] == "/work" and "A=1" in config["Env"]
