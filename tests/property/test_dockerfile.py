@@ -1,0 +1,50 @@
+"""What a Dockerfile writes by a shell is what was to be written."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from envspec.lock.docker_served import File, Served, files_lines
+from envspec.lock.docker_words import quoted
+
+#: No NUL, which no argument holds, and no carriage return, which the builders take from the end of a line.
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=40)
+
+
+def carried_out(instruction: str) -> None:
+    """A RUN as builders read it: lines that end with a backslash go on, and those that begin with `#` are left out."""
+    lines = [line for line in instruction.splitlines() if not re.match(r"\s*#", line)]
+    command = re.sub(r"\\\n", "", "\n".join(lines)).removeprefix("RUN ")
+    subprocess.run(["/bin/sh", "-c", command], check=True, env={"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin"})
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(TEXT.filter(lambda text: len(text.splitlines()) < 2), min_size=1, max_size=6))
+@example(["# not a comment", "  # nor this", "it's 'quoted'", "%s %n \\n", "ends with \\", "", "-n", '$HOME `id` "x"'])
+def test_files_are_written_as_they_are(lines: list[str]) -> None:
+    text = "\n".join(lines) + "\n"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "in" / "file.txt"
+        for instruction in files_lines(Served(files=(File(str(path), 0o640, text),))):
+            carried_out(instruction)
+        assert path.read_bytes().decode() == text
+        assert path.stat().st_mode & 0o777 == 0o640
+
+
+@given(st.text(max_size=30))
+def test_a_word_is_on_one_line_and_each_sign_of_its_own_is_escaped(text: str) -> None:
+    if set(text) & {"\n", "\r"}:
+        with pytest.raises(ValueError, match="line feed"):
+            quoted(text)
+        return
+    word = quoted(text)
+    assert (word[0], word[-1]) == ('"', '"')
+    assert re.fullmatch(r'(?:[^"\\$]|\\["\\$])*', word[1:-1])
+    assert re.sub(r'\\(["\\$])', r"\1", word[1:-1]) == text
