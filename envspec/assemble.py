@@ -80,7 +80,7 @@ def assemble(
         NoSolution: no image, or a GPU that the wheels hold no code for.
         UsageError: a service whose package is not in the lock.
     """
-    spec, resolutions = answered.spec, _with_built(answered.resolutions, before)
+    spec, resolutions = answered.spec, _with_built(answered.resolutions, _of_moment(before, answered.as_of))
     plan = plan_base_image(_cuda_request(spec), resolutions, answered.facts, spec.image.base)
     base = _with_digests(plan, kept, asker, spec.registry.mirrors)
     settings = decide_settings(spec, resolutions, answered.facts) if base else DecidedSettings()
@@ -120,6 +120,11 @@ def assemble(
     if (text := without_md5(lock)) is not None:
         warnings.append(text)
     return Assembled(lock, tuple(dict.fromkeys(warnings)))
+
+
+def _of_moment(before: Lock | None, as_of: datetime) -> Lock | None:
+    """The lock whose wheels are still those that a build gives: what builds them is as old as the lock."""
+    return before if before is not None and before.as_of == as_of else None
 
 
 def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tuple[Resolution, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -72,7 +73,14 @@ def command(lock: str, prefix: Path, platform: str | None, python: Path | None, 
         jobs=jobs,
     )
     with terminable(), Progress(locked.name) as progress:
-        world = World(os.environ, cache_root(os.environ).absolute(), progress.report, progress.warn)
+
+        async def built(order: Order) -> Mapping[str, Path]:
+            from envspec.cli.image_world import image_world
+            from envspec.pipeline.built import installed
+
+            return await installed(order, image_world(progress, ()))
+
+        world = World(os.environ, cache_root(os.environ).absolute(), progress.report, progress.warn, built)
         outcome = install(order, world)
     if outcome is Outcome.THERE:
         terminal.tell(f"{order.prefix}: already installed")

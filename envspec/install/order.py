@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -48,10 +48,12 @@ class Order:
 class World:
     """The machine around it.
 
-    cache: envspec's own folder. report: told of every step. warn: told of what the user should know.
+    cache: envspec's own folder. report: told of every step. warn: told of what the user should know. built: brings the
+    wheels that the lock records of its sources, SHA-256 -> file.
     """
 
     environ: Mapping[str, str]
     cache: Path
     report: Callable[[Step], None]
     warn: Callable[[str], None]
+    built: Callable[[Order], Awaitable[Mapping[str, Path]]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from envspec.install.order import Order, Stage, World
 from envspec.install.place import Site
 from envspec.install.record import FOLDER
 from envspec.lock.requirements import requirements_text
+from envspec.model import DEFAULT_INDEX, Resolution, WheelFile
 
 
 async def install(order: Order, world: World, site: Site, patience: Patience) -> None:
@@ -27,14 +29,18 @@ async def install(order: Order, world: World, site: Site, patience: Patience) ->
         return
     total = sum(package.file.size_bytes or 0 for package in packages)
     world.report(Step(Stage.WHEELS, 0, len(packages), 0, total))
-    requirements = _write(site.path / FOLDER / "requirements.txt", requirements_text(order.lock, order.platform))
+    built = await world.built(order) if any(package.built for package in packages) else {}
+    lock = replace(order.lock, resolutions=(with_built(order.resolution),))
+    requirements = _write(site.path / FOLDER / "requirements.txt", requirements_text(lock, order.platform))
     words = [
         *("pip", "install", "--python", str(site.path / "bin" / "python")),
         *("--no-deps", "--require-hashes", "--requirements", str(requirements)),
         # A conda Python may be marked as managed by something else, which here it is.
         "--break-system-packages",
     ]
-    if all(package.file.filename.endswith(".whl") for package in packages):
+    for path in built.values():
+        words += ["--find-links", str(path.parent)]
+    if all((package.built or package.file).filename.endswith(".whl") for package in packages):
         words.append("--no-build")
     variables = uv.environ(world, patience, order.network, order.jobs)
     # In the environment and not among the words: the address may hold a password.
@@ -49,6 +55,17 @@ async def install(order: Order, world: World, site: Site, patience: Patience) ->
         world.warn(f"{fault.message}; trying again in {pause:.1f} s")
         await asyncio.sleep(pause)
     requirements.unlink()
+
+
+def with_built(resolution: Resolution) -> Resolution:
+    """The same packages, as if the wheels that were built of sources had been published as `name==version`."""
+    packages = tuple(
+        replace(each, file=WheelFile(DEFAULT_INDEX, each.built.filename, each.built.sha256, each.built.size_bytes))
+        if each.built
+        else each
+        for each in resolution.packages
+    )
+    return replace(resolution, packages=packages)
 
 
 def _write(path: Path, text: str) -> Path:

@@ -56,7 +56,8 @@ def build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> Built:
 
 
 async def identify(order: ImageOrder, world: ImageWorld) -> Lock:
-    """The lock with the IDs of its images, and with what their system layers were made of."""
+    """The lock with the IDs of its images, and with what their system layers and their sources' wheels are."""
+    order = await _with_built(order, world)
     async with ImageWork(order, world) as work:
         assembled = await work.assemble()
     pyc = order.bytecode is Bytecode.COMPILED
@@ -130,6 +131,16 @@ async def _build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> Built
 
             await push(work, assembled, index, wanted.push)
     return Built(images, digest_of(index) if index is not None else images[0].digest)
+
+
+async def _with_built(order: ImageOrder, world: ImageWorld) -> ImageOrder:
+    parts = [part for part in order.lock.resolutions if part.target.platform in order.platforms]
+    if not any(each.built is None and not each.file.filename.endswith(".whl") for p in parts for each in p.packages):
+        return order
+    from envspec.pipeline.built import with_built
+
+    async with ImageWork(order, world) as work:
+        return await with_built(order, work.fetching(), work)
 
 
 def _compare(order: ImageOrder, image: Image) -> None:

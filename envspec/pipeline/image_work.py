@@ -91,7 +91,7 @@ class ImageWork(Doors):
             layer.blob.digest: (each.base, layer.blob)
             for each in assembled
             for layer in each.base.layers
-            if not self.blobs.has(layer.blob.digest)
+            if not self.blobs.has(layer.blob)
         }
         if not missing:
             return
@@ -124,8 +124,15 @@ class ImageWork(Doors):
                 self.world.warn(text)
 
     async def _wheels(self, packages: Sequence[Package]) -> None:
-        if packages:
-            await fetch_wheels(packages, self.fetching(), self.world.environ, lambda: datetime.now(timezone.utc))
+        published = [each for each in packages if each.built is None]
+        if published:
+            await fetch_wheels(published, self.fetching(), self.world.environ, lambda: datetime.now(timezone.utc))
+        if len(published) < len(packages):
+            from envspec.pipeline.built import Builds
+
+            builds = Builds(self.order.lock, self.fetching(), self)
+            for part in self.order.lock.resolutions:
+                await builds.bring([each for each in part.packages if each.built and each in packages], part)
 
     def fetching(self) -> Fetching:
         """How files of the lock are fetched."""

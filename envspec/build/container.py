@@ -1,0 +1,125 @@
+"""A build in a container of the lock's devel base: for what needs a compiler, and loads that base's libraries.
+
+The container has uv, a standalone Python of the target's series, and the source; its network is this machine's, and of
+that it is told the loopback index alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import threading
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import IO, Final
+
+from envspec.build.faults import BuildFailed
+from envspec.build.here import environ, the_one, uv_words
+from envspec.build.here import told as log_of
+from envspec.build.needs import serving
+from envspec.build.order import BuildOrder, BuildWorld, Room
+from envspec.build.sources import packed
+from envspec.effects.surroundings import is_loopback
+from envspec.engine.faults import NoEngine
+from envspec.errors import UnfitMachine
+from envspec.image.system_container import ArchiveSilent, Builder, InstallFailed, Job, Plain, Work, choose
+from envspec.image.system_script import WORK
+
+_KEPT_LINES: Final = 200
+
+
+async def build_in_container(order: BuildOrder, source: Path, work: Path, why: str, world: BuildWorld) -> Path:
+    """The wheel, below `work`. why: says what needs a container.
+
+    Raises:
+        BuildFailed: there is none. NoEngine: nothing here makes containers. UnfitMachine: the wheel is for another kind
+        of machine. NetworkError: what the build asks for is not to be had.
+    """
+    target = order.target
+    if target.platform is not world.here or not target.platform.is_linux:
+        raise UnfitMachine(
+            f"{order.of} is to be built for {target.platform.value} ({why}), and this machine is "
+            f"{world.here.value if world.here else 'another'}",
+            hint=f"record its wheel by `envspec lock --image SPEC` on a {target.platform.value} machine",
+        )
+    room = await world.room(target)
+    async with serving(order, target, world) as needs:
+        words = uv_words(needs.url, f"python/bin/python{target.python.series}", "src", "out", f"{WORK}/cache")
+        variables = {
+            **environ(order, needs, WORK),
+            # A standalone Python remembers the compiler that it was made by.
+            **{"CC": "gcc", "CXX": "g++", "UV_LINK_MODE": "copy"},
+        }
+        job = Job(
+            base=room.base,
+            platform=target.platform,
+            plain=Plain.HTTP
+            if room.is_plain or is_loopback(room.base.partition("/")[0].rpartition(":")[0])
+            else Plain.TLS,
+            name=f"envspec-build-{order.key('')[:16]}",
+            files=await asyncio.to_thread(_files, room, source, words, variables),
+        )
+        try:
+            making = await asyncio.to_thread(choose, Builder.AUTO, job, world.environ)
+        except NoEngine as fault:
+            raise NoEngine(
+                f"{order.of} has to be built in a container ({why}), and there is no engine here: {fault.message}",
+                hint="start Docker or Podman, or install buildah; or name by ENVSPEC_BUILT_WHEELS where its wheel is",
+            ) from fault
+        lines: list[str] = []
+        out = work / "built"
+        out.mkdir()
+        try:
+            await _run(making, out, lines, world)
+        except (InstallFailed, ArchiveSilent) as fault:
+            raise (
+                needs.view.faults[0]
+                if needs.view.faults
+                else BuildFailed(order.of, f"its build failed in {room.base}:", log_of(lines))
+            ) from fault
+    return the_one(out, order)
+
+
+async def _run(making: Work, out: Path, lines: list[str], world: BuildWorld) -> None:
+    """Run it in a thread; when the caller is cancelled its container is removed."""
+    stopped = threading.Event()
+
+    def told(line: str) -> None:
+        if not stopped.is_set():
+            lines[:] = [*lines[-_KEPT_LINES:], line]
+            world.told(line)
+
+    running = asyncio.ensure_future(asyncio.to_thread(making.run, told, lambda outputs: _take(outputs, out)))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        stopped.set()
+        await asyncio.to_thread(making.stop)
+        await asyncio.gather(running, return_exceptions=True)
+        raise
+
+
+def _take(outputs: Iterable[tuple[str, IO[bytes]]], out: Path) -> None:
+    """The wheels of what the container gives."""
+    for path, file in outputs:
+        name = Path(path).name
+        if name.endswith(".whl"):
+            with (out / name).open("wb") as kept:
+                while data := file.read(1 << 20):
+                    kept.write(data)
+
+
+def _files(room: Room, source: Path, words: list[str], variables: Mapping[str, str]) -> dict[str, bytes]:
+    from uv import find_uv_bin
+
+    # PATH stays the image's own: that is where nvcc is.
+    exported = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
+    return {
+        "install.sh": files("envspec.build").joinpath("in_container.sh").read_bytes(),
+        "environment": exported.encode(),
+        "words": "\n".join(words).encode(),
+        "uv": Path(find_uv_bin()).read_bytes(),
+        "python.tar.gz": room.python.read_bytes(),
+        "source.tar": packed(source),
+    }

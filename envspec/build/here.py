@@ -1,0 +1,81 @@
+"""A build by a Python on this machine, in an environment of its own: for what needs no compiler.
+
+Nothing of the user's reaches it: no setting of pip or uv, no index but ours, no time, no umask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from envspec.build.faults import BuildFailed
+from envspec.build.needs import Needs, serving, this_target
+from envspec.build.order import BuildOrder, BuildWorld
+from envspec.effects.process import run
+from envspec.model import Platform
+
+
+async def build_here(order: BuildOrder, source: Path, work: Path, interpreter: Path, world: BuildWorld) -> Path:
+    """The wheel, below `work`, which is a folder of this build's alone.
+
+    Raises:
+        BuildFailed: there is none. NetworkError: what the build asks for is not to be had.
+    """
+    from uv import find_uv_bin
+
+    out = work / "out"
+    for name in ("out", "home", "tmp"):
+        (work / name).mkdir()
+    on = this_target(order, world.here or Platform.LINUX_64)
+    async with serving(order, on, world) as needs:
+        cache = world.cache / "engines" / "uv"
+        cache.mkdir(parents=True, exist_ok=True)
+        words = uv_words(needs.url, str(interpreter), str(source), str(out), str(cache))
+        variables = {**environ(order, needs, str(work)), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+        ended = await run([find_uv_bin(), *words], environ=variables, cwd=work)
+    lines = [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
+    for line in lines:
+        world.told(line)
+    if ended.status:
+        raise needs.view.faults[0] if needs.view.faults else BuildFailed(order.of, "its build failed:", told(lines))
+    return the_one(out, order)
+
+
+def uv_words(url: str, interpreter: str, source: str, out: str, cache: str) -> list[str]:
+    """uv's arguments for a build."""
+    return [
+        *("build", "--wheel", "--force-pep517", "--no-create-gitignore", "--no-config", "--no-sources"),
+        *("--color=never", "--no-progress", "--no-python-downloads", "--default-index", url, "--cache-dir", cache),
+        *("--python", interpreter, "--out-dir", out, source),
+    ]
+
+
+def told(lines: Iterable[str]) -> list[str]:
+    """A build's log as messages show it: without uv's hints, which are about its own options."""
+    return [line.removeprefix("error: ") for line in lines if not line.lstrip().startswith(("hint: ", "help: "))]
+
+
+def environ(order: BuildOrder, needs: Needs, work: str) -> Mapping[str, str]:
+    """A build's whole environment, less PATH: it can reach our index and nothing else."""
+    return {
+        **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), needs.proxy),
+        "HOME": f"{work}/home",
+        "TMPDIR": f"{work}/tmp",  # noqa: S108 (below the build's own folder)
+        "LC_ALL": "C.UTF-8",
+        "TZ": "UTC",
+        "PYTHONHASHSEED": "0",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "SOURCE_DATE_EPOCH": str(int(order.as_of.timestamp())),
+    }
+
+
+def the_one(out: Path, order: BuildOrder) -> Path:
+    """The one wheel in a folder.
+
+    Raises:
+        BuildFailed: there is another number of them.
+    """
+    found = sorted(out.glob("*.whl"))
+    if len(found) != 1:
+        raise BuildFailed(order.of, f"its build gave {len(found)} wheels, not one")
+    return found[0]

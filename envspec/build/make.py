@@ -1,0 +1,164 @@
+"""One wheel of one source: from the cache, else built once and kept there.
+
+Cache: the wheel lies with all archives, `archives/<sha256>/<file name>`; `built/<key>.json` says what an order gave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from envspec.build.faults import OtherWheel, WrongWheel
+from envspec.build.order import BuildOrder, BuildWorld, Made
+from envspec.build.sources import compiled, settle
+from envspec.build.wheel_bytes import check_release, is_loaded, is_pure, normalise, sha256_of
+from envspec.effects.default_index import default_index_url
+from envspec.effects.held import try_hold
+from envspec.errors import UnfitMachine
+from envspec.fetch.download import archives_folder
+from envspec.model import BuiltWheel
+
+#: The same on every machine: some builds write it into what they make.
+_PLACE: Final = Path("/tmp")  # noqa: S108 (a folder of our own below it, which nobody else may enter)
+_WAIT_S: Final = 0.2
+
+
+async def make(order: BuildOrder, world: BuildWorld) -> Made:
+    """The wheel out of the cache, else built.
+
+    Sources without anything to compile are built on this machine; others, and those that give a wheel for one platform
+    after all, in a container of the lock's devel base: here, such a build would follow from the compilers and libraries
+    that this machine happens to have.
+
+    Raises:
+        BuildFailed, WrongWheel: no wheel, or not the one that is wanted. OtherWheel: not what the lock records.
+        UnfitMachine: it can't be built here. NetworkError: what the build asks for is not to be had.
+    """
+    key = order.key(default_index_url(world.environ))
+    made = await asyncio.to_thread(_known, key, world.cache)
+    if made is None:
+        async with _alone(key) as work:
+            made = await asyncio.to_thread(_known, key, world.cache)
+            if made is None:
+                made = await _make(order, key, work, world)
+    if order.locked is not None and made.wheel.sha256 != order.locked.sha256:
+        raise OtherWheel(order.of, made.wheel.sha256, order.locked.sha256)
+    return made
+
+
+async def _make(order: BuildOrder, key: str, work: Path, world: BuildWorld) -> Made:
+    source = await order.lay_out(work / "src")
+    await asyncio.to_thread(settle, source, order.as_of)
+    built = await _build(order, source, work, world)
+    await asyncio.to_thread(check_release, built, order.name, order.version, order.of)
+    if not is_loaded(built.name, order.target):
+        target = order.target
+        raise WrongWheel(
+            order.of,
+            f"the build gave {built.name}, which Python {target.python.series} on {target.platform.value} can't load",
+        )
+    return await asyncio.to_thread(_keep, order, key, built, world.cache)
+
+
+async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld) -> Path:
+    from envspec.build.here import build_here
+
+    why = f"{found[0]} is to be compiled" if (found := compiled(source)) else ""
+    if not why:
+        interpreter = await world.interpreter(order.target.python)
+        if interpreter is None:
+            why = f"no Python {order.target.python.series} is on this machine"
+        else:
+            built = await build_here(order, source, work, interpreter, world)
+            if is_pure(built.name):
+                return built
+            why = f"it is not pure: {built.name}"
+            await asyncio.to_thread(shutil.rmtree, source)
+            source = await order.lay_out(work / "again")
+            await asyncio.to_thread(settle, source, order.as_of)
+    from envspec.build.container import build_in_container
+
+    return await build_in_container(order, source, work, why, world)
+
+
+def _known(key: str, cache: Path) -> Made | None:
+    """What the order gave before, if it is still there, and still is what it was."""
+    try:
+        wheel = BuiltWheel(**json.loads(_row(key, cache).read_bytes()))
+        path = archives_folder(cache) / wheel.sha256 / wheel.filename
+        with path.open("rb") as file:
+            return Made(wheel, path) if sha256_of(file)[0] == wheel.sha256 else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _keep(order: BuildOrder, key: str, built: Path, cache: Path) -> Made:
+    """Put the wheel, in its one form, where archives are."""
+    folder = archives_folder(cache)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".built-", dir=folder) as beside:
+        normal = Path(beside, built.name)
+        normalise(built, normal, order.of)
+        normal.chmod(0o644)
+        with normal.open("rb") as file:
+            sha256, size = sha256_of(file)
+        path = folder / sha256 / built.name
+        path.parent.mkdir(exist_ok=True)
+        normal.replace(path)
+    wheel = BuiltWheel(built.name, sha256, size)
+    row = _row(key, cache)
+    row.parent.mkdir(parents=True, exist_ok=True)
+    part = row.with_name(f".{row.name}.{os.getpid()}")
+    part.write_text(json.dumps(asdict(wheel)), encoding="utf-8")
+    part.replace(row)
+    return Made(wheel, path)
+
+
+def _row(key: str, cache: Path) -> Path:
+    return cache / "built" / f"{key}.json"
+
+
+@asynccontextmanager
+async def _alone(key: str) -> AsyncIterator[Path]:
+    """An empty folder for one build, at the same path on every machine; others with the same build wait.
+
+    Raises:
+        UnfitMachine: the folder is somebody else's.
+    """
+    place = _PLACE / f"envspec-build-{key[:16]}"
+
+    def opened() -> int:
+        place.mkdir(mode=0o700, exist_ok=True)
+        return os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
+    while True:
+        try:
+            descriptor = try_hold(place, opened)
+        except OSError as fault:
+            raise _not_ours(place, fault.strerror or "") from fault
+        if descriptor is not None:
+            break
+        await asyncio.sleep(_WAIT_S)
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise _not_ours(place, "it belongs to another user")
+        # What a run that was killed left there.
+        for left in place.iterdir():
+            shutil.rmtree(left)
+        yield place
+    finally:
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _not_ours(place: Path, why: str) -> UnfitMachine:
+    return UnfitMachine(f"{place}, where a wheel is to be built, can't be used: {why}", hint="have it removed")

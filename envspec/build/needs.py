@@ -1,0 +1,64 @@
+"""What a build asks for, from the default index as it was at `as_of`: served on loopback, and nothing else can be
+reached.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass
+
+from envspec.build.order import BuildOrder, BuildWorld
+from envspec.effects.default_index import default_index_url
+from envspec.effects.http import open_http
+from envspec.fetch.values import Network
+from envspec.model import DEFAULT_INDEX, Platform, Target
+from envspec.resolve import memory
+from envspec.resolve.index.pages import Pages
+from envspec.resolve.index.rules import Rules
+from envspec.resolve.index.server import address_of, listening, serve, simple_url
+from envspec.resolve.index.store import Store
+from envspec.resolve.index.upstream import Index, Upstream
+from envspec.resolve.index.view import Bodies, View
+from envspec.target import wheel_tags
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """url: of the index's pages. proxy: through which it is reached. view: knows what went wrong."""
+
+    url: str
+    proxy: str
+    view: View
+
+
+@asynccontextmanager
+async def serving(order: BuildOrder, on: Target, world: BuildWorld) -> AsyncIterator[Needs]:
+    """Serve the index for one build. on: where the build runs."""
+    index = Index(DEFAULT_INDEX, default_index_url(world.environ))
+    rules = Rules(order.as_of, tuple(wheel_tags(on)), index)
+    parts = ["build", order.as_of.isoformat(), index.key, on.platform.value, on.python.version, on.glibc, on.macos]
+    key = memory.key_of(parts)[:20]
+    async with AsyncExitStack() as stack:
+        upstream = Upstream(stack.enter_context(closing(Store(world.cache))), world.now)
+        if world.network is Network.USE:
+            upstream.http = await stack.enter_async_context(open_http(world.environ, notice=world.warn))
+        stack.push_async_callback(upstream.close)
+        view = View(upstream, Pages(upstream, {key: rules}), rules, key)
+        listener = stack.enter_context(listening())
+        await stack.enter_async_context(serve({key: view}, listener))
+        yield Needs(simple_url(key, Bodies.WHOLE), address_of(listener), view)
+
+
+def this_target(order: BuildOrder, here: Platform) -> Target:
+    """This machine as what a build on it may ask for: the order's own target where it is of that platform."""
+    if order.target.platform is here:
+        return order.target
+    python = order.target.python
+    if here.is_linux:
+        return Target(here, python, glibc=(2, 28))
+    if here is Platform.OSX_ARM64:
+        major, minor, *_ = (int(part) for part in f"{platform.mac_ver()[0]}.0".split("."))
+        return Target(here, python, macos=(major, minor))
+    return Target(here, python)

@@ -1,0 +1,87 @@
+"""What a build is told. Values only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from envspec.fetch.values import Network
+from envspec.model import BuiltWheel, Platform, Python, Target
+
+#: Another way to build makes other wheels of the same source.
+_FORM: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOrder:
+    """A wheel that is wanted.
+
+    name: normalised. version: None where only the build tells it. source: SHA-256 of the sdist, or what else names the
+    source's contents for good. lay_out: puts the source into a new folder, below which it gives the project's own.
+    as_of: nothing newer builds it, and no file of the source is newer. locked: what the lock records.
+    """
+
+    name: str
+    version: str | None
+    source: str
+    lay_out: Callable[[Path], Awaitable[Path]]
+    target: Target
+    as_of: datetime
+    locked: BuiltWheel | None = None
+
+    @property
+    def of(self) -> str:
+        """Whose wheel it is, as messages say it."""
+        return f"{self.name} {self.version}" if self.version else self.name
+
+    def key(self, index: str) -> str:
+        """SHA-256 over all that decides the wheel. index: names the default index."""
+        target = self.target
+        parts = [_FORM, self.name, self.source, self.as_of.isoformat(), target.platform.value]
+        return hashlib.sha256(
+            json.dumps([*parts, target.python.version, target.glibc, target.macos, index]).encode()
+        ).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A container to build in. base: what is pulled, `host/repository@sha256:...`. is_plain: without TLS.
+
+    python: a standalone build of the target's series, packed.
+    """
+
+    base: str
+    is_plain: bool
+    python: Path
+
+
+@dataclass(frozen=True, slots=True)
+class BuildWorld:
+    """The machine around it.
+
+    here: this machine's platform, None where envspec locks nothing for it. interpreter: a Python of the series on this
+    machine, None where there is none. room: finds a container, once one is needed. told: every line of a build's log.
+    """
+
+    environ: Mapping[str, str] = field(repr=False)
+    cache: Path
+    network: Network
+    here: Platform | None
+    now: Callable[[], datetime]
+    warn: Callable[[str], None]
+    told: Callable[[str], None]
+    interpreter: Callable[[Python], Awaitable[Path | None]]
+    room: Callable[[Target], Awaitable[Room]]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A wheel in the cache."""
+
+    wheel: BuiltWheel
+    path: Path

@@ -1,0 +1,134 @@
+"""What is built, laid out the same on every machine: an sdist unpacked, times and modes fixed."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from envspec.build.faults import BuildFailed
+
+#: Endings of what a compiler is needed for.
+_COMPILED: Final = frozenset(
+    (".c", ".cc", ".cpp", ".cxx", ".cu", ".pyx", ".f", ".f77", ".f90", ".f95", ".rs", ".go", ".m", ".mm", ".s")
+)
+#: What nothing is installed of.
+_ASIDE: Final = frozenset(("test", "tests", "doc", "docs", "example", "examples", "benchmark", "benchmarks", ".git"))
+
+
+def unpack(archive: Path, folder: Path, of: str) -> Path:
+    """Unpack an sdist into `folder`; its one top folder.
+
+    Raises:
+        BuildFailed: it can't be read, or is laid out otherwise.
+    """
+    folder.mkdir(parents=True)
+    try:
+        if archive.name.endswith(".zip"):
+            _unzip(archive, folder, of)
+        else:
+            _untar(archive, folder, of)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as fault:
+        raise BuildFailed(of, f"{archive.name} can't be unpacked: {fault}", hint="tell its publisher") from fault
+    tops = [path for path in folder.iterdir() if path.is_dir()]
+    if len(tops) != 1:
+        raise BuildFailed(of, f"{archive.name} has {len(tops)} top folders, not one", hint="tell its publisher")
+    return tops[0]
+
+
+def settle(root: Path, moment: datetime) -> None:
+    """Give all below `root` one time, and modes that no umask has touched; links stay what they are."""
+    seconds = int(moment.timestamp())
+    for path in (*sorted(root.rglob("*")), root):
+        if path.is_symlink():
+            continue
+        runs = path.is_dir() or os.access(path, os.X_OK)
+        path.chmod(0o755 if runs else 0o644)
+        os.utime(path, (seconds, seconds))
+
+
+def compiled(root: Path) -> tuple[str, ...]:
+    """The files that a compiler would have to read for what is installed, as paths below `root`."""
+    return tuple(sorted(path.relative_to(root).as_posix() for path in _installed(root)))
+
+
+def packed(root: Path) -> bytes:
+    """A tar of all below `root`, in order."""
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(root.rglob("*")):
+            member = tar.gettarinfo(path, path.relative_to(root).as_posix())
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            if member.isreg():
+                with path.open("rb") as file:
+                    tar.addfile(member, file)
+            else:
+                tar.addfile(member)
+    return whole.getvalue()
+
+
+def _installed(root: Path) -> Iterator[Path]:
+    for path in root.rglob("*"):
+        inner = path.relative_to(root).parts
+        if path.suffix.lower() in _COMPILED and path.is_file() and not _ASIDE & set(inner[:-1]):
+            yield path
+
+
+def _untar(archive: Path, folder: Path, of: str) -> None:
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            place = _place(member.name, folder, archive, of)
+            if member.isdir():
+                place.mkdir(parents=True, exist_ok=True)
+            elif member.isreg() and (file := tar.extractfile(member)):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with place.open("wb") as out:
+                    shutil.copyfileobj(file, out)
+                place.chmod(0o755 if member.mode & 0o100 else 0o644)
+            elif member.issym():
+                _link(place, member.linkname, folder, archive, of)
+            elif member.islnk():
+                shutil.copy(_place(member.linkname, folder, archive, of), place)
+            else:
+                raise BuildFailed(
+                    of, f"{archive.name} holds {member.name!r}, which is no file", hint="tell its publisher"
+                )
+
+
+def _unzip(archive: Path, folder: Path, of: str) -> None:
+    with zipfile.ZipFile(archive) as source:
+        for member in source.infolist():
+            place = _place(member.filename, folder, archive, of)
+            if member.is_dir():
+                place.mkdir(parents=True, exist_ok=True)
+                continue
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with source.open(member) as file, place.open("wb") as out:
+                shutil.copyfileobj(file, out)
+            place.chmod(0o755 if (member.external_attr >> 16) & 0o100 else 0o644)
+
+
+def _link(place: Path, target: str, folder: Path, archive: Path, of: str) -> None:
+    """A link within the sdist. A later member must not be written through one that leads out."""
+    whole = os.path.normpath(place.parent / target)
+    if not whole.startswith(f"{folder}{os.sep}"):
+        raise BuildFailed(of, f"{archive.name} holds a link to {target!r}, out of it", hint="tell its publisher")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(target)
+
+
+def _place(name: str, folder: Path, archive: Path, of: str) -> Path:
+    parts = PurePosixPath(name).parts
+    place = folder.joinpath(*parts)
+    inside = bool(parts) and not PurePosixPath(name).is_absolute() and ".." not in parts
+    # Through a link of an earlier member it could lie elsewhere.
+    if not inside or not Path(os.path.realpath(place.parent)).is_relative_to(os.path.realpath(folder)):
+        raise BuildFailed(of, f"{archive.name} holds {name!r}, which leads out of it", hint="tell its publisher")
+    return place

@@ -1,0 +1,314 @@
+"""sdists that a lock allows: built once by real backends, the same bytes anywhere, recorded, kept and handed on."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from envspec.lock.folder import read_lock, write_folder
+from envspec.pipeline.lock_files import lock_files
+from tests.support import ecosystem
+from tests.support.environments import BASE, RUNNING, SERIES, run_in
+from tests.support.faults import Status
+from tests.support.image_builds import Builder, keep_base, make_base
+from tests.support.index_server import IndexServer
+from tests.support.projects import File, day
+from tests.support.user import IMPATIENT, refused
+from tests.support.wheels import Artifact, sdist, wheel
+
+AS_OF = "2026-06-01T00:00:00Z"
+OWN = sdist("own", "1.0.0", requires=["lib"])
+#: What somebody else's machine may say.
+HOSTILE = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "UV_INDEX": "x=http://127.0.0.1:9/", "TZ": "Asia/Tokyo"}
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Tests have output of their own."""
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def index_of(*artifacts: Artifact) -> IndexServer:
+    rows = [File(each, day("2024-01-01")) for each in artifacts]
+    return IndexServer([ecosystem.release("lib", "1.0.0"), *rows])
+
+
+@pytest.fixture
+def index() -> Iterator[IndexServer]:
+    with index_of(OWN) as running:
+        yield running
+
+
+def builder(folder: Path, index: IndexServer, *names: str) -> Builder:
+    """Somebody with a lock of these names, all of which may be sdists."""
+    base = make_base()
+    found = Builder(folder, index.url)
+    keep_base(found.cache, base)
+    found.wants(
+        *names,
+        as_of=AS_OF,
+        python=RUNNING,
+        pip=f"allow_sdist = {list(names)}\n",
+        rest=f'[image]\nbase = "docker.io/nvidia/cuda:1@{base.digest}"\nglibc = "2.36"\npython = "{RUNNING}"\n',
+    )
+    return found
+
+
+def recorded(folder: Path, index: IndexServer, *names: str) -> Builder:
+    found = builder(folder, index, *names)
+    ran = found.locks("--image")
+    assert ran.status == 0, ran.stderr
+    return found
+
+
+def built_of(user: Builder, name: str = "own") -> dict[str, object]:
+    found = user.packages()[name]["built"]
+    assert isinstance(found, dict)
+    return found
+
+
+def wheel_in(user: Builder, name: str = "own") -> Path:
+    row = built_of(user, name)
+    return user.cache / "archives" / str(row["sha256"]) / str(row["filename"])
+
+
+def test_lock_image_builds_once_and_records_the_wheel(tmp_path: Path, index: IndexServer) -> None:
+    user = recorded(tmp_path, index, "own")
+    kept = wheel_in(user)
+    assert hashlib.sha256(kept.read_bytes()).hexdigest() == built_of(user)["sha256"]
+    assert built_of(user)["size_bytes"] == kept.stat().st_size
+    assert user.packages()["own"]["file"]["filename"] == OWN.filename
+    assert OWN.sha256 in (user.lock / "requirements.linux-64.txt").read_text()
+    assert len(user.document()["image_id"]) == 1
+    before = user.files()
+    assert user.locks("--image").status == 0
+    assert user.files() == before
+    assert user.locks("--check").status == 0
+    assert list(Path("/tmp").glob("envspec-build-*/src")) == []
+
+
+def test_two_machines_build_the_same_bytes(tmp_path: Path, index: IndexServer) -> None:
+    first, second = (recorded(tmp_path / name, index, "own") for name in ("a", "b"))
+    assert wheel_in(first).read_bytes() == wheel_in(second).read_bytes()
+    assert first.document()["image_id"] == second.document()["image_id"]
+
+
+def test_an_image_has_the_built_wheel_and_builds_it_again_where_it_is_gone(tmp_path: Path, index: IndexServer) -> None:
+    user = recorded(tmp_path, index, "own")
+    expected = user.document()["image_id"][0]["id"]
+    shutil.rmtree(user.cache / "archives")
+    shutil.rmtree(user.cache / "built")
+    shutil.rmtree(user.cache / "image-layers")
+    assert user.id_of(user.lock) == expected
+    assert wheel_in(user).is_file()
+
+
+def test_a_wheel_that_comes_out_otherwise_is_refused_with_both_hashes(tmp_path: Path, index: IndexServer) -> None:
+    user = recorded(tmp_path, index, "own")
+    lock = read_lock(user.lock)
+    text = (user.lock / "envspec.lock").read_text()
+    found = str(built_of(user)["sha256"])
+    assert found in text
+    part = lock.resolutions[0]
+    packages = tuple(replace(p, built=replace(p.built, sha256="ab" * 32)) if p.built else p for p in part.packages)
+    write_folder(user.lock, lock_files(replace(lock, resolutions=(replace(part, packages=packages),))))
+    told = refused(user.image("build", user.lock), 8)
+    assert found in told and "ab" * 32 in told and "ENVSPEC_BUILT_WHEELS" in told
+
+
+def test_the_wheel_of_others_is_taken_before_anything_is_built(tmp_path: Path, index: IndexServer) -> None:
+    first = recorded(tmp_path / "first", index, "own")
+    second = builder(tmp_path / "second", index, "own")
+    shutil.copytree(first.lock, second.lock)
+    index.forget()
+    with serving(first.cache / "archives") as url:
+        found = second.id_of(second.lock, ENVSPEC_BUILT_WHEELS=url)
+    assert found == first.document()["image_id"][0]["id"]
+    assert wheel_in(second).read_bytes() == wheel_in(first).read_bytes()
+    assert not any(OWN.filename in each.path for each in index.requests)
+
+
+def test_a_folder_of_others_does_too(tmp_path: Path, index: IndexServer) -> None:
+    first = recorded(tmp_path / "first", index, "own")
+    second = builder(tmp_path / "second", index, "own")
+    shutil.copytree(first.lock, second.lock)
+    index.forget()
+    second.id_of(second.lock, ENVSPEC_BUILT_WHEELS=str(first.cache / "archives"))
+    assert not any(OWN.filename in each.path for each in index.requests)
+
+
+def test_a_place_that_gives_something_else_is_told_and_not_used(tmp_path: Path, index: IndexServer) -> None:
+    user = recorded(tmp_path, index, "own")
+    expected = user.document()["image_id"][0]["id"]
+    place = tmp_path / "place" / str(built_of(user)["sha256"])
+    place.mkdir(parents=True)
+    (place / str(built_of(user)["filename"])).write_bytes(b"x" * int(str(built_of(user)["size_bytes"])))
+    for name in ("archives", "built", "image-layers"):
+        shutil.rmtree(user.cache / name)
+    ran = user.image("build", user.lock, ENVSPEC_BUILT_WHEELS=str(place.parent))
+    assert ran.status == 0 and ran.stdout.strip() == expected
+    assert any("does not give its wheel" in text for text in ran.warnings), ran.stderr
+
+
+def test_install_takes_the_built_wheel_and_builds_nothing(tmp_path: Path, index: IndexServer) -> None:
+    user = recorded(tmp_path, index, "own")
+    for name in ("engines", "uv"):
+        shutil.rmtree(user.cache / name, ignore_errors=True)
+    index.forget()
+    ran = user.runs("install", user.lock, "--prefix", "env", "--python", BASE)
+    assert ran.status == 0, ran.stderr
+    assert run_in(tmp_path / "env", "python", "-c", "import own; print(own.__version__)") == "1.0.0"
+    assert not any(OWN.filename in each.path for each in index.requests)
+    info = tmp_path / "env" / "lib" / f"python{SERIES}" / "site-packages" / "own-1.0.0.dist-info"
+    assert not (info / "direct_url.json").exists()
+
+
+def test_a_build_that_fails_shows_its_last_lines(tmp_path: Path) -> None:
+    # Not when it is locked: metadata of version 2.2 is believed without a build.
+    broken = sdist("own", "1.0.0", on_build="raise SystemExit('no luck today')", metadata_version="2.2")
+    with index_of(broken) as index:
+        told = refused(builder(tmp_path, index, "own").locks("--image"), 4)
+    assert "own 1.0.0: its build failed" in told and "no luck today" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("STEM = 'other-1.0.0'", "a wheel of other 1.0.0, not of own 1.0.0"),
+        ("STEM = 'own-1.0.1'", "a wheel of own 1.0.1, not of own 1.0.0"),
+    ],
+)
+def test_a_wheel_of_something_else_is_refused(tmp_path: Path, change: str, words: str) -> None:
+    with index_of(sdist("own", "1.0.0", on_build=change, metadata_version="2.2")) as index:
+        told = refused(builder(tmp_path, index, "own").locks("--image"), 4)
+    assert words in told
+
+
+def test_a_build_sees_the_moment_of_the_lock_and_nothing_of_this_machine(tmp_path: Path) -> None:
+    asks = """
+import json, os, sys
+text = json.dumps({k: v for k, v in os.environ.items() if "127.0.0.1" not in v}, sort_keys=True)
+Path_ = __import__("pathlib").Path
+Path_("own", "__init__.py").write_text(f"SEEN = {text!r}\\nAT = {os.getcwd()!r}\\n__version__ = '1.0.0'\\n")
+"""
+    with index_of(sdist("own", "1.0.0", on_build=asks, metadata_version="2.2")) as index:
+        users = [builder(tmp_path / name, index, "own") for name in ("a", "b")]
+        for user, more in zip(users, ({}, HOSTILE), strict=True):
+            ran = user.locks("--image", **more)
+            assert ran.status == 0, ran.stderr
+    with zipfile.ZipFile(wheel_in(users[0])) as archive:
+        text = archive.read("own/__init__.py").decode()
+    assert '"SOURCE_DATE_EPOCH": "1780272000"' in text and '"PYTHONHASHSEED": "0"' in text
+    for secret in ("PIP_INDEX_URL", "UV_INDEX", "ENVSPEC_CACHE_DIR", "Tokyo", str(tmp_path / "home")):
+        assert secret not in text, text
+
+
+def test_what_a_build_asks_for_is_as_old_as_the_lock(tmp_path: Path) -> None:
+    """A backend of the index's, whose newer release would give another wheel."""
+    asked = sdist("own", "1.0.0", metadata_version="2.2")
+
+    def backend(version: str, uploaded: str) -> File:
+        body = _BACKEND.replace("VERSION", version).encode()
+        return File(wheel("maker", version, files={"maker.py": body}), day(uploaded))
+
+    source = _with_backend(asked, b'[build-system]\nrequires = ["maker"]\nbuild-backend = "maker"\n')
+    rows = [backend("1.0", "2024-01-01"), backend("2.0", "2026-08-01"), File(source, day("2024-01-01"))]
+    with IndexServer([ecosystem.release("lib", "1.0.0"), *rows]) as index:
+        user = recorded(tmp_path, index, "own")
+    with zipfile.ZipFile(wheel_in(user)) as archive:
+        assert archive.read("own.py") == b"BY = '1.0'\n"
+
+
+def test_a_backend_that_is_not_to_be_had_is_named(tmp_path: Path) -> None:
+    source = _with_backend(
+        sdist("own", "1.0.0", metadata_version="2.2"), b'[build-system]\nrequires = ["gone"]\nbuild-backend = "gone"\n'
+    )
+    with index_of(source) as index:
+        told = refused(builder(tmp_path, index, "own").locks("--image"), 4)
+    assert "gone" in told and "own 1.0.0" in told
+
+
+def test_an_index_that_fails_meanwhile_is_a_fault_of_the_network(tmp_path: Path) -> None:
+    source = _with_backend(
+        sdist("own", "1.0.0", metadata_version="2.2"),
+        b'[build-system]\nrequires = ["maker"]\nbuild-backend = "maker"\n',
+    )
+    with index_of(source) as index:
+        index.fail("/simple/maker/", Status(500))
+        user = builder(tmp_path, index, "own")
+        told = refused(user.locks("--image", **IMPATIENT), 5)
+    assert "500" in told and "maker" in told
+
+
+def test_without_a_record_an_image_is_refused_and_an_install_builds(tmp_path: Path, index: IndexServer) -> None:
+    user = builder(tmp_path, index, "own")
+    assert user.locks().status == 0
+    assert "lock --image" in refused(user.image("build", user.lock), 2)
+    assert user.runs("install", user.lock, "--prefix", "env", "--python", BASE).status == 0
+
+
+def test_offline_and_not_in_the_cache_is_said(tmp_path: Path, index: IndexServer) -> None:
+    user = builder(tmp_path, index, "own")
+    assert user.locks().status == 0
+    told = refused(user.locks("--image", "--offline"), 5)
+    assert "own 1.0.0" in told and "--offline" in told
+
+
+def _with_backend(source: Artifact, pyproject: bytes) -> Artifact:
+    """The sdist with another pyproject.toml."""
+    out = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(source.data)) as old,
+        gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as new,
+    ):
+        for member in old:
+            file = old.extractfile(member)
+            data = pyproject if member.name.endswith("pyproject.toml") else (file.read() if file else b"")
+            member.size = len(data)
+            new.addfile(member, io.BytesIO(data))
+    return replace(source, data=out.getvalue())
+
+
+_BACKEND = """
+import zipfile
+from pathlib import Path
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    info = "own-1.0.0.dist-info"
+    content = {
+        "own.py": "BY = 'VERSION'\\n",
+        f"{info}/METADATA": Path("PKG-INFO").read_text(),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\\nGenerator: maker\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    content[f"{info}/RECORD"] = "".join(f"{path},,\\n" for path in (*content, f"{info}/RECORD"))
+    with zipfile.ZipFile(Path(wheel_directory, "own-1.0.0-py3-none-any.whl"), "w") as archive:
+        for path, text in content.items():
+            archive.writestr(path, text)
+    return "own-1.0.0-py3-none-any.whl"
+"""
