@@ -44,6 +44,23 @@ class FileBlob:
                 yield data
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedBlob:
+    """A blob of the store, whose bytes may have changed since they were checked: disks fail, and people write there."""
+
+    path: Path
+    descriptor: Descriptor
+
+    def chunks(self, start: int = 0) -> Iterator[bytes]:
+        """The bytes. Those of a damaged blob end in WrongBlob where they are read from the beginning; it is removed."""
+        seen = hashlib.new(self.descriptor.digest.partition(":")[0])
+        for data in FileBlob(self.path, self.descriptor).chunks(start):
+            seen.update(data)
+            yield data
+        if start == 0 and seen.hexdigest() != self.descriptor.digest.partition(":")[2]:
+            raise _damaged(self.path, self.descriptor)
+
+
 class BlobStore:
     """`<cache>/blobs/<algorithm>/<hex>`. A blob gets its name when it is whole and checked."""
 
@@ -61,18 +78,32 @@ class BlobStore:
         algorithm, _, value = digest.partition(":")
         return self._folder / algorithm / value
 
-    def has(self, digest: str) -> bool:
-        return self.path(digest).is_file()
+    def has(self, descriptor: Descriptor) -> bool:
+        """Whether it is here, by its size: its bytes are looked at when they are read."""
+        try:
+            return self.path(descriptor.digest).stat().st_size == descriptor.size_bytes
+        except (FileNotFoundError, NotADirectoryError):
+            return False
 
-    def open(self, descriptor: Descriptor) -> FileBlob:
-        """The blob.
+    def open(self, descriptor: Descriptor) -> CheckedBlob:
+        """The blob. Reading it from its beginning raises WrongBlob where it is damaged.
 
         Raises:
             FileNotFoundError: it is not here. WrongBlob: its file has another size.
         """
         path = self.path(descriptor.digest)
-        _check_size(descriptor, path.stat().st_size)
-        return FileBlob(path, descriptor)
+        if path.stat().st_size != descriptor.size_bytes:
+            raise _damaged(path, descriptor)
+        return CheckedBlob(path, descriptor)
+
+    def read(self, digest: str) -> bytes | None:
+        """A small document, checked; None where it is not here, or damaged: then it is to be fetched again."""
+        try:
+            body = self.path(digest).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        algorithm, _, value = digest.partition(":")
+        return body if hashlib.new(algorithm, body).hexdigest() == value else None
 
     @contextlib.contextmanager
     def writer(self, descriptor: Descriptor) -> Iterator[Callable[[bytes], object]]:
@@ -100,7 +131,7 @@ class BlobStore:
     def put(self, data: bytes, media_type: str) -> Descriptor:
         """Keep a small document."""
         descriptor = Descriptor(media_type, f"sha256:{hashlib.sha256(data).hexdigest()}", len(data))
-        if not self.has(descriptor.digest):
+        if not self.has(descriptor):
             with self.writer(descriptor) as write:
                 write(data)
         return descriptor
@@ -142,6 +173,16 @@ class _Checked:
     def end(self) -> None:
         _check_size(self._descriptor, self._size)
         _check_digest(self._descriptor, self._seen.hexdigest())
+
+
+def _damaged(path: Path, descriptor: Descriptor) -> WrongBlob:
+    """A blob that is not what it was when it was fetched; without it the next run fetches it again."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+    return WrongBlob(
+        f"envspec's copy of {descriptor.digest}, {path}, was damaged after it had been fetched",
+        hint="it is removed; run the same command again, and look after the disk",
+    )
 
 
 def _check_size(descriptor: Descriptor, size: int) -> None:

@@ -36,8 +36,8 @@ class KeptDocuments:
             NetworkError: it is not to be had, or not in the cache where nothing may be fetched.
         """
         digest = reference.digest or ""
-        if self.blobs.has(digest):
-            body = self.blobs.path(digest).read_bytes()
+        body = self.blobs.read(digest)
+        if body is not None:
             return read_manifest(body, "", where=str(reference), algorithm=digest.partition(":")[0])
         found = await (await self._registry(str(reference))).manifest(reference)
         self._keep(found.digest, found.body)
@@ -46,9 +46,8 @@ class KeptDocuments:
     async def config(self, reference: Reference, manifest: Manifest) -> Mapping[str, object]:
         """The config that a manifest names, parsed. Raises as `manifest` does."""
         where = f"{reference.name}: config {manifest.config}"
-        if self.blobs.has(manifest.config):
-            body = self.blobs.path(manifest.config).read_bytes()
-        else:
+        body = self.blobs.read(manifest.config)
+        if body is None:
             body = await (await self._registry(where)).config_bytes(reference, manifest)
             self._keep(manifest.config, body)
         return read_json(body, _DOCUMENT, where=where)

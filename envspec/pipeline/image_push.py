@@ -58,7 +58,7 @@ async def push(work: ImageWork, assembled: Sequence[Assembled], index: bytes | N
         is_beside = endpoint(source, work.world.mirrors).base == endpoint(target).base
         for layer in each.base.layers:
             # Within one registry a layer is mounted, which is cheaper than any copy that is here.
-            kept = not is_beside and work.blobs.has(layer.blob.digest)
+            kept = not is_beside and work.blobs.has(layer.blob)
             blobs[layer.blob.digest] = work.blobs.open(layer.blob) if kept else Elsewhere(layer.blob, source)
         for layer in each.image.layers[len(each.base.layers) :]:
             blobs.setdefault(layer.blob.digest, _Lazy(work, layer))
