@@ -80,7 +80,8 @@ def start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
     from envspec.engine.container import container_settings
     from envspec.engine.docker import open_engine
     from envspec.engine.run import run
-    from envspec.lock.folder import find_lock, read_lock
+    from envspec.lock.find import find_lock
+    from envspec.lock.folder import read_lock
 
     locked = read_lock(find_lock(lock, Path()))
     streams = _streams()

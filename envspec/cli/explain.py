@@ -37,7 +37,8 @@ def command(lock: str, package: str | None, form: str) -> int:
     from envspec.effects.cache import cache_root
     from envspec.explain import explanation, package_text, text
     from envspec.fetch.gpu_code_seen import seen
-    from envspec.lock.folder import find_lock, read_lock
+    from envspec.lock.find import find_lock
+    from envspec.lock.folder import read_lock
 
     locked = read_lock(find_lock(lock, Path()))
     cache = cache_root(os.environ)

@@ -57,7 +57,8 @@ def command(
         raise UsageError(f"`fit` takes one LOCK, not also {' '.join(more)}", hint=_advice(more, gpus))
     from envspec import fit
     from envspec.cli import fit_text
-    from envspec.lock.folder import find_lock, read_lock
+    from envspec.lock.find import find_lock
+    from envspec.lock.folder import read_lock
     from envspec.machine import described_machine, read_machine
 
     locked = read_lock(find_lock(lock, Path()))

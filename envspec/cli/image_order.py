@@ -22,7 +22,7 @@ class Opened:
 
     def __init__(self, lock: str, chosen: Mapping[str, Any]) -> None:
         from envspec.effects.cache import cache_root
-        from envspec.lock.folder import find_lock
+        from envspec.lock.find import find_lock
         from envspec.lock.head import LOCK_FILE
         from envspec.lock.names import read_current
 
@@ -78,10 +78,10 @@ class Opened:
 
 
 def _here() -> tuple[str, ...]:
-    from envspec.machine import this_platform
+    """The machine, in words that cost no import."""
+    import platform
 
-    here = this_platform()
-    return ("this machine's", here.value if here else "none")
+    return ("this machine's", platform.system(), platform.machine())
 
 
 def _platforms(lock: Lock, named: Sequence[str]) -> tuple[Platform, ...]:

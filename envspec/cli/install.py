@@ -54,7 +54,8 @@ def command(lock: str, prefix: Path, platform: str | None, python: Path | None, 
     from envspec.install import fitness
     from envspec.install.environment import Outcome, install
     from envspec.install.order import Order, World
-    from envspec.lock.folder import find_lock, read_lock
+    from envspec.lock.find import find_lock
+    from envspec.lock.folder import read_lock
     from envspec.lock.head import LOCK_FILE
     from envspec.lock.names import read_current
     from envspec.machine import this_platform

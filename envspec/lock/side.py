@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 from envspec.errors import UsageError
 from envspec.lock.document import load
-from envspec.lock.folder import LOCKS, find_lock, read_lock
+from envspec.lock.find import LOCKS, find_lock
+from envspec.lock.folder import read_lock
 from envspec.lock.head import LOCK_FILE
 from envspec.model import Lock
 

@@ -112,7 +112,8 @@ def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
 
 
 def _lock_of(name: str) -> Lock | None:
-    from envspec.lock.folder import find_lock, read_lock
+    from envspec.lock.find import find_lock
+    from envspec.lock.folder import read_lock
 
     try:
         folder = find_lock(name, Path())

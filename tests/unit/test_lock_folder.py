@@ -18,7 +18,8 @@ from envspec.lock import swap
 from envspec.lock.canonical import canonical
 from envspec.lock.disk import CannotWrite, exclusive
 from envspec.lock.document import dump
-from envspec.lock.folder import find_lock, read_lock, write_folder
+from envspec.lock.find import find_lock
+from envspec.lock.folder import read_lock, write_folder
 from envspec.lock.head import LOCK_FILE
 from envspec.lock.names import COMMITTED, STAGED
 from envspec.lock.plan import make_plan
