@@ -1,4 +1,4 @@
-"""What an image says and holds beside its packages: user, home, working folder, services. Pure, from the lock alone."""
+"""What an image holds and says beside its packages: working folder, services, their user. Pure, from the lock alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envspec.image.config import Conduct
 from envspec.image.content import PREFIX, Entry, InMemory, Kind
 from envspec.model import ImageSettings
 
-#: Who runs in the container. Ubuntu's images from 23.04 on have a user of that id too, so files are its own there.
+#: Who runs the services. Ubuntu's images from 23.04 on have a user of that id too, so files are its own there.
 UID: Final = 1000
 GID: Final = 1000
 USER: Final = "envspec"
@@ -40,17 +40,17 @@ _TOKENS: Final = frozenset({"JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE"})
 
 
 def services_config(settings: ImageSettings) -> Conduct:
-    """How a container of the image starts: who it is, and what serves and checks where the lock has services.
+    """How a container of the image starts: as one of the base does, or by init with the lock's services.
+
+    Without services it is who the base says, which is root on NVIDIA's; what serves is never root.
 
     Raises:
         UsageError: a token in the image, which everybody who has the image would know; a working folder in a place
             that only the base may make.
     """
     folder_of(settings.workdir)
-    env = (("HOME", f"/{HOME}"), ("LOGNAME", USER), ("SHELL", "/bin/bash"), ("USER", USER))
-    user = f"{UID}:{GID}"
     if not settings.services:
-        return Conduct(user=user, env=env)
+        return Conduct()
     fixed = sorted(_TOKENS & dict(settings.env).keys())
     if fixed:
         raise UsageError(
@@ -67,16 +67,16 @@ def services_config(settings: ImageSettings) -> Conduct:
     }
     return Conduct(
         entrypoint=(*_PYTHON, f"/{INSIDE}/init.py"),
-        user=user,
+        user=f"{UID}:{GID}",
         ports=tuple(f"{service.port}/tcp" for service in sorted(settings.services, key=lambda each: each.port)),
         healthcheck=healthcheck,
-        env=env,
+        env=(("HOME", f"/{HOME}"), ("LOGNAME", USER), ("SHELL", "/bin/bash"), ("USER", USER)),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ServicesSource:
-    """The last layer: home and working folder of the user, and init with its services where there are some."""
+    """The last layer: the working folder, and init with its services and their user where there are some."""
 
     settings: ImageSettings
 
@@ -90,7 +90,7 @@ class ServicesSource:
     @property
     def title(self) -> str:
         names = ", ".join(f"{service.name} on port {service.port}" for service in self.settings.services)
-        return f"user {USER}" + (f"; {names}" if names else "")
+        return f"user {USER}; {names}" if names else f"working folder {self.settings.workdir}"
 
     def entries(self) -> Iterator[Entry]:
         """Small files only, so that the key can be taken over them."""
@@ -122,12 +122,13 @@ def folder_of(workdir: str) -> str | None:
 
 
 def _folders(settings: ImageSettings) -> Iterator[Entry]:
-    yield Entry(HOME, 0o755, Kind.FOLDER, uid=UID, gid=GID)
+    uid, gid = (UID, GID) if settings.services else (0, 0)
     workdir = folder_of(settings.workdir)
     if workdir is not None:
-        yield Entry(workdir, 0o755, Kind.FOLDER, uid=UID, gid=GID)
+        yield Entry(workdir, 0o755, Kind.FOLDER, uid=uid, gid=gid)
     if settings.services:
-        yield Entry(STATE, 0o700, Kind.FOLDER, uid=UID, gid=GID)
+        yield Entry(HOME, 0o755, Kind.FOLDER, uid=uid, gid=gid)
+        yield Entry(STATE, 0o700, Kind.FOLDER, uid=uid, gid=gid)
 
 
 def _files(settings: ImageSettings) -> Iterator[Entry]:

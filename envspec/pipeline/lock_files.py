@@ -32,8 +32,8 @@ def _served(settings: ImageSettings) -> Served:
     return Served(
         entrypoint=conduct.entrypoint or (),
         user=conduct.user or "",
-        name=USER,
-        home=f"/{HOME}",
+        name=USER if conduct.user else "",
+        home=f"/{HOME}" if conduct.user else "",
         ports=conduct.ports,
         env=conduct.env,
         health=health or None,

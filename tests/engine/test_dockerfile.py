@@ -170,11 +170,11 @@ def test_the_image_holds_what_the_lock_says(
         assert json.loads(done.stdout) == {
             "installed": {"app": "1.0.0", "lib": "2.0.0"},
             "odd": ODD,
-            "home": "/home/envspec",
-            "uid": 1000,
+            "home": "/root",
+            "uid": 0,
             "at": "/my work",
             "prefix": "/opt/env",
-            "own": ["/home/envspec", "/my work"],
+            "own": ["/my work"],
             "left": [],
         }
         owners = run_in(engine, image, "find", "/opt/env", "!", "-user", "root", network_mode="none")

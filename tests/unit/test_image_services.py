@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from envspec.errors import UsageError
+from envspec.image.config import Conduct
 from envspec.image.content import Entry, InMemory, Kind
 from envspec.image.services import ServicesSource, folder_of, services_config
 from envspec.model import ImageSettings, Service
@@ -22,10 +23,13 @@ def _by_path(settings: ImageSettings) -> dict[str, Entry]:
     return {entry.path: entry for entry in ServicesSource(settings).entries()}
 
 
-def test_an_image_without_services_runs_as_a_user_and_starts_as_its_base_does() -> None:
-    conduct = services_config(ImageSettings())
+def test_an_image_without_services_starts_as_its_base_does() -> None:
+    assert services_config(ImageSettings()) == Conduct()
+
+
+def test_services_have_a_user_of_their_own() -> None:
+    conduct = services_config(SERVED)
     assert conduct.user == "1000:1000"
-    assert (conduct.entrypoint, conduct.healthcheck, conduct.ports) == (None, None, ())
     assert dict(conduct.env) == {
         "HOME": "/home/envspec",
         "LOGNAME": "envspec",
@@ -79,8 +83,10 @@ def test_init_is_told_of_the_services_and_no_secret_is_in_the_image() -> None:
     assert not [path for path in _by_path(SERVED) if "host" in path or "token" in path]
 
 
-def test_without_services_there_is_no_init() -> None:
-    assert not [path for path in _by_path(ImageSettings()) if path.startswith(("opt", "var"))]
+def test_without_services_there_is_no_init_and_no_user() -> None:
+    entries = _by_path(ImageSettings())
+    assert sorted(entries) == ["etc", "etc/profile.d", "etc/profile.d/envspec.sh", "workspace"]
+    assert {(entry.uid, entry.gid) for entry in entries.values()} == {(0, 0)}
 
 
 def test_the_key_follows_from_what_is_in_the_layer() -> None:
@@ -107,7 +113,7 @@ def test_a_folder_of_the_system_is_left_as_it_is(workdir: str, folder: str | Non
 
 
 def test_a_folder_below_the_systems_keeps_their_modes() -> None:
-    entries = _by_path(ImageSettings(workdir="/tmp/work"))
+    entries = _by_path(replace(SERVED, workdir="/tmp/work"))
     assert entries["tmp"].mode == 0o1777
     assert entries["tmp/work"].uid == 1000
 
