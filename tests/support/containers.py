@@ -47,8 +47,11 @@ def run_in(
     timeout_s: float = 600,
     **settings: Any,
 ) -> Done:
-    """Run a command in a container of that image. files: put in first, by absolute path."""
-    with created(client, image, command, **settings) as container:
+    """Run a command in a container of that image, without a network where `settings` names none.
+
+    files: put in first, by absolute path.
+    """
+    with created(client, image, command, **{"network_mode": "none", **settings}) as container:
         for path, content in (files or {}).items():
             put(container, path, content)
         container.start()
