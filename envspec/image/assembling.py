@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from envspec.image.layer import Image, Layer
 from envspec.image.order import Bytecode, ImageOrder, Stage
 from envspec.image.owners import OwnedTwice, conflicts
 from envspec.image.services import ServicesSource, services_config
+from envspec.image.stopping import StoppableSource
 from envspec.image.store import LayerStore
 from envspec.image.wheel import LockedWheel, Pyc, Scheme, WheelSource
 from envspec.model import DIRECT_URL, Package, Platform, Resolution, SystemLayer
@@ -185,12 +187,13 @@ class Assembler:
     async def _make(self, sources: Sequence[Source]) -> list[Layer]:
         """Make layers in threads, as many at once as the order says."""
         done = 0
+        stopping = threading.Event()
         self.report(Step(Stage.LAYERS, 0, len(sources)))
 
         def make(source: Source) -> Layer:
             nonlocal done
             watch = GpuCodeWatch(source) if isinstance(source, WheelSource) else None
-            layer = self.store.make(source, self.order.compression, watch)
+            layer = self.store.make(StoppableSource(source, stopping), self.order.compression, watch)
             done += 1
             self.report(Step(Stage.LAYERS, done, len(sources)))
             return layer
@@ -201,7 +204,8 @@ class Assembler:
             try:
                 return list(await asyncio.gather(*tasks))
             finally:
-                # What has not begun is not begun any more; what has is waited for.
+                # What has not begun is not begun any more; what has ends at its next file, and that is waited for.
+                stopping.set()
                 for task in tasks:
                     task.cancel()
 

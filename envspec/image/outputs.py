@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import tarfile
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from envspec.errors import EnvspecError, UsageError
+from envspec.image.beside import is_unfinished, placing, sweep
 from envspec.image.config import canonical
 from envspec.image.index_document import OCI_CONFIG, entry
 from envspec.image.layer import Image
 from envspec.registry.blob import Blob, Descriptor
 from envspec.registry.manifest import OCI_INDEX, OCI_MANIFEST
 
+#: Path -> content of everything in a layout, in the order in which it is written.
+Files = Sequence[tuple[str, bytes | Descriptor]]
 #: Gives the bytes of a layer, wherever they are.
 Open = Callable[[Descriptor], Blob]
 #: Told of every piece that was written, in bytes.
@@ -31,6 +32,8 @@ _LAYOUT: Final = canonical({"imageLayoutVersion": "1.0.0"})
 _BLOCK: Final = 512
 #: GNU tar's and Python's record: readers that read whole records are not left waiting.
 _RECORD: Final = 20 * _BLOCK
+#: When what is no blob is written; blobs between them.
+_TURNS: Final = {"oci-layout": 0, "manifest.json": 2, "index.json": 3}
 _REF: Final = "org.opencontainers.image.ref.name"
 
 
@@ -96,47 +99,44 @@ def tar_of(files: Iterable[tuple[str, bytes | Descriptor]], opened: Open, moved:
     yield bytes(2 * _BLOCK + -(written + 2 * _BLOCK) % _RECORD)
 
 
-def write_tar(path: Path, files: Iterable[tuple[str, bytes | Descriptor]], opened: Open, moved: Moved) -> None:
+def write_tar(path: Path, files: Files, opened: Open, moved: Moved) -> None:
     """Write the tar beside its place and move it there whole.
 
     Raises:
         CannotWrite: no space, no permission.
     """
     with _writing(path):
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        beside = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
-                for chunk in tar_of(files, opened, moved):
-                    file.write(chunk)
-            # mkstemp's 0600 is for secrets; what is written here is as any file of the user's.
-            beside.chmod(0o666 & ~_umask())
-            beside.replace(path)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
+        sweep(path.parent, path.name)
+        with placing(path) as file:
+            for chunk in tar_of(files, opened, moved):
+                file.write(chunk)
 
 
-def write_layout(folder: Path, files: Iterable[tuple[str, bytes | Descriptor]], opened: Open, moved: Moved) -> None:
+def write_layout(folder: Path, files: Files, opened: Open, moved: Moved) -> None:
     """Write a layout; where one is already, its blobs are kept and its index is replaced last.
+
+    Where none was, a fault leaves none. A run that is killed leaves what the next one goes on with.
 
     Raises:
         UsageError: the folder holds something that is no layout. CannotWrite: no space, no permission.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file", hint="name a folder for the layout")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "oci-layout").is_file():
+    is_layout = (folder / "oci-layout").is_file()
+    if folder.is_dir() and not is_layout and not all(map(is_unfinished, folder.iterdir())):
         raise UsageError(f"{folder} holds something that is no OCI layout", hint="name an empty folder, or a new one")
-    with _writing(folder):
-        late = []
-        for name, content in files:
-            if not name.startswith("blobs/"):
-                late.append((name, content))
-            elif not _is_whole(folder / name, content):
-                _place(folder / name, _chunks(content, opened), moved)
-        # oci-layout last of all: a folder without it is none yet, for us and for others.
-        for name, content in reversed(late):
-            _place(folder / name, _chunks(content, opened), moved)
+    with _writing(folder), _leaving_none(folder) if not is_layout else contextlib.nullcontext():
+        for each in (folder, *folder.glob("blobs/*")):
+            sweep(each)
+        # oci-layout first: by it the next run knows a folder of ours. index.json last: without it there is no image.
+        for name, content in sorted(files, key=lambda row: _TURNS.get(row[0], 1)):
+            path = folder / name
+            if not name.startswith("blobs/") or not _is_whole(path, content):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with placing(path) as file:
+                    for chunk in _chunks(content, opened):
+                        moved(len(chunk))
+                        file.write(chunk)
 
 
 def manifests(images: Sequence[Image]) -> Iterator[tuple[Descriptor, bytes]]:
@@ -156,27 +156,21 @@ def _is_whole(path: Path, content: bytes | Descriptor) -> bool:
     return path.is_file() and path.stat().st_size == size
 
 
-def _place(path: Path, chunks: Iterable[bytes], moved: Moved) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb", buffering=1 << 20) as file:
-            for chunk in chunks:
-                moved(len(chunk))
-                file.write(chunk)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def _path(digest: str) -> str:
     return f"blobs/{digest.replace(':', '/', 1)}"
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+@contextlib.contextmanager
+def _leaving_none(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for name in ("index.json", "manifest.json", "oci-layout"):
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / "blobs", ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,20 +118,29 @@ async def _build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> Built
             await work.fetch_base_layers(assembled)
         tags = [wanted.tag] if wanted.tag else []
         if wanted.layout:
-            files = outputs.files_of(images, index, tags)
-            await asyncio.to_thread(outputs.write_layout, wanted.layout, files, work.open, work.writing(images))
+            await _write(outputs.write_layout, wanted.layout, outputs.files_of(images, index, tags), images, work)
         if wanted.tar:
-            files = outputs.files_of(images, index, tags)
-            await asyncio.to_thread(outputs.write_tar, wanted.tar, files, work.open, work.writing(images))
+            await _write(outputs.write_tar, wanted.tar, outputs.files_of(images, index, tags), images, work)
         if wanted.load:
             from envspec.pipeline.image_engine import load
 
-            await load(work, assembled, wanted.load)
+            name = wanted.load
+            await work.with_wheels(lambda: load(work, assembled, name))
         if wanted.push:
             from envspec.pipeline.image_push import push
 
             await push(work, assembled, index, wanted.push)
     return Built(images, digest_of(index) if index is not None else images[0].digest)
+
+
+async def _write(
+    write: Callable[[Path, outputs.Files, outputs.Open, outputs.Moved], object],
+    path: Path,
+    files: outputs.Files,
+    images: Sequence[Image],
+    work: ImageWork,
+) -> None:
+    await work.with_wheels(lambda: asyncio.to_thread(write, path, files, work.open, work.writing(images)))
 
 
 async def _with_built(order: ImageOrder, world: ImageWorld) -> ImageOrder:

@@ -10,7 +10,6 @@ from envspec.image.assembling import Assembled
 from envspec.image.index_document import OCI_CONFIG
 from envspec.image.layer import Layer
 from envspec.image.order import Stage
-from envspec.image.splice import Gone
 from envspec.pipeline.image_work import ImageWork
 from envspec.registry.blob import Blob, Descriptor
 from envspec.registry.manifest import OCI_INDEX, OCI_MANIFEST
@@ -70,9 +69,5 @@ async def push(work: ImageWork, assembled: Sequence[Assembled], index: bytes | N
     def report(done: int, total: int) -> None:
         work.world.report(Step(Stage.PUSHING, 0, 0, done, total))
 
-    try:
-        await push_image(registry, target, tuple(blobs.values()), documents, report=report)
-    except Gone:
-        # A wheel left the cache after its layer had been made; what the registry has by now is not sent again.
-        await work.fetch_again()
-        await push_image(registry, target, tuple(blobs.values()), documents, report=report)
+    # Done a second time, it sends nothing again that the registry has by then.
+    await work.with_wheels(lambda: push_image(registry, target, tuple(blobs.values()), documents, report=report))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience as patience_of
 from envspec.errors import NetworkError
 from envspec.fetch.values import Count, Fetching, Network, Step
-from envspec.fetch.wheels import fetch_wheels, wheel_path
+from envspec.fetch.wheels import fetch_wheels
 from envspec.image import outputs
 from envspec.image.assembling import Assembled, Assembler, Below, Foundation, Supplies
 from envspec.image.blobs import BlobStore
@@ -21,6 +22,8 @@ from envspec.image.documents import KeptDocuments
 from envspec.image.layer import Image, Layer
 from envspec.image.order import ImageOrder, ImageWorld, Stage
 from envspec.image.pyc import Pyc
+from envspec.image.splice import Gone
+from envspec.image.stopping import StoppableBlob
 from envspec.image.store import LayerStore
 from envspec.machine import this_platform
 from envspec.model import Package, Platform, Resolution, SystemLayer
@@ -30,6 +33,8 @@ from envspec.registry.reference import parse
 
 if TYPE_CHECKING:
     from envspec.image.python_parts import PythonParts
+
+_T = TypeVar("_T")
 
 
 class ImageWork(Doors):
@@ -41,6 +46,8 @@ class ImageWork(Doors):
         self.blobs = BlobStore(world.cache)
         self.store = LayerStore(world.cache)
         self._layers: dict[str, Layer] = {}
+        self._stopping = threading.Event()
+        self._stack.callback(self._stopping.set)
         self._parts: PythonParts | None = None
 
     async def assemble(self) -> list[Assembled]:
@@ -63,17 +70,22 @@ class ImageWork(Doors):
     def open(self, descriptor: Descriptor) -> Blob:
         """A layer's bytes: of ours from the store, of the base's from the blobs."""
         layer = self._layers.get(descriptor.digest)
-        return self.store.open(layer) if layer is not None else self.blobs.open(descriptor)
+        blob = self.store.open(layer) if layer is not None else self.blobs.open(descriptor)
+        return StoppableBlob(blob, self._stopping)
 
-    async def fetch_again(self) -> None:
-        """Bring the wheels that are not in the cache any more."""
-        packages = [
-            each
-            for part in self.order.lock.resolutions
-            for each in part.packages
-            if part.target.platform in self.order.platforms
-        ]
-        await self._wheels([each for each in packages if not wheel_path(self.world.cache, each).is_file()])
+    async def with_wheels(self, use: Callable[[], Awaitable[_T]]) -> _T:
+        """Do what reads layers; where wheels that they are made of have left the cache, fetch these and do it again.
+
+        Raises:
+            NetworkError: they are not to be had. What `use` raises.
+        """
+        try:
+            return await use()
+        except Gone:
+            platforms = self.order.platforms
+            parts = [part for part in self.order.lock.resolutions if part.target.platform in platforms]
+            await self._wheels([each for part in parts for each in part.packages])
+            return await use()
 
     def writing(self, images: Sequence[Image]) -> outputs.Moved:
         """Reports what is written of images."""

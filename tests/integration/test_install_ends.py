@@ -35,6 +35,7 @@ from tests.support.environments import (
 from tests.support.faults import Stall
 from tests.support.index_server import IndexServer
 from tests.support.projects import File
+from tests.support.small_disk import needs_mounts, on_a_disk
 from tests.support.user import Ran, Running, User, refused
 from tests.support.wheels import padding, wheel
 
@@ -228,35 +229,10 @@ def test_a_folder_that_a_link_names(user: User, lock: Path, channel: CondaChanne
 # Disks
 
 
-def _mounts() -> bool:
-    """Whether this user may mount a small disk in a name space of their own."""
-    if shutil.which("unshare") is None:
-        return False
-    tried = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", "mount -t tmpfs tmpfs /mnt"]
-    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
-
-
-needs_mounts = pytest.mark.skipif(not _mounts(), reason="this user may not mount a small disk (unshare --mount)")
-
-
-def on_a_disk(user: User, lock: Path, options: str, *words: str, **environ: str) -> tuple[Ran, list[str]]:
+def on_its_own(user: User, lock: Path, options: str, *words: str, **environ: str) -> tuple[Ran, list[str]]:
     """A run whose environment goes to a disk of its own, and what is on that disk afterwards."""
-    disk = user.folder / "disk"
-    disk.mkdir()
-    line = " ".join(f"'{word}'" for word in command_line(["install", str(lock), "--prefix", f"{disk}/env", *words]))
-    script = (
-        f"mount -t tmpfs -o {options} tmpfs '{disk}' || exit 99\n{line}\nstatus=$?\n"
-        f"ls -A '{disk}' > '{user.folder}/left'\nexit $status\n"
-    )
-    done = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script],
-        cwd=user.folder,
-        env={**user.environ, **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return Ran(done.returncode, done.stdout, done.stderr), (user.folder / "left").read_text().split()
+    where = ("--prefix", f"{user.folder}/disk/env")
+    return on_a_disk(user, options, "install", str(lock), *where, *words, **environ)
 
 
 @needs_mounts
@@ -266,26 +242,26 @@ def test_a_full_disk(half: str, user: User, channel: CondaChannel, serve: Serve,
     if half == "conda":
         made = write(tmp_path / "made", [*channel.archives[:3], archive("big", "1.0", {"share/big.bin": big})])
         lock = write_lock(tmp_path / "lock", make_lock(conda=[conda_row(each, made.url) for each in made.archives]))
-        ran, left = on_a_disk(user, lock, "size=2m")
+        ran, left = on_its_own(user, lock, "size=2m")
     else:
         held = wheel("big", "1.0", files={"big/__init__.py": b"", "big/big.bin": big})
         lock = write_lock(tmp_path / "lock", make_lock(wheels=[pin(held)]))
         index = serve([File(held)])
-        ran, left = on_a_disk(user, lock, "size=2m", "--python", sys.executable, ENVSPEC_DEFAULT_INDEX=index.url)
+        ran, left = on_its_own(user, lock, "size=2m", "--python", sys.executable, ENVSPEC_DEFAULT_INDEX=index.url)
     told = refused(ran, 6)
     assert "no space left while" in told and left == []
 
 
 @needs_mounts
 def test_a_disk_that_can_not_be_written(user: User, lock: Path) -> None:
-    ran, left = on_a_disk(user, lock, "ro,size=2m")
+    ran, left = on_its_own(user, lock, "ro,size=2m")
     assert "Read-only file system" in refused(ran, 2) and left == []
 
 
 @needs_mounts
 def test_a_mount_point_is_refused_with_what_to_do(user: User, lock: Path) -> None:
     disk = user.folder / "disk"
-    ran, left = on_a_disk(user, lock, "size=2m", "--prefix", str(disk))
+    ran, left = on_its_own(user, lock, "size=2m", "--prefix", str(disk))
     assert f"name a folder inside it: --prefix {disk}/env" in refused(ran, 2) and left == []
 
 
@@ -296,5 +272,5 @@ def test_too_little_room_is_told_before_anything_is_fetched(
     row = conda_row(channel.find("greet"), server.channel_url("forge"), size_bytes=4_000_000)
     rows = [conda_row(one, server.channel_url("forge")) for one in channel.archives if one.name != "greet"]
     lock = write_lock(user.folder / "big", make_lock(conda=[*rows, row]))
-    ran, left = on_a_disk(user, lock, "size=2m", ENVSPEC_CACHE_DIR=str(user.folder / "disk/cache"))
+    ran, left = on_its_own(user, lock, "size=2m", ENVSPEC_CACHE_DIR=str(user.folder / "disk/cache"))
     assert "needs at least" in refused(ran, 6) and left == [] and server.requests == []
