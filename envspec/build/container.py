@@ -45,7 +45,7 @@ async def build_in_container(order: BuildOrder, source: Path, work: Path, why: s
         )
     room = await world.room(target)
     async with serving(order, target, world) as needs:
-        words = uv_words(needs.url, f"python/bin/python{target.python.series}", "src", "out", f"{WORK}/cache")
+        words = uv_words(needs.url, "python/bin/python3", "src", "out", f"{WORK}/cache")
         variables = {
             **environ(order, needs, WORK),
             # A standalone Python remembers the compiler that it was made by.

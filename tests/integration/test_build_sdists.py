@@ -8,7 +8,7 @@ import io
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -280,15 +280,22 @@ def test_offline_and_not_in_the_cache_is_said(tmp_path: Path, index: IndexServer
 
 def _with_backend(source: Artifact, pyproject: bytes) -> Artifact:
     """The sdist with another pyproject.toml."""
+    return with_files(source, {"pyproject.toml": pyproject})
+
+
+def with_files(source: Artifact, files: Mapping[str, bytes]) -> Artifact:
+    """The sdist with other files, or more."""
+    top = source.filename.removesuffix(".tar.gz")
+    wanted = {f"{top}/{name}": content for name, content in files.items()}
     out = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(source.data)) as old,
         gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as zipped,
         tarfile.open(fileobj=zipped, mode="w") as new,
     ):
-        for member in old:
-            file = old.extractfile(member)
-            data = pyproject if member.name.endswith("pyproject.toml") else (file.read() if file else b"")
+        held = {member.name: file.read() for member in old if (file := old.extractfile(member))}
+        for name, data in (held | wanted).items():
+            member = tarfile.TarInfo(name)
             member.size = len(data)
             new.addfile(member, io.BytesIO(data))
     return replace(source, data=out.getvalue())

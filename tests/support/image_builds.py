@@ -158,12 +158,12 @@ def keep_base(cache: Path, base: BaseMade) -> BaseMade:
     return base
 
 
-def tar_of(files: Mapping[str, bytes]) -> bytes:
+def tar_of(files: Mapping[str, bytes], mode: int = 0o644) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
-            info.size = len(content)
+            info.size, info.mode = len(content), mode
             archive.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
 
