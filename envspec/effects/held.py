@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import Callable
@@ -35,6 +36,18 @@ def try_hold(path: Path, opened: Callable[[], int]) -> int | None:
         if _is_still(path, descriptor):
             return descriptor
         os.close(descriptor)
+
+
+async def hold_file(path: Path, every_s: float = 0.1) -> int:
+    """Opens a file, made where it is not there, and holds it; while somebody else does, waits for their end."""
+    while (descriptor := try_hold(path, lambda: _open(path))) is None:
+        await asyncio.sleep(every_s)
+    return descriptor
+
+
+def _open(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

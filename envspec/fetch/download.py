@@ -8,13 +8,12 @@ import hashlib
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from itertools import count
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from envspec.effects.held import try_hold
+from envspec.effects.held import hold_file
 from envspec.effects.http_faults import shown
 from envspec.errors import NetworkError
 from envspec.fetch.channel_transport import ChannelTransport
@@ -92,7 +91,7 @@ class Downloads:
                 hint="run once without --offline",
             )
         unfinished = path.with_name(f"{path.name}.part")
-        descriptor = await _hold(unfinished)
+        descriptor = await hold_file(unfinished)
         with os.fdopen(descriptor, "r+b", buffering=0) as file, _Unfinished(unfinished, path) as kept:
             if await self._is_kept(archive, path):
                 return
@@ -145,21 +144,6 @@ def missing_bytes(archives: Sequence[Archive], cache: Path) -> int:
 def _remove(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
-
-
-async def _hold(unfinished: Path) -> int:
-    """Opens the file and holds it; where another run fetches the same archive at this moment, when that has ended."""
-    for _ in count():
-        descriptor = try_hold(unfinished, lambda: _open(unfinished))
-        if descriptor is not None:
-            return descriptor
-        await asyncio.sleep(_TICK_S)
-    raise AssertionError("count() has no end")
-
-
-def _open(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
 
 
 class _Unfinished:

@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import Enum
-from itertools import count
 from pathlib import Path
 from typing import Final
 
-from envspec.effects.held import try_hold
+from envspec.effects.held import hold_file
 from envspec.effects.surroundings import ca_bundle, is_loopback
 from envspec.errors import EnvspecError, UsageError
 from envspec.image.layer import Layer
@@ -262,10 +261,4 @@ def _held(descriptor: int) -> Iterator[None]:
 
 async def _alone(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Holds the order against other runs, which would use the same container's name; waits for its turn."""
-    path = folder / ".lock"
-    for _ in count():
-        descriptor = try_hold(path, lambda: os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
-        if descriptor is not None:
-            return _held(descriptor)
-        await asyncio.sleep(_WAIT_S)
-    raise AssertionError("count() has no end")
+    return _held(await hold_file(folder / ".lock", _WAIT_S))

@@ -7,16 +7,13 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from typing import IO, Final
 
-from envspec.effects.held import try_hold
 from envspec.errors import EnvspecError
 from envspec.registry.blob import Descriptor
 
 _READ_BYTES: Final = 1024 * 1024
-_TICK_S: Final = 0.1
 
 
 class CannotKeep(EnvspecError):
@@ -110,18 +107,3 @@ def is_whole(path: Path, descriptor: Descriptor) -> bool:
     except FileNotFoundError:
         return False
     return size == descriptor.size_bytes and f"{computed.name}:{computed.hexdigest()}" == descriptor.digest
-
-
-async def hold(unfinished: Path) -> int:
-    """Opens the file and holds it; where another process fetches the same blob at this moment, when that has ended."""
-    for _ in count():
-        descriptor = try_hold(unfinished, lambda: _open(unfinished))
-        if descriptor is not None:
-            return descriptor
-        await asyncio.sleep(_TICK_S)
-    raise AssertionError("count() has no end")
-
-
-def _open(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from envspec.effects.held import hold_file
 from envspec.effects.http_answers import read_whole
 from envspec.effects.http_faults import BrokenOff
 from envspec.effects.http_values import Response
@@ -21,7 +22,7 @@ from envspec.registry.auth import Access
 from envspec.registry.blob import Descriptor
 from envspec.registry.client import Registry
 from envspec.registry.faults import NotThere, WrongDigest, refusal
-from envspec.registry.kept import CannotKeep, Kept, hold, is_whole
+from envspec.registry.kept import CannotKeep, Kept, is_whole
 from envspec.registry.manifest import BadManifest, Kind, Manifest, read_json
 from envspec.registry.reference import Reference, endpoint, is_digest
 from envspec.registry.tries import Tries, TryAgain, refuse
@@ -120,7 +121,7 @@ async def fetch_blob(
             report(descriptor.size_bytes)
             return
         unfinished = path.with_name(f"{path.name}.part")
-        held = await hold(unfinished)
+        held = await hold_file(unfinished)
     except OSError as fault:
         raise CannotKeep(path, fault) from fault
     with os.fdopen(held, "r+b", buffering=0) as file:
