@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -40,9 +41,12 @@ def try_hold(path: Path, opened: Callable[[], int]) -> int | None:
 
 async def hold_file(path: Path, every_s: float = 0.1) -> int:
     """Opens a file, made where it is not there, and holds it; while somebody else does, waits for their end."""
-    while (descriptor := try_hold(path, lambda: _open(path))) is None:
+    for _ in count():
+        descriptor = try_hold(path, lambda: _open(path))
+        if descriptor is not None:
+            return descriptor
         await asyncio.sleep(every_s)
-    return descriptor
+    raise AssertionError("count() has no end")
 
 
 def _open(path: Path) -> int:
