@@ -26,7 +26,7 @@ class OwnMemory:
         self._watcher = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> OwnMemory:
-        self._before = frozenset(_descendants(os.getpid()))
+        self._before = frozenset(descendants(os.getpid()))
         self._watcher.start()
         return self
 
@@ -38,11 +38,11 @@ class OwnMemory:
 
     def _watch(self) -> None:
         while not self._is_over.wait(_SAMPLE_S):
-            now = _descendants(os.getpid(), but=self._before)
+            now = descendants(os.getpid(), but=self._before)
             self.peak_bytes = max(self.peak_bytes, sum(map(_own_bytes, now)))
 
 
-def _descendants(pid: int, but: frozenset[int] = frozenset()) -> list[int]:
+def descendants(pid: int, but: frozenset[int] = frozenset()) -> list[int]:
     """Children, their children and so on; without those in `but`, and what is below them."""
     found: list[int] = []
     waiting = [pid]
@@ -57,11 +57,16 @@ def _descendants(pid: int, but: frozenset[int] = frozenset()) -> list[int]:
     return found
 
 
+def is_program(pid: int) -> bool:
+    """Whether a process has become a program of its own; until then it shows its parent's memory."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return not int(after_name[6]) & _NOT_YET_A_PROGRAM
+
+
 def _own_bytes(pid: int) -> int:
-    """RssAnon of a process; nothing for one that has ended, or that is yet its parent's copy and has its memory."""
+    """RssAnon of a process; nothing for one that has ended or is no program yet."""
     try:
-        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        if int(after_name[6]) & _NOT_YET_A_PROGRAM:
+        if not is_program(pid):
             return 0
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("RssAnon:"):
