@@ -7,6 +7,7 @@ It starts an engine, a registry and an index of its own and leaves those of the 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
@@ -53,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = machine.describe()
     root = Path(options.home)
     root.mkdir(parents=True, exist_ok=True)
+    alone = (root / "running").open("w")
+    fcntl.flock(alone, fcntl.LOCK_EX)  # a second run waits: both would empty the same folders
     registry = Registry.at(root / "registry")
     base = Base(Path(options.base), options.base_name)
     try:

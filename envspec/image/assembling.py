@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from envspec.image.services import ServicesSource, services_config
 from envspec.image.stopping import StoppableSource
 from envspec.image.store import LayerStore
 from envspec.image.wheel import LockedWheel, Pyc, Scheme, WheelSource
+from envspec.image.wheel_lists import WheelLists
 from envspec.model import DIRECT_URL, Package, Platform, Resolution, SystemLayer
 from envspec.spec_hash import without_credentials
 
@@ -169,20 +170,22 @@ class Assembler:
             return [layer for layer in known if layer is not None]
         if not checked.exists() or any(source in missing for source in plan.below.sources):
             await plan.below.bring()
-        wanted = {
-            wheel.sha256
-            for source in plan.wheels
-            if source in missing or not checked.exists()
-            for wheel in source.wheels
-        }
-        await self.supplies.wheels([each for each in resolution.packages if _file_of(each)[1] in wanted])
-        if not checked.exists():
+        lists = WheelLists(self.cache)
+        unlisted = [] if checked.exists() else [source for source in plan.wheels if not lists.known(source)]
+        await self._fetch(resolution, [source for source in plan.wheels if source in missing or source in unlisted])
+        if not checked.exists() and not await asyncio.to_thread(lists.are_apart, plan.wheels, plan.below.owners()):
+            await self._fetch(resolution, plan.wheels)
             await asyncio.to_thread(_check_owners, plan)
         made = dict(zip((source.key for source in missing), await self._make(missing), strict=True))
         with keeping(checked.parent):
             checked.parent.mkdir(parents=True, exist_ok=True)
             checked.touch()
         return [layer or made[source.key] for source, layer in zip(plan.sources, known, strict=True)]
+
+    async def _fetch(self, resolution: Resolution, sources: Iterable[WheelSource]) -> None:
+        """Bring the wheels of these layers."""
+        wanted = {wheel.sha256 for source in sources for wheel in source.wheels}
+        await self.supplies.wheels([each for each in resolution.packages if _file_of(each)[1] in wanted])
 
     async def _make(self, sources: Sequence[Source]) -> list[Layer]:
         """Make layers in threads, as many at once as the order says."""
@@ -241,7 +244,8 @@ def wheel_sources(resolution: Resolution, cache: Path, pyc: Pyc | None, budget: 
 
 def _locked(package: Package, cache: Path) -> LockedWheel:
     filename, sha256, _ = _file_of(package)
-    url = without_credentials(package.file.url) if package.file.index == DIRECT_URL and package.file.url else None
+    is_named = package.file.index == DIRECT_URL and package.built is None
+    url = without_credentials(package.file.url) if is_named and package.file.url else None
     return LockedWheel(package.name, package.version, filename, sha256, wheel_path(cache, package), url)
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import posixpath
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -36,6 +36,8 @@ class WheelSource:
     wheels: tuple[LockedWheel, ...]
     scheme: Scheme
     pyc: Pyc | None
+    #: What `listings` read, until `entries` lays it: a wheel's directory is read once.
+    _laid: dict[LockedWheel, Laid] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def key(self) -> str:
@@ -62,7 +64,7 @@ class WheelSource:
         Raises:
             BadWheel, OwnedTwice: what they say. UnfitMachine, WorkerFault: no bytecode. OSError: a wheel can't be read.
         """
-        laid = {wheel: lay(wheel, self.scheme) for wheel in self._sorted()}
+        laid = {wheel: self._laid.pop(wheel, None) or lay(wheel, self.scheme) for wheel in self._sorted()}
         conflicts(_listing(wheel, each) for wheel, each in laid.items())
         files = {path: entry for each in laid.values() for path, entry in each.files.items()}
         sources = sorted({path for each in laid.values() for path in each.sources})
@@ -97,7 +99,10 @@ class WheelSource:
         Raises:
             BadWheel: what it says. OSError: a wheel can't be read.
         """
-        return tuple(_listing(wheel, lay(wheel, self.scheme)) for wheel in self._sorted())
+        for wheel in self._sorted():
+            if wheel not in self._laid:
+                self._laid[wheel] = lay(wheel, self.scheme)
+        return tuple(_listing(wheel, self._laid[wheel]) for wheel in self._sorted())
 
     def _sorted(self) -> list[LockedWheel]:
         return sorted(self.wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))
