@@ -138,7 +138,9 @@ def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tup
     if not built:
         return resolutions
     return tuple(
-        replace(r, packages=tuple(replace(p, built=built.get((r.target, p.file.sha256))) for p in r.packages))
+        replace(
+            r, packages=tuple(replace(p, built=p.built or built.get((r.target, p.file.sha256))) for p in r.packages)
+        )
         for r in resolutions
     )
 

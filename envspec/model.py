@@ -12,6 +12,9 @@ from typing import Final
 DEFAULT_INDEX: Final = "default"
 #: The "index" of a wheel that the spec names by URL.
 DIRECT_URL: Final = "url"
+#: The "index" of a wheel that was built of a commit of a git repository, or of a folder.
+GIT: Final = "git"
+LOCAL: Final = "local"
 #: The asker that is no package.
 SPEC: Final = "spec"
 
@@ -104,8 +107,10 @@ class Decision:
 class WheelFile:
     """One row: the one file that is locked for a package on a platform.
 
-    index: `default`, a `[[pip.index]]` name, `pytorch-cu126` and the like, or `url`.
-    url: only for named indexes and direct URLs, never with credentials; None for the default index.
+    index: `default`, a `[[pip.index]]` name, `pytorch-cu126` and the like, `url`, `git` or `local`.
+    url: only for named indexes and direct URLs, never with credentials; None for the default index. For `git` and
+    `local`, what the wheel was built of: `git+https://host/project.git@<commit>`, or the folder as the spec names it,
+    with `#sha256=` of its files (`envspec.effects.tree`).
     size_bytes: None where neither index nor server tells.
     """
 
@@ -143,7 +148,9 @@ class BuiltWheel:
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A pinned package on one platform. built: the wheel of an sdist, once it has been built."""
+    """A pinned package on one platform. built: the wheel of a source, once it has been built: then `file` is an sdist,
+    or for `git` and `local` the same wheel.
+    """
 
     name: str
     version: str

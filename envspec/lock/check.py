@@ -73,7 +73,7 @@ def check(spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckRe
 def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckResult:
     document = lock_dir / LOCK_FILE
     try:
-        head, _ = unseal(read_current(lock_dir, LOCK_FILE), str(document))
+        head, body = unseal(read_current(lock_dir, LOCK_FILE), str(document))
     except (FileNotFoundError, NotADirectoryError):
         return CheckResult((Reason(Why.NO_LOCK, f"{document} does not exist: nothing is locked yet"),))
     except OSError as fault:
@@ -83,7 +83,7 @@ def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_versi
     except StaleLock as fault:
         return CheckResult((Reason(Why.DAMAGED, fault.message, fault.hint or ""),))
     return CheckResult(
-        (*_spec_reasons(data, spec_path, head), *_file_reasons(lock_dir, head)),
+        (*_spec_reasons(data, spec_path, head), *_file_reasons(lock_dir, head), *_local_reasons(body, spec_path)),
         _warnings(head, facts_version),
         _by_these_facts(head, facts_version),
     )
@@ -124,6 +124,17 @@ def _file_reasons(lock_dir: Path, head: Head) -> list[Reason]:
             if found != digest:
                 reasons.append(Reason(Why.FILE, f"{lock_dir / name} was changed after envspec wrote it"))
     return reasons
+
+
+def _local_reasons(body: bytes, spec_path: Path) -> list[Reason]:
+    if b'index = "local"' not in body:
+        return []
+    from envspec.lock.check_local import changed
+
+    found = changed(body, spec_path.parent)
+    return [
+        Reason(Why.FILE, f"{name}: {address} is not what its wheel was built of any more") for name, address in found
+    ]
 
 
 def _warnings(head: Head, facts_version: str | None) -> tuple[str, ...]:

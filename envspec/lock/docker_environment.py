@@ -10,12 +10,16 @@ from envspec.facts import load_facts
 from envspec.lock.docker_words import by_architecture, run
 from envspec.lock.explicit import explicit_name
 from envspec.lock.requirements import requirements_name
-from envspec.model import Platform, Python, Resolution
+from envspec.model import GIT, LOCAL, Platform, Python, Resolution, WheelFile
 
 #: The environment's folder in every image.
 PREFIX: Final = "/opt/env"
 #: Platform -> what Docker calls its architecture.
 ARCHITECTURES: Final = {Platform.LINUX_64: "amd64", Platform.LINUX_AARCH64: "arm64"}
+
+#: Names where the wheels are that were built of git and local projects: a URL, or a folder beside the Dockerfile.
+BUILT_WHEELS: Final = "BUILT_WHEELS"
+BUILT_FOLDER: Final = "wheels"
 
 _FILES: Final = "/tmp/envspec"  # noqa: S108 (inside a stage that is thrown away)
 _INSTALL: Final = "install --no-cache-dir --disable-pip-version-check --no-deps --require-hashes"
@@ -51,11 +55,24 @@ def files_stages(parts: Sequence[Part]) -> Iterator[str]:
         yield f"FROM scratch AS {'files' if len(parts) == 1 else f'files-{part.architecture}'}"
         if with_wheels:
             yield f"COPY {requirements_name(part.platform)} /requirements.txt"
+        yield from _wheel_files(part)
         yield from _python_files(part)
         yield ""
     if len(parts) > 1:
         yield "FROM files-${ARCHITECTURE} AS files"
         yield ""
+
+
+def built_in(part: Part) -> list[WheelFile]:
+    """The wheels that were built of git and local projects: no index has them."""
+    return [package.file for package in part.resolution.packages if package.file.index in {GIT, LOCAL}]
+
+
+def _wheel_files(part: Part) -> Iterator[str]:
+    wheels = built_in(part)
+    if wheels:
+        yield f"ARG {BUILT_WHEELS}={BUILT_FOLDER}"
+    yield from (f"ADD ${{{BUILT_WHEELS}}}/{each.sha256}/{each.filename} /wheels/" for each in wheels)
 
 
 def _python_files(part: Part) -> Iterator[str]:
@@ -83,7 +100,7 @@ def environment_stage(parts: Sequence[Part]) -> Iterator[str]:
         yield from _venv(parts[0].python)
     if any(part.resolution.packages for part in parts):
         yield "ARG PIP_INDEX_URL"
-        yield run(*_pip(parts[0].python))
+        yield run(*_pip(parts[0].python, _found(parts)))
     yield ""
 
 
@@ -121,13 +138,17 @@ def _venv(python: Python) -> Iterator[str]:
     yield run(f"{interpreter} -m venv --without-pip {PREFIX}")
 
 
-def _pip(python: Python) -> Sequence[str]:
+def _found(parts: Sequence[Part]) -> str:
+    return f" --find-links {_FILES}/wheels" if any(map(built_in, parts)) else ""
+
+
+def _pip(python: Python, more: str) -> Sequence[str]:
     """Install the wheels by a pip that is no part of the environment, but for a standalone Python's own.
 
     A folder or a wheel is run as pip by any Python of its series. What lies beside it is not in the environment, and so
-    not installed.
+    not installed. more: options for pip.
     """
-    wheels = f"{_INSTALL} --requirement {_FILES}/requirements.txt"
+    wheels = f"{_INSTALL}{more} --requirement {_FILES}/requirements.txt"
     start = f"PIP_ROOT_USER_ACTION=ignore {PREFIX}/bin/python"
     if python.source == "standalone":
         return (f"{start} -m pip {wheels}",)

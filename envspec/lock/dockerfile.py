@@ -15,7 +15,15 @@ from datetime import timezone
 from typing import Final
 
 from envspec.lock.canonical import canonical
-from envspec.lock.docker_environment import PREFIX, Part, environment_stage, files_stages
+from envspec.lock.docker_environment import (
+    BUILT_FOLDER,
+    BUILT_WHEELS,
+    PREFIX,
+    Part,
+    built_in,
+    environment_stage,
+    files_stages,
+)
 from envspec.lock.docker_served import Served, files_lines, start_lines, user_lines
 from envspec.lock.docker_words import by_architecture, pairs, quoted, run, words
 from envspec.lock.document import identity
@@ -91,6 +99,10 @@ def _header(lock: Lock, parts: Sequence[Part]) -> Iterator[str]:
         yield f"#   docker build --tag {lock.name} --build-arg ARCHITECTURE=arm64 ."
     yield "# What stands in for the registry, and for pip's index:"
     yield "#   --build-arg REGISTRY=HOST --build-arg PIP_INDEX_URL=URL"
+    if any(map(built_in, parts)):
+        yield f"# Wheels of git and local projects are no index's. They are taken from {BUILT_FOLDER}/<sha256>/ beside"
+        yield "# this file, or from where the folder `archives` of the cache is served in which they were built:"
+        yield f"#   --build-arg {BUILT_WHEELS}=URL"
     yield ""
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import quote
 
 from envspec.lock.explicit import explicit_name
-from envspec.model import DEFAULT_INDEX, Lock, Package, Platform, Resolution
+from envspec.model import DEFAULT_INDEX, GIT, LOCAL, Lock, Package, Platform, Resolution
 from envspec.spec_hash import without_credentials
 
 #: Every character that may stand in a URL as it is. `$` is not among them: pip and uv replace `${NAME}` in requirement
@@ -23,7 +23,8 @@ def requirements_text(lock: Lock, platform: Platform) -> str:
     """Every pin of one platform, each with the one SHA-256 that is locked for it and who asked for it.
 
     A package of the default index is `name==version`; one of a named index or of a direct URL is `name @ url`, for with
-    its index in the file (`--extra-index-url`) every other name could be taken from there too.
+    its index in the file (`--extra-index-url`) every other name could be taken from there too. What was built of a git
+    or local project is the wheel that was built: pip has no hash of a repository or a folder.
 
     Raises:
         KeyError: the lock has no resolution for `platform`.
@@ -54,12 +55,25 @@ def _header(lock: Lock, resolution: Resolution) -> str:
 
 def _pin(package: Package) -> str:
     file = package.file
+    if file.index in {GIT, LOCAL}:
+        return _built(package)
     pin = (
         f"{package.name}=={package.version}"
         if file.index == DEFAULT_INDEX or file.url is None
         else f"{package.name} @ {quote(without_credentials(file.url), safe=_IN_URLS)}"
     )
     return f"{pin} \\\n    --hash=sha256:{file.sha256}\n{_via(package)}"
+
+
+def _built(package: Package) -> str:
+    file = package.file
+    source = without_credentials(file.url or "").partition("#sha256=")[0]
+    return (
+        f"# {file.filename}, built of {source}:\n"
+        f"# whoever has it gives it to pip or uv by --find-links; an envspec cache has it as\n"
+        f"# archives/{file.sha256}/{file.filename}\n"
+        f"{package.name}=={package.version} \\\n    --hash=sha256:{file.sha256}\n{_via(package)}"
+    )
 
 
 def _via(package: Package) -> str:

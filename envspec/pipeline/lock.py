@@ -19,7 +19,7 @@ from envspec.pipeline.work import CondaHalf, LockRequest, Network, PypiHalf, Sur
 from envspec.recall import key_of, remember
 from envspec.resolve.index.store import Store
 from envspec.resolve.upgrade import condas, known_names
-from envspec.spec import Spec, load_spec
+from envspec.spec import RequirementKind, Spec, load_spec
 from envspec.spec.match_specs import name_of
 from envspec.spec_hash import input_sha256
 from envspec.target import targets_of
@@ -63,11 +63,16 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
 
         files = lock_files(made)
         changed = write_folder(request.directory, files)
-        if key is not None and store.is_settled and not is_open(made):
+        if key is not None and store.is_settled and not is_open(made) and not _may_change(spec):
             remember(store, key, files, told)
     finally:
         store.close()
     return Locked(made, changed)
+
+
+def _may_change(spec: Spec) -> bool:
+    """Whether the lock follows from more than the spec and the indexes: from branches, or from folders."""
+    return any(r.kind in (RequirementKind.GIT, RequirementKind.LOCAL) for r in spec.pip.dependencies)
 
 
 def _heard(warn: Callable[[str], None], told: list[str]) -> Callable[[str], None]:
@@ -106,7 +111,7 @@ def _make(work: Work) -> Lock:
         work.facts,
         work.as_of,
         pypi.moments,
-        (*decisions, *conda.decisions),
+        (*decisions, *conda.decisions, *pypi.decisions),
         pypi.questions,
         tuple(replace(r, conda=conda.packages.get(r.target.platform, ())) for r in pypi.resolutions),
         conda.channels,

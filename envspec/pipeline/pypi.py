@@ -15,8 +15,8 @@ from envspec.effects.event_loop import run_to_end
 from envspec.effects.http import open_http
 from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.model import Lock, Platform, Resolution, Target
-from envspec.pipeline.work import PypiHalf, Upgrade, Work
-from envspec.resolve.compose import Composed, Given, Moments, Places, compose, wheel_urls
+from envspec.pipeline.work import PypiHalf, Sources, Upgrade, Work
+from envspec.resolve.compose import Composed, Given, Moments, Places, compose, sources_of, wheel_urls
 from envspec.resolve.direct import fetch_wheel
 from envspec.resolve.engine import Unsolvable
 from envspec.resolve.engines import engine
@@ -50,6 +50,7 @@ class Pypi:
         environ = work.around.environ
         self._places = Places(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
         self._wheels = run_to_end(_fetch_wheels(work, wheel_urls(work.spec)))
+        self._sources = _sources(work, targets)
 
     def resolve(self) -> PypiHalf:
         """What the moments allow, or, for `--upgrade-package`, what its names must move and nothing else."""
@@ -64,11 +65,17 @@ class Pypi:
         # The moment of what is gone would hold for it again when it comes back.
         locked = {package.name for resolution in resolutions for package in resolution.packages}
         own = {name: at for name, at in moments.names.items() if name in locked}
-        return PypiHalf(resolutions, tuple(questions), own)
+        return PypiHalf(resolutions, tuple(questions), own, self._sources.decisions)
 
     def _composed(self, moments: Moments) -> list[Composed]:
         work = self._work
-        given = ((target, Given(self._wheels, self._provided.get(target.platform, {}))) for target in self._targets)
+        given = (
+            (
+                target,
+                Given(self._wheels, self._sources.by_target.get(target, {}), self._provided.get(target.platform, {})),
+            )
+            for target in self._targets
+        )
         return [compose(work.spec, target, work.facts, moments, self._places, at_hand) for target, at_hand in given]
 
     def _upgrade(self, old: Lock, kept: Moments) -> tuple[Lock, Moments]:
@@ -133,6 +140,15 @@ async def _fetch_wheels(work: Work, requirements: Sequence[Requirement]) -> dict
             *(fetch_wheel(r, work.as_of, http, work.store, work.around.now) for r in requirements)
         )
     return {str(r.without_credentials().url): file for r, file in zip(requirements, fetched, strict=True)}
+
+
+def _sources(work: Work, targets: Sequence[Target]) -> Sources:
+    if not any(sources_of(work.spec, target) for target in targets):
+        return Sources({})
+    # Builds need half of all that images need.
+    from envspec.pipeline.sources import build_sources
+
+    return build_sources(work, targets)
 
 
 def _later() -> None:

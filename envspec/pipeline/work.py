@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envspec.facts import Facts
-from envspec.model import CondaChannel, CondaPackage, Decision, Lock, Platform, Resolution
+from envspec.model import CondaChannel, CondaPackage, Decision, Lock, Platform, Resolution, Target
 from envspec.resolve.index.store import Store
 from envspec.spec import Spec
 
 if TYPE_CHECKING:
     from envspec.resolve.compose import Composed
+    from envspec.resolve.index.rules import Source
     from envspec.resolve.provider import Provider
 
 
@@ -109,9 +110,21 @@ class CondaHalf:
 
 
 @dataclass(frozen=True, slots=True)
+class Sources:
+    """What the spec names to be built. by_target: requirement's text without credentials -> what came of it.
+
+    decisions: which commits they are.
+    """
+
+    by_target: Mapping[Target, Mapping[str, Source]]
+    decisions: tuple[Decision, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PypiHalf:
-    """What came of the PyPI half. moments: of the packages that `--upgrade-package` has moved."""
+    """What came of the PyPI half. moments: of the packages that `--upgrade-package` has moved. decisions: commits."""
 
     resolutions: tuple[Resolution, ...]
     questions: tuple[Composed, ...] = ()
     moments: Mapping[str, datetime] = field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from envspec.errors import NoSolution, UsageError
+from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.family import MEMBERS, family_mismatch
 from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX, Build, Wish, choose_build
@@ -19,20 +18,13 @@ from envspec.model import DEFAULT_INDEX, SPEC, Asker, CudaVersion, Decision, Tar
 from envspec.resolve.engine import Request
 from envspec.resolve.halves import check_halves, members_beside_condas_torch
 from envspec.resolve.index.page import ListedFile
-from envspec.resolve.index.rules import Correction, Route, Rules
-from envspec.resolve.index.select import TagRanks
+from envspec.resolve.index.rules import Correction, Route, Rules, Source
+from envspec.resolve.index.select import TagRanks, version_of
 from envspec.resolve.index.upstream import Index
 from envspec.resolve.provider import Provider
 from envspec.resolve.stage import Question
 from envspec.spec import Requirement, RequirementKind, Spec, Undated
 from envspec.target import has_cuda, marker_environment, wheel_tags
-
-#: Requirements that can't be locked yet, and what they are called.
-_LATER: Final = {
-    RequirementKind.GIT: "a git project",
-    RequirementKind.LOCAL: "a local project",
-    RequirementKind.SDIST_URL: "an sdist's URL",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +52,13 @@ class Places:
 class Given:
     """What is there before any index is asked.
 
-    wheels: those that the spec names, by their URL without credentials. provided: the Python packages that conda
-    installs on the platform, by PyPI's names.
+    wheels: those that the spec names, by their URL without credentials. sources: what the spec names to be built, by
+    the requirement's text without credentials. provided: the Python packages that conda installs on the platform, by
+    PyPI's names.
     """
 
     wheels: Mapping[str, ListedFile] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
     provided: Mapping[str, Provider] = field(default_factory=dict)
 
 
@@ -78,18 +72,15 @@ class Composed:
 
 
 def wheel_urls(spec: Spec) -> tuple[Requirement, ...]:
-    """The wheels that the spec names by URL; refuses by name what can't be locked yet.
-
-    Raises:
-        UsageError: a git or local project, or an sdist's URL.
-    """
-    for number, requirement in enumerate(spec.pip.dependencies):
-        if requirement.kind in _LATER:
-            raise UsageError(
-                f"pip.dependencies[{number}]: {requirement.name} is {_LATER[requirement.kind]}, not yet lockable",
-                hint="build its wheel, and name that by its URL",
-            )
+    """The wheels that the spec names by URL."""
     return tuple(r for r in spec.pip.dependencies if r.kind is RequirementKind.WHEEL_URL)
+
+
+def sources_of(spec: Spec, target: Target) -> tuple[Requirement, ...]:
+    """What the spec names to be built for a target: git and local projects, and sdists by URL."""
+    environment = marker_environment(target)
+    kinds = (RequirementKind.GIT, RequirementKind.LOCAL, RequirementKind.SDIST_URL)
+    return tuple(r for r in spec.pip.dependencies if r.kind in kinds and r.applies_to(environment))
 
 
 def compose(spec: Spec, target: Target, facts: Facts, moments: Moments, places: Places, given: Given) -> Composed:
@@ -113,6 +104,8 @@ def compose(spec: Spec, target: Target, facts: Facts, moments: Moments, places: 
         r.name: given.wheels[str(r.without_credentials().url)] for r in asked if r.kind is RequirementKind.WHEEL_URL
     }
     _loadable(direct, TagRanks(tags), target)
+    sources = {r.name: given.sources[str(r)] for r in asked if str(r) in given.sources}
+    direct |= {name: _served(source, name) for name, source in sources.items()}
     own = frozenset(direct) | provided.keys() | {r.name for r in (*asked, *bounds) if spec.pip.index_for(r.name)}
     if mixed := members_beside_condas_torch(
         {r.name: (Asker(SPEC, str(r)),) for r in asked if r.name not in own}, provided
@@ -145,8 +138,9 @@ def compose(spec: Spec, target: Target, facts: Facts, moments: Moments, places: 
         corrections=_corrections(family_facts),
         sdists=frozenset(spec.pip.allow_sdist) - provided.keys(),
         provided=provided,
+        sources=sources,
     )
-    request = Request(target, tuple(_line(r) for r in asked), tuple(sorted(constraints)), rules.sdists)
+    request = Request(target, tuple(_line(r, direct) for r in asked), tuple(sorted(constraints)), rules.sdists)
     decisions = () if build is None or not build.source else (_decision(build, target),)
     warnings = (build.warning,) if build is not None and build.warning else ()
     # Beside a bound torch, an engine tries these from the newest release down until one takes that torch.
@@ -155,12 +149,21 @@ def compose(spec: Spec, target: Target, facts: Facts, moments: Moments, places: 
     return Composed(question, decisions, warnings)
 
 
-def _line(requirement: Requirement) -> str:
-    """What the engine is asked: a wheel by URL is, in our index, the only version of its name."""
-    if requirement.kind is not RequirementKind.WHEEL_URL:
+def _line(requirement: Requirement, direct: Mapping[str, ListedFile]) -> str:
+    """What the engine is asked: what has a URL is, in our index, the only version of its name."""
+    if requirement.kind is RequirementKind.NAME:
         return str(requirement)
     extras = f"[{','.join(requirement.extras)}]" if requirement.extras else ""
-    return f"{requirement.name}{extras}=={requirement.wheel_version}"
+    version = requirement.wheel_version or version_of(direct[requirement.name].filename)
+    return f"{requirement.name}{extras}=={version}"
+
+
+def _served(source: Source, name: str) -> ListedFile:
+    """A wheel that was built for this very target, as our index shows it: no engine need look at its tags."""
+    wheel = source.built
+    version = wheel.filename.split("-")[1]
+    served = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+    return ListedFile(served, source.file.url or served, wheel.sha256, wheel.size_bytes, None, None, None, None)
 
 
 def _wish(spec: Spec) -> CudaVersion | Wish:
@@ -241,6 +244,15 @@ def _identity(spec: Spec, rules: Rules, facts: Facts) -> object:
         "default": rules.default.key,
         "routes": [[route.pattern, route.index.name, route.index.key, route.index.dated] for route in rules.routes],
         "direct": sorted((name, file.url, file.sha256) for name, file in rules.direct.items()),
+        **(
+            {
+                "sources": sorted(
+                    (name, source.file.index, source.file.filename) for name, source in rules.sources.items()
+                )
+            }
+            if rules.sources
+            else {}
+        ),
         "sdists": sorted(rules.sdists),
         "facts": [facts.version, spec.facts.tables()],
         "provided": sorted((p.name, p.version, p.package, p.channel) for p in rules.provided.values()),

@@ -74,6 +74,7 @@ async def build(request: Request, environment: Mapping[str, str], pins: Pins, vi
             uploaded=moment(node.file.uploaded) if node.file.uploaded else None,
             newest=why.refusal,
             extras=tuple(sorted(node.extras)),
+            built=view.rules.sources[node.name].built if node.name in view.rules.sources else None,
         )
         for node, why, size in ranked
     )
@@ -163,6 +164,8 @@ def _row(node: _Node, view: View, size_bytes: int | None) -> WheelFile:
         raise NetworkError(
             f"{node.file.filename}: its index gives no SHA-256", hint="an index without hashes can't be locked"
         )
+    if node.name in view.rules.sources:
+        return view.rules.sources[node.name].file
     if node.name in view.rules.direct:
         return WheelFile(
             DIRECT_URL, node.file.filename, node.file.sha256, size_bytes, without_credentials(node.file.url)

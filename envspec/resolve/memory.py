@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from envspec.model import Asker, Package, Refusal, Resolution, Target, WheelFile
+from envspec.model import Asker, BuiltWheel, Package, Refusal, Resolution, Target, WheelFile
 from envspec.resolve.index.store import Store
 
 #: Part of every key: changes whenever the same question would get another answer, or its form changes.
@@ -42,4 +42,5 @@ def _package(row: dict[str, Any]) -> Package:
         uploaded=datetime.fromisoformat(row["uploaded"]) if row["uploaded"] else None,
         newest=Refusal(**row["newest"]) if row["newest"] else None,
         extras=tuple(row["extras"]),
+        built=BuiltWheel(**row["built"]) if row.get("built") else None,
     )

@@ -104,7 +104,7 @@ def test_it_is_built_in_the_base_and_the_same_twice(
     with zipfile.ZipFile(found[0]) as archive:
         seen = archive.read("own.py").decode()
     assert "'at': '/.envspec-build/src'" in seen and "'cc': 'gcc'" in seen
-    assert not [each for each in engine.containers.list(all=True) if each.name.startswith("envspec-build-")]
+    assert not [each for each in engine.containers.list(all=True) if str(each.name).startswith("envspec-build-")]
 
 
 def test_its_log_is_shown_where_it_fails(standin_base: Pushed, pythons: str, tmp_path: Path) -> None:

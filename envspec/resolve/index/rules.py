@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from packaging.tags import Tag
 from packaging.version import Version
 
+from envspec.model import BuiltWheel, WheelFile
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.upstream import Index
 from envspec.resolve.provider import Provider
@@ -32,10 +33,19 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """What the spec names to be built. file: the lock's row of it. built: its wheel."""
+
+    file: WheelFile
+    built: BuiltWheel
+
+
+@dataclass(frozen=True, slots=True)
 class Rules:
     """What the spec and the facts say about one target's packages.
 
-    cuts: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel.
+    cuts: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel, and
+    those of sources, with the wheels that were built of them.
     sdists: names that may be built from source. provided: names that conda installs; no index gives them.
     """
 
@@ -48,6 +58,7 @@ class Rules:
     corrections: Mapping[str, tuple[Correction, ...]] = field(default_factory=dict)
     sdists: frozenset[str] = frozenset()
     provided: Mapping[str, Provider] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
 
     def index_of(self, name: str) -> Index:
         for route in self.routes:

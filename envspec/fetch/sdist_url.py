@@ -1,0 +1,82 @@
+"""sdists that a spec names by URL: fetched once, hashed, and kept with all archives."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Final
+from urllib.parse import unquote, urlsplit
+
+from envspec.effects.http import open_http
+from envspec.errors import NetworkError
+from envspec.fetch.download import archives_folder
+from envspec.fetch.values import Fetching, Network
+from envspec.model import DIRECT_URL, WheelFile
+from envspec.resolve import memory
+from envspec.resolve.index.store import Store
+from envspec.resolve.index.upstream import OfflineMiss
+from envspec.spec import Requirement
+from envspec.spec_hash import without_credentials
+
+_LARGEST_BYTES: Final = 4 << 30
+
+
+async def fetch_sdist(
+    requirement: Requirement, as_of: datetime, asked: datetime, store: Store, how: Fetching, environ: Mapping[str, str]
+) -> tuple[WheelFile, Path]:
+    """The lock's row of the sdist at a requirement's URL, and the file in the cache.
+
+    asked: the clock. One that was fetched at or after `as_of` is not fetched again.
+
+    Raises:
+        NetworkError: it can't be fetched, or has another hash than the spec demands.
+    """
+    url = without_credentials(str(requirement.url))
+    filename = unquote(urlsplit(url).path.rpartition("/")[2])
+    key = memory.key_of(["sdist", url])
+    known = store.answer(key)
+    path = archives_folder(how.cache) / (known or {}).get("sha256", "-") / filename
+    there = await asyncio.to_thread(path.is_file)
+    if known is None or not there or datetime.fromisoformat(known["asked"]) < as_of:
+        if how.network is Network.OFFLINE:
+            raise OfflineMiss(url)
+        with tempfile.TemporaryFile() as file:
+            async with open_http(environ) as http:
+                await http.download(str(requirement.url), lambda: _emptied(file), max_bytes=_LARGEST_BYTES)
+            sha256, path = await asyncio.to_thread(_keep, file, filename, how.cache)
+        known = {"asked": asked.isoformat(), "sha256": sha256}
+        store.remember_answer(key, known)
+    if requirement.sha256 and requirement.sha256 != known["sha256"]:
+        raise NetworkError(
+            f"{url} has SHA-256 {known['sha256']}, the spec demands {requirement.sha256}",
+            hint="correct the spec if the file is right; else tell who serves it",
+        )
+    size = (await asyncio.to_thread(path.stat)).st_size
+    return WheelFile(DIRECT_URL, filename, known["sha256"], size, url), path
+
+
+def _emptied(file: IO[bytes]) -> IO[bytes]:
+    file.seek(0)
+    file.truncate()
+    return file
+
+
+def _keep(file: IO[bytes], filename: str, cache: Path) -> tuple[str, Path]:
+    file.seek(0)
+    digest = hashlib.sha256()
+    while data := file.read(1 << 20):
+        digest.update(data)
+    path = archives_folder(cache) / digest.hexdigest() / filename
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{filename}.{os.getpid()}")
+    file.seek(0)
+    with beside.open("wb") as out:
+        shutil.copyfileobj(file, out)
+    beside.replace(path)
+    return digest.hexdigest(), path
