@@ -15,7 +15,7 @@ from envspec.fetch.values import Count, Fetching, Network, Step
 from envspec.fetch.wheels import fetch_wheels
 from envspec.image import outputs
 from envspec.image.assembling import Assembled, Assembler, Below, Foundation, Supplies
-from envspec.image.blobs import BlobStore
+from envspec.image.blobs import BlobStore, keeping
 from envspec.image.config import Base
 from envspec.image.content import Source
 from envspec.image.documents import KeptDocuments
@@ -60,7 +60,8 @@ class ImageWork(Doors):
             compiler=self._compiler,
         )
         assembler = Assembler(self.order, self.world.cache, self.store, supplies, self.world.report)
-        found = [await assembler.assemble(platform) for platform in self.order.platforms]
+        with keeping(self.world.cache):
+            found = [await assembler.assemble(platform) for platform in self.order.platforms]
         for each in found:
             own = each.image.layers[len(each.base.layers) :]
             self._layers.update({layer.blob.digest: layer for layer in own})
@@ -84,7 +85,8 @@ class ImageWork(Doors):
         except Gone:
             platforms = self.order.platforms
             parts = [part for part in self.order.lock.resolutions if part.target.platform in platforms]
-            await self._wheels([each for part in parts for each in part.packages])
+            with keeping(self.world.cache):
+                await self._wheels([each for part in parts for each in part.packages])
             return await use()
 
     def writing(self, images: Sequence[Image]) -> outputs.Moved:

@@ -1,0 +1,290 @@
+"""Builds that are killed, ended, on a full disk, or two at once: an output is whole or not there, the cache is good."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from envspec.model import Lock
+from tests.support import preloaded
+from tests.support.environments import pin
+from tests.support.faults import Stall
+from tests.support.image_builds import (
+    X86,
+    BaseMade,
+    Builder,
+    Standing,
+    hold_base,
+    image_lock,
+    make_base,
+    small_wheel,
+)
+from tests.support.index_server import IndexServer
+from tests.support.projects import File
+from tests.support.push_registry import PushRegistry, Sleep
+from tests.support.small_disk import needs_mounts, on_a_disk
+from tests.support.user import Running, refused
+from tests.support.wheels import Artifact, Method, padding, wheel
+
+pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
+
+MOMENTS: Final = 50
+SEED: Final = 20261120
+SMALL: Final[tuple[Artifact, ...]] = (small_wheel("one"), small_wheel("two"), small_wheel("three"))
+#: 120 MB where it is not packed, and little on its way.
+BULKY: Final = tuple(
+    wheel(name, "1.0", files={f"{name}/zeros": bytes(60_000_000)}, method=Method.DEFLATED) for name in ("wide", "long")
+)
+#: Enough modules that compiling them takes a while.
+MANY: Final = wheel("many", "1.0", files={f"many/m{number}.py": b"x = 1\n" * 40 for number in range(3000)})
+#: A wait that takes this long is a failure.
+_LONG_S: Final = 60.0
+
+
+@dataclass
+class Scene:
+    """Somebody who builds, and the servers of it."""
+
+    builder: Builder
+    index: IndexServer
+    registry: Standing
+    base: BaseMade
+
+    def lock(self, *wheels: Artifact) -> Path:
+        lock: Lock = image_lock({X86: [pin(each) for each in wheels]}, self.base.named())
+        return self.builder.writes_lock(lock)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return ("--output", "image.tar", "--layout", "layout", "--push", f"{self.registry.host}/team/app:1")
+
+    def nothing_half(self) -> None:
+        """Nothing at any of the outputs, nor beside them."""
+        assert {path.name for path in self.builder.folder.iterdir()} <= {"cache", "home", "lock"}
+        assert self.registry.tagged("team/app:1") is None
+        left = [path for path in self.builder.cache.rglob("*") if ".part" in path.name or ".envspec-" in path.name]
+        assert [path for path in left if path.is_dir() or path.parent.parent.name == "archives"] == []
+
+    def is_whole(self, identity: str) -> None:
+        """Every output is the image, and nothing else is there."""
+        pushed = self.registry.tagged("team/app:1")
+        assert pushed is not None and pushed["config"]["digest"] == identity
+        folder = self.builder.folder
+        assert sorted(path.name for path in folder.iterdir()) == ["cache", "home", "image.tar", "layout", "lock"]
+        assert sorted(path.name for path in (folder / "layout").iterdir()) == [
+            *("blobs", "index.json", "manifest.json", "oci-layout")
+        ]
+        blobs = {path.name for path in (folder / "layout/blobs/sha256").iterdir()}
+        for name in blobs:
+            assert hashlib.sha256((folder / "layout/blobs/sha256" / name).read_bytes()).hexdigest() == name
+        with tarfile.open(folder / "image.tar") as archive:
+            held = {Path(row.name).name: archive.extractfile(row).read() for row in archive}  # type: ignore[union-attr]
+        assert json.loads(held.pop("manifest.json"))[0]["Config"].endswith(identity[7:])
+        assert {name for name in held if len(name) == 64} == blobs
+        assert all(hashlib.sha256(held[name]).hexdigest() == name for name in blobs)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with IndexServer([File(each) for each in (*SMALL, *BULKY, MANY)]) as index, Standing(PushRegistry()) as registry:
+        base = hold_base(registry.held, make_base())
+        yield Scene(Builder(tmp_path, index.url, registry.host), index, registry, base)
+
+
+def wait_until(what: Callable[[], object]) -> None:
+    until = time.monotonic() + _LONG_S
+    while not what():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.002)
+
+
+def test_killed_at_any_moment_and_again(scene: Scene) -> None:
+    builder, lock = scene.builder, scene.lock(*SMALL)
+    words: tuple[str | Path, ...] = ("build", lock, *scene.outputs)
+    longest_s = 3.0
+    for _ in range(2):
+        # The first also waits for the parent of all runs.
+        shutil.rmtree(builder.cache, ignore_errors=True)
+        begin = time.monotonic()
+        first = builder.image(*words)
+        longest_s = min(longest_s, time.monotonic() - begin)
+        assert first.status == 0, first.stderr
+    moments = random.Random(SEED)
+    ends = []
+    for number in range(MOMENTS):
+        if number % 5 == 0:
+            # Anew; the four kills after it meet what the one before them has left.
+            for path in (builder.cache, builder.folder / "layout"):
+                shutil.rmtree(path, ignore_errors=True)
+            (builder.folder / "image.tar").unlink(missing_ok=True)
+            scene.registry.held.tags.pop("team/app", None)
+            scene.registry.held.blobs.pop("team/app", None)
+        run = builder.begins(*words)
+        time.sleep(moments.uniform(0, 1.1 * longest_s))
+        if number % 2:
+            run.child.kill()
+        else:
+            # Alone: its compilers outlive it for a moment.
+            run.child.signal(signal.SIGKILL)
+        ends.append(run.ends().status)
+        pushed = scene.registry.tagged("team/app:1")
+        assert pushed is None or f"{pushed['config']['digest']}\n" == first.stdout, number
+        if number % 5 == 4:
+            again = builder.image(*words)
+            assert (again.status, again.stdout) == (0, first.stdout), (number, again.stderr)
+            scene.is_whole(first.stdout.strip())
+    assert ends.count(-signal.SIGKILL) > MOMENTS / 2
+
+
+#: Where a run is ended: how it is made to stay there, and by what that is seen.
+MOMENTS_OF: Final = ("asking for the base", "fetching", "compiling", "writing a tar", "writing a layout", "pushing")
+
+
+def at(moment: str, scene: Scene) -> Running:
+    """A run that is at this moment."""
+    builder, held = scene.builder, scene.registry.held
+    path = scene.index.file_path(SMALL[0].filename)
+    signs: dict[str, Callable[[], object]] = {
+        "asking for the base": lambda: held.asked,
+        "fetching": lambda: scene.index.requests_for(path),
+        "compiling": lambda: list((builder.cache / "image-layers").rglob("*.side")),
+        "writing a tar": lambda: sizes(builder.folder, ".image.tar.envspec-*"),
+        "writing a layout": lambda: sizes(builder.folder, "layout/blobs/sha256/.*"),
+        "pushing": lambda: "POST" in held.methods(),
+    }
+    sign, wheels, words = signs[moment], SMALL, scene.outputs
+    if moment == "asking for the base":
+        held.fault = lambda ask: Sleep(30) if "nvidia/cuda/manifests" in ask.path else None
+    elif moment == "fetching":
+        scene.index.fail(path, Stall(30))
+    elif moment == "compiling":
+        wheels = (MANY,)
+    elif moment == "pushing":
+        held.fault = lambda ask: Sleep(30) if ask.method == "POST" else None
+        words = scene.outputs[-2:]
+    else:
+        wheels, words = BULKY, ("--compression", "none", *scene.outputs[: 2 if "tar" in moment else 4][-2:])
+    lock = scene.lock(*wheels)
+    for _ in range(5):
+        run = builder.begins("build", lock, *words)
+        program = Path(f"/proc/{run.child.pid}/cmdline")
+        wait_until(lambda: sign() or not program.exists())  # noqa: B023
+        if sign():
+            return run
+        # The machine looked away for as long as the moment took.
+        ran = run.ends()
+        assert ran.status == 0, ran.stderr
+        for made in (builder.cache, builder.folder / "layout", builder.folder / "image.tar"):
+            shutil.rmtree(made) if made.is_dir() else made.unlink(missing_ok=True)
+    raise AssertionError(f"{moment} was never seen")
+
+
+def sizes(folder: Path, pattern: str) -> list[int]:
+    """Of files that are being written, those of more than 1 MB."""
+    found = []
+    for path in folder.glob(pattern):
+        with suppress(FileNotFoundError):
+            found.append(path.stat().st_size)
+    return [size for size in found if size > 1_000_000]
+
+
+@pytest.mark.parametrize("moment", MOMENTS_OF)
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"])
+def test_a_run_that_is_ended_cleans_up(moment: str, number: signal.Signals, status: int, scene: Scene) -> None:
+    run = at(moment, scene)
+    begin = time.monotonic()
+    run.child.signal(number)
+    ran = run.ends()
+    assert time.monotonic() - begin < 20
+    assert (ran.status, ran.stdout) == (status, ""), ran.stderr
+    assert "Traceback" not in ran.stderr and "xception" not in ran.stderr, ran.stderr
+    scene.nothing_half()
+    # The compilers were of the same process group: none is left.
+    with pytest.raises(ProcessLookupError):
+        os.killpg(run.child.pid, 0)
+    scene.index.heal()
+    scene.registry.held.fault = lambda _: None
+    again = scene.builder.image("build", "lock", *scene.outputs)
+    assert again.status == 0, again.stderr
+    scene.is_whole(again.stdout.strip())
+
+
+def test_what_a_killed_run_fetched_is_not_fetched_again(scene: Scene) -> None:
+    scene.registry.held.fault = lambda ask: Sleep(30) if ask.method == "POST" else None
+    lock = scene.lock(*SMALL)
+    run = scene.builder.begins("build", lock, *scene.outputs[-2:])
+    wait_until(lambda: "POST" in scene.registry.held.methods())
+    run.child.signal(signal.SIGKILL)
+    run.ends()
+    scene.registry.held.fault = lambda _: None
+    assert scene.builder.image("build", lock, *scene.outputs).status == 0
+    assert scene.index.fetched_twice() == []
+
+
+def test_two_at_once_are_as_one(scene: Scene) -> None:
+    lock = scene.lock(*SMALL)
+    runs = [scene.builder.begins("build", lock, *scene.outputs) for _ in range(3)]
+    done = [run.ends() for run in runs]
+    assert [ran.status for ran in done] == [0] * 3, [ran.stderr for ran in done]
+    assert len({ran.stdout for ran in done}) == 1
+    assert [path for path in scene.index.fetched_twice() if path.startswith("/files/")] == []
+    scene.is_whole(done[0].stdout.strip())
+
+
+# Disks
+
+
+@needs_mounts
+@pytest.mark.parametrize("what", ["--output", "--layout"])
+def test_a_full_disk_for_the_output(what: str, scene: Scene) -> None:
+    big = wheel("big", "1.0", files={"big/noise": padding(4_000_000)})
+    scene.index.add(File(big))
+    lock = scene.lock(*SMALL, big)
+    words = ("image", "build", str(lock), what, f"{scene.builder.folder}/disk/image")
+    ran, left = on_a_disk(scene.builder, "size=2m", *words)
+    told = refused(ran, 6)
+    assert "No space left on device" in told and "disk/image" in told and "MB are free there" in told
+    assert left == []
+    again = scene.builder.image("build", lock, *scene.outputs)
+    assert again.status == 0, again.stderr
+
+
+@needs_mounts
+@pytest.mark.parametrize("size", ["size=4k", "size=100k", "size=300k", "size=5m", "size=9m"])
+def test_a_full_disk_for_the_cache(size: str, scene: Scene) -> None:
+    """Wherever it comes to it: while the base is kept, wheels are fetched, layers made, or what is known is kept."""
+    big = wheel("big", "1.0", files={"big/noise": padding(4_000_000)})
+    scene.index.add(File(big))
+    lock = scene.lock(*SMALL, big)
+    words = ("image", "build", str(lock), "--compression", "zstd", *scene.outputs[-2:])
+    where = f"{scene.builder.folder}/disk/cache"
+    ran, _ = on_a_disk(scene.builder, size, *words, ENVSPEC_CACHE_DIR=where)
+    told = refused(ran, 6)
+    assert "space" in told.lower() and where in told and "ENVSPEC_CACHE_DIR" in told
+    assert scene.registry.tagged("team/app:1") is None
+    again = scene.builder.image("build", lock, *scene.outputs)
+    assert again.status == 0, again.stderr
+
+
+@needs_mounts
+def test_a_cache_that_can_not_be_written(scene: Scene) -> None:
+    lock = scene.lock(*SMALL)
+    where = f"{scene.builder.folder}/disk/cache"
+    ran, _ = on_a_disk(scene.builder, "ro,size=2m", "image", "build", str(lock), ENVSPEC_CACHE_DIR=where)
+    assert "ENVSPEC_CACHE_DIR" in refused(ran, 6)
+    (scene.builder.folder / "blocked").write_text("a file, where a folder should be")
+    told = refused(scene.builder.image("build", lock, ENVSPEC_CACHE_DIR=str(scene.builder.folder / "blocked")), 6)
+    assert "blocked" in told and "ENVSPEC_CACHE_DIR" in told
