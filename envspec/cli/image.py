@@ -12,6 +12,7 @@ from envspec.cli import terminal
 from envspec.cli.ending import terminable
 from envspec.cli.image_order import Opened
 from envspec.cli.image_world import image_world
+from envspec.errors import UsageError
 
 if TYPE_CHECKING:
     from envspec.pipeline.image import Built
@@ -100,15 +101,20 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     and kept in envspec's cache.
     """
     opened = Opened(lock, chosen)
+    if chosen["offline"] and chosen["pushed"]:
+        raise UsageError("--push needs the network, and --offline forbids it", hint="leave one of them out")
     only_pushed = builder == "oci" and not (chosen["output"] or chosen["layout"] or chosen["loaded"])
     if only_pushed and (known := opened.known()) is not None and _is_pushed(known.digest, chosen):
         _tell_ids(known.ids)
+        _tell_pushed(known.digest, chosen)
         return 0
     from envspec.cli.progress_bars import Progress
+    from envspec.image.outputs import check_places
     from envspec.pipeline import image as pipeline
 
     name = opened.lock.name
-    tag = chosen["tag"] or f"envspec/{name.lower()}:latest"
+    tag = _tag(chosen["tag"] or f"envspec/{name.lower()}")
+    check_places(chosen["output"], chosen["layout"])
     outputs = pipeline.Outputs(
         chosen["output"], chosen["layout"], chosen["pushed"], tag if chosen["loaded"] else None, tag
     )
@@ -118,6 +124,7 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
             terminal.answer(f"{pipeline.build_by_docker(opened.folder, opened.order, outputs, world)}\n")
             return 0
         built = pipeline.build(opened.order, outputs, world)
+    _tell_pushed(built.digest, chosen)
     return _made(opened, built)
 
 
@@ -185,6 +192,20 @@ def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
     return 0
 
 
+def _tag(text: str) -> str:
+    """`name:tag`, as engines read it.
+
+    Raises:
+        UsageError: no name that an image can have.
+    """
+    from envspec.registry.reference import BadReference, parse
+
+    named = parse(text)
+    if named.digest or named.scheme:
+        raise BadReference(text, "it is more than a name and a tag", "the form is NAME:TAG: team/training:2")
+    return text if named.tag else f"{text}:latest"
+
+
 def _is_pushed(digest: str, chosen: dict[str, Any]) -> bool:
     """Whether nothing is left to do: the tag names this already, or there is none to push."""
     if not chosen["pushed"]:
@@ -194,6 +215,14 @@ def _is_pushed(digest: str, chosen: dict[str, Any]) -> bool:
 
     with terminable(), Progress("image") as progress:
         return is_pushed(chosen["pushed"], digest, image_world(progress, chosen["mirrors"]))
+
+
+def _tell_pushed(digest: str, chosen: dict[str, Any]) -> None:
+    """By which name a registry has it for good; on stderr, for the answer is the ID."""
+    if chosen["pushed"]:
+        from envspec.registry.reference import parse
+
+        terminal.tell(f"pushed: {parse(chosen['pushed']).name}@{digest}")
 
 
 def _made(opened: Opened, built: Built) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from envspec.effects.http_faults import RequestFault
 from envspec.errors import NetworkError
 from envspec.fetch.values import Network
 from envspec.image.blobs import BlobStore
@@ -39,7 +41,9 @@ class KeptDocuments:
         body = self.blobs.read(digest)
         if body is not None:
             return read_manifest(body, "", where=str(reference), algorithm=digest.partition(":")[0])
-        found = await (await self._registry(str(reference))).manifest(reference)
+        registry = await self._registry(str(reference))
+        with _reaching(reference):
+            found = await registry.manifest(reference)
         self._keep(found.digest, found.body)
         return found
 
@@ -48,7 +52,9 @@ class KeptDocuments:
         where = f"{reference.name}: config {manifest.config}"
         body = self.blobs.read(manifest.config)
         if body is None:
-            body = await (await self._registry(where)).config_bytes(reference, manifest)
+            registry = await self._registry(where)
+            with _reaching(reference):
+                body = await registry.config_bytes(reference, manifest)
             self._keep(manifest.config, body)
         return read_json(body, _DOCUMENT, where=where)
 
@@ -64,3 +70,15 @@ class KeptDocuments:
             )
         self.asking()
         return await self.opened()
+
+
+@contextmanager
+def _reaching(reference: Reference) -> Iterator[None]:
+    """A lock names the original registry, which need not be one that this machine reaches: says what helps."""
+    try:
+        yield
+    except RequestFault as fault:
+        raise NetworkError(
+            f"the base image {reference.name} can't be asked for: {fault.message}",
+            hint=f"{fault.hint}; where another registry stands in for it: `--mirror {reference.registry}=HOST`",
+        ) from fault

@@ -17,7 +17,7 @@ from typing import Final
 from envspec import __version__
 
 #: Part of every key: changes whenever the same lock would give another image.
-MADE: Final = 1
+MADE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ Sources: OCI image specification 1.1, `image-layout.md`; moby, `image/tarexport`
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import shutil
 import tarfile
@@ -20,6 +21,7 @@ from envspec.image.index_document import OCI_CONFIG, entry
 from envspec.image.layer import Image
 from envspec.registry.blob import Blob, Descriptor
 from envspec.registry.manifest import OCI_INDEX, OCI_MANIFEST
+from envspec.registry.reference import parse
 
 #: Path -> content of everything in a layout, in the order in which it is written.
 Files = Sequence[tuple[str, bytes | Descriptor]]
@@ -35,6 +37,9 @@ _RECORD: Final = 20 * _BLOCK
 #: When what is no blob is written; blobs between them.
 _TURNS: Final = {"oci-layout": 0, "manifest.json": 2, "index.json": 3}
 _REF: Final = "org.opencontainers.image.ref.name"
+#: The whole name, by which containerd, podman from 4.0 on and Docker's containerd store go; the other is the tag alone.
+_NAME: Final = "io.containerd.image.name"
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class CannotWrite(EnvspecError):
@@ -63,7 +68,7 @@ def files_of(images: Sequence[Image], index: bytes | None, tags: Sequence[str]) 
         top = [descriptor(Descriptor(OCI_INDEX, digest_of(index), len(index)))]
     for row in top:
         if tags:
-            row["annotations"] = {_REF: tags[0].rpartition(":")[2]}
+            row["annotations"] = {_NAME: str(parse(tags[0])), _REF: tags[0].rpartition(":")[2]}
     # Docker reads one image per tag: that of the first platform.
     docker = [
         {
@@ -120,11 +125,8 @@ def write_layout(folder: Path, files: Files, opened: Open, moved: Moved) -> None
     Raises:
         UsageError: the folder holds something that is no layout. CannotWrite: no space, no permission.
     """
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file", hint="name a folder for the layout")
-    is_layout = (folder / "oci-layout").is_file()
-    if folder.is_dir() and not is_layout and not all(map(is_unfinished, folder.iterdir())):
-        raise UsageError(f"{folder} holds something that is no OCI layout", hint="name an empty folder, or a new one")
+    check_places(None, folder)
+    is_layout = _is_layout(folder)
     with _writing(folder), _leaving_none(folder) if not is_layout else contextlib.nullcontext():
         for each in (folder, *folder.glob("blobs/*")):
             sweep(each)
@@ -137,6 +139,22 @@ def write_layout(folder: Path, files: Files, opened: Open, moved: Moved) -> None
                     for chunk in _chunks(content, opened):
                         moved(len(chunk))
                         file.write(chunk)
+
+
+def check_places(tar: Path | None, layout: Path | None) -> None:
+    """Whether a tar and a layout may be written there: asked before hours go into what they hold.
+
+    Raises:
+        UsageError: something of the user's is in the way.
+    """
+    if tar is not None and tar.is_dir():
+        raise UsageError(f"{tar} is a folder", hint=f"name a file: {tar / 'image.tar'}")
+    if layout is None or not layout.exists():
+        return
+    if not layout.is_dir():
+        raise UsageError(f"{layout} is a file", hint="name a folder for the layout")
+    if not _is_layout(layout) and not all(map(is_unfinished, layout.iterdir())):
+        raise UsageError(f"{layout} holds something that is no OCI layout", hint="name an empty folder, or a new one")
 
 
 def manifests(images: Sequence[Image]) -> Iterator[tuple[Descriptor, bytes]]:
@@ -154,6 +172,10 @@ def _is_whole(path: Path, content: bytes | Descriptor) -> bool:
     """Files get their names when they are whole, so size tells; one that was cut by hand is written again."""
     size = len(content) if isinstance(content, bytes) else content.size_bytes
     return path.is_file() and path.stat().st_size == size
+
+
+def _is_layout(folder: Path) -> bool:
+    return (folder / "oci-layout").is_file()
 
 
 def _path(digest: str) -> str:
@@ -179,8 +201,8 @@ def _writing(path: Path) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as fault:
-        free = shutil.disk_usage(next(each for each in (path, *path.absolute().parents) if each.exists())).free
-        raise CannotWrite(
-            f"{path} can't be written: {fault.strerror or fault} ({free / 1e6:,.0f} MB are free there)",
-            hint="make room or name another place; what was made so far is kept in envspec's cache",
-        ) from fault
+        what, way = f"{path} can't be written: {fault.strerror or fault}", "name another place"
+        if fault.errno in _FULL:
+            free = shutil.disk_usage(next(each for each in (path, *path.absolute().parents) if each.exists())).free
+            what, way = f"{what} ({free / 1e6:,.0f} MB are free there)", "make room or name another place"
+        raise CannotWrite(what, hint=f"{way}; what was made so far is kept in envspec's cache") from fault

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from envspec.effects.event_loop import run_to_end
-from envspec.errors import NetworkError
 from envspec.image.order import ImageWorld
 from envspec.pipeline.doors import Doors
+from envspec.registry.faults import RegistryFault
 from envspec.registry.push import held_digest
 from envspec.registry.reference import parse
 
 
 def is_pushed(name: str, digest: str, world: ImageWorld) -> bool:
-    """False also where the registry does not say: the push then tells what is wrong."""
+    """False also where the registry does not say: the push then tells what is wrong.
+
+    Raises:
+        RequestFault: the registry can't be reached.
+    """
     return run_to_end(_is_pushed(name, digest, world))
 
 
@@ -19,5 +23,5 @@ async def _is_pushed(name: str, digest: str, world: ImageWorld) -> bool:
     async with Doors(world) as doors:
         try:
             return await held_digest(await doors.registry(), parse(name)) == digest
-        except NetworkError:
+        except RegistryFault:
             return False

@@ -178,7 +178,7 @@ def _python_of_base(data: Document) -> Iterator[Found]:
 def _ports(data: Document) -> Iterator[Found]:
     services = get(data, "services")
     seen: dict[int, str] = {}
-    for name, default in (("jupyter", 8888), ("tensorboard", 6006), ("ssh", 22)):
+    for name, default in (("jupyter", 8888), ("tensorboard", 6006), ("ssh", 2222)):
         service = get(data, "services", name)
         port = service.get("port", default) if isinstance(service, Mapping) else None
         if isinstance(services, Mapping) and isinstance(port, int) and seen.setdefault(port, name) != name:

@@ -290,7 +290,8 @@ class Tensorboard(Section):
 class Ssh(Section):
     """An SSH server: keys only, no passwords, no root password."""
 
-    port: int = Field(default=22, ge=1, le=65535, description=_PORT)
+    # Not 22: the container is no root, and not every engine lets others listen below 1024.
+    port: int = Field(default=2222, ge=1, le=65535, description=_PORT)
 
 
 class Services(Section):
@@ -300,7 +301,7 @@ class Services(Section):
     tensorboard: Tensorboard | None = Field(
         default=None, description="TensorBoard.", examples=[{"port": 6006, "logdir": "runs"}]
     )
-    ssh: Ssh | None = Field(default=None, description="An SSH server, with keys only.", examples=[{"port": 22}])
+    ssh: Ssh | None = Field(default=None, description="An SSH server, with keys only.", examples=[{"port": 2222}])
 
 
 class Image(Section):

@@ -401,7 +401,9 @@ def test_outputs_that_can_not_be_written(scene: Scene) -> None:
     (scene.builder.folder / "full/mine.txt").write_text("mine")
     for words, status, told in (
         (("--output", "file/image.tar"), 6, "file"),
-        (("--output", "full"), 6, "full"),
+        (("--output", "full"), 2, "full is a folder"),
+        (("--output", "image.tar", "--tag", "Team:1"), 2, "lower case"),
+        (("--output", "image.tar", "--tag", "team/app:1:2"), 2, "team/app:1:2"),
         (("--layout", "file"), 2, "is a file"),
         (("--layout", "file/below"), 6, "file"),
         (("--layout", "full"), 2, "no OCI layout"),

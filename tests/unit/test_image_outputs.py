@@ -49,7 +49,10 @@ def test_the_tar_is_a_layout_and_dockers_archive_in_one() -> None:
     assert json.loads(content["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
     [row] = json.loads(content["index.json"])["manifests"]
     assert row["digest"] == made.digest
-    assert row["annotations"] == {"org.opencontainers.image.ref.name": "latest"}
+    assert row["annotations"] == {
+        "io.containerd.image.name": "docker.io/envspec/x:latest",
+        "org.opencontainers.image.ref.name": "latest",
+    }
     [docker] = json.loads(content["manifest.json"])
     assert docker["RepoTags"] == ["envspec/x:latest"]
     assert hashlib.sha256(content[docker["Config"]]).hexdigest() == made.id.removeprefix("sha256:")
@@ -101,6 +104,18 @@ def test_nothing_of_the_users_is_overwritten(tmp_path: Path) -> None:
         outputs.write_layout(tmp_path, files, opened, lambda _: None)
     with pytest.raises(UsageError, match="is a file"):
         outputs.write_layout(tmp_path / "thesis.tex", files, opened, lambda _: None)
+    with pytest.raises(UsageError, match="is a folder"):
+        outputs.check_places(tmp_path, None)
+    outputs.check_places(tmp_path / "thesis.tex", tmp_path / "new")
+
+
+def test_what_no_room_would_help_is_not_told_of_room(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    files = outputs.files_of([image(BODIES[0])], None, [])
+    with pytest.raises(outputs.CannotWrite) as caught:
+        outputs.write_tar(tmp_path / "file" / "image.tar", files, opened, lambda _: None)
+    assert "free" not in str(caught.value)
+    assert "make room" not in str(caught.value)
 
 
 def test_a_tar_that_ends_in_a_fault_leaves_the_old_one_and_nothing_beside_it(tmp_path: Path) -> None:

@@ -1,0 +1,99 @@
+"""What images are called: in a tar, in a registry, and by whom a base is asked for."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from envspec.model import Lock
+from tests.support import preloaded
+from tests.support.environments import pin
+from tests.support.image_builds import X86, BaseMade, Builder, Standing, hold_base, image_lock, make_base, small_wheel
+from tests.support.index_server import IndexServer
+from tests.support.projects import File
+from tests.support.push_registry import PushRegistry
+from tests.support.user import refused
+
+pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
+
+ONE = small_wheel("one")
+
+
+@dataclass(frozen=True)
+class Scene:
+    builder: Builder
+    registry: Standing
+    base: BaseMade
+    lock: Lock
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with IndexServer([File(ONE)]) as index, Standing(PushRegistry()) as registry:
+        base = hold_base(registry.held, make_base())
+        lock = image_lock({X86: [pin(ONE)]}, base.named())
+        yield Scene(Builder(tmp_path, index.url, registry.host), registry, base, lock)
+
+
+@pytest.mark.parametrize(
+    ("words", "familiar", "full"),
+    [
+        ((), "envspec/{name}:latest", "docker.io/envspec/{name}:latest"),
+        (("--tag", "app"), "app:latest", "docker.io/library/app:latest"),
+        (("--tag", "registry.corp:5000/team/app:2"),) + ("registry.corp:5000/team/app:2",) * 2,
+    ],
+)
+def test_readers_of_either_form_find_the_same_name(
+    words: tuple[str, ...], familiar: str, full: str, scene: Scene
+) -> None:
+    lock = scene.builder.writes_lock(scene.lock)
+    scene.builder.id_of(lock, "--no-pyc", "--output", "image.tar", *words)
+    with tarfile.open(scene.builder.folder / "image.tar") as archive:
+        docker, oci = (json.load(archive.extractfile(name)) for name in ("manifest.json", "index.json"))  # type: ignore[arg-type]
+    name = scene.lock.name
+    assert docker[0]["RepoTags"] == [familiar.format(name=name)]
+    told = oci["manifests"][0]["annotations"]
+    assert told["io.containerd.image.name"] == full.format(name=name)
+    assert told["org.opencontainers.image.ref.name"] == full.rpartition(":")[2]
+
+
+def test_a_push_tells_under_which_digest_the_registry_has_it(scene: Scene) -> None:
+    lock, name = scene.builder.writes_lock(scene.lock), f"{scene.registry.host}/team/app"
+    for _ in ("pushed", "there already"):
+        ran = scene.builder.image("build", lock, "--no-pyc", "--push", f"{name}:1")
+        assert ran.status == 0, ran.stderr
+        assert ran.stdout.count("\n") == 1
+        digest = ran.stderr.partition(f"pushed: {name}@")[2].strip()
+        assert scene.registry.held.tags["team/app"][digest] == scene.registry.held.tags["team/app"]["1"]
+
+
+def test_offline_pushes_nothing(scene: Scene) -> None:
+    lock = scene.builder.writes_lock(scene.lock)
+    scene.builder.id_of(lock, "--no-pyc")
+    scene.registry.forget()
+    told = scene.builder.image("build", lock, "--no-pyc", "--offline", "--push", f"{scene.registry.host}/team/app:1")
+    assert "--offline" in refused(told, 2)
+    assert scene.registry.held.asked == []
+
+
+def test_a_base_that_is_not_reached_is_named_with_the_way_to_a_mirror(scene: Scene) -> None:
+    lock = scene.builder.writes_lock(scene.lock)
+    impatient = {"ENVSPEC_HTTP_ATTEMPTS": "1", "ENVSPEC_REGISTRY_MIRRORS": "docker.io=127.0.0.1:9"}
+    told = refused(scene.builder.image("build", lock, "--no-pyc", **impatient), 5)
+    assert "the base image docker.io/nvidia/cuda can't be asked for: http://127.0.0.1:9/" in told
+    assert "--mirror docker.io=HOST" in told
+    assert scene.builder.id_of(lock, "--no-pyc", "--mirror", f"docker.io={scene.registry.host}", **impatient)
+
+
+def test_a_registry_that_is_not_reached_is_not_asked_twice_over(scene: Scene) -> None:
+    lock = scene.builder.writes_lock(scene.lock)
+    scene.builder.id_of(lock, "--no-pyc")
+    patience = {"ENVSPEC_HTTP_ATTEMPTS": "2", "ENVSPEC_HTTP_BACKOFF_S": "0.01"}
+    ran = scene.builder.image("build", lock, "--no-pyc", "--push", "127.0.0.1:9/team/app:1", **patience)
+    assert "127.0.0.1:9" in refused(ran, 5)
+    assert ran.stderr.count("trying again") == 1
