@@ -1,0 +1,55 @@
+"""Real sdists, each with another backend, built twice. They and their backends come from the package index."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from envspec.build.wheel_bytes import is_pure
+from envspec.effects.http_values import Patience
+from envspec.fetch.values import Fetching, Network
+from envspec.image.order import ImageWorld
+from envspec.machine import this_platform
+from envspec.model import DEFAULT_INDEX, Asker, BuiltWheel, Package, Python, Resolution, Target, WheelFile
+from envspec.pipeline.built import Builds
+from envspec.pipeline.doors import Doors
+from tests.support import locks
+from tests.support.environments import RUNNING
+
+#: File and SHA-256 as the index has them, and what builds it.
+SDISTS = {
+    "docopt-0.6.2.tar.gz": ("49b3a825280bd66b3aa83585ef59c4a8c82f2c8a522dbe754a8bc8d08c85c491", "setup.py alone"),
+    "zipp-3.20.2.tar.gz": ("bc9eb26f4506fda01b81bcde0ca78103b6e62f991b381fec825435c836edbc29", "setuptools, its scm"),
+    "tomli-2.0.1.tar.gz": ("de526c12914f0c550d15924c62d72abc48d6fe7364aa87328337a31007fe8a4f", "flit"),
+    "termcolor-2.4.0.tar.gz": (
+        "aab9e56047c8ac41ed798fa36d892a37aca6b3e9159f3e0c24bc64a9b3ac7b7a",
+        "hatchling, its vcs",
+    ),
+    "tomlkit-0.13.2.tar.gz": ("fff5fe59a87295b278abd31bec92c15d9bc4a06885ab12bcea52c71119392e79", "poetry"),
+}
+
+
+async def built(package: Package, cache: Path) -> tuple[BuiltWheel, bytes]:
+    """The package's wheel as it is recorded, and its bytes."""
+    part = Resolution(Target(this_platform(), Python(RUNNING, "system"), glibc=(2, 28)), (package,))
+    lock = locks.lock(part, as_of=datetime(2026, 6, 1, tzinfo=timezone.utc))
+    world = ImageWorld(os.environ, Path.home(), cache, lambda _: None, print)
+    how = Fetching(cache, Patience(), Network.USE, 4, lambda _: None, print)
+    async with Doors(world) as doors:
+        found = (await Builds(lock, how, doors).record(this_platform())).resolutions[0].packages[0].built
+    assert found is not None
+    return found, (cache / "archives" / found.sha256 / found.filename).read_bytes()
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(("filename", "sha256"), [(name, row[0]) for name, row in SDISTS.items()], ids=list(SDISTS))
+def test_it_gives_the_same_bytes_twice(tmp_path: Path, filename: str, sha256: str) -> None:
+    name, _, version = filename.removesuffix(".tar.gz").rpartition("-")
+    package = Package(name, version, WheelFile(DEFAULT_INDEX, filename, sha256, None), (Asker("spec", name),))
+    first, again = (asyncio.run(built(package, tmp_path / each)) for each in ("a", "b"))
+    assert is_pure(first[0].filename)
+    assert first == again
