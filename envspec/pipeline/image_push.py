@@ -14,7 +14,7 @@ from envspec.pipeline.image_work import ImageWork
 from envspec.registry.blob import Blob, Descriptor
 from envspec.registry.manifest import OCI_INDEX, OCI_MANIFEST
 from envspec.registry.mirror import Document, Elsewhere, push_image
-from envspec.registry.reference import endpoint, parse
+from envspec.registry.reference import parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,9 @@ async def push(work: ImageWork, assembled: Sequence[Assembled], index: bytes | N
     blobs: dict[str, Blob | Elsewhere] = {}
     for each in assembled:
         source = parse(each.base.name)
-        is_beside = endpoint(source, work.world.mirrors).base == endpoint(target).base
         for layer in each.base.layers:
-            # Within one registry a layer is mounted, which is cheaper than any copy that is here.
-            kept = not is_beside and work.blobs.has(layer.blob)
-            blobs[layer.blob.digest] = work.blobs.open(layer.blob) if kept else Elsewhere(layer.blob, source)
+            kept = work.blobs.open(layer.blob) if work.blobs.has(layer.blob) else None
+            blobs[layer.blob.digest] = Elsewhere(layer.blob, source, kept=kept)
         for layer in each.image.layers[len(each.base.layers) :]:
             blobs.setdefault(layer.blob.digest, _Lazy(work, layer))
         config = Descriptor(OCI_CONFIG, each.image.id, len(each.image.config))

@@ -32,11 +32,12 @@ _FOREIGN: Final = ("application/vnd.docker.image.rootfs.foreign.", "application/
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A blob that another repository holds. urls: where a foreign layer lies."""
+    """A blob that another repository holds. urls: where a foreign layer lies. kept: a copy of it on this machine."""
 
     descriptor: Descriptor
     source: Reference
     urls: tuple[str, ...] = ()
+    kept: Blob | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,8 @@ async def copy_blob(
         return Moved(blob.descriptor, How.LEFT)
     source = endpoint(blob.source, registry.mirrors)
     mount_from = (source.repository,) if source.base == endpoint(target).base else ()
+    if blob.kept is not None:
+        return await push_blob(registry, target, blob.kept, mount_from, report)
     pieces = partial(_pieces, registry, blob, _Checked(blob))
     return await push_pieces(registry, target, blob.descriptor, pieces, Sending(mount_from, report))
 

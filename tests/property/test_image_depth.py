@@ -1,0 +1,76 @@
+"""However many packages, and however deep the base: an image has at most 120 layers, and all is in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envspec.effects.http_values import Patience
+from envspec.fetch.values import Fetching, Network
+from envspec.image.assembling import MOST_LAYERS, Foundation, wheel_sources
+from envspec.image.conda_source import CondaSource
+from envspec.image.config import Base
+from envspec.image.cut import ALONE
+from envspec.image.layer import Layer
+from envspec.image.python_parts import Around, PythonParts
+from envspec.machine import this_platform
+from envspec.model import CondaPackage, Package, Platform, Python
+from envspec.registry.blob import Descriptor
+from tests.support import locks
+
+#: As the assembler counts them: what `[system] apt` needs, and the settings at the end.
+SYSTEM, SETTINGS = 1, 1
+SIZES = st.one_of(st.none(), st.integers(0, 100), st.integers(ALONE - 2, ALONE + 2), st.integers(ALONE, 3_000_000_000))
+ROWS = st.one_of(st.lists(SIZES, max_size=30), st.lists(SIZES, min_size=100, max_size=250))
+CACHE = Path("/nowhere")
+
+
+def wheels(sizes: list[int | None]) -> list[Package]:
+    rows = [(f"pack{number}", size) for number, size in enumerate(sizes)]
+    return [locks.package(name, "1.0", file=locks.wheel(name, "1.0", size_bytes=size)) for name, size in rows]
+
+
+def conda(sizes: list[int | None]) -> list[CondaPackage]:
+    named = [locks.conda(f"lib{number}", "1.0", size_bytes=size) for number, size in enumerate(sizes)]
+    return [*named, locks.conda("python", "3.12.11")]
+
+
+def parts() -> PythonParts:
+    how = Fetching(CACHE, Patience(), Network.OFFLINE, 1, lambda _: None, lambda _: None)
+    return PythonParts(Around(CACHE, {}, how, this_platform(), lambda _: False, lambda *_: None))
+
+
+def base(layers: int) -> Base:
+    digest = f"sha256:{0:064}"
+    made = tuple(Layer(digest, Descriptor("", digest, 1), "") for _ in range(layers))
+    return Base("docker.io/nvidia/cuda:1", digest, digest, {"config": {}}, made)
+
+
+@settings(deadline=None)
+@given(ROWS, ROWS, st.integers(0, 115), st.booleans(), st.booleans())
+def test_never_more_than_the_engines_take(
+    of_wheels: list[int | None], of_conda: list[int | None], depth: int, has_apt: bool, has_conda: bool
+) -> None:
+    rows = wheels(of_wheels)
+    if has_conda:
+        resolution = locks.conda_resolution(Platform.LINUX_64, conda(of_conda), *rows)
+    else:
+        resolution = locks.resolution(Platform.LINUX_64, *rows)
+        target = replace(resolution.target, python=Python("3.11.2", "system"))
+        resolution = replace(resolution, target=target)
+    budget = MOST_LAYERS - depth - SYSTEM * has_apt - SETTINGS
+    below = parts().below(Foundation(resolution, base(depth), None, budget - 1))
+    above = wheel_sources(resolution, CACHE, None, budget - len(below.sources))
+    assert depth + SYSTEM * has_apt + len(below.sources) + len(above) + SETTINGS <= MOST_LAYERS
+    held = Counter(wheel.name for source in above for wheel in source.wheels)
+    assert held == Counter(row.name for row in rows)
+    if has_conda:
+        made = [source for source in below.sources if isinstance(source, CondaSource)]
+        linked = Counter(package.name for source in made for package in source.packages)
+        assert linked == Counter(row.name for row in resolution.conda)
+    keys = [source.key for source in (*below.sources, *above)]
+    assert len(set(keys)) == len(keys)
