@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +18,10 @@ import tomlkit
 
 from bench.environment import clean
 from bench.workshop import NotHere
+from envspec.effects.http_values import Patience
+from envspec.errors import EnvspecError
+from envspec.fetch.values import Fetching, Network
+from envspec.fetch.wheels import fetch_wheels
 from envspec.lock.document import load
 from envspec.lock.head import LOCK_FILE
 from envspec.model import Package
@@ -103,20 +109,26 @@ class Stock:
         return Locked(folder / "lock", requirements.read_text(encoding="utf-8"), resolution.packages)
 
     def _fetch(self, locked: Locked) -> None:
-        if not all(path.exists() for path in locked.wheels_in(self.cache)):
-            self._run("image", "build", locked.folder, "--no-pyc", "--mirror", f"docker.io={self.registry}")
-            for name in ("image-layers", "images"):
-                shutil.rmtree(self.cache / name, ignore_errors=True)
+        if all(path.exists() for path in locked.wheels_in(self.cache)):
+            return
+        how = Fetching(self.cache, Patience(), Network.USE, 4, lambda _: None, lambda _: None)
+        try:
+            asyncio.run(fetch_wheels(locked.packages, how, self._environ(), lambda: datetime.now(timezone.utc)))
+        except EnvspecError as fault:
+            raise NotHere(f"wheels can't be fetched: {fault}") from fault
 
     def _run(self, *words: str | Path) -> None:
-        home = self.root / "home"
-        home.mkdir(parents=True, exist_ok=True)
-        environ = clean(os.environ, home=home, proxy=None) | _reach(os.environ)
-        environ |= {"ENVSPEC_CACHE_DIR": str(self.cache)}
         command = [sys.executable, "-m", "envspec", *map(str, words)]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=self._environ(), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise NotHere(f"envspec {words[0]}: {done.stderr.strip()[-600:]}")
+
+    def _environ(self) -> dict[str, str]:
+        home = self.root / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        found = clean(os.environ, home=home, proxy=None) | {"ENVSPEC_CACHE_DIR": str(self.cache)}
+        # What is fetched before anything is measured comes by the machine's own way.
+        return found | {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
 
 
 def variant(spec: str, small: str) -> str:
@@ -129,11 +141,6 @@ def variant(spec: str, small: str) -> str:
     others = [str(row) for row in document["pip"]["dependencies"] if row.partition("==")[0] != name]  # type: ignore[index,union-attr]
     document["pip"]["dependencies"] = [*others, small]  # type: ignore[index]
     return tomlkit.dumps(document)
-
-
-def _reach(environ: Mapping[str, str]) -> dict[str, str]:
-    """How to reach a network, for what is fetched before anything is measured."""
-    return {name: value for name, value in environ.items() if name.lower().endswith("_proxy")}
 
 
 def specs() -> Sequence[str]:
