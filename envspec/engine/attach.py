@@ -155,7 +155,8 @@ def raw_terminal(source: BinaryIO) -> Iterator[None]:
 
     number = source.fileno()
     before = termios.tcgetattr(number)
-    tty.setraw(number)
+    # Python's own choice would throw away what was typed while the container started.
+    tty.setraw(number, termios.TCSADRAIN)
     try:
         yield
     finally:

@@ -6,13 +6,15 @@ import io
 import os
 import socket
 import struct
+import sys
 import threading
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.engine.attach import Streams, copy_frames, copy_terminal, send_input, signals_handed_on
+from envspec.engine.attach import Streams, copy_frames, copy_terminal, raw_terminal, send_input, signals_handed_on
 
 
 class Pieces:
@@ -90,3 +92,19 @@ def test_in_another_thread_signals_stay_whose_they_are() -> None:
     thread.start()
     thread.join(10)
     assert done == [True]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such terminals")
+def test_what_is_typed_while_a_container_starts_is_not_lost() -> None:
+    import pty
+
+    person, program = pty.openpty()
+    with os.fdopen(program, "rb", buffering=0) as source:
+        os.write(person, b"exit 3\n")
+        with raw_terminal(source):
+            os.write(person, b"\x03")
+            typed = b""
+            while not typed.endswith(b"\x03"):
+                typed += os.read(program, 100)
+    os.close(person)
+    assert typed == b"exit 3\n\x03"
