@@ -299,15 +299,15 @@ def test_a_lock_without_a_base(scene: Scene) -> None:
 
 
 def test_no_network_allowed(scene: Scene) -> None:
-    assert "--offline" in scene.fails(5, None, "--offline")
-    scene.outputs = ()
-    ran = scene.builds()
+    assert "--push" in scene.fails(2, None, "--offline")
+    words = ("build", scene.builder.writes_lock(scene.lock()), *QUICKLY)
+    assert "--offline" in refused(scene.builder.image(*words, "--offline", *scene.outputs), 5)
+    assert scene.left() == []
+    ran = scene.builder.image(*words)
     assert ran.status == 0, ran.stderr
-    shutil.rmtree(scene.builder.cache / "archives")
-    shutil.rmtree(scene.builder.cache / "image-layers")
-    shutil.rmtree(scene.builder.cache / "image-known")
-    told = refused(scene.builds(None, "--offline"), 5)
-    assert "not in the cache" in told
+    for name in ("archives", "image-layers", "image-known"):
+        shutil.rmtree(scene.builder.cache / name)
+    assert "not in the cache" in refused(scene.builder.image(*words, "--offline"), 5)
 
 
 # The registry that it is pushed to
