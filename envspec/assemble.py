@@ -5,13 +5,14 @@ Imported while the engines run (see `resolve.stage.World`): nothing before them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
+from envspec.base_image.image import digest_decision
 from envspec.base_image.settings import DecidedSettings, decide_settings
 from envspec.effects.event_loop import run_to_end
 from envspec.errors import NetworkError
@@ -103,7 +104,7 @@ def assemble(
         decisions=(
             *answered.decisions,
             *(d for q in decided for d in q.decisions),
-            *plan.decisions,
+            *_as_pinned(plan.decisions, base),
             *settings.decisions,
         ),
         base_image=base,
@@ -188,6 +189,15 @@ def _with_digests(
             # The registry's answer would be better, but a lock must not need one: what the data records is right, too.
             known |= {p: replace(known[p], note=known[p].note or error.message) for p in missing}
     return replace(base, digests=tuple(known.values()))
+
+
+def _as_pinned(decisions: Sequence[Decision], base: BaseImage | None) -> Iterator[Decision]:
+    """The plan's decisions; a digest that it did not know, and the registry or the lock before did, as it is now."""
+    found = {pinned.platform: pinned for pinned in base.digests if pinned.digest} if base else {}
+    for decision in decisions:
+        is_open = decision.what == "image.digest" and decision.value == "unresolved"
+        pinned = found.get(decision.platform) if is_open and decision.platform else None
+        yield digest_decision(pinned) if pinned else decision
 
 
 def _kept(old: Lock | None, base: BaseImage) -> tuple[PinnedDigest, ...]:

@@ -70,7 +70,7 @@ def _choice(
         why = f"the newest patch of CUDA {cuda} with {flavor.value} and a recorded digest; {newest} has none"
     digests = tuple(pinned_digest(tag, platform, facts) for platform in platforms)
     image = BaseImage(REPOSITORY, tag, row.cuda, flavor.value, os, digests)
-    decisions = (flavor, Decision("image.tag", tag, why, row.source), *map(_digest_decision, digests))
+    decisions = (flavor, Decision("image.tag", tag, why, row.source), *map(digest_decision, digests))
     return Choice(image, decisions, _end_of_life(tag, row, facts))
 
 
@@ -107,7 +107,7 @@ def custom_image(base: str, os: str, platforms: Sequence[Platform], facts: Facts
     image = BaseImage(f"{folder}{slash}{name}", tag, None, None, os, pinned)
     decision = Decision("image.tag", base, "the spec names its own base image", "[image] base")
     warnings = () if digest else _unlisted(f"{folder}{slash}{name}", tag, facts)
-    return Choice(image, (decision, *map(_digest_decision, pinned)), warnings)
+    return Choice(image, (decision, *map(digest_decision, pinned)), warnings)
 
 
 def _unlisted(repository: str, tag: str, facts: Facts) -> tuple[str, ...]:
@@ -123,7 +123,8 @@ def _unlisted(repository: str, tag: str, facts: Facts) -> tuple[str, ...]:
     return (f"{repository}:{tag} is in no list of NVIDIA's tags that is known here{nearest}",)
 
 
-def _digest_decision(pinned: PinnedDigest) -> Decision:
+def digest_decision(pinned: PinnedDigest) -> Decision:
+    """What a lock says of a platform's digest, and of where it is from."""
     return Decision(
         "image.digest",
         pinned.digest or "unresolved",

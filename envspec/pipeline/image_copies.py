@@ -75,7 +75,8 @@ def _of_path(name: str, platform: Platform) -> Side | None:
         with tarfile.open(path) as archive:
             return _of_files(name, platform, lambda inner: _member(archive, inner).read())
     except (tarfile.TarError, OSError) as fault:
-        raise NoImage(name, f"no tar that can be read ({fault})") from fault
+        why = str(fault).partition("\n")[0].rstrip(" (-:")
+        raise NoImage(name, f"no tar that can be read: {why}") from fault
 
 
 def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> Side:

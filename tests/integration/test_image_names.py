@@ -22,6 +22,18 @@ from tests.support.user import refused
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
 
 ONE = small_wheel("one")
+SPEC = """
+[env]
+name = "small"
+python = "3.11"
+platforms = ["linux-64"]
+[pip]
+dependencies = ["one"]
+[image]
+base = "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04"
+glibc = "2.36"
+python = "3.11.2"
+"""
 
 
 @dataclass(frozen=True)
@@ -97,3 +109,15 @@ def test_a_registry_that_is_not_reached_is_not_asked_twice_over(scene: Scene) ->
     ran = scene.builder.image("build", lock, "--no-pyc", "--push", "127.0.0.1:9/team/app:1", **patience)
     assert "127.0.0.1:9" in refused(ran, 5)
     assert ran.stderr.count("trying again") == 1
+
+
+def test_the_lock_says_of_a_digest_where_it_is_from(scene: Scene) -> None:
+    user = scene.builder
+    for host, told in (("127.0.0.1:9", "unresolved"), (scene.registry.host, scene.base.digest)):
+        user.writes(f'{SPEC}[registry.mirrors]\n"docker.io" = "{host}"\n')
+        ran = user.locks()
+        assert ran.status == 0, ran.stderr
+        explained = user.runs("explain", user.lock, "--format", "json")
+        assert explained.status == 0, explained.stderr
+        (row,) = (each for each in json.loads(explained.stdout)["decisions"] if each["what"] == "image.digest")
+        assert row["value"] == told
