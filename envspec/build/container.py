@@ -43,6 +43,9 @@ async def build_in_container(order: BuildOrder, source: Path, work: Path, why: s
             f"{world.here.value if world.here else 'another'}",
             hint=f"record its wheel by `envspec lock --image SPEC` on a {target.platform.value} machine",
         )
+    # Before anything is fetched for it.
+    probe = Job("", target.platform, Plain.TLS, "", {})
+    await asyncio.to_thread(_engine, probe, order, why, world)
     room = await world.room(target)
     async with serving(order, target, world) as needs:
         words = uv_words(needs.url, "python/bin/python3", "src", "out", f"{WORK}/cache")
@@ -60,13 +63,7 @@ async def build_in_container(order: BuildOrder, source: Path, work: Path, why: s
             name=f"envspec-build-{order.key('')[:16]}",
             files=await asyncio.to_thread(_files, room, source, words, variables),
         )
-        try:
-            making = await asyncio.to_thread(choose, Builder.AUTO, job, world.environ)
-        except NoEngine as fault:
-            raise NoEngine(
-                f"{order.of} has to be built in a container ({why}), and there is no engine here: {fault.message}",
-                hint="start Docker or Podman, or install buildah; or name by ENVSPEC_BUILT_WHEELS where its wheel is",
-            ) from fault
+        making = await asyncio.to_thread(_engine, job, order, why, world)
         lines: list[str] = []
         out = work / "built"
         out.mkdir()
@@ -79,6 +76,16 @@ async def build_in_container(order: BuildOrder, source: Path, work: Path, why: s
                 else BuildFailed(order.of, f"its build failed in {room.base}:", log_of(lines))
             ) from fault
     return the_one(out, order)
+
+
+def _engine(job: Job, order: BuildOrder, why: str, world: BuildWorld) -> Work:
+    try:
+        return choose(Builder.AUTO, job, world.environ)
+    except NoEngine as fault:
+        raise NoEngine(
+            f"{order.of} has to be built in a container ({why}), and there is no engine here: {fault.message}",
+            hint="start Docker or Podman, or install buildah; or name by ENVSPEC_BUILT_WHEELS where its wheel is",
+        ) from fault
 
 
 async def _run(making: Work, out: Path, lines: list[str], world: BuildWorld) -> None:

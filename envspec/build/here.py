@@ -1,12 +1,16 @@
 """A build by a Python on this machine, in an environment of its own: for what needs no compiler.
 
-Nothing of the user's reaches it: no setting of pip or uv, no index but ours, no time, no umask.
+Nothing of the user's reaches it: no setting of pip or uv, no index but ours, no time, no umask. Nor does a compiler:
+what stands in for each fails, and notes that it was asked for. Some builds do without, and would give other wheels here
+than where there is one.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from envspec.build.faults import BuildFailed
 from envspec.build.needs import Needs, serving, this_target
@@ -14,9 +18,21 @@ from envspec.build.order import BuildOrder, BuildWorld
 from envspec.effects.process import run
 from envspec.model import Platform
 
+#: Programs that compile. Sources: PEP 517 backends' defaults (setuptools, meson-python, scikit-build-core, maturin).
+_COMPILERS: Final = (
+    *("cc", "gcc", "clang", "c++", "g++", "clang++", "c99", "ld", "gfortran", "f77", "f95", "nvcc", "hipcc", "icpx"),
+    *("rustc", "cargo", "go", "cmake", "make", "ninja", "swig"),
+)
+_CC: Final = {"CC": "cc", "CXX": "c++"}
+_STAND_IN: Final = """#!/bin/sh
+echo "${0##*/}" >>"${0%/*}/../asked"
+echo "${0##*/}: nothing is compiled here" >&2
+exit 1
+"""
+
 
 async def build_here(order: BuildOrder, source: Path, work: Path, interpreter: Path, world: BuildWorld) -> Path:
-    """The wheel, below `work`, which is a folder of this build's alone.
+    """The wheel, below `work`, which is a folder of this build's alone; `asked_for` then tells of compilers.
 
     Raises:
         BuildFailed: there is none. NetworkError: what the build asks for is not to be had.
@@ -24,14 +40,13 @@ async def build_here(order: BuildOrder, source: Path, work: Path, interpreter: P
     from uv import find_uv_bin
 
     out = work / "out"
-    for name in ("out", "home", "tmp"):
-        (work / name).mkdir()
+    await asyncio.to_thread(_furnish, work)
     on = this_target(order, world.here or Platform.LINUX_64)
     async with serving(order, on, world) as needs:
         cache = world.cache / "engines" / "uv"
         cache.mkdir(parents=True, exist_ok=True)
         words = uv_words(needs.url, str(interpreter), str(source), str(out), str(cache))
-        variables = {**environ(order, needs, str(work)), "PATH": "/usr/local/bin:/usr/bin:/bin"}
+        variables = {**environ(order, needs, str(work)), "PATH": f"{work}/bin:/usr/local/bin:/usr/bin:/bin", **_CC}
         ended = await run([find_uv_bin(), *words], environ=variables, cwd=work)
     lines = [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
     for line in lines:
@@ -39,6 +54,21 @@ async def build_here(order: BuildOrder, source: Path, work: Path, interpreter: P
     if ended.status:
         raise needs.view.faults[0] if needs.view.faults else BuildFailed(order.of, "its build failed:", told(lines))
     return the_one(out, order)
+
+
+def asked_for(work: Path) -> str | None:
+    """The first compiler that a build asked for."""
+    asked = work / "asked"
+    return asked.read_text(encoding="utf-8").split()[0] if asked.is_file() else None
+
+
+def _furnish(work: Path) -> None:
+    for name in ("out", "home", "tmp", "bin"):
+        (work / name).mkdir()
+    for name in _COMPILERS:
+        path = work / "bin" / name
+        path.write_text(_STAND_IN, encoding="utf-8")
+        path.chmod(0o755)
 
 
 def uv_words(url: str, interpreter: str, source: str, out: str, cache: str) -> list[str]:

@@ -16,9 +16,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from envspec.build.faults import OtherWheel, WrongWheel
+from envspec.build.faults import BuildFailed, OtherWheel, WrongWheel
 from envspec.build.order import BuildOrder, BuildWorld, Made
-from envspec.build.sources import compiled, settle
+from envspec.build.sources import settle
 from envspec.build.wheel_bytes import check_release, is_loaded, is_pure, normalise, sha256_of
 from envspec.effects.default_index import default_index_url
 from envspec.effects.held import try_hold
@@ -34,9 +34,8 @@ _WAIT_S: Final = 0.2
 async def make(order: BuildOrder, world: BuildWorld) -> Made:
     """The wheel out of the cache, else built.
 
-    Sources without anything to compile are built on this machine; others, and those that give a wheel for one platform
-    after all, in a container of the lock's devel base: here, such a build would follow from the compilers and libraries
-    that this machine happens to have.
+    What gives a pure wheel without a compiler is built on this machine; the rest in a container of the lock's devel
+    base: here, such a build would follow from the compilers and libraries that this machine happens to have.
 
     Raises:
         BuildFailed, WrongWheel: no wheel, or not the one that is wanted. OtherWheel: not what the lock records.
@@ -69,24 +68,47 @@ async def _make(order: BuildOrder, key: str, work: Path, world: BuildWorld) -> M
 
 
 async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld) -> Path:
-    from envspec.build.here import build_here
-
-    why = f"{found[0]} is to be compiled" if (found := compiled(source)) else ""
-    if not why:
-        interpreter = await world.interpreter(order.target.python)
-        if interpreter is None:
-            why = f"no Python {order.target.python.series} is on this machine"
-        else:
-            built = await build_here(order, source, work, interpreter, world)
-            if is_pure(built.name):
-                return built
-            why = f"it is not pure: {built.name}"
-            await asyncio.to_thread(shutil.rmtree, source)
-            source = await order.lay_out(work / "again")
-            await asyncio.to_thread(settle, source, order.as_of)
+    interpreter = await world.interpreter(order.target.python)
+    if interpreter is None:
+        why = f"no Python {order.target.python.series} is on this machine"
+    else:
+        found = await _try_here(order, source, work, interpreter, world)
+        if isinstance(found, Path):
+            return found
+        why = found
+        await asyncio.to_thread(shutil.rmtree, source)
+        source = await order.lay_out(work / "again")
+        await asyncio.to_thread(settle, source, order.as_of)
     from envspec.build.container import build_in_container
 
     return await build_in_container(order, source, work, why, world)
+
+
+async def _try_here(order: BuildOrder, source: Path, work: Path, interpreter: Path, world: BuildWorld) -> Path | str:
+    """The pure wheel that a build without compilers gives; else why it takes a container.
+
+    Raises:
+        BuildFailed: it fails, and not for want of a compiler.
+    """
+    from envspec.build.here import asked_for, build_here
+
+    try:
+        built = await build_here(order, source, work, interpreter, world)
+    except BuildFailed:
+        compiler = await asyncio.to_thread(asked_for, work)
+        if compiler is None:
+            raise
+        return f"its build asks for {compiler}"
+    compiler = await asyncio.to_thread(asked_for, work)
+    if not is_pure(built.name):
+        return f"{built.name} is for one platform"
+    if compiler is not None:
+        # As on every machine: what is here, or is not, must not decide.
+        world.warn(
+            f"{order.of} is built without a compiler, and its build asked for {compiler}: "
+            "what it would have compiled is not in its wheel"
+        )
+    return built
 
 
 def _known(key: str, cache: Path) -> Made | None:

@@ -7,19 +7,10 @@ import os
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import Final
 
 from envspec.build.faults import BuildFailed
-
-#: Endings of what a compiler is needed for.
-_COMPILED: Final = frozenset(
-    (".c", ".cc", ".cpp", ".cxx", ".cu", ".pyx", ".f", ".f77", ".f90", ".f95", ".rs", ".go", ".m", ".mm", ".s")
-)
-#: What nothing is installed of.
-_ASIDE: Final = frozenset(("test", "tests", "doc", "docs", "example", "examples", "benchmark", "benchmarks", ".git"))
 
 
 def unpack(archive: Path, folder: Path, of: str) -> Path:
@@ -53,11 +44,6 @@ def settle(root: Path, moment: datetime) -> None:
         os.utime(path, (seconds, seconds))
 
 
-def compiled(root: Path) -> tuple[str, ...]:
-    """The files that a compiler would have to read for what is installed, as paths below `root`."""
-    return tuple(sorted(path.relative_to(root).as_posix() for path in _installed(root)))
-
-
 def packed(root: Path) -> bytes:
     """A tar of all below `root`, in order."""
     whole = io.BytesIO()
@@ -72,13 +58,6 @@ def packed(root: Path) -> bytes:
             else:
                 tar.addfile(member)
     return whole.getvalue()
-
-
-def _installed(root: Path) -> Iterator[Path]:
-    for path in root.rglob("*"):
-        inner = path.relative_to(root).parts
-        if path.suffix.lower() in _COMPILED and path.is_file() and not _ASIDE & set(inner[:-1]):
-            yield path
 
 
 def _untar(archive: Path, folder: Path, of: str) -> None:

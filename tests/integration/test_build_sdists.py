@@ -108,7 +108,6 @@ def test_lock_image_builds_once_and_records_the_wheel(tmp_path: Path, index: Ind
     assert user.locks("--image").status == 0
     assert user.files() == before
     assert user.locks("--check").status == 0
-    assert list(Path("/tmp").glob("envspec-build-*/src")) == []
 
 
 def test_two_machines_build_the_same_bytes(tmp_path: Path, index: IndexServer) -> None:
@@ -262,6 +261,28 @@ def test_an_index_that_fails_meanwhile_is_a_fault_of_the_network(tmp_path: Path)
         user = builder(tmp_path, index, "own")
         told = refused(user.locks("--image", **IMPATIENT), 5)
     assert "500" in told and "maker" in told
+
+
+COMPILES = """
+import subprocess
+subprocess.run(["c++", "own.cpp"])
+"""
+
+
+def test_what_fails_without_a_compiler_is_not_built_by_whatever_is_here(tmp_path: Path) -> None:
+    own = sdist("own", "1.0.0", on_build=COMPILES + "raise SystemExit('not without it')", metadata_version="2.2")
+    with index_of(own) as index:
+        user = builder(tmp_path, index, "own")
+        (tmp_path / "bin").mkdir()
+        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", PATH=str(tmp_path / "bin"))
+    assert "its build asks for c++" in refused(ran, 6)
+
+
+def test_what_does_without_a_compiler_is_told(tmp_path: Path) -> None:
+    with index_of(sdist("own", "1.0.0", on_build=COMPILES, metadata_version="2.2")) as index:
+        ran = builder(tmp_path, index, "own").locks("--image")
+    assert ran.status == 0, ran.stderr
+    assert any("own 1.0.0 is built without a compiler, and its build asked for c++" in text for text in ran.warnings)
 
 
 def test_without_a_record_an_image_is_refused_and_an_install_builds(tmp_path: Path, index: IndexServer) -> None:

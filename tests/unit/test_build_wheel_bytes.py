@@ -16,7 +16,7 @@ import pytest
 from installer.sources import WheelFile
 
 from envspec.build.faults import BuildFailed, WrongWheel
-from envspec.build.sources import compiled, packed, settle, unpack
+from envspec.build.sources import packed, settle, unpack
 from envspec.build.wheel_bytes import check_release, is_loaded, is_pure, normalise
 from envspec.model import Platform, Python, Target
 from tests.support.wheels import Method, sdist, wheel
@@ -186,10 +186,3 @@ def test_a_zip_is_an_sdist_too(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "own-1.0.zip", "w") as archive:
         archive.writestr("own-1.0/setup.py", b"")
     assert unpack(tmp_path / "own-1.0.zip", tmp_path / "out", "own 1.0") == tmp_path / "out" / "own-1.0"
-
-
-def test_what_is_to_be_compiled(tmp_path: Path) -> None:
-    for name in ("src/own/fast.pyx", "src/own/kernel.cu", "tests/data/x.c", "docs/y.rs", "own.py", "csrc/a.cpp"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    assert compiled(tmp_path) == ("csrc/a.cpp", "src/own/fast.pyx", "src/own/kernel.cu")
