@@ -1,7 +1,8 @@
 """Makes, pushes and pulls images with envspec and its peers, side by side in one run: `python -m bench.image --help`.
 
 Needs root on Linux, and docker.io, docker-registry, buildah and skopeo of Debian; what is missing is told as not run.
-It starts an engine, a registry and an index of its own and leaves those of the machine alone.
+It locks and fetches where the network is, then measures in a network namespace of its own, where an engine, a registry
+and an index meet on loopback: the machine's own engine and its bridge are left alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Collection, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from bench import image_index, image_stack, machine
 from bench.environment import clean
@@ -58,6 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fcntl.flock(alone, fcntl.LOCK_EX)  # a second run waits: both would empty the same folders
     registry = Registry.at(root / "registry")
     base = Base(Path(options.base), options.base_name)
+    if not options.alone:
+        return _elsewhere(registry, base, options, sys.argv[1:] if arguments is None else arguments, alone)
     try:
         registry.start_empty(base)
         cache = Path(options.wheels) if options.wheels else root / "stock"
@@ -86,6 +89,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     _write(results, Path(options.output), options.label or about["date"])
     return 1 if any(not goal.is_met for goal in results.goals) else 0
+
+
+def _elsewhere(
+    registry: Registry, base: Base, options: argparse.Namespace, arguments: Sequence[str], alone: IO[str]
+) -> int:
+    """Bring what has to be fetched, then measure in a network namespace that ends with the run."""
+    try:
+        registry.start_empty(base)
+        cache = Path(options.wheels) if options.wheels else Path(options.home) / "stock"
+        Stock(Path(options.home), cache.absolute(), registry.host).stack(_spec(options.spec))
+    except NotHere as why:
+        print(f"not run: {why}", file=sys.stderr)
+        return 1
+    finally:
+        registry.stop()
+        alone.close()
+    # Two engines in one namespace destroy each other's bridge.
+    inside = 'ip link set lo up && exec "$@"'
+    command = ["unshare", "--net", "--", "sh", "-c", inside, "sh", sys.executable, "-m", "bench.image"]
+    return subprocess.run([*command, *arguments, "--alone"], check=False).returncode
 
 
 def _measure(bench: ImageBench, stack: ImageStack, options: argparse.Namespace) -> None:
@@ -169,6 +192,7 @@ def _options() -> argparse.ArgumentParser:
     home = Path(tempfile.gettempdir()) / f"envspec-bench-image-{os.getuid()}"
     add("--home", default=home, help="where all else is made; locks and wheels are kept (a temporary folder)")
     add("--output", default="bench/results", help="folder for the JSON, Markdown and PNG files")
+    add("--alone", action="store_true", help=argparse.SUPPRESS)
     add("--label", help="in the files' names, instead of the date")
     return parser
 

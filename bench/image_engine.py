@@ -22,7 +22,7 @@ _ADMIN: Final = "/usr/local/sbin:/usr/sbin:/sbin"
 
 @dataclass(slots=True)
 class Engine:
-    """dockerd with data, socket and containerd of its own, and without a network: containers use the machine's."""
+    """dockerd with data, socket and containerd of its own, and without a network: containers use the namespace's."""
 
     folder: Path
     _process: subprocess.Popen[bytes] | None = field(default=None)
@@ -59,7 +59,7 @@ class Engine:
             dockerd,
             *(f"--{option}={self.folder / name}" for option, name in files.items()),
             f"--host={self.url}",
-            # Without a bridge it touches no address and no firewall of the machine, where another engine may run.
+            # Containers use the namespace's own network, where registry and index are.
             *("--bridge=none", "--iptables=false", "--ip6tables=false"),
             *("--containerd-namespace=envspec-bench", "--containerd-plugins-namespace=envspec-bench-plugins"),
         ]
