@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -121,6 +122,7 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     with terminable(), Progress(name) as progress:
         world = image_world(progress, chosen["mirrors"])
         if builder == "docker":
+            world = replace(world, told=progress.tell)
             terminal.answer(f"{pipeline.build_by_docker(opened.folder, opened.order, outputs, world)}\n")
             return 0
         built = pipeline.build(opened.order, outputs, world)

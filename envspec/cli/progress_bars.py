@@ -58,6 +58,15 @@ class Progress:
         done, total = (step.bytes_done, step.bytes_total) if step.bytes_total else (step.done, step.total)
         self._bars.update(self._rows[what], completed=done, total=total or None, count=_count(step))
 
+    def tell(self, line: str) -> None:
+        """One line of a log that the user wants to see: above the bars."""
+        if self._bars is None:
+            terminal.tell(line)
+            return
+        from rich.text import Text
+
+        self._bars.console.print(Text(line), highlight=False, soft_wrap=True)
+
     def warn(self, text: str) -> None:
         """One warning, at once."""
         if self._bars is None:

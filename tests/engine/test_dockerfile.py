@@ -202,3 +202,17 @@ def test_another_python_than_the_locked_one_is_refused(
         built(engine, opened, user.lock, builder, index, standin_base),
     ):
         pass
+
+
+def test_the_command_shows_what_the_builder_says(
+    standin_base: Pushed, index: IndexServer, files: tuple[str, str], tmp_path: Path
+) -> None:
+    user = User(tmp_path, index.url, ENVSPEC_REGISTRY_MIRRORS=f"docker.io={standin_base.registry}")
+    user.writes(spec(standin_base, (files[0], "ab" * 32), '["linux-64"]'))
+    assert user.locks().status == 0
+    tag = f"envspec-test/dockerfile:{uuid.uuid4().hex[:8]}"
+    ran = user.runs("image", "build", user.lock, "--builder", "docker", "--no-pyc", "--tag", tag)
+    assert (ran.status, ran.stdout) == (6, ""), ran.stderr
+    log, _, told = ran.stderr.partition("error: ")
+    assert "python.tar.gz: FAILED" in log
+    assert "the lines above" in told
