@@ -64,7 +64,7 @@ class WheelSource:
         Raises:
             BadWheel, OwnedTwice: what they say. UnfitMachine, WorkerFault: no bytecode. OSError: a wheel can't be read.
         """
-        laid = {wheel: self._laid.pop(wheel, None) or lay(wheel, self.scheme) for wheel in self._sorted()}
+        laid = {wheel: self._taken(wheel) for wheel in self._sorted()}
         conflicts(_listing(wheel, each) for wheel, each in laid.items())
         files = {path: entry for each in laid.values() for path, entry in each.files.items()}
         sources = sorted({path for each in laid.values() for path in each.sources})
@@ -103,6 +103,10 @@ class WheelSource:
             if wheel not in self._laid:
                 self._laid[wheel] = lay(wheel, self.scheme)
         return tuple(_listing(wheel, self._laid[wheel]) for wheel in self._sorted())
+
+    def _taken(self, wheel: LockedWheel) -> Laid:
+        """What was laid for `listings`, once; laid now where that was not asked for."""
+        return self._laid.pop(wheel) if wheel in self._laid else lay(wheel, self.scheme)
 
     def _sorted(self) -> list[LockedWheel]:
         return sorted(self.wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))
