@@ -75,7 +75,7 @@ class Stock:
             NotHere: envspec can't lock it, or wheels can't be fetched.
         """
         texts = [variant(spec.read_text(encoding="utf-8"), small) for small in SMALL]
-        name = str(tomlkit.parse(texts[0])["env"]["name"])  # type: ignore[index]
+        name = str(tomlkit.parse(texts[0])["env"]["name"])
         first, changed = (self._locked(name, text) for text in texts)
         for locked in (first, changed):
             self._fetch(locked)
@@ -136,10 +136,10 @@ def variant(spec: str, small: str) -> str:
     document = tomlkit.parse(spec)
     for table in ("system", "services", "registry"):
         document.pop(table, None)
-    document["image"]["compiler"] = "none"  # type: ignore[index]
+    document["image"]["compiler"] = "none"
     name = small.partition("==")[0]
-    others = [str(row) for row in document["pip"]["dependencies"] if row.partition("==")[0] != name]  # type: ignore[index,union-attr]
-    document["pip"]["dependencies"] = [*others, small]  # type: ignore[index]
+    others = [str(row) for row in document["pip"]["dependencies"] if row.partition("==")[0] != name]
+    document["pip"]["dependencies"] = [*others, small]
     return tomlkit.dumps(document)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ class Below:
     """
 
     sources: tuple[Source, ...]
-    bring: Callable[[], Awaitable[None]]
+    bring: Callable[[], Coroutine[object, object, None]]
     owners: Callable[[], Mapping[str, str]]
 
 

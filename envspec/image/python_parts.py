@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -98,7 +98,9 @@ class PythonParts:
             return None
         return self._standalone_build(row.version, _archive_of(Python(row.version, "standalone", row.url, row.sha256)))
 
-    def _sources(self, foundation: Foundation) -> tuple[tuple[Owner, ...], Callable[[], Awaitable[None]]]:
+    def _sources(
+        self, foundation: Foundation
+    ) -> tuple[tuple[Owner, ...], Callable[[], Coroutine[object, object, None]]]:
         resolution, pyc = foundation.resolution, foundation.pyc
         python = resolution.target.python
         if resolution.conda:

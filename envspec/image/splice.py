@@ -35,8 +35,8 @@ _UNPACKED: Final = 1024 * 1024
 _GLUE: Final = 512 * 1024
 #: ISA-L's strongest: twice the time of level 2, which is little here, for 3 % less.
 _LEVEL: Final = 3
-#: Members that are smaller packed are unpacked and packed again together: side by side they pack better than alone, and a
-#: gzip member of its own costs 36 bytes and a turn of the loop. Of 97 MB in six wheels (transformers, pandas, scipy,
+#: Members that are smaller packed are unpacked and packed again together: side by side they pack better than alone, and
+#: a gzip member of its own costs 36 bytes and a turn of the loop. Of 97 MB in six wheels (transformers, pandas, scipy,
 #: matplotlib, scikit-learn, numpy): 96.8 MB from 1 KiB on, 95.0 from 8, 96.2 from 32, in the same time.
 SPLICED_FROM: Final = 8192
 

@@ -56,7 +56,7 @@ class Place:
             yield lock
 
     def left(self, lock: Lock) -> Sequence[object]:
-        return self.engine.api.containers(all=True, filters={"label": f"{LABEL}={lock.name}"})
+        return list(self.engine.api.containers(all=True, filters={"label": f"{LABEL}={lock.name}"}))
 
 
 @pytest.fixture(scope="module")

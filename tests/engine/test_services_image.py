@@ -19,6 +19,7 @@ import pytest
 from docker import DockerClient
 from docker.models.containers import Container
 
+from envspec.image.content import Source
 from envspec.image.layer import Compression
 from envspec.image.services import ServicesSource, services_config
 from envspec.image.store import LayerStore
@@ -72,7 +73,8 @@ def image(
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
         files = {"Dockerfile": "\n".join(steps).encode()}
-        for place, source in enumerate((system, ServicesSource(SETTINGS))):
+        sources: tuple[Source, ...] = (system, ServicesSource(SETTINGS))
+        for place, source in enumerate(sources):
             files[f"{place}.tar"] = b"".join(store.tar(store.make(source, Compression.GZIP)))
         for name, content in files.items():
             member = tarfile.TarInfo(name)
@@ -130,7 +132,8 @@ def _ssh(container: Container, key: Key, *command: str, user: str = "envspec", *
 def _host_key(container: Container) -> str:
     status, key = container.exec_run(["cat", "/var/lib/envspec/ssh/ssh_host_ed25519_key.pub"])
     assert status == 0, key
-    return str(key.decode())
+    assert isinstance(key, bytes)
+    return key.decode()
 
 
 def test_a_key_lets_the_user_in_with_the_containers_environment(server: Container, keys: tuple[Key, Key]) -> None:

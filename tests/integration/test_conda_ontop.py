@@ -76,7 +76,7 @@ class Project:
         )
         spec = parse_spec(text, "spec.toml", NOW)
         places = Places(self.index.url, "http://127.0.0.1:9/whl/{variant}")
-        return compose(spec, target, load_facts(), Moments(AS_OF, {}), places, Given({}, provided))
+        return compose(spec, target, load_facts(), Moments(AS_OF, {}), places, Given(provided=provided))
 
     def resolves(
         self, *asked: str, provided: Mapping[str, Provider], pip: str = "", rest: str = "", offline: bool = False

@@ -18,7 +18,7 @@ from envspec.image.assembling import Below, Foundation
 from envspec.image.config import Base
 from envspec.image.content import PREFIX
 from envspec.image.cut import cut
-from envspec.image.layer import Compression
+from envspec.image.layer import Compression, Layer
 from envspec.image.pyc import Pyc
 from envspec.image.python_parts import Around, PythonParts, share_of_conda
 from envspec.image.store import LayerStore
@@ -59,7 +59,7 @@ def brought(cache: Path, asked: Foundation) -> Below:
 def test_a_standalone_python_is_the_same_layer_from_every_cache(compression: Compression, tmp_path: Path) -> None:
     python = locked(tmp_path)
     asked = foundation(python, pyc=Pyc(Path(sys.executable), VERSION))
-    made = []
+    made: list[Layer] = []
     for name in ("one", "two/deeper"):
         mask = os.umask(0o077 if made else 0o022)
         try:

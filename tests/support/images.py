@@ -60,7 +60,9 @@ def base(*layers: Layer, run: Mapping[str, Any] | None = None, **config: Any) ->
         "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
         "history": [{"created": "2026-01-01T00:00:00Z", "created_by": "ADD root"} for _ in layers],
     } | config
-    return Base("docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04", "sha256:" + "b" * 64, "sha256:" + "c" * 64, document, layers)
+    return Base(
+        "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04", "sha256:" + "b" * 64, "sha256:" + "c" * 64, document, layers
+    )
 
 
 def read(document: bytes) -> Any:

@@ -54,7 +54,7 @@ def log(digest: str, text: bytes) -> bytes:
     return written(3, written(1, digest.encode()) + written(2, written(1, 5)) + written(3, 1) + written(4, text))
 
 
-def trace(*parts: bytes) -> dict[str, str]:
+def trace(*parts: bytes) -> dict[str, object]:
     return {"id": "moby.buildkit.trace", "aux": base64.b64encode(b"".join(parts)).decode()}
 
 

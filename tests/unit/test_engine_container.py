@@ -231,8 +231,9 @@ def test_how_many_layers_two_images_share() -> None:
 
 def test_the_same_image_under_another_name() -> None:
     config = {"rootfs": {"diff_ids": ["a", "b"]}, "config": {"Env": ["X=1"], "Labels": {"l": "1"}}}
-    found = {"RootFS": {"Layers": ["a", "b"]}, "Config": {"Env": ["X=1"], "Labels": {"l": "1"}, "Cmd": None}}
+    conduct: dict[str, object] = {"Env": ["X=1"], "Labels": {"l": "1"}, "Cmd": None}
+    found = {"RootFS": {"Layers": ["a", "b"]}, "Config": conduct}
     assert is_same(found, config)
     assert not is_same({**found, "RootFS": {"Layers": ["a"]}}, config)
-    assert not is_same({**found, "Config": {**found["Config"], "Cmd": ["sh"]}}, config)
+    assert not is_same({**found, "Config": {**conduct, "Cmd": ["sh"]}}, config)
     assert not is_same({}, config)

@@ -198,7 +198,7 @@ def test_a_build_that_is_another_file(finder: Finder, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["python/../../../../../out", "/out", "elsewhere/out"])
 def test_a_build_that_leads_out(name: str, finder: Finder, tmp_path: Path) -> None:
-    own = finder.parts.own_build(locked(tmp_path, **{name: Program(b"x")}), this_platform(), ())
+    own = finder.parts.own_build(locked(tmp_path, None, **{name: Program(b"x")}), this_platform(), ())
     with pytest.raises(BadPython):
         finder.finds(FUTURE, own=own)
     assert not list(tmp_path.rglob("out")) and list((tmp_path / "cache/pythons").iterdir()) == []

@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ class Class_{n % 6}(Exception):
 
 
 def _modules(sources: list[bytes]) -> list[Module]:
-    return [Module(f"opt/env/m{n}.py", len(each), lambda each=each: each) for n, each in enumerate(sources)]
+    return [Module(f"opt/env/m{n}.py", len(each), partial(bytes, each)) for n, each in enumerate(sources)]
 
 
 def _pythons() -> list[Pyc]:
