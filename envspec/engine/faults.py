@@ -101,19 +101,19 @@ def unreachable(address: Address, error: BaseException, system: str, *, program:
     """
     reason = root_of(error)
     if isinstance(reason, ssl.SSLError):
-        todo = "DOCKER_CERT_PATH must hold ca.pem, cert.pem and key.pem that the engine's side knows"
-        return EngineSilent(f"the engine at {address} and this machine do not agree on TLS: {_said(reason)}", hint=todo)
+        advice = "DOCKER_CERT_PATH must hold ca.pem, cert.pem and key.pem that the engine's side knows"
+        return EngineSilent(f"the engine at {address} and this machine do not agree on TLS: {_said(reason)}", hint=advice)
     if isinstance(reason, OSError) and reason.errno in {errno.EACCES, errno.EPERM}:
         return NoEngine(
             f"this user may not talk to the engine at {address}: permission denied",
             hint="add the user to the group docker and log in again, or use rootless Docker or Podman (DOCKER_HOST)",
         )
     if address.is_remote:
-        todo = f"check the address and the network, or unset {_variable(address)} to use this machine's engine"
-        return EngineSilent(f"the engine at {address} does not answer: {_said(reason)}", hint=todo)
+        advice = f"check the address and the network, or unset {_variable(address)} to use this machine's engine"
+        return EngineSilent(f"the engine at {address} does not answer: {_said(reason)}", hint=advice)
     if address.named is not Named.DEFAULT:
-        todo = f"start that engine, or correct or unset {_variable(address)}"
-        return NoEngine(f"no engine answers at {address}: {_said(reason)}", hint=todo)
+        advice = f"start that engine, or correct or unset {_variable(address)}"
+        return NoEngine(f"no engine answers at {address}: {_said(reason)}", hint=advice)
     return _none_here(_said(reason), address, system, program)
 
 
