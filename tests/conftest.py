@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 
 import pytest
+from hypothesis import settings
 
 from tests.support.index_server import FRIENDLY, IndexServer
 from tests.support.projects import Dialect, File
@@ -14,6 +15,10 @@ from tests.support.projects import Dialect, File
 # A shell has what it starts in the background ignore Ctrl-C, and all that is started from there: tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("envspec", deadline=None)
+settings.load_profile("envspec")
 
 #: Start an index with these files, in this dialect; it stops when the test ends.
 Serve = Callable[..., IndexServer]
