@@ -12,9 +12,15 @@ from hypothesis import settings
 from tests.support.index_server import FRIENDLY, IndexServer
 from tests.support.projects import Dialect, File
 
-# A shell has what it starts in the background ignore Ctrl-C, and all that is started from there: tests press it.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell has what it starts in the background ignore Ctrl-C, `nohup` has it ignore more, and so all that is started from
+# there: tests send these.
+for _number, _usual in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGQUIT, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _usual)
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("envspec", deadline=None)
