@@ -12,8 +12,8 @@ from hypothesis import settings
 from tests.support.index_server import FRIENDLY, IndexServer
 from tests.support.projects import Dialect, File
 
-# A shell has what it starts in the background ignore Ctrl-C, `nohup` has it ignore more, and so all that is started from
-# there: tests send these.
+# A shell has what it starts in the background ignore Ctrl-C, `nohup` has it ignore more, and so does all that is started
+# from there: tests send these.
 for _number, _usual in (
     (signal.SIGINT, signal.default_int_handler),
     (signal.SIGHUP, signal.SIG_DFL),
