@@ -12,7 +12,7 @@ from hypothesis import settings
 from tests.support.index_server import FRIENDLY, IndexServer
 from tests.support.projects import Dialect, File
 
-# A shell has what it starts in the background ignore Ctrl-C, `nohup` has it ignore more, and so does all that is started
+# A shell has what it starts in the background ignore Ctrl-C, `nohup` has it ignore more, and so does all that is begun
 # from there: tests send these.
 for _number, _usual in (
     (signal.SIGINT, signal.default_int_handler),

@@ -102,7 +102,9 @@ def unreachable(address: Address, error: BaseException, system: str, *, program:
     reason = root_of(error)
     if isinstance(reason, ssl.SSLError):
         advice = "DOCKER_CERT_PATH must hold ca.pem, cert.pem and key.pem that the engine's side knows"
-        return EngineSilent(f"the engine at {address} and this machine do not agree on TLS: {_said(reason)}", hint=advice)
+        return EngineSilent(
+            f"the engine at {address} and this machine do not agree on TLS: {_said(reason)}", hint=advice
+        )
     if isinstance(reason, OSError) and reason.errno in {errno.EACCES, errno.EPERM}:
         return NoEngine(
             f"this user may not talk to the engine at {address}: permission denied",
