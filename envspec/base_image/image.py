@@ -151,7 +151,9 @@ def _end_of_life(tag: str, row: ImageRow, facts: Facts) -> tuple[str, ...]:
         return ()
     by = f" ({superseded[-1]} follows it)" if superseded else ""
     policy = facts.policies["ended"]
-    return (f"{REPOSITORY}:{tag} is past its end of life{by}: {policy.text}. Keep a copy in a registry of your own",)
+    return (
+        f"{REPOSITORY}:{tag} is past its end of life{by}: {policy.text}. `envspec image mirror` keeps a copy in a registry of your own",
+    )
 
 
 def _no_such_image(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> NoSuchImage:

@@ -16,7 +16,7 @@ class Stage(Enum):
     """What a build is at, in the order in which it comes there."""
 
     BASE = "asking for the base image"
-    FETCHING = "fetching packages"
+    FETCHING = "fetching and checking packages"
     SYSTEM = "making the system layer"
     LINKING = "linking conda's packages"
     LAYERS = "making layers"
