@@ -152,7 +152,8 @@ def _end_of_life(tag: str, row: ImageRow, facts: Facts) -> tuple[str, ...]:
     by = f" ({superseded[-1]} follows it)" if superseded else ""
     policy = facts.policies["ended"]
     return (
-        f"{REPOSITORY}:{tag} is past its end of life{by}: {policy.text}. `envspec image mirror` keeps a copy in a registry of your own",
+        f"{REPOSITORY}:{tag} is past its end of life{by}: {policy.text}. "
+        "`envspec image mirror` keeps a copy in a registry of your own",
     )
 
 
