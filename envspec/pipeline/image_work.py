@@ -174,6 +174,8 @@ class ImageWork(Doors):
             own=parts.own_build(target.python, target.platform, resolution.conda),
             other=parts.other_build(target.python),
             warn=self.world.warn,
+            # Of one layer too: the last one that is made should not leave processors idle.
+            jobs=self.order.jobs,
         )
         return await find(target.python, looking)
 
