@@ -41,7 +41,7 @@ head -c 16 /dev/urandom >/etc/machine-id
 date >/var/log/mess.log
 date >/var/cache/mess
 date >/tmp/mess
-date >/root/mess
+date >"$HOME/.mess"
 mkdir -p /var/log/mess
 adduser --system --no-create-home mess >/dev/null 2>&1 || useradd --system mess
 ln /usr/share/mess/one /usr/share/mess/0ne
