@@ -6,7 +6,6 @@ Cache: the wheel lies with all archives, `archives/<sha256>/<file name>`; `built
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import tempfile
@@ -20,8 +19,10 @@ from envspec.build.faults import BuildFailed, OtherWheel, WrongWheel
 from envspec.build.order import BuildOrder, BuildWorld, Made
 from envspec.build.sources import settle
 from envspec.build.wheel_bytes import check_release, is_loaded, is_pure, normalise, sha256_of
+from envspec.effects.cache import keeping
 from envspec.effects.default_index import default_index_url
-from envspec.effects.held import try_hold
+from envspec.effects.held import hold
+from envspec.effects.notes import Notes
 from envspec.errors import UnfitMachine
 from envspec.fetch.download import archives_folder
 from envspec.model import BuiltWheel
@@ -114,7 +115,7 @@ async def _try_here(order: BuildOrder, source: Path, work: Path, interpreter: Pa
 def _known(key: str, cache: Path) -> Made | None:
     """What the order gave before, if it is still there, and still is what it was."""
     try:
-        wheel = BuiltWheel(**json.loads(_row(key, cache).read_bytes()))
+        wheel = BuiltWheel(**_notes(cache).read(key))
         path = archives_folder(cache) / wheel.sha256 / wheel.filename
         with path.open("rb") as file:
             return Made(wheel, path) if sha256_of(file)[0] == wheel.sha256 else None
@@ -123,29 +124,26 @@ def _known(key: str, cache: Path) -> Made | None:
 
 
 def _keep(order: BuildOrder, key: str, built: Path, cache: Path) -> Made:
-    """Put the wheel, in its one form, where archives are."""
+    """Put the wheel, in its one form, where archives are: under a name that nobody knows before it is written."""
     folder = archives_folder(cache)
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".built-", dir=folder) as beside:
-        normal = Path(beside, built.name)
-        normalise(built, normal, order.of)
-        normal.chmod(0o644)
-        with normal.open("rb") as file:
-            sha256, size = sha256_of(file)
-        path = folder / sha256 / built.name
-        path.parent.mkdir(exist_ok=True)
-        normal.replace(path)
+    with keeping(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".built-", dir=folder) as beside:
+            normal = Path(beside, built.name)
+            normalise(built, normal, order.of)
+            normal.chmod(0o644)
+            with normal.open("rb") as file:
+                sha256, size = sha256_of(file)
+            path = folder / sha256 / built.name
+            path.parent.mkdir(exist_ok=True)
+            normal.replace(path)
     wheel = BuiltWheel(built.name, sha256, size)
-    row = _row(key, cache)
-    row.parent.mkdir(parents=True, exist_ok=True)
-    part = row.with_name(f".{row.name}.{os.getpid()}")
-    part.write_text(json.dumps(asdict(wheel)), encoding="utf-8")
-    part.replace(row)
+    _notes(cache).write(key, asdict(wheel))
     return Made(wheel, path)
 
 
-def _row(key: str, cache: Path) -> Path:
-    return cache / "built" / f"{key}.json"
+def _notes(cache: Path) -> Notes:
+    return Notes(cache / "built")
 
 
 @asynccontextmanager
@@ -155,32 +153,28 @@ async def _alone(key: str) -> AsyncIterator[Path]:
     Raises:
         UnfitMachine: the folder is somebody else's.
     """
-    place = _PLACE / f"envspec-build-{key[:16]}"
+    folder = _PLACE / f"envspec-build-{key[:16]}"
 
     def opened() -> int:
-        place.mkdir(mode=0o700, exist_ok=True)
-        return os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
-    while True:
-        try:
-            descriptor = try_hold(place, opened)
-        except OSError as fault:
-            raise _not_ours(place, fault.strerror or "") from fault
-        if descriptor is not None:
-            break
-        await asyncio.sleep(_WAIT_S)
+    try:
+        descriptor = await hold(folder, opened, _WAIT_S)
+    except OSError as fault:
+        raise _not_ours(folder, fault.strerror or "") from fault
     try:
         if os.fstat(descriptor).st_uid != os.geteuid():
-            raise _not_ours(place, "it belongs to another user")
+            raise _not_ours(folder, "it belongs to another user")
         # What a run that was killed left there.
-        for left in place.iterdir():
+        for left in folder.iterdir():
             shutil.rmtree(left)
-        yield place
+        yield folder
     finally:
         if os.fstat(descriptor).st_uid == os.geteuid():
-            await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         os.close(descriptor)
 
 
-def _not_ours(place: Path, why: str) -> UnfitMachine:
-    return UnfitMachine(f"{place}, where a wheel is to be built, can't be used: {why}", hint="have it removed")
+def _not_ours(folder: Path, why: str) -> UnfitMachine:
+    return UnfitMachine(f"{folder}, where a wheel is to be built, can't be used: {why}", hint="have it removed")

@@ -1,31 +1,124 @@
-"""Single files, written as one step."""
+"""Single files, written as one step: beside their place, then renamed. Who looks sees the old or the new, whole.
+
+Synced are the spec and the lock, which nothing can make again: they are on the disk before they get their names. All
+else follows from them: whoever reads a file of a cache checks it, so that a power cut costs that file, where syncing
+would cost every run. `docs/design.md` says how each is checked.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-import tempfile
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import IO, Final
 
+from envspec.effects.held import try_hold
 from envspec.errors import UsageError
+
+#: No room: another way of writing would not find any either.
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+_MARK: Final = ".envspec-"
+_BUFFER: Final = 1 << 20
+
+
+@contextlib.contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A name to write a file under, which becomes `path` when this is left, and goes where that is by a fault."""
+    new = _new_name(path)
+    try:
+        yield new
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def place(path: Path, data: bytes) -> None:
+    """Write a small file, with the folders that it is in.
+
+    Raises:
+        OSError: it can't be written; what stood there is untouched.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with beside(path) as new:
+        new.write_bytes(data)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put another file with the same mode where one is. The old one is not written to: it may be a hard link.
+
+    Raises:
+        OSError: it can't be written; what stood there is untouched.
+    """
+    with beside(path) as new, new.open("xb") as file:
+        new.chmod(path.stat().st_mode & 0o7777)
+        file.write(data)
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write `data` beside `path` and move it there; its mode stays. A link stays one: its target is replaced.
+    """As `replace`, for a file of the user's: synced, and a link stays one while its target is replaced.
 
     Raises:
         UsageError: the file can't be written; what stood there is untouched.
     """
     real = Path(os.path.realpath(path))
-    temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=real.parent, prefix=f".{real.name}.")
-        with os.fdopen(handle, "wb") as file:
+        with beside(real) as new, new.open("xb") as file:
+            new.chmod(real.stat().st_mode & 0o7777)
             file.write(data)
-        Path(temporary).chmod(real.stat().st_mode & 0o7777)
-        Path(temporary).replace(real)
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as fault:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         raise UsageError(
             f"{path} can't be written: {fault.strerror}", hint="make it and its folder writable"
         ) from fault
+
+
+@contextlib.contextmanager
+def placing(path: Path) -> Iterator[IO[bytes]]:
+    """As `beside`, for a large file in a folder of the user's: it is held against other processes while it is written.
+
+    What a killed run left is then held by nobody, and `sweep` takes it away.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    descriptor = None
+    while descriptor is None:
+        new = _new_name(path)
+        # 0666 less the umask: it is a file of the user's as any.
+        descriptor = try_hold(new, partial(os.open, new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+    try:
+        with os.fdopen(descriptor, "wb", buffering=_BUFFER) as file:
+            yield file
+            file.flush()
+            new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a file is one that is written beside its place here, or was when its writer was killed."""
+    return path.name.startswith(".") and _MARK in path.name
+
+
+def sweep(folder: Path, name: str = "*") -> None:
+    """Remove what killed runs left of `placing` in a folder. name: of the file that was to be, any where left out."""
+    from glob import escape
+
+    pattern = name if name == "*" else escape(name)
+    for left in folder.glob(f".{pattern}{_MARK}*"):
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = try_hold(left, partial(os.open, left, os.O_RDWR | os.O_CLOEXEC))
+            if descriptor is not None:
+                left.unlink()
+                os.close(descriptor)
+
+
+def _new_name(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_MARK}{os.urandom(6).hex()}")

@@ -1,8 +1,10 @@
-"""Locks of the system's on files and folders that may be renamed or removed while somebody waits for them."""
+"""Locks of the system's on files and folders that may be renamed or removed while somebody waits for them.
+
+Importing it costs next to nothing: it is on the way of commands that find all done already.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 from collections.abc import Callable
@@ -34,29 +36,47 @@ def try_hold(path: Path, opened: Callable[[], int]) -> int | None:
                 os.close(descriptor)
                 raise
         # Whoever held it before may have renamed or removed it since it was opened: then this lock is of nothing.
-        if _is_still(path, descriptor):
+        if is_still(path, descriptor):
             return descriptor
         os.close(descriptor)
 
 
-async def hold_file(path: Path, every_s: float = 0.1) -> int:
-    """Opens a file, made where it is not there, and holds it; while somebody else does, waits for their end."""
+async def hold(path: Path, opened: Callable[[], int], every_s: float = 0.1) -> int:
+    """As `try_hold`; while somebody else holds it, waits for their end."""
+    import asyncio
+
     for _ in count():
-        descriptor = try_hold(path, lambda: _open(path))
+        descriptor = try_hold(path, opened)
         if descriptor is not None:
             return descriptor
         await asyncio.sleep(every_s)
     raise AssertionError("count() has no end")
 
 
-def _open(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+async def hold_file(path: Path, every_s: float = 0.1) -> int:
+    """Opens a file, made where it is not there, and holds it; while somebody else does, waits for their end."""
+    return await hold(path, lambda: _open_file(path), every_s)
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
+async def hold_folder(path: Path, every_s: float = 0.1) -> int:
+    """As `hold_file`, for a folder."""
+    return await hold(path, lambda: _open_folder(path), every_s)
+
+
+def is_still(path: Path, descriptor: int) -> bool:
+    """Whether what is at `path` is what was opened there."""
     try:
         there = path.lstat()
     except FileNotFoundError:
         return False
     return os.path.samestat(there, os.fstat(descriptor))
+
+
+def _open_file(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+
+def _open_folder(path: Path) -> int:
+    path.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDONLY)

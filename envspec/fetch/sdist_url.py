@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import unquote, urlsplit
 
+from envspec.effects.cache import keeping
+from envspec.effects.files import beside
 from envspec.effects.http import open_http
 from envspec.errors import NetworkError
 from envspec.fetch.download import archives_folder
@@ -35,7 +36,7 @@ async def fetch_sdist(
     asked: the clock. One that was fetched at or after `as_of` is not fetched again.
 
     Raises:
-        NetworkError: it can't be fetched, or has another hash than the spec demands.
+        NetworkError: it can't be fetched, or has another hash than the spec demands. CannotKeep: the cache is full.
     """
     url = without_credentials(str(requirement.url))
     filename = unquote(urlsplit(url).path.rpartition("/")[2])
@@ -73,10 +74,9 @@ def _keep(file: IO[bytes], filename: str, cache: Path) -> tuple[str, Path]:
     while data := file.read(1 << 20):
         digest.update(data)
     path = archives_folder(cache) / digest.hexdigest() / filename
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{filename}.{os.getpid()}")
     file.seek(0)
-    with beside.open("wb") as out:
-        shutil.copyfileobj(file, out)
-    beside.replace(path)
+    with keeping(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside(path) as new, new.open("xb") as out:
+            shutil.copyfileobj(file, out)
     return digest.hexdigest(), path

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.effects.cache import keeping
 from envspec.errors import UsageError
 from envspec.fetch.values import Step
 from envspec.fetch.wheels import wheel_path
 from envspec.image.base import Documents, base_on
-from envspec.image.blobs import keeping
 from envspec.image.config import Base, annotations_of, image_config
 from envspec.image.content import GpuCodeFound, Source
 from envspec.image.cut import cut

@@ -8,15 +8,11 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from typing import Final
 
-from envspec.effects.held import try_hold
-from envspec.image.blobs import keeping
+from envspec.effects.cache import keeping
+from envspec.effects.held import hold_folder, is_still
 from envspec.image.python_archive import TOP, BadPython, content, members, reading
-
-_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,38 +80,17 @@ def _unpack(archive: Path, folder: Path) -> None:
 @contextlib.asynccontextmanager
 async def _alone(partial: Path) -> AsyncIterator[Path]:
     """An empty folder that is held against other runs; what is left in it in the end goes."""
-    descriptor = await _hold(partial)
+    descriptor = await hold_folder(partial)
     try:
         _empty(partial)
         yield partial
     finally:
         # After it got its name, nothing is at the old one but what another run has made since.
-        if _is_ours(partial, descriptor):
+        if is_still(partial, descriptor):
             shutil.rmtree(partial, ignore_errors=True)
         os.close(descriptor)
-
-
-async def _hold(path: Path) -> int:
-    for _ in count():
-        descriptor = try_hold(path, lambda: _opened(path))
-        if descriptor is not None:
-            return descriptor
-        await asyncio.sleep(_POLL_S)
-    raise AssertionError("count() has no end")
-
-
-def _opened(path: Path) -> int:
-    path.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_RDONLY)
 
 
 def _empty(folder: Path) -> None:
     for item in folder.iterdir():
         shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
-
-
-def _is_ours(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.lstat(), os.fstat(descriptor))
-    except OSError:
-        return False

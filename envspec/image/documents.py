@@ -11,7 +11,6 @@ from envspec.effects.http_faults import RequestFault
 from envspec.errors import NetworkError
 from envspec.fetch.values import Network
 from envspec.image.blobs import BlobStore
-from envspec.registry.blob import Descriptor
 from envspec.registry.client import Registry
 from envspec.registry.manifest import Manifest, read_json, read_manifest
 from envspec.registry.reference import Reference
@@ -44,7 +43,7 @@ class KeptDocuments:
         registry = await self._registry(str(reference))
         with _reaching(reference):
             found = await registry.manifest(reference)
-        self._keep(found.digest, found.body)
+        self.blobs.keep(found.digest, found.body)
         return found
 
     async def config(self, reference: Reference, manifest: Manifest) -> Mapping[str, object]:
@@ -55,12 +54,8 @@ class KeptDocuments:
             registry = await self._registry(where)
             with _reaching(reference):
                 body = await registry.config_bytes(reference, manifest)
-            self._keep(manifest.config, body)
+            self.blobs.keep(manifest.config, body)
         return read_json(body, _DOCUMENT, where=where)
-
-    def _keep(self, digest: str, body: bytes) -> None:
-        with self.blobs.writer(Descriptor(_DOCUMENT, digest, len(body))) as write:
-            write(body)
 
     async def _registry(self, what: str) -> Registry:
         if self.network is Network.OFFLINE:

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Final
 
+from envspec.effects.files import is_unfinished
+
 #: Changes whenever the same entries would give other bytes, or the files here have another form. Part of every name, so
 #: that two releases of envspec share a cache.
 FORM: Final = 1
@@ -31,16 +33,9 @@ def new_file(folder: Path, ending: str) -> Iterator[IO[bytes]]:
         raise
 
 
-def place(path: Path, data: bytes) -> None:
-    """Write a head as one step."""
-    with new_file(path.parent, "head") as file:
-        file.write(data)
-        file.flush()
-        Path(file.name).replace(path)
-
-
 def sweep(folder: Path, named: Collection[str]) -> None:
     """Remove what killed runs left. named: files that a head tells of. The folder is held by the caller."""
     for path in folder.iterdir():
-        if path.name.startswith(f"{FORM}.") and path.suffix != ".json" and path.name not in named:
+        is_ours = path.name.startswith(f"{FORM}.") and path.suffix != ".json" and path.name not in named
+        if is_ours or is_unfinished(path):
             path.unlink(missing_ok=True)

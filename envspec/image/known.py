@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from envspec import __version__
+from envspec.effects.cache import CannotKeep
+from envspec.effects.notes import Notes
 
 #: Part of every key: changes whenever the same lock would give another image.
 MADE: Final = 2
@@ -36,21 +37,17 @@ def key_of(lock: bytes, *options: str) -> str:
 
 def recall(cache: Path, key: str) -> Known | None:
     """What was remembered; None where nothing was, or nothing that can be read."""
-    with suppress(OSError, ValueError, LookupError, TypeError):
-        found = json.loads(_path(cache, key).read_bytes())
+    with suppress(ValueError, LookupError, TypeError):
+        found = _notes(cache).read(key)
         return Known(tuple((str(platform), str(identity)) for platform, identity in found["ids"]), found["digest"])
     return None
 
 
 def remember(cache: Path, key: str, ids: Sequence[tuple[str, str]], digest: str) -> None:
     """Keep it for the next time; a cache that can't be written remembers nothing."""
-    path = _path(cache, key)
-    beside = path.with_name(f".{key}.{os.getpid()}")
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps({"ids": list(ids), "digest": digest}))
-        beside.replace(path)
+    with suppress(CannotKeep):
+        _notes(cache).write(key, {"ids": list(ids), "digest": digest})
 
 
-def _path(cache: Path, key: str) -> Path:
-    return cache / "image-known" / f"{key}.json"
+def _notes(cache: Path) -> Notes:
+    return Notes(cache / "image-known")

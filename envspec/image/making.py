@@ -10,10 +10,11 @@ from typing import Protocol
 
 from isal import isal_zlib
 
+from envspec.effects.files import place
 from envspec.image import zstd_form
 from envspec.image.content import Entry, GpuCodeFound, Source
 from envspec.image.conveyor import Conveyor, Lane
-from envspec.image.kept import new_file, place
+from envspec.image.kept import new_file
 from envspec.image.layer import Compression
 from envspec.image.recipe import Head, head_path, table_of
 from envspec.image.splice import Archives, Sink, Splicer, Ways

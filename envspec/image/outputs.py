@@ -6,7 +6,6 @@ Sources: OCI image specification 1.1, `image-layout.md`; moby, `image/tarexport`
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import shutil
 import tarfile
@@ -14,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from envspec.effects.files import FULL, is_unfinished, placing, sweep
 from envspec.errors import EnvspecError, UsageError
-from envspec.image.beside import is_unfinished, placing, sweep
 from envspec.image.config import canonical
 from envspec.image.index_document import OCI_CONFIG, entry
 from envspec.image.layer import Image
@@ -39,7 +38,6 @@ _TURNS: Final = {"oci-layout": 0, "manifest.json": 2, "index.json": 3}
 _REF: Final = "org.opencontainers.image.ref.name"
 #: The whole name, by which containerd, podman from 4.0 on and Docker's containerd store go; the other is the tag alone.
 _NAME: Final = "io.containerd.image.name"
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class CannotWrite(EnvspecError):
@@ -202,7 +200,7 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as fault:
         what, way = f"{path} can't be written: {fault.strerror or fault}", "name another place"
-        if fault.errno in _FULL:
+        if fault.errno in FULL:
             free = shutil.disk_usage(next(each for each in (path, *path.absolute().parents) if each.exists())).free
             what, way = f"{what} ({free / 1e6:,.0f} MB are free there)", "make room or name another place"
         raise CannotWrite(what, hint=f"{way}; what was made so far is kept in envspec's cache") from fault

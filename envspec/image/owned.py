@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Iterable
 from contextlib import suppress
@@ -10,9 +9,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from envspec.image.blobs import keeping
+from envspec.effects.notes import Notes
 from envspec.image.content import Source
-from envspec.image.kept import place
 from envspec.image.owners import OwnedTwice
 
 #: What the digest of a link begins with.
@@ -35,10 +33,13 @@ class Owner(Source, Protocol):
 
 
 class OwnedLists:
-    """The lists of one cache, by the keys of their sources."""
+    """The lists of one cache, by the keys of their sources.
+
+    Those of wheels are `wheel_lists`: paths alone, since a wheel's directory tells them and no hash.
+    """
 
     def __init__(self, cache: Path) -> None:
-        self._folder = cache / "image-owned"
+        self._notes = Notes(cache / "image-owned")
 
     def known(self, source: Owner) -> bool:
         """Whether the list is there."""
@@ -53,19 +54,12 @@ class OwnedLists:
         found = self._read(source)
         if found is None:
             found = source.owned()
-            with keeping(self._folder):
-                self._folder.mkdir(parents=True, exist_ok=True)
-                text = json.dumps([astuple(each) for each in found])
-                place(self._path(source), text.encode())
+            self._notes.write(source.key, [astuple(each) for each in found])
         return found
 
-    def _path(self, source: Owner) -> Path:
-        return self._folder / f"{source.key}.json"
-
     def _read(self, source: Owner) -> tuple[Owned, ...] | None:
-        with suppress(FileNotFoundError, ValueError, TypeError):
-            rows = json.loads(self._path(source).read_text(encoding="utf-8"))
-            return tuple(Owned(path, owner, digest) for path, owner, digest in rows)
+        with suppress(ValueError, TypeError):
+            return tuple(Owned(path, owner, digest) for path, owner, digest in self._notes.read(source.key))
         return None
 
 

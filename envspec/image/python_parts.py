@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from envspec.effects.cache import keeping
 from envspec.effects.held import try_hold
 from envspec.errors import UsageError
 from envspec.facts.load import load_facts
@@ -20,7 +21,6 @@ from envspec.fetch.channel_transport import archives_of
 from envspec.fetch.download import Downloads, archives_folder
 from envspec.fetch.values import Archive, Fetching
 from envspec.image.assembling import Below, Foundation
-from envspec.image.blobs import keeping
 from envspec.image.cached_python import Build, standalone_program, unpack_standalone
 from envspec.image.conda_paths import check_paths
 from envspec.image.conda_source import CondaSource, conda_sources

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.effects.cache import keeping
 from envspec.effects.held import try_hold
 from envspec.errors import EnvspecError
 from envspec.image import zstd_form
-from envspec.image.blobs import FileBlob, keeping
+from envspec.image.blobs import FileBlob
 from envspec.image.content import Source
 from envspec.image.kept import sweep
 from envspec.image.layer import Compression, Layer

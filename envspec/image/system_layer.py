@@ -21,6 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from envspec.effects.files import place
 from envspec.effects.held import hold_file
 from envspec.effects.surroundings import ca_bundle, is_loopback
 from envspec.errors import EnvspecError, UsageError
@@ -129,13 +130,13 @@ def _job(order: SystemOrder, world: World) -> Job:
     wish = Wish(
         order.apt, order.snapshot, order.locked.packages if order.locked else (), world.environ.get(MIRROR) or None
     )
-    place = endpoint(parse(order.base), dict(order.mirrors))
-    host = place.base.partition("://")[2].partition("/")[0]
+    where = endpoint(parse(order.base), dict(order.mirrors))
+    host = where.base.partition("://")[2].partition("/")[0]
     digest = order.base.rpartition("@")[2]
     return Job(
-        base=f"{host}/{place.repository}@{digest}",
+        base=f"{host}/{where.repository}@{digest}",
         platform=order.platform,
-        plain=Plain.HTTP if place.is_plain or is_loopback(host.rpartition(":")[0]) else Plain.TLS,
+        plain=Plain.HTTP if where.is_plain or is_loopback(host.rpartition(":")[0]) else Plain.TLS,
         name=f"envspec-system-{order.key[:16]}",
         files=work_files(wish, world.environ, _certificates(world.environ)),
     )
@@ -169,12 +170,12 @@ async def _install(order: SystemOrder, world: World, folder: Path) -> Taken:
 def _keep(order: SystemOrder, taken: Taken, made: Path, folder: Path) -> SystemSource:
     """What was made, at the place of its own content: another run's of the same content is as good."""
     key = write_list(made, taken.changes, title_of(order.apt))
-    place = folder / key
-    if not (place / _KNOWN).exists():
-        if place.exists():
-            shutil.rmtree(place)
-        made.rename(place)
-    return SystemSource(place, key, order.apt)
+    kept = folder / key
+    if not (kept / _KNOWN).exists():
+        if kept.exists():
+            shutil.rmtree(kept)
+        made.rename(kept)
+    return SystemSource(kept, key, order.apt)
 
 
 def _record(order: SystemOrder, taken: Taken, source: SystemSource, world: World) -> tuple[SystemLayer, SystemSource]:
@@ -189,7 +190,7 @@ def _record(order: SystemOrder, taken: Taken, source: SystemSource, world: World
         layer.blob.digest,
         layer.blob.size_bytes,
     )
-    _write(source.folder / _KNOWN, found)
+    place(source.folder / _KNOWN, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
     if order.locked is not None and order.locked.diff_id != found.diff_id:
         raise _difference(order, order.locked, found, source, world.cache)
     return found, source
@@ -233,12 +234,6 @@ def _read(path: Path, apt: tuple[str, ...]) -> tuple[SystemLayer, SystemSource] 
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return layer, SystemSource(path.parent, path.parent.name, apt)
-
-
-def _write(path: Path, layer: SystemLayer) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(asdict(layer) | {"platform": layer.platform.value}), encoding="utf-8")
-    beside.replace(path)
 
 
 def _certificates(environ: Mapping[str, str]) -> bytes | None:

@@ -3,7 +3,6 @@ for paths with two owners without all of its wheels being read, or even at hand,
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Iterable
 from contextlib import suppress
@@ -11,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envspec.image.blobs import keeping
+from envspec.effects.notes import Notes
 from envspec.image.content import Entry, InMemory
-from envspec.image.kept import place
 from envspec.image.wheel import WheelSource
 
 _FILE: Final = 0o644
@@ -35,11 +33,15 @@ class WheelLists:
     """The lists of one cache, by the keys of their layers."""
 
     def __init__(self, cache: Path) -> None:
-        self._folder = cache / "image-owned"
+        self._notes = Notes(cache / "image-owned")
+        self._seen: dict[str, Paths] = {}
 
     def known(self, source: WheelSource) -> bool:
-        """Whether the list is there."""
-        return self._path(source).exists()
+        """Whether the list is there, and can be read."""
+        found = self._read(source)
+        if found is not None:
+            self._seen[source.key] = found
+        return found is not None
 
     def are_apart(self, sources: Iterable[WheelSource], others: Iterable[str]) -> bool:
         """Whether no two layers have one path. others: paths of layers below.
@@ -61,18 +63,23 @@ class WheelLists:
         return folders.isdisjoint(files) and folders.isdisjoint(shared)
 
     def _of(self, source: WheelSource) -> Paths:
-        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-            told = json.loads(self._path(source).read_text(encoding="utf-8"))
-            return Paths(frozenset(told["files"]), frozenset(told["empty"]), frozenset(told["folders"]))
-        found = _paths_of(entry for listing in source.listings() for entry in listing.entries)
-        text = json.dumps({name: sorted(getattr(found, name)) for name in ("files", "empty", "folders")})
-        with keeping(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            place(self._path(source), text.encode())
+        # Let go of as soon as it was looked at: those of a large stack are worth some memory.
+        found = self._seen.pop(source.key, None) or self._read(source)
+        if found is None:
+            found = _paths_of(entry for listing in source.listings() for entry in listing.entries)
+            told = {name: sorted(getattr(found, name)) for name in ("files", "empty", "folders")}
+            self._notes.write(_key(source), told)
         return found
 
-    def _path(self, source: WheelSource) -> Path:
-        return self._folder / f"wheels-{source.key}.json"
+    def _read(self, source: WheelSource) -> Paths | None:
+        with suppress(KeyError, TypeError):
+            told = self._notes.read(_key(source))
+            return Paths(frozenset(told["files"]), frozenset(told["empty"]), frozenset(told["folders"]))
+        return None
+
+
+def _key(source: WheelSource) -> str:
+    return f"wheels-{source.key}"
 
 
 def _paths_of(entries: Iterable[Entry]) -> Paths:

@@ -12,8 +12,9 @@ from typing import IO, Final
 
 import zstandard
 
+from envspec.effects.files import place
 from envspec.image.conveyor import Conveyor
-from envspec.image.kept import FORM, new_file, place
+from envspec.image.kept import FORM, new_file
 
 #: zstd's own default. In one thread: layers are packed side by side, and zstd's own threads take 100 MB and more each.
 _LEVEL: Final = 3

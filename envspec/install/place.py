@@ -14,10 +14,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from envspec.effects.held import try_hold
+from envspec.effects.files import FULL
+from envspec.effects.held import is_still, try_hold
 from envspec.errors import EnvspecError, UsageError
 from envspec.install import record
-from envspec.lock.disk import FULL, make_directories, sync_directory
+from envspec.lock.disk import make_directories, sync_directory
 
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _POLL_S: Final = 0.1
@@ -156,7 +157,7 @@ def building(prefix: Path, waits: Callable[[], None]) -> Iterator[Site]:
         raise cannot(prefix, fault) from fault
     finally:
         # After the rename nothing of that name is there, and nothing may be removed that another run made since.
-        if _is_ours(path, descriptor):
+        if is_still(path, descriptor):
             _empty(path)
             _take_back([path, *made])
         os.close(descriptor)
@@ -185,13 +186,6 @@ def _hold(path: Path, waits: Callable[[], None]) -> int:
             told = True
         time.sleep(_POLL_S)
     return descriptor
-
-
-def _is_ours(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.lstat(), os.fstat(descriptor))
-    except OSError:
-        return False
 
 
 def _empty(folder: Path) -> None:

@@ -8,11 +8,11 @@ import hashlib
 import io
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from envspec.effects.files import replace
 from envspec.errors import EnvspecError
 
 # The folder's name between slashes, however a shell or a script quotes what stands around it or in it.
@@ -71,16 +71,6 @@ def _rewrite(path: Path, site: Path) -> bool:
         )
     replace(path, _PARTIAL.sub(rb"/\1", data))
     return True
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Put another file with the same mode in the place of `path`."""
-    mode = path.stat().st_mode & 0o7777
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    Path(temporary).chmod(mode)
-    Path(temporary).replace(path)
 
 
 def _correct(record: Path, folder: Path, changed: frozenset[str]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeVar
 
+from envspec.effects.cache import keeping
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience as patience_of
 from envspec.errors import NetworkError
@@ -15,7 +16,7 @@ from envspec.fetch.values import Count, Fetching, Network, Step
 from envspec.fetch.wheels import fetch_wheels
 from envspec.image import outputs
 from envspec.image.assembling import Assembled, Assembler, Below, Foundation, Supplies
-from envspec.image.blobs import BlobStore, keeping
+from envspec.image.blobs import BlobStore
 from envspec.image.config import Base
 from envspec.image.content import Source
 from envspec.image.documents import KeptDocuments

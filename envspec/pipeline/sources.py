@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,9 @@ from envspec.build.make import make
 from envspec.build.order import BuildOrder
 from envspec.build.orders import Wanted, of_folder, of_git, of_sdist
 from envspec.build.wheel_bytes import check_release, is_loaded, metadata_of
+from envspec.effects.cache import keeping
 from envspec.effects.event_loop import run_to_end
+from envspec.effects.files import beside
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience as patience_of
 from envspec.effects.tree import local_path, tree_sha256
@@ -40,7 +41,6 @@ from envspec.spec_hash import without_credentials
 
 #: Decisions about sources: `source.<name>`.
 _WHAT: Final = "source."
-_LARGEST_BYTES: Final = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +196,10 @@ class _Making:
             )
         sha256 = found.url.rpartition("=")[2]
         kept = archives_folder(self._how.cache) / sha256 / path.name
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        beside = kept.with_name(f".{kept.name}.{os.getpid()}")
-        shutil.copyfile(path, beside)
-        beside.replace(kept)
+        with keeping(kept.parent):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with beside(kept) as new:
+                shutil.copyfile(path, new)
         return BuiltWheel(path.name, sha256, kept.stat().st_size), kept
 
 

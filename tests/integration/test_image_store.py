@@ -19,7 +19,7 @@ from typing import Final
 
 import pytest
 
-from envspec.image.blobs import CannotKeep
+from envspec.effects.cache import CannotKeep
 from envspec.image.content import Entry, GpuCodeFound, OnDisk
 from envspec.image.layer import Compression, Layer
 from envspec.image.recipe import Damaged
