@@ -102,6 +102,13 @@ def placing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def write_all(file: IO[bytes], data: bytes) -> None:
+    """Write to an unbuffered file: the system may take less than it is given, on a disk that is almost full."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
 def is_unfinished(path: Path) -> bool:
     """Whether a file is one that is written beside its place here, or was when its writer was killed."""
     return path.name.startswith(".") and _MARK in path.name

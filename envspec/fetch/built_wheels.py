@@ -43,7 +43,7 @@ async def find_built(packages: Sequence[Package], how: Fetching, environ: Mappin
     """SHA-256 -> the checked file in the cache, of those built wheels that the cache or the place has.
 
     Raises:
-        UsageError: what names the place can't be used. OSError: the cache can't be written.
+        UsageError: what names the place can't be used. CannotKeep: the cache can't be written.
     """
     place = environ.get(PLACE)
     found: dict[str, Path] = {}

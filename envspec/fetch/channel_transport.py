@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import envspec
 from envspec.effects.http_faults import Unreachable
 from envspec.effects.http_values import Patience
+from envspec.effects.sink import Sink
 from envspec.errors import NetworkError
 from envspec.fetch.faults import is_passing, of_rattler, stalled
-from envspec.fetch.sink import Sink
 from envspec.fetch.transport import check
 from envspec.fetch.values import Archive
 from envspec.model import CondaPackage

@@ -13,16 +13,16 @@ from typing import IO, Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from envspec.effects.cache import keeping
 from envspec.effects.held import hold_file
 from envspec.effects.http_faults import shown
+from envspec.effects.sink import CHUNK, Sink
 from envspec.errors import NetworkError
 from envspec.fetch.channel_transport import ChannelTransport
 from envspec.fetch.faults import Truncated, WrongArchive
-from envspec.fetch.sink import CHUNK, Sink
 from envspec.fetch.transport import Transport, check
 from envspec.fetch.values import Archive, Count, Fetching, Network
 
-_TICK_S: Final = 0.1
 #: What came of a file before a run ended is kept for the next from this size on, in bytes.
 WORTH_KEEPING: Final = 1 << 20
 
@@ -47,7 +47,7 @@ class Downloads:
 
         Raises:
             WrongArchive: other content than the lock's; NetworkError: not to be had.
-            OSError: the cache can't be written.
+            CannotKeep: the cache can't be written.
         """
         # The largest first: the last to come is then a small one, and not the one that all the others waited for.
         distinct = {(each.sha256, each.filename): each for each in archives}.values()
@@ -57,7 +57,8 @@ class Downloads:
         self._tell(0)
         tasks = [asyncio.ensure_future(self._have(archive)) for archive in wanted]
         try:
-            return dict(await asyncio.gather(*tasks))
+            with keeping(self._folder):
+                return dict(await asyncio.gather(*tasks))
         finally:
             self._stopping.set()
             for task in tasks:
@@ -95,7 +96,7 @@ class Downloads:
         with os.fdopen(descriptor, "r+b", buffering=0) as file, _Unfinished(unfinished, path) as kept:
             if await self._is_kept(archive, path):
                 return
-            sink = Sink(file, archive.size_bytes, self._tell)
+            sink = Sink(file, self._folder, archive.size_bytes, self._tell)
             try:
                 await self._fill(archive, sink)
             except (NetworkError, asyncio.CancelledError) as fault:

@@ -8,9 +8,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from envspec.effects.http_faults import BadStatus, BrokenOff, Stalled, Unreachable
+from envspec.effects.sink import Sink
 from envspec.errors import NetworkError
 from envspec.fetch.faults import Truncated, WrongArchive
-from envspec.fetch.sink import CannotKeep, Sink
 from envspec.fetch.transport import check
 from envspec.fetch.values import Archive
 
@@ -62,8 +62,6 @@ class IndexTransport:
                 raise
             await sink.restart()
             await self._fetch(replace(archive, url=anew), sink)
-        except CannotKeep as fault:
-            raise fault.cause from fault
 
     async def _fetch(self, archive: Archive, sink: Sink) -> None:
         wrong = 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from envspec.effects.sink import Sink
 from envspec.fetch.faults import Truncated, WrongArchive
-from envspec.fetch.sink import Sink
 from envspec.fetch.values import Archive
 
 
@@ -19,8 +19,8 @@ class Transport(Protocol):
         """Write the archive to `sink`, whole and checked; what passes is tried again as often as patience allows.
 
         Raises:
-            WrongArchive: other content than the lock's; NetworkError: not to be had. OSError: the cache can't be
-            written.
+            WrongArchive: other content than the lock's; NetworkError: not to be had. CannotKeep, OSError: the cache
+            can't be written.
         """
         ...
 
@@ -33,5 +33,5 @@ def check(archive: Archive, sink: Sink) -> None:
     """
     if archive.size_bytes is not None and sink.size != archive.size_bytes:
         raise Truncated(archive.of, archive.url, sink.size, archive.size_bytes)
-    if sink.sha256 != archive.sha256:
-        raise WrongArchive(archive.of, archive.url, sink.sha256, archive.sha256)
+    if sink.digest != archive.sha256:
+        raise WrongArchive(archive.of, archive.url, sink.digest, archive.sha256)

@@ -34,7 +34,7 @@ async def fetch_wheels(
 
     Raises:
         WrongArchive: other content than the lock's. NetworkError: not to be had. UsageError: proxies, CA bundle or
-        netrc can't be used. OSError: the cache can't be written.
+        netrc can't be used. CannotKeep: the cache can't be written.
     """
     async with AsyncExitStack() as stack:
         store = stack.enter_context(closing(Store(how.cache)))

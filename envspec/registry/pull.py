@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from envspec.effects.cache import keeping
 from envspec.effects.held import hold_file
 from envspec.effects.http_answers import read_whole
 from envspec.effects.http_faults import BrokenOff
 from envspec.effects.http_values import Response
+from envspec.effects.sink import CHUNK, Sink
 from envspec.effects.surroundings import is_loopback
 from envspec.errors import NetworkError
 from envspec.model import Platform
@@ -22,7 +25,6 @@ from envspec.registry.auth import Access
 from envspec.registry.blob import Descriptor
 from envspec.registry.client import Registry
 from envspec.registry.faults import NotThere, WrongDigest, refusal
-from envspec.registry.kept import CannotKeep, Kept, is_whole
 from envspec.registry.manifest import BadManifest, Kind, Manifest, read_json
 from envspec.registry.reference import Reference, endpoint, is_digest
 from envspec.registry.tries import Tries, TryAgain, refuse
@@ -30,8 +32,6 @@ from envspec.registry.tries import Tries, TryAgain, refuse
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
-#: What is hashed and written at once, in a thread, in bytes.
-_WRITE_BYTES: Final = 1024 * 1024
 _WORDS_BYTES: Final = 1024 * 1024
 
 
@@ -67,11 +67,6 @@ async def pull_manifest(registry: Registry, reference: Reference, platform: Plat
             hint=f"it has {', '.join(manifest.platforms) or 'no platform that envspec builds for'}",
         )
     return await registry.manifest(replace(reference, tag=None, digest=child.digest))
-
-
-async def pull_config(registry: Registry, reference: Reference, manifest: Manifest) -> Mapping[str, object]:
-    """The config of a single manifest, checked against its digest."""
-    return await registry.config(reference, manifest)
 
 
 def contents(manifest: Manifest, where: str) -> Contents:
@@ -116,32 +111,29 @@ async def fetch_blob(
         WrongDigest: other bytes, or another size. NotThere, AccessRefused, NetworkError: not to be had.
         CannotKeep: the folder can't be written.
     """
-    try:
-        if await asyncio.to_thread(is_whole, path, descriptor):
+    unfinished = path.with_name(f"{path.name}.part")
+    with keeping(path.parent):
+        if await asyncio.to_thread(_is_whole, path, descriptor):
             report(descriptor.size_bytes)
             return
-        unfinished = path.with_name(f"{path.name}.part")
         held = await hold_file(unfinished)
-    except OSError as fault:
-        raise CannotKeep(path, fault) from fault
-    with os.fdopen(held, "r+b", buffering=0) as file:
-        if await asyncio.to_thread(is_whole, path, descriptor):
-            report(descriptor.size_bytes)
-            unfinished.unlink(missing_ok=True)
-            return
-        kept = Kept(file, path, descriptor, report)
-        await kept.take_up()
-        resumed = kept.size > 0
-        while not await _fill(registry, reference, kept, urls):
-            await kept.empty()
-            if not resumed:
+        with os.fdopen(held, "r+b", buffering=0) as file:
+            if await asyncio.to_thread(_is_whole, path, descriptor):
+                report(descriptor.size_bytes)
                 unfinished.unlink(missing_ok=True)
-                raise WrongDigest(
-                    f"{reference.name}: blob {descriptor.digest}: the bytes that came have another digest",
-                    hint="a proxy changed it on the way, or the registry's copy is damaged: don't use it",
-                )
-            resumed = False  # what an earlier run left may be what is wrong
-        await kept.keep(unfinished)
+                return
+            sink = Sink(file, path.parent, descriptor.size_bytes, report, descriptor.digest.partition(":")[0])
+            try:
+                is_right = await _fill(registry, reference, descriptor, sink, urls)
+            finally:
+                await sink.rest()
+            # Not for the next run to go on with: it is whole, or wrong.
+            unfinished.replace(path) if is_right else unfinished.unlink()
+    if not is_right:
+        raise WrongDigest(
+            f"{reference.name}: blob {descriptor.digest}: the bytes that came have another digest",
+            hint="a proxy changed it on the way, or the registry's copy is damaged: don't use it",
+        )
 
 
 async def receive(
@@ -219,25 +211,34 @@ def _may_be_asked(url: str) -> bool:
     return scheme == "https" or (scheme == "http" and is_loopback(re.sub(r":\d+$", "", host)))
 
 
-async def _fill(registry: Registry, reference: Reference, kept: Kept, urls: Sequence[str]) -> bool:
+async def _fill(
+    registry: Registry, reference: Reference, descriptor: Descriptor, sink: Sink, urls: Sequence[str]
+) -> bool:
     """Bring what is missing; whether it then is the blob."""
-    pieces: list[bytes] = []
-    waiting = 0
-    writing: asyncio.Future[None] | None = None
-    try:
-        async with contextlib.aclosing(receive(registry, reference, kept.descriptor, kept.size, urls)) as stream:
+    await sink.adopt()
+    if sink.size > descriptor.size_bytes:
+        await sink.restart()
+    while True:
+        is_first = not sink.size
+        async with contextlib.aclosing(receive(registry, reference, descriptor, sink.size, urls)) as stream:
             async for piece in stream:
-                pieces.append(piece)
-                waiting += len(piece)
-                kept.report(len(piece))
-                if waiting >= _WRITE_BYTES:
-                    if writing is not None:
-                        await writing
-                    writing = asyncio.ensure_future(kept.write(pieces))
-                    pieces, waiting = [], 0
-    finally:
-        if writing is not None:
-            await writing
-        if pieces:
-            await kept.write(pieces)
-    return kept.is_right
+                await sink.take(piece)
+        await sink.settle()
+        if sink.digest == descriptor.digest.partition(":")[2]:
+            return True
+        if is_first:
+            return False
+        # What an earlier run left may be what is wrong.
+        await sink.restart()
+
+
+def _is_whole(path: Path, descriptor: Descriptor) -> bool:
+    algorithm, _, digest = descriptor.digest.partition(":")
+    seen = hashlib.new(algorithm)
+    try:
+        with path.open("rb", buffering=0) as file:
+            while data := file.read(CHUNK):
+                seen.update(data)
+    except FileNotFoundError:
+        return False
+    return seen.hexdigest() == digest

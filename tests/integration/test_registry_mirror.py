@@ -17,7 +17,7 @@ from envspec.registry.blob import Descriptor
 from envspec.registry.client import Registry
 from envspec.registry.manifest import BadManifest
 from envspec.registry.mirror import Document, Elsewhere, Mirrored, copy_blob, mirror, push_image
-from envspec.registry.pull import contents, pull_config, pull_manifest
+from envspec.registry.pull import contents, pull_manifest
 from envspec.registry.push import How, Moved
 from envspec.registry.reference import parse
 from tests.support import registry as content
@@ -234,7 +234,7 @@ def test_a_manifest_for_a_platform_and_what_is_in_it(tmp_path: Path) -> None:
         inside = contents(manifest, str(name))
         assert inside.config.digest == CONFIGS["arm64"].digest
         assert [each.descriptor.digest for each in inside.layers] == [digest(LAYERS["both"]), digest(LAYERS["arm64"])]
-        assert (await pull_config(registry, name, manifest))["architecture"] == "arm64"
+        assert (await registry.config(name, manifest))["architecture"] == "arm64"
         index = await pull_manifest(registry, name)
         assert index.digest == INDEX.digest
         with pytest.raises(BadManifest, match="no layers in it"):

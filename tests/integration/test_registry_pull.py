@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from envspec.effects import http_faults
+from envspec.effects.cache import CannotKeep
 from envspec.errors import EnvspecError
 from envspec.registry import faults
 from envspec.registry.blob import Descriptor
 from envspec.registry.client import Registry
-from envspec.registry.kept import CannotKeep
 from envspec.registry.pull import fetch_blob
 from envspec.registry.reference import parse
 from tests.support.pulling import DESCRIPTOR, holding, talk_to
@@ -200,5 +200,5 @@ def test_a_foreign_layer_is_fetched_from_where_it_lies(tmp_path: Path) -> None:
 
 def test_a_folder_that_can_t_be_written(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_text("a file where a folder should be")
-    with pytest.raises(CannotKeep, match="can't be written"):
+    with pytest.raises(CannotKeep, match="envspec's cache can't be used"):
         fetch(holding(), tmp_path)

@@ -1,48 +1,55 @@
-"""Where a fetch's bytes go: counted and hashed while they come, and written by threads."""
+"""Where a fetch's bytes go: into a file of the cache, counted and hashed while they come, and written by threads."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Final
+
+from envspec.effects.cache import CannotKeep
+from envspec.effects.files import write_all
 
 #: How much is gathered before a thread writes and hashes it; twice as much may be in memory for each file.
 CHUNK: Final = 1 << 20
 
 
-class CannotKeep(Exception):
-    """The cache can't be written. In a wrapping of its own: an OSError would count as the connection's."""
-
-    def __init__(self, cause: OSError) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-
-
 class Sink:
     """One file that is being fetched.
 
+    file: unbuffered. folder: what a fault is told of. limit: how many bytes it has, where that is known; what comes
+    beyond is not written. algorithm: hashlib's name of the hash.
     size: how many bytes came. moved: when the last of them did. is_joined: whether what an earlier answer brought, in
     this run or in another, is a part of it.
     """
 
-    def __init__(self, file: IO[bytes], limit: int | None, progress: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        file: IO[bytes],
+        folder: Path,
+        limit: int | None,
+        progress: Callable[[int], None],
+        algorithm: str = "sha256",
+    ) -> None:
         self.size = 0
         self.moved = time.monotonic()
         self.is_joined = False
         self.limit = limit
         self._file = file
+        self._folder = folder
         self._progress = progress
-        self._hash = hashlib.sha256()
+        self._hash = hashlib.new(algorithm)
         self._told = 0
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
         self._writing: asyncio.Future[None] | None = None
 
     @property
-    def sha256(self) -> str:
-        """Of what was written; `settle` first."""
+    def digest(self) -> str:
+        """Of what was written, hexadecimal; `settle` first."""
         return self._hash.hexdigest()
 
     def write(self, data: bytes) -> int:
@@ -56,7 +63,7 @@ class Sink:
         """Take bytes from the event loop; waits while the disk is behind.
 
         Raises:
-            CannotKeep: the file can't be written.
+            CannotKeep: the file can't be written. No OSError, which would count as the connection's.
         """
         self._count(len(data))
         self._gathered.append(data)
@@ -74,13 +81,20 @@ class Sink:
         await self._written()
 
     async def rest(self) -> None:
-        """Wait until no thread writes any more, whatever came of it: then the file can be closed."""
-        if self._writing is not None:
-            await asyncio.gather(self._writing, return_exceptions=True)
+        """Have in the file what came, as far as that goes, and wait until no thread writes: then it can be closed."""
+        with contextlib.suppress(CannotKeep):
+            await self.settle()
 
     async def adopt(self) -> None:
-        """Begin behind what the file holds already, from a run that did not come to its end."""
-        size = await asyncio.to_thread(self._read)
+        """Begin behind what the file holds already, from a run that did not come to its end.
+
+        Raises:
+            CannotKeep: it can't be read.
+        """
+        try:
+            size = await asyncio.to_thread(self._read)
+        except OSError as fault:
+            raise CannotKeep(self._folder, fault) from fault
         self.is_joined = size > 0
         self._count(size)
 
@@ -93,7 +107,7 @@ class Sink:
             self._progress(-self._told)
         self.size = self._told = 0
         self.is_joined = False
-        self._hash = hashlib.sha256()
+        self._hash = hashlib.new(self._hash.name)
         self._file.seek(0)
         self._file.truncate()
 
@@ -136,11 +150,8 @@ class Sink:
             await asyncio.gather(writing, return_exceptions=True)
             raise
         except OSError as fault:
-            raise CannotKeep(fault) from fault
+            raise CannotKeep(self._folder, fault) from fault
 
     def _put(self, data: bytes) -> None:
         self._hash.update(data)
-        view = memoryview(data)
-        # Unbuffered files may take less than all.
-        while view:
-            view = view[self._file.write(view) :]
+        write_all(self._file, data)
