@@ -6,7 +6,6 @@ that was listed once has the hash that it had.
 
 from __future__ import annotations
 
-import asyncio
 import netrc
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -86,18 +85,6 @@ class WheelUrls:
             f"locked {package.file.sha256}",
             hint="find out who changed the file, and lock again only if the change is meant",
         )
-
-
-async def urls(packages: Iterable[Package], upstream: Upstream, environ: Mapping[str, str]) -> dict[str, str]:
-    """SHA-256 -> the address of each package's file.
-
-    Raises:
-        NetworkError
-    """
-    wanted = tuple(packages)
-    located = WheelUrls(wanted, upstream, environ)
-    found = await asyncio.gather(*(located.of(archive_of(each)) for each in wanted))
-    return {each.file.sha256: url for each, url in zip(wanted, found, strict=True)}
 
 
 def logins(packages: Iterable[Package], environ: Mapping[str, str]) -> dict[str, Credential]:

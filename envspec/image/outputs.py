@@ -16,10 +16,10 @@ from typing import Final
 from envspec.effects.files import FULL, is_unfinished, placing, sweep
 from envspec.errors import EnvspecError, UsageError
 from envspec.image.config import canonical
-from envspec.image.index_document import OCI_CONFIG, entry
+from envspec.image.index_document import entry
 from envspec.image.layer import Image
 from envspec.registry.blob import Blob, Descriptor
-from envspec.registry.manifest import OCI_INDEX, OCI_MANIFEST
+from envspec.registry.manifest import OCI_INDEX
 from envspec.registry.reference import parse
 
 #: Path -> content of everything in a layout, in the order in which it is written.
@@ -153,13 +153,6 @@ def check_places(tar: Path | None, layout: Path | None) -> None:
         raise UsageError(f"{layout} is a file", hint="name a folder for the layout")
     if not _is_layout(layout) and not all(map(is_unfinished, layout.iterdir())):
         raise UsageError(f"{layout} holds something that is no OCI layout", hint="name an empty folder, or a new one")
-
-
-def manifests(images: Sequence[Image]) -> Iterator[tuple[Descriptor, bytes]]:
-    """The small documents of images, each with its descriptor: configs and manifests."""
-    for image in images:
-        yield Descriptor(OCI_CONFIG, image.id, len(image.config)), image.config
-        yield Descriptor(OCI_MANIFEST, image.digest, len(image.manifest)), image.manifest
 
 
 def _chunks(content: bytes | Descriptor, opened: Open) -> Iterator[bytes]:

@@ -27,7 +27,7 @@ from envspec.registry.manifest import (
     read_json,
     read_manifest,
 )
-from envspec.registry.reference import BadReference, Endpoint, Reference, endpoint
+from envspec.registry.reference import Endpoint, Reference, endpoint
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -76,20 +76,6 @@ async def resolve_digests(
         PinnedDigest(platform, manifest.digest, "registry", manifest.kind.value, _note(manifest, found[platform]))
         for platform in wanted
     )
-
-
-async def fetch_by_digest(reference: Reference, registry: Registry) -> Manifest:
-    """The manifest that `reference` pins, its bytes checked against the digest; its tag is not looked at.
-
-    A tag may be overwritten after the lock was made, so that what it names today says nothing about the lock.
-
-    Raises:
-        BadReference: `reference` has no digest.
-        NotThere: the registry doesn't have it (any more). WrongDigest: its bytes are others.
-    """
-    if reference.digest is None:
-        raise BadReference(str(reference), "it has no digest to verify by")
-    return await registry.manifest(reference)
 
 
 @dataclass(slots=True)

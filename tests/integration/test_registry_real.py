@@ -14,7 +14,7 @@ import pytest
 from envspec.effects.http import Patience, open_http
 from envspec.model import PinnedDigest, Platform
 from envspec.registry import faults
-from envspec.registry.client import Registry, fetch_by_digest, resolve_digests
+from envspec.registry.client import Registry, resolve_digests
 from envspec.registry.credentials import Keychain
 from envspec.registry.manifest import Kind
 from envspec.registry.reference import parse
@@ -89,7 +89,7 @@ def test_skopeo_names_the_same_digest(tmp_path: Path) -> None:
 def test_a_tag_that_was_overwritten_does_not_matter_to_a_digest(tmp_path: Path) -> None:
     async def fetch(name: str) -> tuple[Kind, str]:
         async with open_http({}) as http:
-            got = await fetch_by_digest(parse(name), Registry(http, Keychain({}, tmp_path)))
+            got = await Registry(http, Keychain({}, tmp_path)).manifest(parse(name))
             return got.kind, got.digest
 
     with docker_registry(tmp_path) as host:
