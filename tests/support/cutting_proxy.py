@@ -6,43 +6,22 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
+
+from tests.support.loopback import Loopback
 
 
 @dataclass
-class CuttingProxy:
+class CuttingProxy(Loopback):
     """cuts: for each connection in turn, after how many bytes towards the server it ends; then none does."""
 
     target: str
     cuts: list[int]
-    port: int = 0
     _left: Iterator[int] = field(init=False)
 
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    async def __aenter__(self) -> CuttingProxy:
+    def __post_init__(self) -> None:
         self._left = iter(self.cuts)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._wire(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _wire(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, _, port = self.target.partition(":")
         back, forth = await asyncio.open_connection(host, int(port))
         ways = [

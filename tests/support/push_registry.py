@@ -13,13 +13,12 @@ import asyncio
 import hashlib
 import json
 import re
-import socket
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
+
+from tests.support.loopback import Loopback, head_of, read_head, reset
 
 _STEP = 64 * 1024
 
@@ -81,7 +80,7 @@ Fault = Say | Cut | Mute | Sleep
 
 
 @dataclass
-class PushRegistry:
+class PushRegistry(Loopback):
     """fault: decides about every request after its head. takes_chunks, keeps_parts, knows_ranges: whether it does.
 
     location: what is put before the path of an upload, empty for relative ones. token: whether it wants tokens, each
@@ -104,12 +103,7 @@ class PushRegistry:
     asked: list[Ask] = field(default_factory=list)
     scopes: list[list[str]] = field(default_factory=list)
     taken_bytes: int = 0
-    port: int = 0
     _tokens: dict[str, tuple[set[str], int]] = field(default_factory=dict)
-
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self.port}"
 
     def methods(self) -> list[str]:
         return [ask.method for ask in self.asked if ask.path != "/token"]
@@ -118,26 +112,7 @@ class PushRegistry:
         for body in bodies:
             self.blobs.setdefault(repository, {})[digest(body)] = body
 
-    async def __aenter__(self) -> PushRegistry:
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._converse(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while ask := await self._head(reader):
                 fault = self.fault(ask)
@@ -155,7 +130,7 @@ class PushRegistry:
                     upload = self.uploads.get(ask.path.rpartition("/")[2])
                     if self.keeps_parts and upload is not None:
                         upload += body
-                    _reset(writer)
+                    reset(writer)
                     return
                 answer = fault if isinstance(fault, Say) else self._answer(ask, body)
                 if isinstance(fault, Mute):
@@ -169,14 +144,10 @@ class PushRegistry:
             writer.close()
 
     async def _head(self, reader: asyncio.StreamReader) -> Ask | None:
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        except asyncio.IncompleteReadError:
+        head = await read_head(reader)
+        if head is None:
             return None
-        first, *lines = head.strip().split("\r\n")
-        method, target, _ = first.split(" ", 2)
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        ask = Ask(method, target, headers, sum(one.method == method for one in self.asked))
+        ask = Ask(*head, sum(one.method == head[0] for one in self.asked))
         self.asked.append(ask)
         return ask
 
@@ -189,9 +160,7 @@ class PushRegistry:
         return bytes(parts)
 
     async def _say(self, writer: asyncio.StreamWriter, ask: Ask, say: Say, most: int | None = None) -> None:
-        headers = {"Content-Length": str(len(say.body)), **say.headers}
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        writer.write(f"HTTP/1.1 {say.status} Because\r\n{lines}\r\n".encode())
+        writer.write(head_of(say.status, {"Content-Length": str(len(say.body)), **say.headers}))
         if ask.method != "HEAD":
             writer.write(say.body[:most])
         await writer.drain()
@@ -310,9 +279,3 @@ def digest(body: bytes) -> str:
 
 def _errors(status: int, code: str) -> Say:
     return Say(status, {}, json.dumps({"errors": [{"code": code, "message": code.lower()}]}).encode())
-
-
-def _reset(writer: asyncio.StreamWriter) -> None:
-    connection = writer.get_extra_info("socket")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    writer.transport.abort()

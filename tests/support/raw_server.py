@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from types import TracebackType
+
+from tests.support.loopback import Loopback, head_of, read_head, reset
 
 
 class End(Enum):
@@ -48,8 +47,7 @@ def reply(status: int, body: bytes | object = b"", headers: Mapping[str, str] | 
     """A well-formed answer; a body that isn't bytes is sent as JSON."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     lines = {"Content-Length": str(len(data)), **(headers or {})}
-    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return [f"HTTP/1.1 {status} Because\r\n{head}\r\n".encode(), data]
+    return [head_of(status, lines), data]
 
 
 def noting(seen: list[Asked], answer: Answer) -> Callable[[Asked], Answer]:
@@ -63,43 +61,13 @@ def noting(seen: list[Asked], answer: Answer) -> Callable[[Asked], Answer]:
 
 
 @dataclass
-class RawServer:
-    """Serve `answer(asked)` on a free port of 127.0.0.1 until the context ends."""
+class RawServer(Loopback):
+    """Serves `answer(asked)`."""
 
     answer: Callable[[Asked], Answer]
     asked: list[Asked] = field(default_factory=list)
-    port: int = 0
-    connections: int = 0
 
-    @property
-    def host(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}"
-
-    async def __aenter__(self) -> RawServer:
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        task = asyncio.ensure_future(self._converse(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while asked := await _read(reader):
                 self.asked.append(asked)
@@ -107,9 +75,7 @@ class RawServer:
                     if step is CLOSE:
                         return
                     if step is RESET:
-                        connection = writer.get_extra_info("socket")
-                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                        writer.transport.abort()
+                        reset(writer)
                         return
                     if isinstance(step, bytes):
                         writer.write(step)
@@ -123,11 +89,7 @@ class RawServer:
 
 
 async def _read(reader: asyncio.StreamReader) -> Asked | None:
-    try:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    except asyncio.IncompleteReadError:
+    head = await read_head(reader)
+    if head is None:
         return None
-    first, *lines = head.strip().split("\r\n")
-    method, target, _ = first.split(" ", 2)
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    return Asked(method, target, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
+    return Asked(*head, await reader.readexactly(int(head[2].get("content-length", "0"))))
