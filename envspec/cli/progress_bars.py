@@ -22,7 +22,7 @@ class Progress:
         self._name = name
         self._bars: Bars | None = None
         self._rows: dict[str, TaskID] = {}
-        self._told = ""
+        self._told: set[str] = set()
 
     def __enter__(self) -> Progress:
         if terminal.can_redraw(sys.stderr):
@@ -45,9 +45,11 @@ class Progress:
         """How far a stage is; may be called by any thread."""
         what = step.stage.value
         if self._bars is None:
-            if what != self._told:
-                self._told = what
-                terminal.tell(f"{self._name}: {what}{_size(step)}")
+            # Stages may be under way at once: each is told of when it begins.
+            line = f"{self._name}: {what}{_size(step)}"
+            if line not in self._told:
+                self._told.add(line)
+                terminal.tell(line)
             return
         if what not in self._rows:
             self._rows[what] = self._bars.add_task(f"{self._name}: {what}", total=None, count="")

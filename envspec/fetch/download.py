@@ -21,7 +21,7 @@ from envspec.errors import NetworkError
 from envspec.fetch.channel_transport import ChannelTransport
 from envspec.fetch.faults import Truncated, WrongArchive
 from envspec.fetch.transport import Transport, check
-from envspec.fetch.values import Archive, Count, Fetching, Network
+from envspec.fetch.values import Archive, Arrived, Count, Fetching, Network, unheard
 
 #: What came of a file before a run ended is kept for the next from this size on, in bytes.
 WORTH_KEEPING: Final = 1 << 20
@@ -42,7 +42,7 @@ class Downloads:
         self._lock = threading.Lock()
         self._done = self._total = self._bytes = self._bytes_total = 0
 
-    async def fetch(self, archives: Sequence[Archive]) -> Mapping[str, Path]:
+    async def fetch(self, archives: Sequence[Archive], arrived: Arrived = unheard) -> Mapping[str, Path]:
         """SHA-256 -> the checked file in the cache, for each archive.
 
         Raises:
@@ -55,7 +55,7 @@ class Downloads:
         self._total = len(wanted)
         self._bytes_total = sum(archive.size_bytes or 0 for archive in wanted)
         self._tell(0)
-        tasks = [asyncio.ensure_future(self._have(archive)) for archive in wanted]
+        tasks = [asyncio.ensure_future(self._have(archive, arrived)) for archive in wanted]
         try:
             with keeping(self._folder):
                 return dict(await asyncio.gather(*tasks))
@@ -65,13 +65,14 @@ class Downloads:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _have(self, archive: Archive) -> tuple[str, Path]:
+    async def _have(self, archive: Archive, arrived: Arrived) -> tuple[str, Path]:
         async with self._slots:
             path = self._folder / archive.sha256 / archive.filename
             if not await self._is_kept(archive, path):
                 await self._bring(archive, path)
             self._done += 1
             self._tell(0)
+            arrived(archive.sha256)
             return archive.sha256, path
 
     async def _is_kept(self, archive: Archive, path: Path) -> bool:

@@ -38,6 +38,14 @@ class Count:
     bytes_total: int
 
 
+#: Told the SHA-256 of each file that is in the cache, checked, when it is.
+Arrived = Callable[[str], object]
+
+
+def unheard(_sha256: str) -> None:
+    """Tells nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fetching:
     """How files are fetched.

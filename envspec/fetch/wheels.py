@@ -11,7 +11,7 @@ from pathlib import Path
 from envspec.effects.http import Http, open_http
 from envspec.fetch.download import Downloads, archives_folder
 from envspec.fetch.index_transport import Ask, IndexTransport
-from envspec.fetch.values import Archive, Fetching
+from envspec.fetch.values import Archive, Arrived, Fetching, unheard
 from envspec.fetch.wheel_urls import WheelUrls, archive_of, logins
 from envspec.model import Package
 from envspec.resolve.index.store import Store
@@ -25,7 +25,11 @@ def wheel_path(cache: Path, package: Package) -> Path:
 
 
 async def fetch_wheels(
-    packages: Sequence[Package], how: Fetching, environ: Mapping[str, str], now: Callable[[], datetime]
+    packages: Sequence[Package],
+    how: Fetching,
+    environ: Mapping[str, str],
+    now: Callable[[], datetime],
+    arrived: Arrived = unheard,
 ) -> Mapping[str, Path]:
     """SHA-256 -> the checked file in the cache, of the file that is locked for each package (an sdist for an sdist).
 
@@ -58,4 +62,4 @@ async def fetch_wheels(
             return await located.of(archive, ask)
 
         downloads = Downloads(how, IndexTransport(opened, locate))
-        return await downloads.fetch([archive_of(each) for each in packages])
+        return await downloads.fetch([archive_of(each) for each in packages], arrived)

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from envspec.effects.cache import keeping
+from envspec.effects.together import together
 from envspec.errors import UsageError
-from envspec.fetch.values import Step
+from envspec.fetch.values import Arrived, Step, unheard
 from envspec.fetch.wheels import wheel_path
 from envspec.image.base import Documents, base_on
 from envspec.image.config import Base, annotations_of, image_config
@@ -73,7 +74,7 @@ class Supplies:
     """
 
     documents: Documents
-    wheels: Callable[[Sequence[Package]], Awaitable[object]]
+    wheels: Callable[[Sequence[Package], Arrived], Awaitable[object]]
     below: Callable[[Foundation], Below]
     system: Callable[[Platform, Base], Awaitable[tuple[SystemLayer, Source]]]
     compiler: Callable[[Resolution], Awaitable[Pyc]]
@@ -100,6 +101,30 @@ class Assembled:
     base: Base
     system: SystemLayer | None
     found: Mapping[str, GpuCodeFound]
+
+
+class _Arrivals:
+    """Which files are in the cache by now, by SHA-256."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, asyncio.Event] = {}
+        self._has_ended = False
+
+    def note(self, sha256: str) -> None:
+        """One is there."""
+        self._files.setdefault(sha256, asyncio.Event()).set()
+
+    def end(self) -> None:
+        """All are there."""
+        self._has_ended = True
+        for file in self._files.values():
+            file.set()
+
+    async def wait(self, files: Iterable[str]) -> None:
+        """Until all of these are there."""
+        for sha256 in files:
+            if not self._has_ended:
+                await self._files.setdefault(sha256, asyncio.Event()).wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,51 +191,88 @@ class Assembler:
         known = [self._known(source) for source in plan.sources]
         missing = [source for source, layer in zip(plan.sources, known, strict=True) if layer is None]
         checked = self._checked(resolution, plan.below)
-        if not missing and checked.exists():
+        is_checked = checked.exists()
+        if not missing and is_checked:
             return [layer for layer in known if layer is not None]
-        if not checked.exists() or any(source in missing for source in plan.below.sources):
+        if not is_checked or any(source in missing for source in plan.below.sources):
             await plan.below.bring()
         lists = WheelLists(self.cache)
-        unlisted = [] if checked.exists() else [source for source in plan.wheels if not lists.known(source)]
-        await self._fetch(resolution, [source for source in plan.wheels if source in missing or source in unlisted])
-        if not checked.exists() and not await asyncio.to_thread(lists.are_apart, plan.wheels, plan.below.owners()):
+        unlisted = [] if is_checked else [source for source in plan.wheels if not lists.known(source)]
+        made = await self._fetch_and_make(resolution, missing, unlisted, lists)
+        if not is_checked and not await asyncio.to_thread(lists.are_apart, plan.wheels, plan.below.owners()):
             await self._fetch(resolution, plan.wheels)
             await asyncio.to_thread(_check_owners, plan)
-        made = dict(zip((source.key for source in missing), await self._make(missing), strict=True))
         with keeping(checked.parent):
             checked.parent.mkdir(parents=True, exist_ok=True)
             checked.touch()
         return [layer or made[source.key] for source, layer in zip(plan.sources, known, strict=True)]
 
-    async def _fetch(self, resolution: Resolution, sources: Iterable[WheelSource]) -> None:
+    async def _fetch_and_make(
+        self, resolution: Resolution, missing: Sequence[Source], unlisted: Sequence[WheelSource], lists: WheelLists
+    ) -> dict[str, Layer]:
+        """Key -> layer, of those that are missing: each is made when its own wheels are there.
+
+        unlisted: layers whose wheels are read for their lists, be they missing or not.
+        """
+        keys = {source.key for source in missing}
+        sources = [*missing, *(source for source in unlisted if source.key not in keys)]
+        unread = {source.key for source in unlisted}
+        wheels = [source for source in sources if isinstance(source, WheelSource)]
+        arrivals = _Arrivals()
+        made: dict[str, Layer] = {}
+
+        async def fetch() -> None:
+            await self._fetch(resolution, wheels, arrivals.note)
+            arrivals.end()
+
+        def make(source: Source, stopping: threading.Event) -> None:
+            watch = None
+            if isinstance(source, WheelSource):
+                watch = GpuCodeWatch(source)
+                if source.key in unread:
+                    lists.learn(source)
+            if source.key in keys:
+                stoppable = StoppableSource(source, stopping)
+                made[source.key] = self.store.make(stoppable, self.order.compression, watch)
+
+        await together([fetch(), self._make(sources, make, arrivals)])
+        return made
+
+    async def _fetch(
+        self,
+        resolution: Resolution,
+        sources: Iterable[WheelSource],
+        arrived: Arrived = unheard,
+    ) -> None:
         """Bring the wheels of these layers."""
         wanted = {wheel.sha256 for source in sources for wheel in source.wheels}
-        await self.supplies.wheels([each for each in resolution.packages if _file_of(each)[1] in wanted])
+        await self.supplies.wheels([each for each in resolution.packages if _file_of(each)[1] in wanted], arrived)
 
-    async def _make(self, sources: Sequence[Source]) -> list[Layer]:
+    async def _make(
+        self,
+        sources: Sequence[Source],
+        make: Callable[[Source, threading.Event], None],
+        arrivals: _Arrivals,
+    ) -> None:
         """Make layers in threads, as many at once as the order says."""
         done = 0
         stopping = threading.Event()
         self.report(Step(Stage.LAYERS, 0, len(sources)))
 
-        def make(source: Source) -> Layer:
+        async def one(source: Source) -> None:
             nonlocal done
-            watch = GpuCodeWatch(source) if isinstance(source, WheelSource) else None
-            layer = self.store.make(StoppableSource(source, stopping), self.order.compression, watch)
+            if isinstance(source, WheelSource):
+                await arrivals.wait(wheel.sha256 for wheel in source.wheels)
+            await asyncio.get_running_loop().run_in_executor(pool, make, source, stopping)
             done += 1
             self.report(Step(Stage.LAYERS, done, len(sources)))
-            return layer
 
         with ThreadPoolExecutor(self.order.jobs, thread_name_prefix="envspec-layer") as pool:
-            loop = asyncio.get_running_loop()
-            tasks = [loop.run_in_executor(pool, make, source) for source in sources]
             try:
-                return list(await asyncio.gather(*tasks))
+                await together(one(source) for source in sources)
             finally:
                 # What has not begun is not begun any more; what has ends at its next file, and that is waited for.
                 stopping.set()
-                for task in tasks:
-                    task.cancel()
 
     def _checked(self, resolution: Resolution, below: Below) -> Path:
         """The file that says that these packages have been found to own no path twice."""

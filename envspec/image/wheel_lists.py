@@ -36,6 +36,17 @@ class WheelLists:
         self._notes = Notes(cache / "image-owned")
         self._seen: dict[str, Paths] = {}
 
+    def learn(self, source: WheelSource) -> Paths:
+        """Read a layer's wheels for its list, and remember it. For threads, each with another source.
+
+        Raises:
+            BadWheel: what it says. OSError: a wheel can't be read. CannotKeep: the cache can't be written.
+        """
+        found = _paths_of(entry for listing in source.listings() for entry in listing.entries)
+        told = {name: sorted(getattr(found, name)) for name in ("files", "empty", "folders")}
+        self._notes.write(_key(source), told)
+        return found
+
     def known(self, source: WheelSource) -> bool:
         """Whether the list is there, and can be read."""
         found = self._read(source)
@@ -64,12 +75,7 @@ class WheelLists:
 
     def _of(self, source: WheelSource) -> Paths:
         # Let go of as soon as it was looked at: those of a large stack are worth some memory.
-        found = self._seen.pop(source.key, None) or self._read(source)
-        if found is None:
-            found = _paths_of(entry for listing in source.listings() for entry in listing.entries)
-            told = {name: sorted(getattr(found, name)) for name in ("files", "empty", "folders")}
-            self._notes.write(_key(source), told)
-        return found
+        return self._seen.pop(source.key, None) or self._read(source) or self.learn(source)
 
     def _read(self, source: WheelSource) -> Paths | None:
         with suppress(KeyError, TypeError):

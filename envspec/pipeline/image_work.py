@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeVar
 
 from envspec.effects.cache import keeping
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience as patience_of
+from envspec.effects.together import together
 from envspec.errors import NetworkError
-from envspec.fetch.values import Count, Fetching, Network, Step
+from envspec.fetch.values import Arrived, Count, Fetching, Network, Step, unheard
 from envspec.fetch.wheels import fetch_wheels
 from envspec.image import outputs
 from envspec.image.assembling import Assembled, Assembler, Below, Foundation, Supplies
@@ -118,13 +118,11 @@ class ImageWork(Doors):
             )
         registry = await self.registry()
         moved = self.counted(Stage.BASE_LAYERS, sum(blob.size_bytes for _, blob in missing.values()))
-        await together(
-            self.order.jobs,
-            [
-                fetch_blob(registry, parse(base.name), blob, self.blobs.path(blob.digest), moved)
-                for base, blob in missing.values()
-            ],
-        )
+        fetched = [
+            fetch_blob(registry, parse(base.name), blob, self.blobs.path(blob.digest), moved)
+            for base, blob in missing.values()
+        ]
+        await together(fetched, self.order.jobs)
 
     def _look_at_gpu_code(self, assembled: Assembled) -> None:
         """Keep what the wheels hold for `explain`, and compare it with what the lock has of it."""
@@ -138,10 +136,12 @@ class ImageWork(Doors):
             for text in compare(self.order.lock, assembled.image.platform, assembled.found, load_facts()):
                 self.world.warn(text)
 
-    async def _wheels(self, packages: Sequence[Package]) -> None:
+    async def _wheels(self, packages: Sequence[Package], arrived: Arrived = unheard) -> None:
         published = [each for each in packages if each.built is None]
         if published:
-            await fetch_wheels(published, self.fetching(), self.world.environ, lambda: datetime.now(timezone.utc))
+            await fetch_wheels(
+                published, self.fetching(), self.world.environ, lambda: datetime.now(timezone.utc), arrived
+            )
         if len(published) < len(packages):
             from envspec.pipeline.built import Builds
 
@@ -204,23 +204,6 @@ class ImageWork(Doors):
         from envspec.pipeline.image_system import system_layer
 
         return await system_layer(platform, base, self)
-
-
-async def together(jobs: int, work: Iterable[Awaitable[object]]) -> None:
-    """Await all, `jobs` of them at once; the first fault ends the others."""
-    slots = asyncio.Semaphore(jobs)
-
-    async def one(each: Awaitable[object]) -> None:
-        async with slots:
-            await each
-
-    tasks = [asyncio.ensure_future(one(each)) for each in work]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _blobs_of(images: Sequence[Image]) -> list[tuple[str, int]]:

@@ -19,16 +19,13 @@ from tests.support.image_builds import (
     ARM,
     X86,
     Builder,
-    Standing,
     hold_base,
     image_lock,
     make_base,
     modules,
     small_wheel,
 )
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
-from tests.support.push_registry import PushRegistry
+from tests.support.image_scene import Around, standing
 from tests.support.user import refused
 from tests.support.wheels import Artifact, padding, wheel
 
@@ -50,11 +47,9 @@ PLATFORMS: Final = ("--platform", "linux-64", "--platform", "linux-aarch64")
 
 
 @dataclass
-class Scene:
+class Scene(Around):
     """An index and a registry that all have. here: somebody with a cache of their own."""
 
-    index: IndexServer
-    registry: Standing
     folder: Path
 
     @property
@@ -62,11 +57,10 @@ class Scene:
         return self.somebody("here")
 
     def somebody(self, name: str) -> Builder:
-        return Builder(self.folder / name, self.index.url, self.registry.host)
+        return self.builder_in(self.folder / name)
 
     def locked(self, alpha: Artifact = OLD) -> Lock:
-        base = hold_base(self.registry.held, make_base())
-        return image_lock({X86: [pin(each) for each in (BIG, alpha, *SMALL)]}, base.named())
+        return self.lock_of(BIG, alpha, *SMALL)
 
     def document(self, repository: str, name: str) -> Any:
         """A manifest, an index or a config that was pushed."""
@@ -76,9 +70,8 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    files = [File(each) for each in (BIG, OLD, NEW, *SMALL, *NATIVE.values())]
-    with IndexServer(files) as index, Standing(PushRegistry()) as registry:
-        yield Scene(index, registry, tmp_path)
+    with standing(BIG, OLD, NEW, *SMALL, *NATIVE.values()) as around:
+        yield Scene(**vars(around), folder=tmp_path)
 
 
 # Two platforms

@@ -18,23 +18,15 @@ from typing import Final
 
 import pytest
 
-from envspec.model import Lock
 from tests.support import preloaded
-from tests.support.environments import pin
 from tests.support.faults import Stall
 from tests.support.image_builds import (
-    X86,
-    BaseMade,
     Builder,
-    Standing,
-    hold_base,
-    image_lock,
-    make_base,
     small_wheel,
 )
-from tests.support.index_server import IndexServer
+from tests.support.image_scene import Around, standing
 from tests.support.projects import File
-from tests.support.push_registry import PushRegistry, Sleep
+from tests.support.push_registry import Sleep
 from tests.support.small_disk import needs_mounts, on_a_disk
 from tests.support.user import Running, refused
 from tests.support.wheels import Artifact, Method, padding, wheel
@@ -55,17 +47,13 @@ _LONG_S: Final = 60.0
 
 
 @dataclass
-class Scene:
-    """Somebody who builds, and the servers of it."""
+class Scene(Around):
+    """Somebody who builds, and what they need."""
 
     builder: Builder
-    index: IndexServer
-    registry: Standing
-    base: BaseMade
 
     def lock(self, *wheels: Artifact) -> Path:
-        lock: Lock = image_lock({X86: [pin(each) for each in wheels]}, self.base.named())
-        return self.builder.writes_lock(lock)
+        return self.builder.writes_lock(self.lock_of(*wheels))
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -99,9 +87,8 @@ class Scene:
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with IndexServer([File(each) for each in (*SMALL, *BULKY, MANY)]) as index, Standing(PushRegistry()) as registry:
-        base = hold_base(registry.held, make_base())
-        yield Scene(Builder(tmp_path, index.url, registry.host), index, registry, base)
+    with standing(*SMALL, *BULKY, MANY) as around:
+        yield Scene(**vars(around), builder=around.builder_in(tmp_path))
 
 
 def wait_until(what: Callable[[], object]) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from envspec.model import BaseImage, ImageSettings, Lock, Python
 from tests.support import preloaded
-from tests.support.environments import pin
 from tests.support.faults import Corrupt, Drop, Status, Truncate
 from tests.support.faults import Fault as IndexFault
 from tests.support.image_builds import (
@@ -25,15 +24,13 @@ from tests.support.image_builds import (
     X86,
     BaseMade,
     Builder,
-    Standing,
     hold_base,
-    image_lock,
     make_base,
     small_wheel,
 )
-from tests.support.index_server import IndexServer
+from tests.support.image_scene import Around, standing
 from tests.support.projects import File
-from tests.support.push_registry import Ask, Cut, Fault, Mute, PushRegistry, Say
+from tests.support.push_registry import Ask, Cut, Fault, Mute, Say
 from tests.support.user import Ran, refused
 from tests.support.wheels import Artifact, Method, padding, wheel
 from tests.support.zips import FILE, SYMLINK, patched, wheel_members, zipped
@@ -46,13 +43,10 @@ QUICKLY: Final = ("--no-pyc", "--jobs", "2")
 
 
 @dataclass
-class Scene:
+class Scene(Around):
     """Somebody who builds, and everything that they need, of which one thing is broken. right: the image's ID."""
 
     builder: Builder
-    index: IndexServer
-    registry: Standing
-    base: BaseMade
     right: str
     wheels: tuple[Artifact, ...] = (ONE, TWO)
     outputs: tuple[str, ...] = field(default=("--output", "image.tar", "--layout", "layout"))
@@ -62,8 +56,7 @@ class Scene:
         return f"{self.registry.host}/team/app:1"
 
     def lock(self, *wheels: Artifact, **others: Any) -> Lock:
-        pins = [pin(each) for each in wheels or self.wheels]
-        return image_lock({X86: pins}, self.base.named(), **others)
+        return self.lock_of(*(wheels or self.wheels), **others)
 
     def builds(self, lock: Lock | None = None, *words: str, **environ: str) -> Ran:
         """With every output that there is."""
@@ -105,17 +98,15 @@ class Scene:
 @pytest.fixture(scope="module")
 def right(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The ID of the image of `Scene.lock`, as somebody has it to whom nothing happens."""
-    with IndexServer([File(ONE), File(TWO)]) as index, Standing(PushRegistry()) as registry:
-        base = hold_base(registry.held, make_base())
-        builder = Builder(tmp_path_factory.mktemp("right"), index.url, registry.host)
-        return builder.id_of(builder.writes_lock(Scene(builder, index, registry, base, "").lock()), *QUICKLY)
+    with standing(ONE, TWO) as around:
+        builder = around.builder_in(tmp_path_factory.mktemp("right"))
+        return builder.id_of(builder.writes_lock(around.lock_of(ONE, TWO)), *QUICKLY)
 
 
 @pytest.fixture
 def scene(tmp_path: Path, right: str) -> Iterator[Scene]:
-    with IndexServer([File(ONE), File(TWO)]) as index, Standing(PushRegistry()) as registry:
-        base = hold_base(registry.held, make_base())
-        yield Scene(Builder(tmp_path, index.url, registry.host), index, registry, base, right)
+    with standing(ONE, TWO) as around:
+        yield Scene(**vars(around), builder=around.builder_in(tmp_path), right=right)
 
 
 # Wheels on their way

@@ -12,11 +12,8 @@ import pytest
 
 from envspec.model import Lock
 from tests.support import preloaded
-from tests.support.environments import pin
-from tests.support.image_builds import X86, BaseMade, Builder, Standing, hold_base, image_lock, make_base, small_wheel
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
-from tests.support.push_registry import PushRegistry
+from tests.support.image_builds import Builder, small_wheel
+from tests.support.image_scene import Around, standing
 from tests.support.user import refused
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
@@ -36,20 +33,16 @@ python = "3.11.2"
 """
 
 
-@dataclass(frozen=True)
-class Scene:
+@dataclass
+class Scene(Around):
     builder: Builder
-    registry: Standing
-    base: BaseMade
     lock: Lock
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    with IndexServer([File(ONE)]) as index, Standing(PushRegistry()) as registry:
-        base = hold_base(registry.held, make_base())
-        lock = image_lock({X86: [pin(ONE)]}, base.named())
-        yield Scene(Builder(tmp_path, index.url, registry.host), registry, base, lock)
+    with standing(ONE) as around:
+        yield Scene(**vars(around), builder=around.builder_in(tmp_path), lock=around.lock_of(ONE))
 
 
 @pytest.mark.parametrize(

@@ -29,17 +29,14 @@ from tests.support.environments import RUNNING, pin
 from tests.support.image_builds import (
     X86,
     Builder,
-    Standing,
-    hold_base,
     image_lock,
     keep_base,
     make_base,
     modules,
     small_wheel,
 )
-from tests.support.index_server import IndexServer
+from tests.support.image_scene import Around, standing
 from tests.support.projects import File
-from tests.support.push_registry import PushRegistry
 from tests.support.wheel_trees import content_of, locked
 from tests.support.wheels import Method, padding, wheel
 
@@ -57,31 +54,27 @@ WHEELS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Scene:
+@dataclass
+class Scene(Around):
     """Where everybody here gets the same from. ids: of the lock's image with bytecode, and without."""
 
-    index: IndexServer
-    registry: Standing
     lock: Lock
-    ids: tuple[str, str]
+    ids: tuple[str, str] = ("", "")
 
     def somebody(self, folder: Path, **environ: str) -> tuple[Builder, Path]:
         """A builder with nothing but the lock."""
         folder.mkdir(parents=True, exist_ok=True)
-        builder = Builder(folder, self.index.url, self.registry.host, **environ)
+        builder = self.builder_in(folder, **environ)
         return builder, builder.writes_lock(self.lock)
 
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    files = [File(each) for each in WHEELS]
-    with IndexServer(files) as index, Standing(PushRegistry()) as registry:
-        base = hold_base(registry.held, make_base())
-        lock = image_lock({X86: [pin(each) for each in WHEELS]}, base.named())
-        first = Scene(index, registry, lock, ("", ""))
-        builder, folder = first.somebody(tmp_path_factory.mktemp("first"))
-        yield Scene(index, registry, lock, (builder.id_of(folder), builder.id_of(folder, "--no-pyc")))
+    with standing(*WHEELS) as around:
+        made = Scene(**vars(around), lock=around.lock_of(*WHEELS))
+        builder, folder = made.somebody(tmp_path_factory.mktemp("first"))
+        made.ids = (builder.id_of(folder), builder.id_of(folder, "--no-pyc"))
+        yield made
 
 
 def both(ran: Callable[..., str], *words: str) -> tuple[str, str]:
