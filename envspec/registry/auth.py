@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -18,7 +17,7 @@ from envspec.effects.http_values import Response
 from envspec.effects.surroundings import is_loopback
 from envspec.registry.credentials import Login, LoginKind
 from envspec.registry.faults import AccessRefused, RegistryFault, access_refused, rate_limited, spoken
-from envspec.registry.reference import Endpoint
+from envspec.registry.reference import Action, Endpoint
 
 _TOKEN_BYTES: Final = 1024 * 1024
 #: How long a token lasts whose server doesn't say.
@@ -26,13 +25,6 @@ _TOKEN_S: Final = 60.0
 _PART: Final = re.compile(
     r"""(?P<name>[\w-]+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s,"]+))|(?P<scheme>[\w-]+)"""
 )
-
-
-class Action(Enum):
-    """What a token is asked for, in the words of its scope."""
-
-    PULL = "pull"
-    PUSH = "pull,push"
 
 
 class Request(Protocol):
@@ -151,7 +143,7 @@ async def _token(bearer: Challenge, access: Access, login: Login | None, request
         headers = {"Authorization": login.credential.basic} if login else {}
         answer = await request("GET", urlunsplit(parts._replace(query=query)), headers=headers, max_bytes=_TOKEN_BYTES)
     if answer.status != 200:
-        raise _refused(answer, place, login)
+        raise _refused(answer, access, login)
     return _read_token(answer, place)
 
 
@@ -172,13 +164,14 @@ def _realm(bearer: Challenge, place: Endpoint) -> str:
     return realm
 
 
-def _refused(answer: Response, place: Endpoint, login: Login | None) -> RegistryFault:
+def _refused(answer: Response, access: Access, login: Login | None) -> RegistryFault:
+    place, source = access.place, login.source if login else None
     host = urlsplit(answer.url).netloc
     if answer.status == 429:
-        return rate_limited(place, answer.headers, login.source if login else None)
+        return rate_limited(place, answer.headers, source, access.action)
     if answer.status in {400, 401, 403}:
         refused: AccessRefused = access_refused(
-            f"{place.registry}/{place.repository}", place, login.source if login else None, spoken(answer.body)
+            f"{place.registry}/{place.repository}", place, source, spoken(answer.body)
         )
         return refused
     return RegistryFault(

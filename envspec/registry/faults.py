@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from envspec.effects.http_values import Response
 from envspec.errors import NetworkError
-from envspec.registry.reference import DOCKER_HUB, Endpoint
+from envspec.registry.reference import DOCKER_HUB, Action, Endpoint
 
 
 class RegistryFault(NetworkError):
@@ -31,10 +31,13 @@ class WrongDigest(RegistryFault):
     """The registry's bytes are not what their digest says."""
 
 
-def refusal(answer: Response, place: Endpoint, asked: str, login_source: str | None) -> RegistryFault:
+def refusal(
+    answer: Response, place: Endpoint, asked: str, login_source: str | None, action: Action = Action.PULL
+) -> RegistryFault:
     """The error for an answer other than 200.
 
-    asked: tag or digest. login_source: where the login that was sent comes from, None when none was.
+    asked: tag or digest. login_source: where the login that was sent comes from, None when none was. action: what it
+    was asked for.
     """
     what = f"{place.registry}/{place.repository}{'@' if ':' in asked else ':'}{asked}"
     said = spoken(answer.body)
@@ -43,7 +46,7 @@ def refusal(answer: Response, place: Endpoint, asked: str, login_source: str | N
     if answer.status in {401, 403}:
         return access_refused(what, place, login_source, said)
     if answer.status == 429:
-        return rate_limited(place, answer.headers, login_source)
+        return rate_limited(place, answer.headers, login_source, action)
     return RegistryFault(
         f"{what}: the registry answers HTTP {answer.status}{_quoted(said)}",
         hint="try again later; if it stays, tell whoever runs the registry"
@@ -71,17 +74,19 @@ def login_command(registry: str) -> str:
     return "docker login" if registry == DOCKER_HUB else f"docker login {registry}"
 
 
-def rate_limited(place: Endpoint, headers: Mapping[str, str], login_source: str | None) -> RateLimited:
+def rate_limited(place: Endpoint, headers: Mapping[str, str], login_source: str | None, action: Action) -> RateLimited:
     """HTTP 429, with what the registry says of its limit (`ratelimit-limit: 100;w=21600` at Docker Hub)."""
     limit = re.fullmatch(r"(\d+);w=(\d+)", headers.get("ratelimit-limit", ""))
     allowed = f" ({limit[1]} in {int(limit[2]) / 3600:g} h)" if limit else ""
     after = headers.get("Retry-After", "")
     when = f"in {after} s" if after.isdigit() else "later"
     way = "" if login_source else f", log in (`{login_command(place.registry)}`)"
-    return RateLimited(
-        f"{place.registry}: too many requests{allowed}",
-        hint=f'try again {when}{way}, or name a mirror: [registry.mirrors] "{place.registry}" = "HOST"',
-    )
+    # Mirrors are for reading: nothing is pushed to one.
+    instead = {
+        Action.PULL: f', or name a mirror: [registry.mirrors] "{place.registry}" = "HOST"',
+        Action.PUSH: "; what has come there already is not sent again",
+    }
+    return RateLimited(f"{place.registry}: too many requests{allowed}", hint=f"try again {when}{way}{instead[action]}")
 
 
 def spoken(body: bytes) -> str:

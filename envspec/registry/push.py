@@ -10,16 +10,16 @@ from enum import Enum
 from functools import partial
 from urllib.parse import quote
 
-from envspec.registry.auth import Access, Action
+from envspec.registry.auth import Access
 from envspec.registry.blob import Blob, Descriptor
 from envspec.registry.client import Registry
 from envspec.registry.faults import AccessRefused, WrongDigest
 from envspec.registry.manifest import ACCEPT, digest_of
 from envspec.registry.pieces import Pieces, pieces_of
-from envspec.registry.reference import Reference, endpoint
+from envspec.registry.reference import Action, Reference, endpoint
 from envspec.registry.tries import passes, persist, refuse
 from envspec.registry.upload_answers import is_there, next_location, push_refusal
-from envspec.registry.uploads import CHUNK_BYTES, Upload
+from envspec.registry.uploads import CHUNK_BYTES, Upload, let_go
 
 
 class How(Enum):
@@ -100,6 +100,8 @@ async def push_pieces(
         return Moved(descriptor, How.EXISTS)
     location = None
     for name in access.also:
+        if location:
+            await let_go(registry, access, location)
         location = await persist(
             http.patience, http.notice, url, partial(_mount, registry, access, descriptor.digest, name)
         )

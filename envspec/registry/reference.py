@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 from envspec.effects.surroundings import is_loopback
@@ -30,6 +31,13 @@ class BadReference(UsageError):
 
     def __init__(self, text: str, why: str, hint: str = "the form is registry/repository:tag@sha256:digest") -> None:
         super().__init__(f"{text!r} is not the name of an image: {why}", hint=hint)
+
+
+class Action(Enum):
+    """What is done with an image at its registry, in the words of a token's scope."""
+
+    PULL = "pull"
+    PUSH = "pull,push"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,4 +92,4 @@ def push_refusal(answer: Response, access: Access, asked: str, registry: Registr
             f"{name}: {asked} is larger than what is let through (HTTP 413{f', {said}' if said else ''})",
             hint="a proxy in front of the registry has a limit on requests (nginx: client_max_body_size)",
         )
-    return refusal(answer, place, asked, registry.login_source(access))
+    return refusal(answer, place, asked, registry.login_source(access), access.action)

@@ -6,6 +6,7 @@ dealt with.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ CHUNK_BYTES: Final = 64 * 1024 * 1024
 _WHOLE_BYTES: Final = 4 * 1024 * 1024
 #: Proxies with a limit on requests rarely go below this (nginx's own is 1 MiB).
 _LEAST_CHUNK_BYTES: Final = 1024 * 1024
+#: For the last word to a registry, seconds: it may be what the push fails of.
+_LET_GO_S: Final = 2.0
 _OCTETS: Final = {"Content-Type": "application/octet-stream"}
 #: What a registry that takes no chunks says to the first one.
 _NO_CHUNKS: Final = frozenset({400, 404, 405, 411, 415, 501})
@@ -39,6 +42,15 @@ class Way(Enum):
 
     CHUNKS = "chunks"
     WHOLE = "whole"
+
+
+async def let_go(registry: Registry, access: Access, location: str) -> None:
+    """Have a registry forget an upload that nobody goes on with; where it does not listen, it will after its own time.
+
+    Also on the way out of a task that is cancelled.
+    """
+    with contextlib.suppress(NetworkError, asyncio.TimeoutError):
+        await asyncio.wait_for(registry.ask(access, "DELETE", location), _LET_GO_S)
 
 
 class _Lost(TryAgain):
@@ -91,13 +103,12 @@ class Upload:
             while True:
                 try:
                     if await self._step():
+                        self.location = None
                         return self.sent_bytes
                 except (NetworkError, TryAgain) as fault:
                     await self._take_in(fault, tries)
-        except Exception:
-            await self._cancel()
-            raise
         finally:
+            await self._leave()
             await self._cursor.close()
 
     async def _step(self) -> bool:
@@ -119,7 +130,7 @@ class Upload:
     async def _take_in(self, fault: NetworkError | TryAgain, tries: Tries) -> None:
         reached = self._offset
         if isinstance(fault, _Lost) or (self._way is Way.WHOLE and self.location is not None):
-            self.location = None
+            await self._leave()
             self._stand_at(0)
         self._is_sure = self.location is None
         await tries.after(fault, reached)
@@ -161,8 +172,8 @@ class Upload:
         elif answer.status == 416:
             raise TryAgain(self._fault("refuses the place at which a chunk begins"), 0.0)
         elif start == 0 and self._begun <= 1 and answer.status in _NO_CHUNKS:
-            await self._cancel()
-            self._way, self.location = Way.WHOLE, None
+            await self._leave()
+            self._way = Way.WHOLE
         else:
             self._give_up(answer)
 
@@ -196,7 +207,8 @@ class Upload:
         reached = held_bytes(answer) if 200 <= answer.status < 300 else None
         self._is_sure = True
         if reached is None or reached > self.descriptor.size_bytes:
-            self.location, reached = None, 0
+            await self._leave()
+            reached = 0
         else:
             self.location = next_location(answer, self.access, location)
         self._stand_at(reached)
@@ -236,12 +248,11 @@ class Upload:
             self.report(position - self._told)
             self._told = position
 
-    async def _cancel(self) -> None:
-        """Let the registry forget what it has of an upload; one that doesn't will after a time of its own."""
+    async def _leave(self) -> None:
+        """End an upload that is not to be gone on with, if one has begun."""
         location, self.location = self.location, None
         if location is not None:
-            with contextlib.suppress(NetworkError):
-                await self.registry.ask(self.access, "DELETE", location)
+            await let_go(self.registry, self.access, location)
 
     def _fault(self, does: str) -> RegistryFault:
         return RegistryFault(

@@ -89,7 +89,9 @@ def test_a_mount_moves_nothing(tmp_path: Path) -> None:
     moved = push(held, tmp_path, mount_from=(REPOSITORY, "nvidia/none", "nvidia/cuda"))
     assert (moved.how, moved.sent_bytes) == (How.MOUNTED, 0)
     assert has(held)
-    assert held.methods() == ["HEAD", "POST", "POST"]
+    # a mount that is not granted begins an upload
+    assert held.methods() == ["HEAD", "POST", "DELETE", "POST"]
+    assert held.uploads == {}
 
 
 def test_a_mount_that_is_not_granted_becomes_an_upload(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import time
@@ -74,6 +75,8 @@ def test_retry_after_is_waited_for_and_a_long_one_is_told(tmp_path: Path) -> Non
     with pytest.raises(faults.RateLimited, match="too many requests") as caught:
         push(PushRegistry(fault=nth("PATCH", {1}, Say(429, {"Retry-After": "3600"}))), tmp_path)
     assert "3600" in str(caught.value.hint)
+    # one stands in for a registry where it is read
+    assert "mirror" not in str(caught.value.hint)
 
 
 def test_an_upload_that_the_registry_forgot_is_begun_anew(tmp_path: Path) -> None:
@@ -276,4 +279,53 @@ def test_what_the_blob_s_source_raises_comes_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(Gone, match="the wheel is not in the cache any more"):
         talk(held, lambda registry, name: push_blob(registry, name, Broken(BODY)), tmp_path)
     assert held.methods().count("PATCH") == 1
+    assert held.uploads == {}
+
+
+@pytest.mark.parametrize("status", [403, 500])
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_an_upload_that_fails_is_let_go(tmp_path: Path, status: int, method: str) -> None:
+    held = PushRegistry(fault=lambda ask: Say(status) if ask.method == method else None)
+    with pytest.raises(faults.RegistryFault):
+        push(held, tmp_path)
+    assert held.uploads == {}
+
+
+def test_tries_of_a_small_blob_are_let_go(tmp_path: Path) -> None:
+    held = PushRegistry(fault=nth("PUT", {0, 1}, Say(500, at_once=True)))
+    push(held, tmp_path, BODY[:CHUNK])
+    assert has(held, BODY[:CHUNK])
+    assert held.methods().count("POST") == 3
+    assert held.uploads == {}
+
+
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_an_upload_that_is_interrupted_is_let_go(tmp_path: Path, method: str) -> None:
+    async def use(registry: Registry, name: Reference) -> None:
+        pushing = asyncio.create_task(push_blob(registry, name, Bytes(BODY), chunk_bytes=CHUNK))
+        while method not in held.methods():
+            await asyncio.sleep(0.01)
+        assert held.uploads
+        pushing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pushing
+
+    held = PushRegistry(fault=lambda ask: Sleep(60) if ask.method == method else None)
+    talk(held, use, tmp_path, replace(QUICK, stall_s=30.0, total_s=60.0))
+    assert held.uploads == {}
+
+
+def test_an_upload_whose_registry_is_silent_does_not_hold_the_end_up(tmp_path: Path) -> None:
+    held = PushRegistry(fault=lambda ask: {"PATCH": Say(403), "DELETE": Sleep(60)}.get(ask.method))
+    start = time.monotonic()
+    with pytest.raises(faults.AccessRefused):
+        push(held, tmp_path, patience=replace(QUICK, stall_s=30.0, total_s=60.0))
+    assert "DELETE" in held.methods()
+    assert time.monotonic() - start < 10
+
+
+def test_mounts_that_are_not_granted_leave_no_upload(tmp_path: Path) -> None:
+    held = PushRegistry(mounts=False)
+    push(held, tmp_path, mount_from=("team/one", "team/two", "team/three"))
+    assert has(held)
     assert held.uploads == {}
