@@ -7,9 +7,15 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+#: How long a program may take to see that it is to end, in seconds.
+_GRACE_S: Final = 10.0
+#: The longest line of a program's stdout that is read by lines: an error of rattler's may be one.
+_LINE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +26,58 @@ class Finished:
     stdout: str
     stderr: str
 
+    @property
+    def lines(self) -> list[str]:
+        """stdout, by line feeds."""
+        return self.stdout.removesuffix("\n").split("\n") if self.stdout else []
+
 
 async def run(command: Sequence[str], *, environ: Mapping[str, str], cwd: Path, stdin: str = "") -> Finished:
-    """Run a program to its end. When the caller is cancelled the program is killed, not left behind.
+    """Run a program to its end. When the caller is cancelled it is killed with all that it started, not left behind.
 
     Raises:
         FileNotFoundError, PermissionError: the program can't be started.
     """
+    async with _started(command, environ, cwd) as process:
+        stdout, stderr = await process.communicate(stdin.encode())
+    return _finished(process, stdout, stderr)
+
+
+async def attend(
+    command: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    holds: int | None = None,
+    stdin: bytes = b"",
+    told: Callable[[str], None] = lambda _: None,
+) -> Finished:
+    """As `run`, for a program that writes where it must not be left half-way, or that is long at it.
+
+    holds: a descriptor that it inherits, and with it the lock on where it writes; such a program ends when its stdin
+    does, and is given some time for that before it is killed. stdin: written at once; the pipe stays open while this
+    process lives, so that the program can see its end. told: called with every line of its stdout.
+    """
+    async with _started(command, environ, cwd, holds) as process:
+        assert process.stdin and process.stdout and process.stderr  # noqa: S101 (they are pipes: for the type checker)
+        errors = asyncio.ensure_future(process.stderr.read())
+        lines = []
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            process.stdin.write(stdin)
+            await process.stdin.drain()
+        async for line in process.stdout:
+            lines.append(line)
+            told(line.decode("utf-8", "replace").rstrip("\n"))
+        await process.wait()
+        process.stdin.close()
+        return _finished(process, b"".join(lines), await errors)
+
+
+@contextlib.asynccontextmanager
+async def _started(
+    command: Sequence[str], environ: Mapping[str, str], cwd: Path, holds: int | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A program that is over when this is left, however that is."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *command,
@@ -35,20 +86,30 @@ async def run(command: Sequence[str], *, environ: Mapping[str, str], cwd: Path, 
             stderr=asyncio.subprocess.PIPE,
             env=dict(environ),
             cwd=cwd,
-            # A session of its own, so that what it started (a build, say) can be ended with it.
+            pass_fds=() if holds is None else (holds,),
+            # A session of its own: Ctrl-C is for this process alone, which ends the program and all that it started.
             start_new_session=True,
+            limit=_LINE_BYTES,
         )
     )
     try:
         # A start that is cancelled half-way loses the program's end, and asyncio says so on stderr.
-        process = await asyncio.shield(starting)
-        stdout, stderr = await process.communicate(stdin.encode())
-    except asyncio.CancelledError:
+        yield await asyncio.shield(starting)
+    except BaseException:
         process = await starting
-        _kill(process)
-        await process.wait()
+        if holds is None or not await _has_seen_its_end(process):
+            _kill(process)
+            await process.wait()
         raise
-    return Finished(process.returncode or 0, stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace"))
+
+
+async def _has_seen_its_end(process: asyncio.subprocess.Process) -> bool:
+    if process.stdin is not None:
+        process.stdin.close()
+    with contextlib.suppress(asyncio.TimeoutError):
+        await asyncio.wait_for(process.wait(), _GRACE_S)
+        return True
+    return False
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
@@ -57,6 +118,10 @@ def _kill(process: asyncio.subprocess.Process) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
+
+
+def _finished(process: asyncio.subprocess.Process, stdout: bytes, stderr: bytes) -> Finished:
+    return Finished(process.returncode or 0, stdout.decode("utf-8", "replace"), stderr.decode("utf-8", "replace"))
 
 
 def output_of(command: Sequence[str], cwd: Path) -> bytes:

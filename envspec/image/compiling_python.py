@@ -5,25 +5,19 @@ The bytes follow from the exact version: patch releases have changed what the co
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.effects.interpreter import Interpreter, ask
 from envspec.errors import NetworkError, UnfitMachine, UsageError
 from envspec.fetch.faults import WrongArchive
 from envspec.image.cached_python import Build, made_of
 from envspec.image.pyc import Pyc
-from envspec.link.programs import Program, run
 from envspec.model import Platform, Python
 
-_ASK: Final = (
-    "import importlib.util, json, platform, sys, sysconfig; print(json.dumps([platform.python_version(),"
-    "platform.python_implementation(), bool(sysconfig.get_config_var('Py_GIL_DISABLED')),"
-    "int.from_bytes(importlib.util.MAGIC_NUMBER[:2], 'little')]))"
-)
 #: Of each series from its first release on. Source: CPython, Lib/importlib/_bootstrap_external.py of 3.9 to 3.13.
 _MAGIC: Final = {"3.9": 3425, "3.10": 3439, "3.11": 3495, "3.12": 3531, "3.13": 3571}
 
@@ -49,19 +43,6 @@ class Looking:
     jobs: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Interpreter:
-    """version, magic: what it says of itself."""
-
-    path: Path
-    version: str
-    magic: int
-
-    @property
-    def series(self) -> str:
-        return ".".join(self.version.split(".")[:2])
-
-
 async def find(python: Python, looking: Looking) -> Pyc:
     """The first of: the one that is named; the image's own build; one of exactly its version that is here; another
     build of that version; one of its series, with a warning.
@@ -76,7 +57,7 @@ async def find(python: Python, looking: Looking) -> Pyc:
         return Pyc(path, python.version, looking.jobs)
     near: Interpreter | None = None
     for path in _places(python, looking.environ):
-        there = await _ask(path, looking.environ)
+        there = await ask(path, looking.environ)
         if there is None or not _takes(there, python):
             continue
         if there.version == python.version:
@@ -115,7 +96,7 @@ def _pyc(there: Interpreter, python: Python, looking: Looking) -> Pyc:
 
 
 async def _named(path: Path, python: Python, looking: Looking) -> Interpreter:
-    there = await _ask(path, looking.environ)
+    there = await ask(path, looking.environ)
     if there is None:
         raise UsageError(
             f"--python {path} is not a CPython that runs here", hint=f"name an interpreter of Python {python.version}"
@@ -161,15 +142,3 @@ def _versions(environ: Mapping[str, str], version: str, name: str) -> Iterator[P
     for pattern, root in roots.items():
         if root:
             yield from sorted(Path(root).glob(pattern), reverse=True)
-
-
-async def _ask(path: Path, environ: Mapping[str, str]) -> Interpreter | None:
-    """What an interpreter says of itself; None where it is no CPython with a lock of its own that runs."""
-    variables = {name: environ[name] for name in ("PATH", "HOME") if name in environ}
-    try:
-        ended = await run(Program([str(path), "-I", "-c", _ASK], variables, Path("/")))
-        version, implementation, is_free_threaded, magic = json.loads(ended.lines[-1])
-    except (OSError, ValueError, IndexError):
-        return None
-    is_usual = implementation == "CPython" and not is_free_threaded
-    return Interpreter(path, version, magic) if is_usual else None

@@ -4,31 +4,24 @@ is on this machine already; and a venv of it."""
 from __future__ import annotations
 
 import asyncio
-import json
 import tarfile
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from envspec.effects.http_values import Patience
+from envspec.effects.interpreter import Interpreter, ask
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
 from envspec.fetch.values import Archive, Step
 from envspec.install import uv
 from envspec.install.order import Order, Stage, World
 from envspec.install.place import Site
 from envspec.install.record import FOLDER
-from envspec.link.programs import Program, run
 from envspec.model import Python
 
 #: Where a standalone build lies in an environment: it goes with it, and needs nothing of the cache.
 BUILD: Final = "python"
-_ASK: Final = (
-    "import json, platform, sys, sysconfig; print(json.dumps(["
-    "platform.python_version(), platform.python_implementation(), bool(sysconfig.get_config_var('Py_GIL_DISABLED'))]))"
-)
 
 
 class NoPython(UnfitMachine):
@@ -37,14 +30,6 @@ class NoPython(UnfitMachine):
 
 class BadBuild(EnvspecError):
     """A standalone build that is not laid out as those builds are."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interpreter:
-    """path: what to run. version: what it says of itself."""
-
-    path: Path
-    version: str
 
 
 def build_of(python: Python) -> Archive | None:
@@ -93,17 +78,6 @@ async def _named(path: Path, wanted: Python, world: World) -> Interpreter:
     if there.version != wanted.version:
         world.warn(f"{path} is Python {there.version}; the lock was made for {wanted.version}")
     return there
-
-
-async def ask(path: Path, environ: Mapping[str, str]) -> Interpreter | None:
-    """What an interpreter says of itself; None where it is no CPython with a lock of its own that runs."""
-    variables = {name: environ[name] for name in ("PATH", "HOME", "SYSTEMROOT") if name in environ}
-    try:
-        ended = await run(Program([str(path), "-I", "-c", _ASK], variables, Path("/")))
-        version, implementation, is_free_threaded = json.loads(ended.lines[-1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return Interpreter(path, version) if implementation == "CPython" and not is_free_threaded else None
 
 
 async def unpack(archive: Path, site: Site, wanted: Python, world: World) -> Interpreter:

@@ -10,13 +10,13 @@ from typing import Final
 
 from envspec.effects.http_faults import BadStatus, shown
 from envspec.effects.http_values import Patience
+from envspec.effects.process import Finished, attend, run
 from envspec.effects.surroundings import ca_bundle
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine
 from envspec.fetch.values import Network
 from envspec.install.order import World
 from envspec.install.place import NoSpace, Site
 from envspec.link import ward
-from envspec.link.programs import Ended, Program, run
 
 # How the machine reaches the world, and where programs and Pythons are; nothing that says what is installed.
 _KEPT: Final = (
@@ -57,15 +57,15 @@ def environ(world: World, patience: Patience, network: Network, jobs: int) -> di
     }
 
 
-async def ask(words: Sequence[str], variables: Mapping[str, str], site: Site | None = None) -> Ended:
+async def ask(words: Sequence[str], variables: Mapping[str, str], site: Site | None = None) -> Finished:
     """Run uv to its end, whatever its status. site: where it writes; then it ends when this process does."""
     from uv import find_uv_bin
 
     command = [find_uv_bin(), *words, "--color=never", "--no-progress"]
     if site is None:
-        return await run(Program(command, variables, Path("/")))
+        return await run(command, environ=variables, cwd=Path("/"))
     command = [sys.executable, "-I", "-S", ward.__file__, *command]
-    return await run(Program(command, variables, site.path, site.descriptor))
+    return await attend(command, environ=variables, cwd=site.path, holds=site.descriptor)
 
 
 def is_passing(stderr: str) -> bool:
@@ -73,9 +73,9 @@ def is_passing(stderr: str) -> bool:
     return bool(_PASSING.search(stderr)) and not re.search(r"after \d+ retr", stderr)
 
 
-def fault(ended: Ended) -> EnvspecError:
+def fault(ended: Finished) -> EnvspecError:
     """What uv says, in words for the user and with an exit code of ours."""
-    text = re.split(r"\n\s*(?:hint|help):", ended.errors)[0]
+    text = re.split(r"\n\s*(?:hint|help):", ended.stderr)[0]
     name = re.search(r"`([^`\s]+)==([^`\s]+)`|version of (\S+)==(\S+) and|\b([\w.-]+) was not found in the cache", text)
     who = " ".join(part for part in name.groups() if part) if name else "the wheels"
     if mismatch := re.search(r"Expected:\s+((?:sha\w+:\w+\s+)+)Computed:\s+(\S+)", text):

@@ -49,7 +49,7 @@ async def install(order: Order, world: World, site: Site, patience: Patience) ->
         ended = await uv.ask(words, variables, site)
         if ended.status == 0:
             break
-        if attempt >= patience.attempts or not uv.is_passing(ended.errors):
+        if attempt >= patience.attempts or not uv.is_passing(ended.stderr):
             raise uv.fault(ended)
         fault, pause = uv.fault(ended), patience.backoff_s * 2 ** (attempt - 1)
         world.warn(f"{fault.message}; trying again in {pause:.1f} s")

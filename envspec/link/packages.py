@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from envspec.effects.process import attend
 from envspec.errors import EnvspecError, UsageError
-from envspec.link.programs import Program, run
 from envspec.model import CondaPackage, Platform
 
 
@@ -77,23 +77,24 @@ async def link(
             for package in packages
         ],
     }
-    program = Program(
-        [sys.executable, "-m", "envspec.link.worker"],
-        # The same modules as here, wherever they came from.
-        {**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        into.folder,
-        into.holds,
-    )
 
     def hear(line: str) -> None:
         step = json.loads(line)
         if "linked" in step:
             told(step["linked"], step["total"])
 
-    ended = await run(program, stdin=json.dumps(words).encode() + b"\n", told=hear)
+    ended = await attend(
+        [sys.executable, "-m", "envspec.link.worker"],
+        # The same modules as here, wherever they came from.
+        environ={**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        cwd=into.folder,
+        holds=into.holds,
+        stdin=json.dumps(words).encode() + b"\n",
+        told=hear,
+    )
     last = json.loads(ended.lines[-1]) if ended.lines else {}
     if ended.status != 0 or not last.get("done"):
-        raise _fault(last.get("error") or ended.errors.strip() or f"rattler ended with status {ended.status}")
+        raise _fault(last.get("error") or ended.stderr.strip() or f"rattler ended with status {ended.status}")
 
 
 def _fields(package: CondaPackage) -> dict[str, object]:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from envspec.effects.process import Finished
 from envspec.errors import UnfitMachine
 from envspec.fetch.faults import is_passing, of_rattler
 from envspec.install import owners, place, record
 from envspec.install.fitness import Host, check, glibc_of, part_for, x86_levels
 from envspec.install.relocate import NotMovable, relocate
 from envspec.install.uv import fault
-from envspec.link.programs import Ended
 from envspec.model import CondaPackage, Platform
 from tests.support.environments import make_lock
 from tests.support.locks import package, wheel
@@ -429,7 +429,7 @@ _DOWNLOAD = "Resolved 1 package in 3ms\nerror: Failed to download `other==1.0`\n
     ],
 )
 def test_uvs_words(stderr: str, code: int, words: str) -> None:
-    told = fault(Ended(2, (), stderr))
+    told = fault(Finished(2, "", stderr))
     assert told.exit_code == code and words in told.message and told.hint
     assert "secret" not in str(told)
 
