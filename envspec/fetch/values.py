@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote, urlsplit
 
 from envspec.effects.http_values import Patience
 
@@ -26,6 +27,11 @@ class Archive:
     filename: str
     sha256: str
     size_bytes: int | None = None
+
+
+def python_archive(version: str, url: str, sha256: str) -> Archive:
+    """A standalone build of Python."""
+    return Archive(f"Python {version}", url, unquote(PurePosixPath(urlsplit(url).path).name), sha256)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ import shutil
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from envspec.effects.cache import keeping
 from envspec.effects.held import try_hold
@@ -19,7 +18,7 @@ from envspec.errors import UsageError
 from envspec.facts.load import load_facts
 from envspec.fetch.channel_transport import archives_of
 from envspec.fetch.download import Downloads, archives_folder
-from envspec.fetch.values import Archive, Fetching
+from envspec.fetch.values import Archive, Fetching, python_archive
 from envspec.image.assembling import Below, Foundation
 from envspec.image.cached_python import Build, standalone_program, unpack_standalone
 from envspec.image.conda_paths import check_paths
@@ -96,7 +95,7 @@ class PythonParts:
         row = next((row for row in rows if row.version == python.version), None)
         if row is None:
             return None
-        return self._standalone_build(row.version, _archive_of(Python(row.version, "standalone", row.url, row.sha256)))
+        return self._standalone_build(row.version, python_archive(row.version, row.url, row.sha256))
 
     def _sources(
         self, foundation: Foundation
@@ -201,10 +200,7 @@ def share_of_conda(resolution: Resolution, most: int) -> int:
 
 
 def _archive_of(python: Python) -> Archive | None:
-    if python.url is None or python.sha256 is None:
-        return None
-    filename = unquote(PurePosixPath(urlsplit(python.url).path).name)
-    return Archive(f"Python {python.version}", python.url, filename, python.sha256)
+    return python_archive(python.version, python.url, python.sha256) if python.url and python.sha256 else None
 
 
 def _environ_of(foundation: Foundation) -> dict[str, str]:

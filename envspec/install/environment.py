@@ -16,7 +16,7 @@ from envspec.errors import NetworkError, UnfitMachine, UsageError
 from envspec.fetch.channel_transport import archives_of
 from envspec.fetch.download import Downloads, missing_bytes
 from envspec.fetch.faults import WrongArchive
-from envspec.fetch.values import Archive, Count, Fetching, Step
+from envspec.fetch.values import Archive, Count, Fetching, Step, python_archive
 from envspec.install import conda, fitness, owners, place, python, record, wheels
 from envspec.install.order import Order, Stage, World
 from envspec.install.relocate import relocate
@@ -91,7 +91,7 @@ async def _conda(order: Order, world: World, site: place.Site, patience: Patienc
 
 async def _venv(order: Order, world: World, site: place.Site, patience: Patience) -> None:
     wanted = order.resolution.target.python
-    build = python.build_of(wanted)
+    build = python_archive(wanted.version, wanted.url, wanted.sha256) if wanted.url and wanted.sha256 else None
     _check_space(order, world, [])
     if order.python is None and build is not None:
         kept = await _build_of_python(order, Downloads(_fetching(order, world, patience)), build)

@@ -8,12 +8,11 @@ import tarfile
 import threading
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 from envspec.effects.http_values import Patience
 from envspec.effects.interpreter import Interpreter, ask
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
-from envspec.fetch.values import Archive, Step
+from envspec.fetch.values import Step
 from envspec.install import uv
 from envspec.install.order import Order, Stage, World
 from envspec.install.place import Site
@@ -30,14 +29,6 @@ class NoPython(UnfitMachine):
 
 class BadBuild(EnvspecError):
     """A standalone build that is not laid out as those builds are."""
-
-
-def build_of(python: Python) -> Archive | None:
-    """The standalone build that the lock names."""
-    if python.url is None or python.sha256 is None:
-        return None
-    filename = unquote(PurePosixPath(urlsplit(python.url).path).name)
-    return Archive(f"Python {python.version}", python.url, filename, python.sha256)
 
 
 async def find(order: Order, world: World, patience: Patience) -> Interpreter:

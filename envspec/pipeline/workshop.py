@@ -15,7 +15,7 @@ from envspec.errors import UnfitMachine
 from envspec.facts import Facts
 from envspec.facts.load import load_facts
 from envspec.fetch.download import Downloads
-from envspec.fetch.values import Archive, Fetching, Network
+from envspec.fetch.values import Fetching, Network, python_archive
 from envspec.machine import this_platform
 from envspec.model import BaseImage, Decision, Platform, Python, Target
 from envspec.pipeline.doors import Doors
@@ -107,7 +107,7 @@ class Workshop:
         """A standalone build of the target's Python, else the newest of its series: wheels are for a series."""
         python = target.python
         if python.source == "standalone" and python.url and python.sha256:
-            row = (python.version, python.url, python.sha256)
+            archive = python_archive(python.version, python.url, python.sha256)
         else:
             rows = load_facts().standalone_pythons(python.series, target.platform)
             same = tuple(each for each in rows if each.version == python.version)
@@ -116,9 +116,8 @@ class Workshop:
                     f"Python {python.series}", f"no standalone build of it is known for {target.platform.value}"
                 )
             chosen = (same or rows)[0]
-            row = (chosen.version, chosen.url, chosen.sha256)
-        archive = Archive(f"Python {row[0]}", row[1], f"cpython-{row[2][:16]}.tar.gz", row[2])
-        return (await Downloads(self._how).fetch([archive]))[row[2]]
+            archive = python_archive(chosen.version, chosen.url, chosen.sha256)
+        return (await Downloads(self._how).fetch([archive]))[archive.sha256]
 
 
 def own_base(spec: Spec, facts: Facts) -> BaseImage | None:
