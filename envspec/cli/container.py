@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
 import click
 
 from envspec.cli import terminal
+from envspec.cli.options import IMAGE_PLATFORMS, MIRROR, combined
 from envspec.errors import UnfitMachine, UsageError
 
 if TYPE_CHECKING:
@@ -21,19 +22,10 @@ if TYPE_CHECKING:
     from envspec.image.order import ImageOrder, ImageWorld
     from envspec.model import Lock, Platform
 
-_PLATFORMS: Final = ("linux-64", "linux-aarch64")
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_F = TypeVar("_F", bound=Callable[..., Any])
 
-
-def options(function: _F) -> _F:
-    """The options of a container, and of the image that is made for it where it is not there yet."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
-_OPTIONS: Final = (
+#: Those of a container, and of the image that is made for it where it is not there yet.
+options: Final = combined(
     click.option(
         "--gpus",
         default="auto",
@@ -59,10 +51,12 @@ _OPTIONS: Final = (
     ),
     click.option("--shm-size", metavar="SIZE", help="Of /dev/shm: 16g. Half of the memory, where left out."),
     click.option("--network", metavar="NAME", help="The engine's network: host, none, or one of your own."),
-    click.option("--platform", type=click.Choice(_PLATFORMS), help="The platform; the engine's own where left out."),
+    click.option(
+        "--platform", type=click.Choice(IMAGE_PLATFORMS), help="The platform; the engine's own where left out."
+    ),
     click.option("--no-pyc", is_flag=True, help="The image without compiled Python."),
     click.option("--offline", is_flag=True, help="Make the image from what is in the cache, if it has to be made."),
-    click.option("--mirror", "mirrors", multiple=True, metavar="REGISTRY=HOST", help="Stands in for a registry."),
+    MIRROR,
 )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -13,38 +13,18 @@ from envspec.cli import terminal
 from envspec.cli.ending import terminable
 from envspec.cli.image_order import Opened
 from envspec.cli.image_world import image_world
+from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, combined
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
     from envspec.pipeline.image import Built
 
-_PLATFORMS: Final = ("linux-64", "linux-aarch64")
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _options(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
-    def decorate(function: _F) -> _F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-_LOCK: Final = click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
-_MIRROR: Final = click.option(
-    "--mirror",
-    "mirrors",
-    multiple=True,
-    metavar="REGISTRY=HOST",
-    help="A registry that stands in for another, as [registry.mirrors] has it; may be given more than once.",
-)
-_MAKING: Final = _options(
+_MAKING: Final = combined(
     click.option(
         "--platform",
         "platforms",
         multiple=True,
-        type=click.Choice(_PLATFORMS),
+        type=click.Choice(IMAGE_PLATFORMS),
         help="The platform, this machine's where the lock has it; several become one index.",
     ),
     click.option("--no-pyc", is_flag=True, help="Leave compiled Python out: a smaller image that starts slower."),
@@ -54,7 +34,7 @@ _MAKING: Final = _options(
         metavar="PATH",
         help="An interpreter of the locked version, to compile with; found by itself where it is left out.",
     ),
-    _MIRROR,
+    MIRROR,
     click.option("--offline", is_flag=True, help="Use what is in the cache and no network."),
     click.option(
         "--jobs",
@@ -72,7 +52,7 @@ def command() -> None:
 
 
 @command.command("build")
-@_LOCK
+@LOCK
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A tar for `docker load` and skopeo.")
 @click.option("--layout", type=click.Path(path_type=Path), metavar="DIR", help="An OCI layout.")
 @click.option("--push", "pushed", metavar="REF", help="A registry's repository and tag.")
@@ -131,7 +111,7 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
 
 
 @command.command("id")
-@_LOCK
+@LOCK
 @_MAKING
 def image_id(lock: str, **chosen: Any) -> int:
     """Print the ID of a lock's image, from what the cache knows; what it doesn't is fetched and looked through."""
@@ -152,11 +132,11 @@ def image_id(lock: str, **chosen: Any) -> int:
 @click.argument("second", metavar="B")
 @click.option(
     "--platform",
-    type=click.Choice(_PLATFORMS),
+    type=click.Choice(IMAGE_PLATFORMS),
     help="The platform, where an image has several; this machine's where left out.",
 )
 @click.option("--format", "form", type=click.Choice(("text", "json")), default="text", show_default=True)
-@_MIRROR
+@MIRROR
 def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequence[str]) -> int:
     """Tell which layers and bytes a pull of B moves where A is already.
 
@@ -177,9 +157,9 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
 
 
 @command.command("mirror")
-@_LOCK
+@LOCK
 @click.argument("reference", metavar="REF")
-@_MIRROR
+@MIRROR
 def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
     """Keep a copy of a lock's base image in another registry, under the same digest."""
     from envspec.cli.progress_bars import Progress

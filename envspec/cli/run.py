@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from envspec.cli import terminal
 from envspec.cli.container import options, start
+from envspec.cli.options import LOCK
 
 
 @click.command()
 @options
-@click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
+@LOCK
 @click.argument("words", metavar="-- [COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 def command(lock: str, words: tuple[str, ...], **chosen: Any) -> int:
     """Run a command in a container of a lock's image, which is made first where the engine has it not.

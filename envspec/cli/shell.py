@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import click
 
-from envspec.cli import terminal
 from envspec.cli.container import options, start
+from envspec.cli.options import LOCK
 
 #: Not a login shell: /etc/profile would set a PATH without the environment.
 _SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh")
@@ -15,7 +15,7 @@ _SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash
 
 @click.command()
 @options
-@click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
+@LOCK
 def command(lock: str, **chosen: Any) -> int:
     """Open a shell in a container of a lock's image, as `envspec run` runs a command in one.
 
