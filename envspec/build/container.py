@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-import threading
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -23,7 +22,7 @@ from envspec.build.sources import packed
 from envspec.effects.surroundings import is_loopback
 from envspec.engine.faults import NoEngine
 from envspec.errors import UnfitMachine
-from envspec.image.system_container import ArchiveSilent, Builder, InstallFailed, Job, Plain, Work, choose
+from envspec.image.system_container import ArchiveSilent, Builder, InstallFailed, Job, Plain, Work, choose, run_job
 from envspec.image.system_script import WORK
 
 _KEPT_LINES: Final = 200
@@ -67,8 +66,13 @@ async def build_in_container(order: BuildOrder, source: Path, work: Path, why: s
         lines: list[str] = []
         out = work / "built"
         out.mkdir()
+
+        def told(line: str) -> None:
+            lines[:] = [*lines[-_KEPT_LINES:], line]
+            world.told(line)
+
         try:
-            await _run(making, out, lines, world)
+            await run_job(making, told, lambda outputs: _take(outputs, out))
         except (InstallFailed, ArchiveSilent) as fault:
             raise (
                 needs.view.faults[0]
@@ -86,25 +90,6 @@ def _engine(job: Job, order: BuildOrder, why: str, world: BuildWorld) -> Work:
             f"{order.of} has to be built in a container ({why}), and there is no engine here: {fault.message}",
             hint="start Docker or Podman, or install buildah; or name by ENVSPEC_BUILT_WHEELS where its wheel is",
         ) from fault
-
-
-async def _run(making: Work, out: Path, lines: list[str], world: BuildWorld) -> None:
-    """Run it in a thread; when the caller is cancelled its container is removed."""
-    stopped = threading.Event()
-
-    def told(line: str) -> None:
-        if not stopped.is_set():
-            lines[:] = [*lines[-_KEPT_LINES:], line]
-            world.told(line)
-
-    running = asyncio.ensure_future(asyncio.to_thread(making.run, told, lambda outputs: _take(outputs, out)))
-    try:
-        await asyncio.shield(running)
-    except asyncio.CancelledError:
-        stopped.set()
-        await asyncio.to_thread(making.stop)
-        await asyncio.gather(running, return_exceptions=True)
-        raise
 
 
 def _take(outputs: Iterable[tuple[str, IO[bytes]]], out: Path) -> None:

@@ -5,12 +5,14 @@ Both get the same files, run the same script and give the same folder back. They
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -78,6 +80,27 @@ class Work(Protocol):
     def stop(self) -> None:
         """End `run`, from another thread."""
         ...
+
+
+async def run_job(work: Work, told: Callable[[str], None], take: Callable[[Outputs], None]) -> None:
+    """Run it in a thread; when the caller is cancelled its container is removed, and `told` hears no more of it.
+
+    Raises: as `Work.run`.
+    """
+    stopped = threading.Event()
+
+    def hear(line: str) -> None:
+        if not stopped.is_set():
+            told(line)
+
+    running = asyncio.ensure_future(asyncio.to_thread(work.run, hear, take))
+    try:
+        await asyncio.shield(running)
+    except asyncio.CancelledError:
+        stopped.set()
+        await asyncio.to_thread(work.stop)
+        await asyncio.gather(running, return_exceptions=True)
+        raise
 
 
 def choose(builder: Builder, job: Job, environ: Mapping[str, str]) -> Work:

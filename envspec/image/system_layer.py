@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -27,7 +26,7 @@ from envspec.effects.surroundings import ca_bundle, is_loopback
 from envspec.errors import EnvspecError, UsageError
 from envspec.image.layer import Layer
 from envspec.image.system_changes import SystemSource, Taken, file_differences, read_list, take, title_of, write_list
-from envspec.image.system_container import Builder, Job, Plain, choose
+from envspec.image.system_container import Builder, Job, Plain, choose, run_job
 from envspec.image.system_script import MIRROR, Wish, form, installed, package_differences, work_files
 from envspec.image.system_streams import Outputs
 from envspec.model import Platform, SystemLayer
@@ -143,27 +142,14 @@ def _job(order: SystemOrder, world: World) -> Job:
 
 
 async def _install(order: SystemOrder, world: World, folder: Path) -> Taken:
-    """Run the installation in a thread; when the caller is cancelled its container is removed."""
     work = await asyncio.to_thread(choose, order.builder, _job(order, world), world.environ)
     taken: list[Taken] = []
-    stopped = threading.Event()
-
-    def told(line: str) -> None:
-        if not stopped.is_set():
-            world.told(line)
 
     def taking(outputs: Outputs) -> None:
         folder.mkdir()
         taken.append(take(outputs, folder, world.warn))
 
-    running = asyncio.ensure_future(asyncio.to_thread(work.run, told, taking))
-    try:
-        await asyncio.shield(running)
-    except asyncio.CancelledError:
-        stopped.set()
-        await asyncio.to_thread(work.stop)
-        await asyncio.gather(running, return_exceptions=True)
-        raise
+    await run_job(work, world.told, taking)
     return taken[0]
 
 
