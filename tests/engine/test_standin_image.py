@@ -82,9 +82,7 @@ def test_the_engine_pulls_the_image_that_was_built(engine: DockerClient, stack: 
 
 def test_every_package_can_be_imported(engine: DockerClient, stack: Stack) -> None:
     told = json.loads(inside(engine, stack, "python", "-c", e2e.IMPORTS).stdout)
-    assert told["failed"].keys() == e2e.NOT_IMPORTED.keys(), told["failed"]
-    for name, words in e2e.NOT_IMPORTED.items():
-        assert words in told["failed"][name]
+    assert not told["failed"]
     assert {"torch", "torchvision", "torchaudio", "torch_geometric", "pytorch_widedeep", "cv2"} <= set(told["imported"])
     assert len(told["imported"]) > 180
 

@@ -23,10 +23,6 @@ _MIRROR: Final = "127.0.0.1:5000"
 DIFFERENCES: Final = {
     "soupsieve": ("4.1.1", "2.10", "needs Python >=3.11.5, the target has 3.11.2"),
 }
-#: Modules that can't be imported with what the lock holds, and what they say. Nobody's metadata tells of it.
-NOT_IMPORTED: Final = {
-    "pyarrow": "pyarrow requires NumPy 2.0 or newer",
-}
 #: The wheels, the layers' own parts, a registry's copy, an engine's, and 9 GB unpacked.
 DISK_BYTES: Final = 30_000_000_000
 
