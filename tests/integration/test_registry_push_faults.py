@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -301,22 +302,30 @@ def test_tries_of_a_small_blob_are_let_go(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 def test_an_upload_that_is_interrupted_is_let_go(tmp_path: Path, method: str) -> None:
+    reached = asyncio.Event()
+
+    def hang(ask: Ask) -> Fault | None:
+        if ask.method != method:
+            return None
+        reached.set()
+        return Sleep(60)
+
     async def use(registry: Registry, name: Reference) -> None:
         pushing = asyncio.create_task(push_blob(registry, name, Bytes(BODY), chunk_bytes=CHUNK))
-        while method not in held.methods():
-            await asyncio.sleep(0.01)
+        await reached.wait()
         assert held.uploads
         pushing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await pushing
 
-    held = PushRegistry(fault=lambda ask: Sleep(60) if ask.method == method else None)
+    held = PushRegistry(fault=hang)
     talk(held, use, tmp_path, replace(QUICK, stall_s=30.0, total_s=60.0))
     assert held.uploads == {}
 
 
 def test_an_upload_whose_registry_is_silent_does_not_hold_the_end_up(tmp_path: Path) -> None:
-    held = PushRegistry(fault=lambda ask: {"PATCH": Say(403), "DELETE": Sleep(60)}.get(ask.method))
+    answers: dict[str, Fault] = {"PATCH": Say(403), "DELETE": Sleep(60)}
+    held = PushRegistry(fault=lambda ask: answers.get(ask.method))
     start = time.monotonic()
     with pytest.raises(faults.AccessRefused):
         push(held, tmp_path, patience=replace(QUICK, stall_s=30.0, total_s=60.0))
