@@ -11,7 +11,7 @@ import click
 
 from envspec.cli import terminal
 from envspec.cli.ending import terminable
-from envspec.cli.image_order import Opened
+from envspec.cli.image_order import Opened, tag_of
 from envspec.cli.image_world import image_world
 from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, combined
 from envspec.errors import UsageError
@@ -94,7 +94,7 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     from envspec.pipeline import image as pipeline
 
     name = opened.lock.name
-    tag = _tag(chosen["tag"] or f"envspec/{name.lower()}")
+    tag = tag_of(chosen["tag"] or f"envspec/{name.lower()}")
     check_places(chosen["output"], chosen["layout"])
     outputs = pipeline.Outputs(
         chosen["output"], chosen["layout"], chosen["pushed"], tag if chosen["loaded"] else None, tag
@@ -172,20 +172,6 @@ def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
         kept = pipeline.mirror(locked, reference, image_world(progress, mirrors))
     terminal.answer(f"{kept}\n")
     return 0
-
-
-def _tag(text: str) -> str:
-    """`name:tag`, as engines read it.
-
-    Raises:
-        UsageError: no name that an image can have.
-    """
-    from envspec.registry.reference import BadReference, parse
-
-    named = parse(text)
-    if named.digest or named.scheme:
-        raise BadReference(text, "it is more than a name and a tag", "the form is NAME:TAG: team/training:2")
-    return text if named.tag else f"{text}:latest"
 
 
 def _is_pushed(digest: str, chosen: dict[str, Any]) -> bool:

@@ -26,6 +26,7 @@ class Opened:
         from envspec.lock.head import LOCK_FILE
         from envspec.lock.names import read_current
 
+        _check(chosen)
         self.folder = find_lock(lock, Path())
         self._chosen = chosen
         self._cache = cache_root(os.environ).absolute()
@@ -75,6 +76,36 @@ class Opened:
             network=Network.OFFLINE if chosen["offline"] else Network.USE,
             jobs=chosen["jobs"] or os.cpu_count() or 1,
         )
+
+
+def _check(chosen: Mapping[str, Any]) -> None:
+    """What is wrong is told even where the image is known and nothing of it is needed.
+
+    Raises:
+        UsageError: an option whose value is none.
+    """
+    from envspec.cli.image_world import mirrors_of
+
+    mirrors_of(chosen["mirrors"])
+    if chosen.get("tag"):
+        tag_of(chosen["tag"])
+    python: Path | None = chosen["python"]
+    if python and not (python.is_file() and os.access(python, os.X_OK)):
+        raise UsageError(f"--python {python}: there is no such program", hint="name an interpreter: its bin/python")
+
+
+def tag_of(text: str) -> str:
+    """`name:tag`, as engines read it.
+
+    Raises:
+        UsageError: no name that an image can have.
+    """
+    from envspec.registry.reference import BadReference, parse
+
+    named = parse(text)
+    if named.digest or named.scheme:
+        raise BadReference(text, "it is more than a name and a tag", "the form is NAME:TAG: team/training:2")
+    return text if named.tag else f"{text}:latest"
 
 
 def _here() -> tuple[str, ...]:

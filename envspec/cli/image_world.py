@@ -23,11 +23,16 @@ def image_world(progress: Progress, mirrors: Sequence[str], of_spec: Mapping[str
     from envspec.effects.cache import cache_root
     from envspec.image.order import ImageWorld
 
-    found = {**(of_spec or {}), **_mirrors(mirrors)}
+    found = {**(of_spec or {}), **mirrors_of(mirrors)}
     return ImageWorld(os.environ, Path.home(), cache_root(os.environ).absolute(), progress.report, progress.warn, found)
 
 
-def _mirrors(texts: Sequence[str]) -> dict[str, str]:
+def mirrors_of(texts: Sequence[str]) -> dict[str, str]:
+    """Registry -> what stands in for it: the environment's, and `REGISTRY=HOST` of the command line.
+
+    Raises:
+        UsageError: a mirror that names none.
+    """
     found: dict[str, str] = {}
     for text in (*os.environ.get("ENVSPEC_REGISTRY_MIRRORS", "").split(), *texts):
         name, equals, host = text.partition("=")

@@ -23,11 +23,9 @@ from envspec.registry.reference import parse
 class NoImage(UsageError):
     """A name that is no image, layout, tar or lock; or one that can't be read."""
 
-    def __init__(self, name: str, why: str) -> None:
-        super().__init__(
-            f"{name}: {why}",
-            hint="name an image in a registry, an OCI layout, a tar of `image build --output`, or a lock",
-        )
+    def __init__(self, name: str, why: str, advice: str = "") -> None:
+        forms = "name an image in a registry, an OCI layout, a tar of `image build --output`, or a lock"
+        super().__init__(f"{name}: {why}", hint=advice or forms)
 
 
 async def read_side(name: str, platform: Platform, world: ImageWorld) -> Side:
@@ -118,9 +116,23 @@ def _lock_of(name: str) -> Lock | None:
 
     try:
         folder = find_lock(name, Path())
-    except (UsageError, StaleLock):
-        return None
+    except (UsageError, StaleLock) as fault:
+        if _is_in_a_registry(name):
+            return None
+        # A slip of the pen is no question to a registry.
+        raise NoImage(
+            name, fault.message, f"{fault.hint}; an image in a registry is named with its tag: python:3.12"
+        ) from fault
     return read_lock(folder)
+
+
+def _is_in_a_registry(name: str) -> bool:
+    """Whether it says so itself, by a host, a tag or a digest; docker's shortest names look like a lock's."""
+    if name.startswith((".", "/", "~")) or Path(name).exists():
+        return False
+    first, slash, _ = name.partition("/")
+    has_host = bool(slash) and (first == "localhost" or "." in first)
+    return has_host or ":" in name or "@" in name
 
 
 async def _of_lock(name: str, lock: Lock, platform: Platform, world: ImageWorld) -> Side:

@@ -291,6 +291,17 @@ def test_diff_of_what_is_no_image(scene: Scene, made: Builder) -> None:
     assert gone in refused(made.image("diff", "lock-1", gone), 5)
 
 
+def test_diff_asks_no_registry_for_a_lock_with_a_slip_of_the_pen(scene: Scene, made: Builder) -> None:
+    scene.registry.forget()
+    made.writes_lock(scene.lock_of(wheel("solo", "1.0")), "locks/small-1")
+    for name in ("smal-1", "./lock-1x", "lock-1/more", "team/tar-1.tar"):
+        told = refused(made.image("diff", "lock-1", name), 2)
+        assert f"there is no lock {name}" in told
+        assert "an image in a registry is named with its tag" in told
+    assert "did you mean small-1?" in refused(made.image("diff", "smal-1", "lock-1"), 2)
+    assert scene.registry.held.asked == []
+
+
 def test_diff_of_one_platform_of_several(scene: Scene) -> None:
     builder = scene.here
     builder.writes_lock(both(scene), "lock")

@@ -77,6 +77,26 @@ def test_a_push_tells_under_which_digest_the_registry_has_it(scene: Scene) -> No
         assert scene.registry.held.tags["team/app"][digest] == scene.registry.held.tags["team/app"]["1"]
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--mirror", "docker.io"), "'docker.io' names no mirror"),
+        (("--tag", "Team/App"), "'Team/App' is not the name of an image"),
+        (("--python", "/nowhere/python"), "--python /nowhere/python: there is no such program"),
+        (("--push", "registry.corp:5000/Team"), "is not the name of an image"),
+    ],
+)
+def test_a_wrong_option_is_told_of_whether_the_image_is_known_or_not(
+    words: tuple[str, ...], told: str, scene: Scene
+) -> None:
+    lock = scene.builder.writes_lock(scene.lock)
+    assert told in refused(scene.builder.image("build", lock, "--no-pyc", *words), 2)
+    scene.builder.id_of(lock, "--no-pyc")
+    assert told in refused(scene.builder.image("build", lock, "--no-pyc", *words), 2)
+    if words[0] in {"--mirror", "--python"}:
+        assert told in refused(scene.builder.image("id", lock, "--no-pyc", *words), 2)
+
+
 def test_offline_pushes_nothing(scene: Scene) -> None:
     lock = scene.builder.writes_lock(scene.lock)
     scene.builder.id_of(lock, "--no-pyc")
