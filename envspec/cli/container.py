@@ -26,6 +26,7 @@ _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 #: Those of a container, and of the image that is made for it where it is not there yet.
 options: Final = combined(
+    click.option("--services", is_flag=True, help="The image's services beside the command, and their ports."),
     click.option(
         "--gpus",
         default="auto",
@@ -119,7 +120,7 @@ def this_user(environ: Mapping[str, str]) -> User:
 
 
 def _options(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> Options:
-    from envspec.engine.container import Options, Terminal
+    from envspec.engine.container import Options, Start, Terminal
 
     tty = _is_ours(streams)
     env = tuple(pair for text in chosen["env"] for pair in _variable(text))
@@ -127,6 +128,7 @@ def _options(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
         env = (*((name, os.environ[name]) for name in ("TERM", "COLORTERM") if os.environ.get(name)), *env)
     return Options(
         command=tuple(command),
+        start=Start.SERVICES if chosen["services"] else Start.COMMAND,
         gpus=_gpus(chosen["gpus"]),
         mounts=tuple(_mount(text) for text in chosen["mounts"]),
         ports=tuple(_port(text) for text in chosen["ports"]),

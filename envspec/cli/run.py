@@ -17,8 +17,8 @@ from envspec.cli.options import LOCK
 def command(lock: str, words: tuple[str, ...], **chosen: Any) -> int:
     """Run a command in a container of a lock's image, which is made first where the engine has it not.
 
-    The container has the GPUs, the current folder as its working folder, this user's ids, shared memory for several
-    GPUs, and the services' ports on loopback; it is gone afterwards. Output, signals and exit code are the command's.
-    Without a command the image's services run alone.
+    The container has the GPUs, the current folder as its working folder, this user's ids, and shared memory for several
+    GPUs; it is gone afterwards. Output, signals and exit code are the command's. Without a command the image's services
+    run, their ports on loopback; with --services they run beside the command.
     """
     return start(lock, words, chosen)

@@ -6,8 +6,9 @@ Face Hub, "Environment variables". Read 2026-11.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
@@ -78,7 +79,10 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of the engine's machine that leads to one in the container. host: 0 is any free one. service: whose."""
+    """A port of the engine's machine that leads to one in the container. host: 0 is any free one.
+
+    service: whose, empty where the user has said it all.
+    """
 
     container: int
     host: int
@@ -102,10 +106,12 @@ class Folders:
 class Options:
     """What the user asks for. command: none starts what the image starts by itself, its services.
 
-    gpus: or the GPUs' numbers or UUIDs. shm_bytes: None for half of the memory. network: None for the engine's own.
+    start: how a command is started. gpus: or the GPUs' numbers or UUIDs. shm_bytes: None for half of the memory.
+    network: None for the engine's own.
     """
 
     command: tuple[str, ...] = ()
+    start: Start = Start.COMMAND
     gpus: Gpus | tuple[str, ...] = Gpus.AS_LOCKED
     mounts: tuple[Mount, ...] = ()
     ports: tuple[Port, ...] = ()
@@ -118,7 +124,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """A container that is to be started, whole. home: the user's folder in it. made: folders made in it, the user's."""
+    """A container that is to be started, whole. home: the user's folder in it. made: folders made in it, the user's.
+
+    listening: a service's port in the image -> the one at which it listens in this container: that of the machine, so
+    that whatever a service tells of its address holds for the user.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -129,6 +139,7 @@ class ContainerSettings:
     env: tuple[tuple[str, str], ...]
     mounts: tuple[Mount, ...]
     ports: tuple[Port, ...]
+    serving: tuple[int, ...]
     made: tuple[str, ...]
     shm_bytes: int
     gpus: Gpus | tuple[str, ...]
@@ -140,9 +151,19 @@ class ContainerSettings:
     cdi: bool = False
     warnings: tuple[str, ...] = ()
 
-    def with_free_ports(self) -> ContainerSettings:
-        """The same, where the services take any free port of the machine."""
-        return replace(self, ports=tuple(replace(port, host=0) if port.service else port for port in self.ports))
+    @property
+    def listening(self) -> dict[int, int]:
+        return {each.container: each.host for each in self.ports if each.container in self.serving and each.host}
+
+    def without_port(self, taken: int | None, another: Callable[[], int]) -> ContainerSettings:
+        """The same, where services that were to have a port of the machine have another one. taken: None for any."""
+        return replace(
+            self,
+            ports=tuple(
+                replace(port, host=another()) if port.service and taken in {None, port.host} else port
+                for port in self.ports
+            ),
+        )
 
 
 def container_settings(
@@ -151,12 +172,15 @@ def container_settings(
     """What the container gets.
 
     Raises:
-        UsageError: no command for an image without services; two things at one place.
+        UsageError: no command, or services, for an image without services; two things at one place.
     """
     if not options.command and not lock.image.services:
         raise UsageError(
             f"what is to be run in {lock.name}?", hint="`envspec run LOCK -- COMMAND`, or `envspec shell LOCK`"
         )
+    start = options.start if options.command else Start.SERVICES
+    if start is Start.SERVICES and not lock.image.services:
+        raise UsageError(f"{lock.name} has no services to start", hint="[services] in its spec names them")
     # A rootless engine's root is its user: files in the work folder then belong to whoever runs this.
     user = ROOT if engine.rootless else _named(user)
     home = "/root" if user.uid == 0 else f"/home/{user.name}"
@@ -170,13 +194,14 @@ def container_settings(
     return ContainerSettings(
         name=lock.name,
         command=options.command,
-        start=Start.SERVICES if lock.image.services else Start.COMMAND,
+        start=start,
         user=user,
         home=home,
         workdir=lock.image.workdir,
         env=_environment(user, home, env, options),
         mounts=mounts,
-        ports=() if on_host else _ports(lock, options.ports),
+        ports=() if on_host else options.ports if start is Start.COMMAND else _ports(lock, options.ports),
+        serving=() if start is Start.COMMAND else tuple(each.port for each in lock.image.services),
         made=made,
         shm_bytes=options.shm_bytes or max(_LEAST_SHM, engine.memory_bytes // 2),
         gpus=gpus,
@@ -189,6 +214,14 @@ def container_settings(
         cdi=engine.is_podman,
         warnings=warnings,
     )
+
+
+def moved_services(document: bytes, listening: Mapping[int, int]) -> bytes:
+    """services.json, by which init and health check go, with the services at other ports. listening: old -> new."""
+    told = json.loads(document)
+    for service in told["services"]:
+        service["port"] = listening.get(service["port"], service["port"])
+    return json.dumps(told, indent=1, sort_keys=True).encode() + b"\n"
 
 
 def _gpus(lock: Lock, asked: Gpus | tuple[str, ...]) -> tuple[Gpus | tuple[str, ...], tuple[str, ...]]:

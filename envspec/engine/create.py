@@ -7,10 +7,9 @@ Sources: Docker Engine API 1.41, "ContainerCreate"; Podman 5, its Docker API's `
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any, Final
 
-from envspec.engine.container import Access, ContainerSettings, Gpus, Port, Start, Terminal
+from envspec.engine.container import Access, ContainerSettings, Gpus, Start, Terminal
 
 #: On every container that `run` and `shell` start: the lock's name.
 LABEL: Final = "envspec.run"
@@ -31,7 +30,7 @@ def request(settings: ContainerSettings) -> dict[str, Any]:
         "AttachStdin": settings.stdin,
         "AttachStdout": True,
         "AttachStderr": True,
-        "ExposedPorts": {f"{port.container}/tcp": {} for port in settings.ports},
+        "ExposedPorts": {port: {} for port in _bindings(settings)},
         "HostConfig": _host(settings),
     }
     if settings.start is Start.COMMAND:
@@ -60,7 +59,7 @@ def _host(settings: ContainerSettings) -> dict[str, Any]:
             }
             for mount in settings.mounts
         ],
-        "PortBindings": _bindings(settings.ports),
+        "PortBindings": _bindings(settings),
     }
     if settings.network:
         host["NetworkMode"] = settings.network
@@ -85,9 +84,10 @@ def _device_request(settings: ContainerSettings) -> dict[str, Any]:
     return {"Driver": "", "Capabilities": [["gpu"]], **chosen}
 
 
-def _bindings(ports: Sequence[Port]) -> dict[str, list[dict[str, str]]]:
+def _bindings(settings: ContainerSettings) -> dict[str, list[dict[str, str]]]:
     bindings: dict[str, list[dict[str, str]]] = {}
-    for port in ports:
+    for port in settings.ports:
         row = {"HostIp": port.address, "HostPort": str(port.host) if port.host else ""}
-        bindings.setdefault(f"{port.container}/tcp", []).append(row)
+        inside = settings.listening.get(port.container, port.container)
+        bindings.setdefault(f"{inside}/tcp", []).append(row)
     return bindings

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from envspec.engine import attach
 from envspec.engine.attach import Streams
-from envspec.engine.container import ContainerSettings, Port, Terminal, User
+from envspec.engine.container import ContainerSettings, Terminal, User, moved_services
 from envspec.engine.create import request
 from envspec.engine.docker import Engine
 from envspec.engine.faults import EngineRefused, LimitsRefused, PortTaken
@@ -24,6 +24,11 @@ from envspec.engine.faults import EngineRefused, LimitsRefused, PortTaken
 if TYPE_CHECKING:
     from requests import Response
 
+#: What init and health check of an image with services go by.
+_SERVICES: Final = "opt/envspec/services.json"
+#: Of which nobody has any for good (RFC 6335, 6).
+_FREE_PORTS: Final = range(49152, 65536)
+_PORT_TRIES: Final = 10
 #: Keys that let go of a container by default, ctrl-p among them, are a shell's: these nobody presses.
 _DETACH_KEYS: Final = "ctrl-^,ctrl-@,ctrl-^,ctrl-@,ctrl-^"
 _STARTING: Final = "starting the container"
@@ -32,7 +37,8 @@ _STARTING: Final = "starting the container"
 def run(engine: Engine, image: str, settings: ContainerSettings, streams: Streams, tell: Callable[[str], None]) -> int:
     """Run it to its end; the command's exit code, 128 + N where signal N ended it.
 
-    image: as the engine calls it. tell: told where the services are reached, and what the user should know.
+    image: as the engine calls it. tell: told what the user should know, and where ports are reached that the engine
+    chose; where services are reached their init tells.
 
     Raises:
         NoGpuRuntime, NoSuchProgram, CannotStart, PortTaken, EngineRefused: it can't be started.
@@ -40,18 +46,27 @@ def run(engine: Engine, image: str, settings: ContainerSettings, streams: Stream
     """
     for warning in settings.warnings:
         tell(f"warning: {warning}")
+    moved = 0
     while True:
         try:
             return _run(engine, image, settings, streams, tell)
-        except PortTaken:
-            if settings.with_free_ports() == settings:
+        except PortTaken as fault:
+            others = settings.without_port(fault.port, lambda: secrets.choice(_FREE_PORTS))
+            moved += 1
+            if others == settings or moved > _PORT_TRIES:
                 raise
-            settings = settings.with_free_ports()
+            tell(f"warning: {fault.message}, and {_whose(settings, others)} another one")
+            settings = others
         except LimitsRefused as fault:
             if not settings.limits:
                 raise
             tell(f"warning: {fault.message}; transfers between machines by RDMA may need it")
             settings = replace(settings, limits=False)
+
+
+def _whose(before: ContainerSettings, after: ContainerSettings) -> str:
+    names = [old.service for old, new in zip(before.ports, after.ports, strict=True) if old != new]
+    return f"{' and '.join(names)} {'gets' if len(names) == 1 else 'get'}"
 
 
 def account_files(passwd: bytes, group: bytes, user: User, home: str) -> dict[str, bytes]:
@@ -77,7 +92,7 @@ def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Strea
     try:
         with engine.asked("making the container"):
             create({**request(settings), "Image": image}, name=name)
-            _put_account(engine, name, settings)
+            _put_files(engine, name, settings)
             params = {"stream": 1, "stdout": 1, "stderr": 1, "stdin": int(settings.stdin), "detachKeys": _DETACH_KEYS}
             stream = client.attach_socket(name, params=params)
         started = threading.Event()
@@ -150,9 +165,12 @@ def _resize(engine: Engine, name: str) -> None:
         engine.client.resize(name, *attach.terminal_size())
 
 
-def _put_account(engine: Engine, name: str, settings: ContainerSettings) -> None:
+def _put_files(engine: Engine, name: str, settings: ContainerSettings) -> None:
+    """What is this container's alone: the user's account and folders, and where services listen."""
     user = settings.user
     texts = account_files(_read(engine, name, "/etc/passwd"), _read(engine, name, "/etc/group"), user, settings.home)
+    if settings.listening and (document := _read(engine, name, f"/{_SERVICES}")):
+        texts[_SERVICES] = moved_services(document, settings.listening)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for path in settings.made:
@@ -182,20 +200,15 @@ def _read(engine: Engine, name: str, path: str) -> bytes:
 
 
 def _tell_ports(engine: Engine, name: str, settings: ContainerSettings, tell: Callable[[str], None]) -> None:
-    """Where the services and the user's ports are reached: that may be another port than the image's."""
-    if not settings.ports:
+    """Where ports are reached for which the engine has chosen one of the machine's."""
+    chosen = [port for port in settings.ports if not port.host]
+    if not chosen:
         return
     with engine.asked("looking at the container"):
         told = engine.client.inspect_container(name)["NetworkSettings"]["Ports"] or {}
-    for port in settings.ports:
+    for port in chosen:
         for row in told.get(f"{port.container}/tcp") or ():
-            tell(_reached(port, str(row["HostPort"])))
-
-
-def _reached(port: Port, host_port: str) -> str:
-    taken = "" if port.host else " (the usual port is taken)"
-    where = f"{port.address}:{host_port}" if port.service == "ssh" else f"http://{port.address}:{host_port}/"
-    return f"{port.service or port.container}: {where}{taken}"
+            tell(f"port {port.container} of the container: {port.address}:{row['HostPort']}")
 
 
 def _remove(engine: Engine, name: str) -> None:

@@ -162,6 +162,7 @@ def test_refused_before_anything_is_made(place: Place) -> None:
     place.writes("lock")
     user = place.user
     assert "what is to be run" in refused(user.runs("run", "lock"), 2)
+    assert "has no services" in refused(user.runs("run", "lock", "--services", "--", "sh"), 2)
     assert "--gpus many" in refused(user.runs("run", "lock", "--gpus", "many", "--", "sh"), 2)
     assert "--mount here" in refused(user.runs("run", "lock", "--mount", "here", "--", "sh"), 2)
     assert "--port 99" in refused(user.runs("run", "lock", "--port", "99", "--", "sh"), 2)

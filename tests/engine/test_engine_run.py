@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import select
 import signal
 import socket
@@ -39,8 +40,17 @@ PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
-def image(engine: DockerClient) -> Iterator[str]:
-    with image_of_programs(engine, *PROGRAMS, PYTHON) as image:
+def service_port() -> int:
+    """Free when it was looked for."""
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def image(engine: DockerClient, service_port: int) -> Iterator[str]:
+    """With the file by which services know their ports."""
+    told = {"services": [{"name": "jupyter", "port": service_port}]}
+    files = {"opt/envspec/services.json": json.dumps(told).encode()}
+    with image_of_programs(engine, *PROGRAMS, PYTHON, files=files) as image:
         yield image
 
 
@@ -300,20 +310,24 @@ def test_shared_memory_is_half_of_the_machines(image: str, engine: DockerClient)
     assert int(done.stdout) == pytest.approx(engine.info()["MemTotal"] / 2 / 1024, rel=0.01)
 
 
-#: Without what needs libraries that the image has not.
+#: A service: it listens where services.json says. Without what needs libraries that the image has not.
 SERVER = r"""
-import pathlib, socket, sys
-listening = socket.create_server(("0.0.0.0", int(sys.argv[1])))
+import json, pathlib, signal, socket, sys
+signal.signal(signal.SIGINT, lambda *_: sys.exit())
+[service] = json.loads(pathlib.Path("/opt/envspec/services.json").read_text())["services"]
+listening = socket.create_server(("0.0.0.0", service["port"]))
+print("listening at", service["port"], flush=True)
 while True:
     peer, _ = listening.accept()
     peer.recv(4096)
     peer.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + pathlib.Path("/workspace/it").read_bytes())
     peer.close()
 """
+SERVE = (PYTHON, "-I", "-S", "-c", SERVER)
 
 
-def serve_words(port: int) -> list[str]:
-    return [PYTHON, "-I", "-S", "-c", SERVER, str(port)]
+def serving(image: str, **more: Any) -> contextlib.AbstractContextManager[subprocess.Popen[bytes]]:
+    return running(image, *SERVE, **more)
 
 
 def fetched(port: int, process: subprocess.Popen[bytes]) -> bytes:
@@ -342,29 +356,60 @@ def served(tmp_path: Path) -> dict[str, Any]:
     return {"work": str(tmp_path), "mounts": [[prefix, prefix, "ro"]], "uid": 0, "gid": 0}
 
 
-def test_a_services_port_is_on_loopback_and_the_same(image: str, served: dict[str, Any]) -> None:
+def listens_at(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline().rpartition(b" ")[2])
+
+
+def ended(process: subprocess.Popen[bytes]) -> str:
+    """What it had said on stderr."""
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=PATIENCE_S)[1].decode()
+
+
+def test_a_services_port_is_on_loopback_and_the_same(image: str, served: dict[str, Any], service_port: int) -> None:
+    with serving(image, services=[["jupyter", service_port]], **served) as process:
+        assert fetched(service_port, process) == b"served"
+        assert listens_at(process) == service_port
+        assert ended(process) == ""
+
+
+def test_a_service_listens_at_the_port_that_leads_to_it(image: str, served: dict[str, Any], service_port: int) -> None:
+    """So that the address that it tells is the user's."""
     port = free_port()
-    with running(image, *serve_words(port), services=[["tensorboard", port]], **served) as process:
+    with serving(image, services=[["jupyter", service_port]], ports=[[service_port, port]], **served) as process:
         assert fetched(port, process) == b"served"
-        process.send_signal(signal.SIGINT)
-        process.wait(PATIENCE_S)
+        assert listens_at(process) == port
+        assert ended(process) == ""
 
 
-def test_a_services_port_that_is_taken_becomes_another(image: str, served: dict[str, Any]) -> None:
+def test_a_services_port_that_is_taken_becomes_another(image: str, served: dict[str, Any], service_port: int) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        # Connections of the test before may linger there.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", service_port))
         taken.listen()
-        port = int(taken.getsockname()[1])
-        with running(image, *serve_words(port), services=[["jupyter", port]], **served) as process:
-            assert process.stderr is not None
-            told = process.stderr.readline().decode()
-            assert told.startswith("jupyter: http://127.0.0.1:")
-            assert told.endswith("/ (the usual port is taken)\n")
-            other = int(told.rpartition(":")[2].partition("/")[0])
-            assert other != port
+        with serving(image, services=[["jupyter", service_port]], **served) as process:
+            other = listens_at(process)
+            assert other != service_port
             assert fetched(other, process) == b"served"
-            process.send_signal(signal.SIGINT)
-            process.wait(PATIENCE_S)
+            told = f"warning: port {service_port} of this machine is taken, and jupyter gets another one\n"
+            assert ended(process) == told
+
+
+def test_a_command_alone_takes_no_port_of_a_service(image: str, engine: DockerClient) -> None:
+    with running(image, "cat") as process:
+        wait_for_container()
+        (row,) = engine.api.containers(filters={"label": f"{LABEL}=tiny-1.0"})
+        assert not engine.api.inspect_container(row["Id"])["HostConfig"]["PortBindings"]
+        process.communicate(timeout=PATIENCE_S)
+
+
+def test_a_port_of_the_engines_choice_is_told(image: str) -> None:
+    with running(image, "cat", ports=[[80, 0]]) as process:
+        assert process.stderr is not None
+        assert re.fullmatch(rb"port 80 of the container: 127\.0\.0\.1:\d+\n", process.stderr.readline())
+        process.communicate(timeout=PATIENCE_S)
 
 
 def test_a_port_of_the_users_that_is_taken(image: str) -> None:

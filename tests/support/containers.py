@@ -82,15 +82,19 @@ def removed(client: DockerClient, *images: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def image_of_programs(client: DockerClient, *names: str) -> Iterator[str]:
+def image_of_programs(client: DockerClient, *names: str, files: Mapping[str, bytes] | None = None) -> Iterator[str]:
     """An image of this machine's own programs and the libraries that they load: plumbing needs no network.
 
-    Gives its id. The programs lie where they lie here.
+    Gives its id. The programs lie where they lie here. files: further ones, by path without the first `/`.
     """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", dereference=True) as tar:
         for path in dict.fromkeys(path for name in names for path in _with_libraries(program(name))):
             tar.add(path, recursive=False)
+        for path, content in (files or {}).items():
+            member = tarfile.TarInfo(path)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
     image = client.images.get(client.api.import_image_from_data(packed.getvalue()).split('"')[3])
     with removed(client, str(image.id)):
         yield str(image.id)

@@ -1,6 +1,7 @@
 """`python -m tests.support.run_container JSON`: what `envspec run` does once the image is in the engine, as a process.
 
-JSON: image, command, and what differs from the defaults: work, uid, gid, groups, mounts, ports, services, gpus, cuda.
+JSON: image, command, and what differs from the defaults: work, uid, gid, groups, mounts, ports, gpus, cuda, services
+(name and port of each, which are started beside the command).
 """
 
 from __future__ import annotations
@@ -13,7 +14,18 @@ from typing import Any
 
 from envspec.cli import terminal
 from envspec.engine.attach import Streams
-from envspec.engine.container import Access, Folders, Gpus, Mount, Options, Port, Terminal, User, container_settings
+from envspec.engine.container import (
+    Access,
+    Folders,
+    Gpus,
+    Mount,
+    Options,
+    Port,
+    Start,
+    Terminal,
+    User,
+    container_settings,
+)
 from envspec.engine.docker import open_engine
 from envspec.engine.run import run
 from envspec.errors import EnvspecError
@@ -42,6 +54,7 @@ def main(asked: dict[str, Any]) -> int:
     tty = sys.stdin.isatty() and sys.stdout.isatty()
     options = Options(
         command=tuple(asked["command"]),
+        start=Start.SERVICES if "services" in asked else Start.COMMAND,
         gpus=Gpus(asked["gpus"]) if "gpus" in asked else Gpus.AS_LOCKED,
         mounts=tuple(Mount(source, target, Access(access)) for source, target, access in asked.get("mounts", ())),
         ports=tuple(Port(*each) for each in asked.get("ports", ())),

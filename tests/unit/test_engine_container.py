@@ -17,13 +17,16 @@ from envspec.engine.container import (
     Terminal,
     User,
     container_settings,
+    moved_services,
 )
 from envspec.engine.create import LABEL, request
 from envspec.engine.docker import EngineFacts
 from envspec.engine.run import account_files
 from envspec.errors import UsageError
+from envspec.image.content import InMemory
 from envspec.image.load import common, is_same
-from envspec.model import Lock, Platform, Service
+from envspec.image.services import ServicesSource
+from envspec.model import ImageSettings, Lock, Platform, Service
 from tests.support.locks import conda, conda_resolution, package, resolution
 from tests.support.run_container import lock_of
 
@@ -145,36 +148,76 @@ def test_selinux_lets_it_into_the_users_folders() -> None:
     assert "SecurityOpt" not in host
 
 
-def test_services_start_with_the_command_and_without_one() -> None:
-    lock = lock_of(Service("jupyter", 8888), Service("ssh", 22))
-    settings = container_settings(lock, JANE, ENGINE, FOLDERS, RUN)
+SERVED = lock_of(Service("jupyter", 8888), Service("ssh", 22))
+BESIDE = replace(RUN, start=Start.SERVICES)
+
+
+def test_a_command_runs_alone_in_an_image_with_services() -> None:
+    settings = container_settings(SERVED, JANE, ENGINE, FOLDERS, replace(RUN, ports=(Port(80, 8080),)))
     body = request(settings)
-    assert settings.start is Start.SERVICES
+    assert settings.start is Start.COMMAND
+    assert (body["Entrypoint"], body["Cmd"], body["HostConfig"]["Init"]) == (["python", "train.py"], [], True)
+    assert body["Healthcheck"] == {"Test": ["NONE"]}
+    assert list(body["HostConfig"]["PortBindings"]) == ["80/tcp"]
+
+
+def test_services_start_where_they_are_asked_for_and_without_a_command() -> None:
+    body = request(container_settings(SERVED, JANE, ENGINE, FOLDERS, BESIDE))
     assert "Entrypoint" not in body
     assert "Healthcheck" not in body
     assert (body["Cmd"], body["HostConfig"]["Init"]) == (["python", "train.py"], False)
     assert body["HostConfig"]["PortBindings"] == {
         "8888/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8888"}],
-        "22/tcp": [{"HostIp": "127.0.0.1", "HostPort": "2222"}],
+        "2222/tcp": [{"HostIp": "127.0.0.1", "HostPort": "2222"}],
     }
-    alone = request(container_settings(lock, JANE, ENGINE, FOLDERS, Options()))
+    assert list(body["ExposedPorts"]) == ["8888/tcp", "2222/tcp"]
+    alone = request(container_settings(SERVED, JANE, ENGINE, FOLDERS, Options()))
     assert "Cmd" not in alone
+    assert alone["HostConfig"]["PortBindings"] == body["HostConfig"]["PortBindings"]
     with pytest.raises(UsageError, match="what is to be run in tiny"):
         container_settings(lock_of(), JANE, ENGINE, FOLDERS, Options())
+    with pytest.raises(UsageError, match="has no services to start"):
+        container_settings(lock_of(), JANE, ENGINE, FOLDERS, BESIDE)
 
 
 def test_ports_of_the_users() -> None:
-    lock = lock_of(Service("jupyter", 8888), Service("tensorboard", 6006))
-    asked = replace(RUN, ports=(Port(8888, 9999), Port(80, 8080, "0.0.0.0")))
+    lock = lock_of(Service("jupyter", 8888), Service("tensorboard", 6006), Service("ssh", 2222))
+    asked = replace(BESIDE, ports=(Port(8888, 9999), Port(80, 8080, "0.0.0.0"), Port(81, 0)))
     settings = container_settings(lock, JANE, ENGINE, FOLDERS, asked)
     assert {port.container: (port.address, port.host) for port in settings.ports} == {
         6006: ("127.0.0.1", 6006),
+        2222: ("127.0.0.1", 2222),
         8888: ("127.0.0.1", 9999),
         80: ("0.0.0.0", 8080),
+        81: ("127.0.0.1", 0),
     }
-    free = settings.with_free_ports()
-    assert {port.container: port.host for port in free.ports} == {6006: 0, 8888: 9999, 80: 8080}
-    assert free.with_free_ports() == free
+    assert settings.listening == {6006: 6006, 2222: 2222, 8888: 9999}
+    other = settings.without_port(6006, lambda: 50000)
+    assert other.listening == {6006: 50000, 2222: 2222, 8888: 9999}
+    bindings = request(other)["HostConfig"]["PortBindings"]
+    assert {inside: row["HostPort"] for inside, (row,) in bindings.items()} == {
+        "50000/tcp": "50000",
+        "2222/tcp": "2222",
+        "9999/tcp": "9999",
+        "80/tcp": "8080",
+        "81/tcp": "",
+    }
+    assert settings.without_port(9999, lambda: 50000) == settings
+    assert settings.without_port(None, lambda: 50000).listening == {6006: 50000, 2222: 50000, 8888: 9999}
+
+
+def test_services_are_told_their_ports() -> None:
+    """As the image's own file is, but for the ports."""
+    settings = ImageSettings(services=(Service("jupyter", 8888), Service("tensorboard", 6006, "runs")))
+    moved = replace(settings, services=(Service("jupyter", 9999), Service("tensorboard", 6006, "runs")))
+
+    def document(settings: ImageSettings) -> bytes:
+        (entry,) = (each for each in ServicesSource(settings).entries() if each.path == "opt/envspec/services.json")
+        assert isinstance(entry.data, InMemory)
+        return entry.data.content
+
+    assert moved_services(document(settings), {8888: 9999, 6006: 6006}) == document(moved)
+    assert moved_services(document(settings), {}) == document(settings)
 
 
 def test_on_the_machines_own_network_no_port_is_mapped() -> None:
