@@ -20,6 +20,7 @@ from envspec.engine.container import ContainerSettings, Terminal, User, moved_se
 from envspec.engine.create import request
 from envspec.engine.docker import Engine
 from envspec.engine.faults import EngineRefused, LimitsRefused, PortTaken
+from envspec.engine.guard import guarded
 
 if TYPE_CHECKING:
     from requests import Response
@@ -89,7 +90,8 @@ def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Strea
     client = engine.client
     # The SDK's types say nothing of it.
     create = cast("Callable[..., dict[str, Any]]", client.create_container_from_config)
-    try:
+    with guarded(name), contextlib.ExitStack() as at_end:
+        at_end.callback(_remove, engine, name)
         with engine.asked("making the container"):
             create({**request(settings), "Image": image}, name=name)
             _put_files(engine, name, settings)
@@ -106,8 +108,6 @@ def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Strea
             with engine.asked("running the command"):
                 _join(engine, name, settings, streams, attach.socket_of(stream))
                 return _status(wait.json())
-    finally:
-        _remove(engine, name)
 
 
 def _join(engine: Engine, name: str, settings: ContainerSettings, streams: Streams, joined: attach.Socket) -> None:

@@ -16,7 +16,7 @@ from docker import DockerClient
 
 from envspec.engine.create import LABEL
 from envspec.model import BaseImage, ImageSettings, Lock, PinnedDigest, Platform, Python
-from tests.engine.test_engine_run import PATIENCE_S, screen
+from tests.engine.test_engine_run import PATIENCE_S, screen, wait_until_none
 from tests.support.containers import image_of_programs, removed
 from tests.support.environments import make_lock, write_lock
 from tests.support.run_container import DRIVER
@@ -146,6 +146,16 @@ def test_a_shell_on_a_terminal(place: Place) -> None:
             terminal.type(b"exit 8\n")
             assert terminal.process.wait(PATIENCE_S) == 8
         assert place.left(lock) == []
+
+
+def test_a_shell_that_is_killed_leaves_no_container(place: Place) -> None:
+    with place.written() as lock:
+        with screen(shell(place), cwd=place.user.folder, environ=place.user.environ) as terminal:
+            terminal.until(b"$ ", b"# ")
+            assert place.left(lock)
+            terminal.process.kill()
+            terminal.process.wait(PATIENCE_S)
+        wait_until_none(place.engine, f"{LABEL}={lock.name}")
 
 
 def test_a_lock_with_cuda_where_no_toolkit_is(place: Place) -> None:

@@ -172,6 +172,33 @@ def wait_for_container() -> None:
         client.close()
 
 
+def wait_until_none(client: DockerClient, label: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while client.api.containers(all=True, filters={"label": label}):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_run_that_is_killed_leaves_no_container(image: str, engine: DockerClient) -> None:
+    with running(image, "sleep", "600") as process:
+        wait_for_container()
+        process.kill()
+        process.wait(PATIENCE_S)
+        wait_until_none(engine, f"{LABEL}=tiny-1.0")
+
+
+def test_what_waits_for_that_goes_with_the_run(image: str) -> None:
+    with running(image, "cat") as process:
+        wait_for_container()
+        children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+        assert len(children) == 1
+        # as whoever ends all of a job does it first
+        os.kill(children[0], signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+        assert not Path(f"/proc/{children[0]}").exists()
+
+
 #: A terminal's keys make signals for the session that has taken it.
 TAKE_TERMINAL = """
 import fcntl, os, sys, termios
