@@ -24,21 +24,7 @@ class WrongBlob(NetworkError):
 
 @dataclass(frozen=True, slots=True)
 class FileBlob:
-    """A blob that is a file of its own."""
-
-    path: Path
-    descriptor: Descriptor
-
-    def chunks(self, start: int = 0) -> Iterator[bytes]:
-        with self.path.open("rb", buffering=0) as file:
-            file.seek(start)
-            while data := file.read(_CHUNK):
-                yield data
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedBlob:
-    """A blob of the store, whose bytes may have changed since they were checked: disks fail, and people write there."""
+    """A blob that is a file of its own. Its bytes may have changed since it was written: disks fail, people write there."""
 
     path: Path
     descriptor: Descriptor
@@ -46,9 +32,11 @@ class CheckedBlob:
     def chunks(self, start: int = 0) -> Iterator[bytes]:
         """The bytes. Those of a damaged blob end in WrongBlob where they are read from the beginning; it is removed."""
         seen = hashlib.new(self.descriptor.digest.partition(":")[0])
-        for data in FileBlob(self.path, self.descriptor).chunks(start):
-            seen.update(data)
-            yield data
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(start)
+            while data := file.read(_CHUNK):
+                seen.update(data)
+                yield data
         if start == 0 and seen.hexdigest() != self.descriptor.digest.partition(":")[2]:
             raise _damaged(self.path, self.descriptor)
 
@@ -77,7 +65,7 @@ class BlobStore:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def open(self, descriptor: Descriptor) -> CheckedBlob:
+    def open(self, descriptor: Descriptor) -> FileBlob:
         """The blob. Reading it from its beginning raises WrongBlob where it is damaged.
 
         Raises:
@@ -86,7 +74,7 @@ class BlobStore:
         path = self.path(descriptor.digest)
         if path.stat().st_size != descriptor.size_bytes:
             raise _damaged(path, descriptor)
-        return CheckedBlob(path, descriptor)
+        return FileBlob(path, descriptor)
 
     def read(self, digest: str) -> bytes | None:
         """A small document, checked; None where it is not here, or damaged: then it is to be fetched again."""
@@ -114,11 +102,11 @@ class BlobStore:
 
 
 def _damaged(path: Path, descriptor: Descriptor) -> WrongBlob:
-    """A blob that is not what it was when it was fetched; without it the next run fetches it again."""
+    """A blob that is not what it was when it was written; without it the next run fetches or makes it again."""
     with contextlib.suppress(OSError):
         path.unlink()
     return WrongBlob(
-        f"envspec's copy of {descriptor.digest}, {path}, was damaged after it had been fetched",
+        f"envspec's copy of {descriptor.digest}, {path}, was damaged after it had been written",
         hint="it is removed; run the same command again, and look after the disk",
     )
 

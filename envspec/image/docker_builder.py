@@ -7,21 +7,26 @@ Source: Dockerfile reference, "Automatic platform ARGs" and "Predefined ARGs". R
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
+from envspec.effects.surroundings import is_loopback
 from envspec.engine import build as building
 from envspec.engine.build import DOCKERFILE, Build, builder_for
 from envspec.engine.docker import Engine
 from envspec.errors import UsageError
 from envspec.image.base import pinned_on
+from envspec.image.system_layer import certificates_of
 from envspec.model import Lock, Platform
 from envspec.registry.manifest import OCI_PLATFORMS
 from envspec.registry.reference import parse
 
+_PROXIES: Final = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
 _PULLING: Final = "pulling the base image"
 
 
@@ -56,12 +61,14 @@ def build(engine: Engine, order: DockerOrder, environ: Mapping[str, str], log: C
             hint="`envspec lock` says why it writes none; `--builder oci` needs none",
         )
     _have_base(engine, order, log)
+    reach = proxies_of(environ, _configured())
     asked = Build(
         folder=order.folder,
         tag=order.tag,
-        args=arguments(order, path.read_text(encoding="utf-8"), _proxies()),
+        args=arguments(order, path.read_text(encoding="utf-8"), reach),
         platform="" if engine.facts.platform is order.platform else "/".join(OCI_PLATFORMS[order.platform]),
-        network=order.network,
+        network=order.network or network_for(reach),
+        certificates=certificates_of(environ),
     )
     return building.build(engine, asked, builder_for(engine.facts, environ), log)
 
@@ -124,8 +131,31 @@ def _have_base(engine: Engine, order: DockerOrder, log: Callable[[str], None]) -
                 )
 
 
-def _proxies() -> dict[str, str]:
-    """Those that docker's own configuration has for builds."""
+def proxies_of(environ: Mapping[str, str], configured: Mapping[str, str]) -> dict[str, str]:
+    """The predefined build arguments, which no image keeps, in both spellings.
+
+    environ: this machine's. configured: those that docker's own configuration has for containers, which go before it.
+    """
+    found: dict[str, str] = {}
+    for name in _PROXIES:
+        value = configured.get(name) or environ.get(name) or environ.get(name.upper())
+        if value:
+            found |= {name: value, name.upper(): value}
+    return found
+
+
+def network_for(proxies: Mapping[str, str]) -> str:
+    """The network of the build's steps: a proxy on this machine's loopback is reached from its own alone."""
+    return "host" if any(_is_on_loopback(url) for name, url in proxies.items() if name.lower() != "no_proxy") else ""
+
+
+def _is_on_loopback(proxy: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return is_loopback(urlsplit(proxy if "://" in proxy else f"http://{proxy}").hostname or "")
+    return False
+
+
+def _configured() -> dict[str, str]:
     from docker.utils.config import load_general_config
     from docker.utils.proxy import ProxyConfig
 

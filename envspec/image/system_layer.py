@@ -137,7 +137,7 @@ def _job(order: SystemOrder, world: World) -> Job:
         platform=order.platform,
         plain=Plain.HTTP if where.is_plain or is_loopback(host.rpartition(":")[0]) else Plain.TLS,
         name=f"envspec-system-{order.key[:16]}",
-        files=work_files(wish, world.environ, _certificates(world.environ)),
+        files=work_files(wish, world.environ, certificates_of(world.environ)),
     )
 
 
@@ -222,7 +222,7 @@ def _read(path: Path, apt: tuple[str, ...]) -> tuple[SystemLayer, SystemSource] 
     return layer, SystemSource(path.parent, path.parent.name, apt)
 
 
-def _certificates(environ: Mapping[str, str]) -> bytes | None:
+def certificates_of(environ: Mapping[str, str]) -> bytes | None:
     """The CA bundle that this machine's programs are told to trust; of a folder, all that is in it."""
     bundle = ca_bundle(environ)
     if bundle is None:

@@ -20,6 +20,7 @@ from typing import Final
 import pytest
 
 from envspec.effects.cache import CannotKeep
+from envspec.image.blobs import WrongBlob
 from envspec.image.content import Entry, GpuCodeFound, OnDisk
 from envspec.image.layer import Compression, Layer
 from envspec.image.recipe import Damaged
@@ -281,6 +282,20 @@ def test_a_head_that_is_broken_is_none(tmp_path: Path, content: bytes) -> None:
     assert store.known(source.key, Compression.ZSTD) is None
     assert store.make(source, Compression.ZSTD) == layer
     assert kept(tmp_path) == ["1.json", "1.side", "1.zst", "1.zstd.json"]
+
+
+def test_a_packed_form_that_was_damaged_is_found_when_it_is_read_and_made_again(tmp_path: Path) -> None:
+    source = wheels(tmp_path)[0]
+    store = LayerStore(tmp_path)
+    layer = store.make(source, Compression.ZSTD)
+    (form,) = (tmp_path / "image-layers").rglob("*.zst")
+    packed = bytearray(form.read_bytes())
+    packed[len(packed) // 2] ^= 1
+    form.write_bytes(packed)
+    with pytest.raises(WrongBlob, match="was damaged"):
+        bytes_of(store, layer)
+    assert store.known(source.key, Compression.ZSTD) is None
+    assert digest(bytes_of(store, store.make(source, Compression.ZSTD))) == layer.blob.digest
 
 
 def test_a_cache_that_was_moved(tmp_path: Path) -> None:

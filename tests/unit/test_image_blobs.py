@@ -50,7 +50,7 @@ def test_a_blob_that_was_damaged_later_goes(tmp_path: Path, damaged: bytes) -> N
     store.path(kept.digest).write_bytes(damaged)
     assert store.has(kept) is (len(damaged) == len(CONTENT))
     assert store.read(kept.digest) is None
-    with pytest.raises(WrongBlob, match="was damaged after it had been fetched"):
+    with pytest.raises(WrongBlob, match="was damaged after it had been written"):
         list(store.open(kept).chunks())
     assert not files(tmp_path)
     store.keep(kept.digest, CONTENT)
