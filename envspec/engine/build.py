@@ -7,17 +7,19 @@ context from the body as the other one does. Read 2026-11.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import tarfile
 import tempfile
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import IO, Any, Final
 
 from envspec.engine import faults
 from envspec.engine.buildkit import Told
+from envspec.engine.certificates import context_files, with_certificates
 from envspec.engine.docker import Engine, EngineFacts
 from envspec.engine.faults import EngineRefused
 from envspec.engine.protobuf import BadMessage
@@ -50,6 +52,7 @@ class Build:
     """What is to be built. folder: with the Dockerfile. tag: `repository:tag`, empty for none. args: build arguments.
 
     platform: `linux/arm64`, empty for the engine's own. network: of its steps, empty for the engine's own.
+    certificates: a CA bundle for its steps, which only BuildKit can be given.
     """
 
     folder: Path
@@ -57,6 +60,7 @@ class Build:
     args: Mapping[str, str] = field(default_factory=dict)
     platform: str = ""
     network: str = ""
+    certificates: bytes | None = None
 
 
 def builder_for(facts: EngineFacts, environ: Mapping[str, str]) -> Builder:
@@ -97,9 +101,12 @@ def parameters(asked: Build, builder: Builder) -> dict[str, str]:
 
 def _build(engine: Engine, asked: Build, builder: Builder, log: Callable[[str], None]) -> str:
     told = Told()
+    if asked.certificates and builder is Builder.LEGACY:
+        log("warning: the older builder can't be given this machine's certificates without leaving them in the image")
+        asked = replace(asked, certificates=None)
     with (
         engine.asked(_BUILDING),
-        _context(asked.folder) as context,
+        _context(asked) as context,
         contextlib.closing(_answers(engine, parameters(asked, builder), context, builder)) as answers,
     ):
         for message in answers:
@@ -143,10 +150,15 @@ def _answers(
 
 
 @contextlib.contextmanager
-def _context(folder: Path) -> Generator[IO[bytes], None, None]:
+def _context(asked: Build) -> Generator[IO[bytes], None, None]:
     """The folder as a tar, the same bytes for the same files, without what its .dockerignore names."""
     from docker.utils import exclude_paths
 
+    folder = asked.folder
+    given: dict[str, bytes] = {}
+    if asked.certificates:
+        dockerfile = with_certificates((folder / DOCKERFILE).read_text(encoding="utf-8"))
+        given = {DOCKERFILE: dockerfile.encode(), **context_files(asked.certificates)}
     ignore = folder / _IGNORE
     lines = ignore.read_text(encoding="utf-8").splitlines() if ignore.is_file() else []
     patterns = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
@@ -154,8 +166,13 @@ def _context(folder: Path) -> Generator[IO[bytes], None, None]:
     with tempfile.TemporaryFile() as packed:
         # BuildKit looks at the first header to tell a tar from a Dockerfile, and takes one in pax' form for neither.
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
-            for name in sorted(names, key=lambda each: (each != DOCKERFILE, each)):
-                _add(tar, folder / name, name.replace("\\", "/"))
+            for name in sorted({*names, *given}, key=lambda each: (each != DOCKERFILE, each)):
+                if name in given:
+                    entry = tarfile.TarInfo(name)
+                    entry.size = len(given[name])
+                    tar.addfile(entry, io.BytesIO(given[name]))
+                else:
+                    _add(tar, folder / name, name.replace("\\", "/"))
         packed.seek(0)
         yield packed
 

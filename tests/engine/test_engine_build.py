@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from docker import DockerClient
@@ -23,7 +26,7 @@ from envspec.image.docker_builder import DockerOrder
 from envspec.image.docker_builder import build as build_lock
 from envspec.model import BaseImage, PinnedDigest, Platform
 from tests.support import docker_registry
-from tests.support.containers import image_of_programs, removed, run_in
+from tests.support.containers import created, image_of_programs, removed, run_in
 from tests.support.engine import program
 from tests.support.run_container import lock_of
 
@@ -43,7 +46,7 @@ def opened(engine: DockerClient) -> Iterator[Engine]:
 def base(engine: DockerClient) -> Iterator[str]:
     """The name of an image with a shell."""
     name = f"envspec-test/base:{uuid.uuid4().hex[:8]}"
-    with image_of_programs(engine, "sh", "cat", "sleep", "stat") as image, removed(engine, name):
+    with image_of_programs(engine, "sh", "cat", "mkdir", "sleep", "stat") as image, removed(engine, name):
         engine.images.get(image).tag(name)
         try:
             yield name
@@ -97,6 +100,42 @@ def test_an_image_its_files_and_its_log(
     assert "7550" in text
     assert "hidden" not in text
     assert "No such file" in text
+
+
+def files_of(engine: DockerClient, image: str) -> dict[str, tuple[int, int, bytes]]:
+    """Path -> kind and mode and size of everything in an image's file system."""
+    with created(engine, image, ["true"]) as container:
+        packed = io.BytesIO(b"".join(cast("Iterator[bytes]", container.export())))
+    with tarfile.open(fileobj=packed) as tar:
+        return {each.name: (each.mode, each.size, each.type) for each in tar}
+
+
+@BOTH
+def test_certificates_reach_the_steps_and_not_the_image(
+    engine: DockerClient, opened: Engine, base: str, tmp_path: Path, builder: Builder
+) -> None:
+    run = uuid.uuid4().hex
+    secret = f"certificate {run}\n".encode()
+    told = (
+        "RUN : ; cat $SSL_CERT_FILE /dev/null; \\\n# RUN is a word\n  cat $PIP_CERT $APT_CONFIG /dev/null; mkdir /made"
+    )
+    where = folder(tmp_path / "made", base, told, f"FROM {base} AS other", f'SHELL ["{program("sh")}", "-c"]', told)
+    (where / ".dockerignore").write_text("*\n")
+    tags = [f"envspec-test/made:{run[:8]}-{which}" for which in ("with", "without")]
+    lines: list[str] = []
+    with removed(engine, *tags):
+        build(opened, Build(where, tags[1]), builder, lambda _: None)
+        build(opened, Build(where, tags[0], certificates=secret), builder, lines.append)
+        with_it, without = (engine.images.get(tag) for tag in tags)
+        assert files_of(engine, str(with_it.id)) == files_of(engine, str(without.id))
+        assert with_it.attrs["Config"]["Env"] == without.attrs["Config"]["Env"]
+        assert secret not in b"".join(with_it.save())
+    text = "\n".join(lines)
+    if builder is Builder.LEGACY:
+        assert "warning: the older builder can't be given this machine's certificates" in text
+    else:
+        assert secret.decode().strip() in text
+        assert 'Acquire::https::CaInfo "/dev/shm/envspec/ca.pem";' in text
 
 
 @BOTH

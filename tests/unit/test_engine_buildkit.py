@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from envspec.engine.build import Build, Builder, builder_for, parameters
 from envspec.engine.buildkit import Told, read_status
+from envspec.engine.certificates import with_certificates
 from envspec.engine.docker import EngineFacts
 from envspec.engine.protobuf import BadMessage, fields
-from envspec.image.docker_builder import DockerOrder, arguments, base_name
+from envspec.image.docker_builder import DockerOrder, arguments, base_name, network_for, proxies_of
 from envspec.model import BaseImage, PinnedDigest, Platform
 from tests.support.run_container import lock_of
 
@@ -201,3 +202,49 @@ def test_arguments_are_those_that_the_dockerfile_asks_for() -> None:
     assert arguments(replace(order, mirrors={}, index_url=None), text, {}) == {"ARCHITECTURE": "arm64"}
     assert base_name(order) == ("box:5000/nvidia/cuda", "sha256:77")
     assert base_name(replace(order, mirrors={})) == ("docker.io/nvidia/cuda", "sha256:77")
+
+
+def test_proxies_are_the_machines_and_before_them_those_of_dockers_configuration() -> None:
+    environ = {"HTTPS_PROXY": "http://of.machine:1", "no_proxy": "127.0.0.1", "PATH": "/bin"}
+    assert proxies_of(environ, {}) == {
+        "https_proxy": "http://of.machine:1",
+        "HTTPS_PROXY": "http://of.machine:1",
+        "no_proxy": "127.0.0.1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    assert proxies_of(environ, {"https_proxy": "http://of.docker:1"})["HTTPS_PROXY"] == "http://of.docker:1"
+    assert proxies_of({}, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("environ", "network"),
+    [
+        ({}, ""),
+        ({"http_proxy": "http://proxy.corp:3128", "no_proxy": "127.0.0.1"}, ""),
+        ({"http_proxy": "127.0.0.1:3128"}, "host"),
+        ({"https_proxy": "http://[::1]:3128/"}, "host"),
+        ({"https_proxy": "http://[broken"}, ""),
+    ],
+)
+def test_a_proxy_on_loopback_takes_the_machines_network(environ: dict[str, str], network: str) -> None:
+    assert network_for(proxies_of(environ, {})) == network
+
+
+def test_steps_see_certificates_by_mounts_and_arguments() -> None:
+    text = (
+        "ARG A\nFROM x AS y\nRUN one \\\n # RUN in between\n && RUN two\nCOPY a b\nrun --network=none three\nFROM y\n"
+    )
+    told = with_certificates(text).splitlines()
+    mount = "RUN --mount=type=bind,source=.envspec-certificates,target=/dev/shm/envspec"
+    assert [line for line in told if "ARG " not in line] == [
+        "FROM x AS y",
+        f"{mount} one \\",
+        " # RUN in between",
+        " && RUN two",
+        "COPY a b",
+        f"{mount} --flag three",
+        "FROM y",
+    ]
+    arguments_of_a_stage = told[2 : told.index(f"{mount} one \\")]
+    assert "ARG SSL_CERT_FILE=/dev/shm/envspec/ca.pem" in arguments_of_a_stage
+    assert told[told.index("FROM y") + 1 :] == arguments_of_a_stage
