@@ -24,7 +24,7 @@ class WrongBlob(NetworkError):
 
 @dataclass(frozen=True, slots=True)
 class FileBlob:
-    """A blob that is a file of its own. Its bytes may have changed since it was written: disks fail, people write there."""
+    """A blob that is a file of its own. It may have changed since it was written: disks fail, people write there."""
 
     path: Path
     descriptor: Descriptor
