@@ -168,6 +168,17 @@ def test_a_lock_with_cuda_where_no_toolkit_is(place: Place) -> None:
         assert place.user.runs(*words, "--gpus", "none", "--", "sh", "-c", "true").status == 0
 
 
+@pytest.mark.parametrize("separator", [(), ("--",)])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_follows_the_commands_name_is_the_commands(place: Place, separator: tuple[str, ...], first: bool) -> None:
+    with place.written():
+        own = ("--no-pyc", "--mirror", place.mirror, "-e", "ONE=1")
+        words = ("run", *own, "lock") if first else ("run", "lock", *own)
+        script = "echo $ONE $#: $*"
+        done = place.user.runs(*words, *separator, "sh", "-c", script, "sh", "-e", "ONE=2", "--", "--help", "--no-pyc")
+        assert (done.status, done.stdout) == (0, "1 5: -e ONE=2 -- --help --no-pyc\n"), done.stderr
+
+
 def test_refused_before_anything_is_made(place: Place) -> None:
     place.writes("lock")
     user = place.user
