@@ -87,6 +87,30 @@ def test_every_package_can_be_imported(engine: DockerClient, stack: Stack) -> No
     assert len(told["imported"]) > 180
 
 
+def test_site_packages_are_what_pip_installs(engine: DockerClient, stack: Stack, tmp_path: Path) -> None:
+    wheels, files = tmp_path / "wheels", [file for _, file in e2e.rows(stack.document).values()]
+    wheels.mkdir()
+    for file in files:
+        kept = stack.user.cache / "archives" / file["sha256"] / file["filename"]
+        (wheels / file["filename"]).symlink_to(Path("/archives", *kept.parts[-2:]))
+    lines = [
+        f"{name}=={version} --hash=sha256:{file['sha256']}  # {file['size_bytes']}"
+        for name, (version, file) in e2e.rows(stack.document).items()
+    ]
+    (tmp_path / "requirements.txt").write_text("\n--\n".join(lines))
+    done = inside(
+        engine,
+        stack,
+        *("python", "-c", e2e.SAME),
+        files={"/tmp/pip.whl": e2e.pip_wheel()},
+        environment={"PYTHONPATH": "/tmp/pip.whl", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        volumes=[f"{tmp_path}:/given:ro", f"{stack.user.cache / 'archives'}:/archives:ro"],
+    )
+    told = json.loads(done.stdout)
+    assert not told["wrong"]
+    assert told["seen"] > 30_000
+
+
 def test_pip_finds_what_the_lock_holds_and_nothing_broken(engine: DockerClient, stack: Stack) -> None:
     assert by_pip(engine, stack, "check").strip() == "No broken requirements found."
     rows = json.loads(by_pip(engine, stack, "list", "--format=json"))

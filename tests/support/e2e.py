@@ -99,6 +99,57 @@ os.write(out, json.dumps({"imported": [name for name in names if name not in fai
 os._exit(0)
 """
 
+#: Run in a container of the image, with requirements and wheels at /given. pip installs the lock a second time, some
+#: wheels at once so that the disk holds one copy, and each file is laid beside the image's: path, mode, SHA-256. Known
+#: to differ, see `wheel_trees.differences`: INSTALLER, REQUESTED, RECORD, and programs that are made of entry points.
+SAME: Final = """
+import hashlib, json, shutil, subprocess, sys
+from pathlib import Path
+image, other = Path("/opt/env"), Path("/tmp/other")
+def known(path):
+    return path.name in ("INSTALLER", "REQUESTED", "RECORD") and path.parent.name.endswith(".dist-info")
+def made(path):
+    return path.parent.name == "bin" and b"sys.exit(" in path.read_bytes()[:4096]
+def told(path):
+    return oct(path.stat().st_mode & 0o7777), hashlib.sha256(path.read_bytes()).hexdigest()
+def files(root):
+    return [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+def batches():
+    batch, size = [], 0
+    for line in Path("/given/requirements.txt").read_text().split("\\n--\\n"):
+        batch.append(line)
+        size += int(line.split("# ")[1])
+        if size > 400e6:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+seen, wrong = set(), []
+for batch in batches():
+    Path("/tmp/some.txt").write_text("\\n".join(batch))
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", "/given/wheels",
+        "--no-deps", "--no-compile", "--require-hashes", "--ignore-installed", "--no-warn-script-location",
+        "--prefix", str(other), "--requirement", "/tmp/some.txt"], check=True)
+    for path in files(other):
+        inside = path.relative_to(other)
+        ours = image / inside
+        seen.add(inside)
+        if known(path):
+            continue
+        if not ours.is_file():
+            wrong.append(f"only pip has {inside}")
+        elif made(path):
+            wrong += [] if made(ours) and ours.stat().st_mode == path.stat().st_mode else [f"{inside} is no program"]
+        elif told(ours) != told(path):
+            wrong.append(f"{inside}: {told(ours)}, pip's {told(path)}")
+    shutil.rmtree(other)
+for path in files(image):
+    inside = path.relative_to(image)
+    if inside not in seen and "__pycache__" not in inside.parts and inside != Path("pyvenv.cfg") and not known(path):
+        wrong.append(f"only the image has {inside}")
+print(json.dumps({"seen": len(seen), "wrong": wrong[:50]}))
+"""
+
 #: A transformer's encoder learns to tell the sign of a sum, on the CPU; the same seed gives the same losses.
 TRAINING: Final = """
 import torch
