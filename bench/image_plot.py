@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,25 +27,35 @@ _PANELS: Final = (
 
 
 def plot(results: ImageResults, path: Path) -> None:
-    """Draw all panels of each stack that has figures, on logarithmic axes, the figure beside its bar."""
+    """Draw the panels that have figures, of each stack, on logarithmic axes, the figure beside its bar."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot
 
     stacks = results.stacks
-    columns = 5
-    rows = (len(_PANELS) + columns - 1) // columns
+    shown = {stack.name: _panels(results, stack.name) for stack in stacks}
+    columns = min(5, max(map(len, shown.values())))
+    rows = max((len(panels) + columns - 1) // columns for panels in shown.values())
     figure = pyplot.figure(figsize=(20, 3.0 * rows * len(stacks) + 0.6), layout="constrained")
     parts = figure.subfigures(len(stacks), 1, squeeze=False)
     for (part,), stack in zip(parts, stacks, strict=True):
-        axes = part.subplots(rows, columns)
+        axes = part.subplots(rows, columns, squeeze=False)
         part.suptitle(f"{stack.name}: {stack.wheels} wheels, {stack.wheels_bytes / 1e6:,.0f} MB; import {stack.module}")
-        for axis, (title, scenario, what, scale) in zip(axes.flat, _PANELS, strict=True):
-            _bars(axis, title, _values(results, stack.name, scenario, what, scale))
+        for axis, panel in zip_longest(axes.flat, shown[stack.name]):
+            if panel is None:
+                axis.remove()
+            else:
+                _bars(axis, *panel)
     figure.suptitle(f"Images, side by side (less is better), {results.machine['date']}, {results.machine['cpu']}")
     figure.savefig(path, dpi=90)
     pyplot.close(figure)
+
+
+def _panels(results: ImageResults, stack: str) -> list[tuple[str, list[tuple[str, float | None]]]]:
+    """Title -> tool and figure, of what was measured."""
+    every = [(title, _values(results, stack, scenario, what, scale)) for title, scenario, what, scale in _PANELS]
+    return [(title, values) for title, values in every if any(value is not None for _, value in values)]
 
 
 def _values(

@@ -51,12 +51,18 @@ def _stack(results: ImageResults, stack: StackFacts) -> list[str]:
     names = [imported if scenario is Scenario.IMPORT else scenario.value for scenario in Scenario]
     return [
         *(head, "", "Seconds; in brackets what of them was the push, where it is a command of its own.", ""),
-        *table(["tool", *names], times),
+        *_filled(["tool", *names], times),
         *("", "MB to and from the registry.", ""),
-        *table(["tool", *_MOVED], moved),
+        *_filled(["tool", *_MOVED], moved),
         *("", "The image without its base; memory, disk and CPU of building and pushing it.", ""),
-        *table(["tool", *_HELD], held),
+        *_filled(["tool", *_HELD], held),
     ]
+
+
+def _filled(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table without the columns that were not measured."""
+    kept = [place for place in range(len(names)) if any(row[place] != "-" for row in rows)]
+    return table([names[place] for place in kept], [[row[place] for place in kept] for row in rows])
 
 
 _MOVED = {
