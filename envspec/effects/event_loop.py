@@ -13,13 +13,13 @@ T = TypeVar("T")
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`; on Ctrl-C `work` is cancelled and cleans up, and then KeyboardInterrupt is raised.
+    """`asyncio.run`; on Ctrl-C `work` is cancelled by its loop and cleans up, and then KeyboardInterrupt is raised.
 
-    Python 3.11 and later do so themselves. 3.10 raises KeyboardInterrupt in the middle of whatever runs: programs and
-    connections are left open, and it complains of them on stderr. This can go when 3.10 does.
+    Python 3.10 raises KeyboardInterrupt in the middle of whatever runs: programs and connections are left open. Later
+    ones cancel from within the signal's handler, also in the middle of what the loop does: a future that was just about
+    to get its result is cancelled between the look and the step, and the loop complains of it on stderr.
     """
-    own = sys.version_info < (3, 11) and sys.platform != "win32"
-    if not own or threading.current_thread() is not threading.main_thread():
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)
     interrupted = False
 
