@@ -74,6 +74,8 @@ def _bars(axis: Any, title: str, values: list[tuple[str, float | None]]) -> None
     axis.bar_label(bars, ["-" if value is None else _short(value) for _, value in values], padding=3, fontsize=8)
     if any(lengths):
         axis.set_xscale("log")
+        # Over less than a decade it would label every step, one over the other.
+        axis.xaxis.set_minor_formatter("")
         shown = [length for length in lengths if length]
         axis.set_xlim(min(shown) / 3, max(shown) * 6)
     axis.set_title(title, fontsize=10)
