@@ -216,7 +216,7 @@ class Assembler:
         """
         keys = {source.key for source in missing}
         sources = [*missing, *(source for source in unlisted if source.key not in keys)]
-        unread = {source.key for source in unlisted}
+        unread = {source.key: source for source in unlisted}
         wheels = [source for source in sources if isinstance(source, WheelSource)]
         arrivals = _Arrivals()
         made: dict[str, Layer] = {}
@@ -226,12 +226,10 @@ class Assembler:
             arrivals.end()
 
         def make(source: Source, stopping: threading.Event) -> None:
-            watch = None
-            if isinstance(source, WheelSource):
-                watch = GpuCodeWatch(source)
-                if source.key in unread:
-                    lists.learn(source)
+            if source.key in unread:
+                lists.learn(unread[source.key])
             if source.key in keys:
+                watch = GpuCodeWatch(source) if isinstance(source, WheelSource) else None
                 stoppable = StoppableSource(source, stopping)
                 made[source.key] = self.store.make(stoppable, self.order.compression, watch)
 
