@@ -24,8 +24,10 @@ from envspec.model import (
     BaseImage,
     BuiltWheel,
     CondaChannel,
+    Conformance,
     Decision,
     Lock,
+    Package,
     PinnedDigest,
     Platform,
     Resolution,
@@ -116,11 +118,17 @@ def assemble(
         conda_as_of=answered.conda_as_of,
         channels=answered.channels,
         image=settings.image,
+        conformance=_conformance(spec),
     )
     lock = _with_images(lock, before)
     if (text := without_md5(lock)) is not None:
         warnings.append(text)
     return Assembled(lock, tuple(dict.fromkeys(warnings)))
+
+
+def _conformance(spec: Spec) -> Conformance | None:
+    asked = spec.conformance
+    return Conformance(tuple(check.value for check in asked.checks), asked.world_size) if asked else None
 
 
 def _of_moment(before: Lock | None, as_of: datetime) -> Lock | None:
@@ -130,20 +138,20 @@ def _of_moment(before: Lock | None, as_of: datetime) -> Lock | None:
 
 def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tuple[Resolution, ...]:
     """With the wheels that were built of the same files for the same Python."""
-    built: dict[tuple[Target, str], BuiltWheel] = {
-        (resolution.target, package.file.sha256): package.built
+    built: dict[tuple[Target, str], tuple[BuiltWheel, str | None]] = {
+        (resolution.target, package.file.sha256): (package.built, package.contents)
         for resolution in (before.resolutions if before else ())
         for package in resolution.packages
         if package.built
     }
     if not built:
         return resolutions
-    return tuple(
-        replace(
-            r, packages=tuple(replace(p, built=p.built or built.get((r.target, p.file.sha256))) for p in r.packages)
-        )
-        for r in resolutions
-    )
+
+    def known(package: Package, target: Target) -> Package:
+        wheel, contents = built.get((target, package.file.sha256), (None, None))
+        return replace(package, built=wheel, contents=contents) if wheel and not package.built else package
+
+    return tuple(replace(r, packages=tuple(known(p, r.target) for p in r.packages)) for r in resolutions)
 
 
 def _with_images(lock: Lock, before: Lock | None) -> Lock:

@@ -149,7 +149,8 @@ class BuiltWheel:
 @dataclass(frozen=True, slots=True)
 class Package:
     """A pinned package on one platform. built: the wheel of a source, once it has been built: then `file` is an sdist,
-    or for `git` and `local` the same wheel.
+    or for `git` and `local` the same wheel. contents: the digest of what the wheel installs
+    (`envspec.installed.record`), None where it is not known.
     """
 
     name: str
@@ -160,6 +161,7 @@ class Package:
     newest: Refusal | None = None
     extras: tuple[str, ...] = ()
     built: BuiltWheel | None = None
+    contents: str | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -359,6 +361,17 @@ class ImageId:
 
 
 @dataclass(frozen=True, slots=True)
+class Conformance:
+    """What has to be tested inside the image. checks: their names, in the spec's order.
+
+    world_size: how many GPUs the distributed ones use, None for all that the machine has.
+    """
+
+    checks: tuple[str, ...]
+    world_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Lock:
     """The document of record.
 
@@ -366,7 +379,8 @@ class Lock:
     gpus: the GPUs that the spec names. facts: version of the facts in `data/` that decided.
     package_as_of: packages with a moment of their own, by `--upgrade-package`; conda_as_of: the same for conda's.
     channels: the conda channels, in the spec's order; none where the spec has no [conda].
-    image: what the image is to be. system, images: what builds have found, no part of `lock.document.identity`.
+    image: what the image is to be. system, images: what builds have found. conformance: None where the spec asks for no
+    checks of its own. These three are no part of `lock.document.identity`.
     """
 
     format: int
@@ -386,3 +400,4 @@ class Lock:
     image: ImageSettings = ImageSettings()
     system: tuple[SystemLayer, ...] = ()
     images: tuple[ImageId, ...] = ()
+    conformance: Conformance | None = None

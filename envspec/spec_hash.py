@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timezone
 from typing import Any
 
-# Which server stands in for a registry and what is tested afterwards say nothing about the environment itself.
-_OUTSIDE = (("registry", "mirrors"), ("conformance",))
+# Which server stands in for a registry says nothing about the environment itself.
+_OUTSIDE = (("registry", "mirrors"),)
 
 # Everything before the last `@` of the part between `//` and the path.
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^\s/?#]*)@")
@@ -50,8 +50,7 @@ def input_sha256(data: Mapping[str, Any]) -> str:
     """SHA-256, in hexadecimal, of the canonical form of a parsed TOML document.
 
     Comments, layout, the order of keys and tables, the offset a moment is written in and credentials in URLs and in
-    conda's channels do not matter; `[registry.mirrors]` and `[conformance]` do not belong. Every other value does, and
-    so does its type.
+    conda's channels do not matter; `[registry.mirrors]` does not belong. Every other value does, and so does its type.
     """
     canonical = json.dumps(_canonical(_identity(data)), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()

@@ -24,6 +24,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from envspec.build.faults import WrongWheel
+from envspec.installed.record import BadRecord, wheel_contents
 from envspec.model import Target
 from envspec.target import wheel_tags
 
@@ -103,6 +104,22 @@ def metadata_of(wheel: Path, of: str) -> bytes:
             if name.count("/") == 1 and name.endswith(".dist-info/METADATA"):
                 return archive.read(name)
     raise WrongWheel(of, f"the build gave {wheel.name}, which has no METADATA")
+
+
+def record_of(wheel: Path) -> bytes | None:
+    """The wheel's RECORD; None where it has none."""
+    with zipfile.ZipFile(wheel) as archive:
+        found = [name for name in archive.namelist() if name.count("/") == 1 and name.endswith(".dist-info/RECORD")]
+        return archive.read(found[0]) if len(found) == 1 else None
+
+
+def contents_of(wheel: Path) -> str | None:
+    """The digest of what the wheel installs (`envspec.installed.record`); None where its RECORD doesn't tell."""
+    record = record_of(wheel)
+    try:
+        return wheel_contents(record) if record is not None else None
+    except BadRecord:
+        return None
 
 
 def check_release(wheel: Path, name: str, version: str | None, of: str) -> None:

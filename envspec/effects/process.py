@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,27 @@ from typing import Final
 _GRACE_S: Final = 10.0
 #: The longest line of a program's stdout that is read by lines: an error of rattler's may be one.
 _LINE_BYTES: Final = 1 << 20
+
+
+class Ending(Enum):
+    """How a program learns that it is to end."""
+
+    KILLED = "it is killed, with all of its group"
+    STDIN = "by the end of its stdin; it is killed if it takes no notice"
+
+
+@dataclass(frozen=True, slots=True)
+class Bond:
+    """How a program is bound to this process.
+
+    holds: a descriptor that it inherits, and with it the lock on where it writes. ending: with STDIN it is given some
+    time before it is killed. stdin: written at once; the pipe stays open while this process lives, so that the program
+    can see its end.
+    """
+
+    holds: int | None = None
+    ending: Ending = Ending.KILLED
+    stdin: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +60,7 @@ async def run(command: Sequence[str], *, environ: Mapping[str, str], cwd: Path, 
     Raises:
         FileNotFoundError, PermissionError: the program can't be started.
     """
-    async with _started(command, environ, cwd) as process:
+    async with _started(command, environ, cwd, Bond()) as process:
         stdout, stderr = await process.communicate(stdin.encode())
     return _finished(process, stdout, stderr)
 
@@ -48,22 +70,19 @@ async def attend(
     *,
     environ: Mapping[str, str],
     cwd: Path,
-    holds: int | None = None,
-    stdin: bytes = b"",
+    bond: Bond,
     told: Callable[[str], None] = lambda _: None,
 ) -> Finished:
     """As `run`, for a program that writes where it must not be left half-way, or that is long at it.
 
-    holds: a descriptor that it inherits, and with it the lock on where it writes; such a program ends when its stdin
-    does, and is given some time for that before it is killed. stdin: written at once; the pipe stays open while this
-    process lives, so that the program can see its end. told: called with every line of its stdout.
+    told: called with every line of its stdout.
     """
-    async with _started(command, environ, cwd, holds) as process:
+    async with _started(command, environ, cwd, bond) as process:
         assert process.stdin and process.stdout and process.stderr  # noqa: S101 (they are pipes: for the type checker)
         errors = asyncio.ensure_future(process.stderr.read())
         lines = []
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            process.stdin.write(stdin)
+            process.stdin.write(bond.stdin)
             await process.stdin.drain()
         async for line in process.stdout:
             lines.append(line)
@@ -75,7 +94,10 @@ async def attend(
 
 @contextlib.asynccontextmanager
 async def _started(
-    command: Sequence[str], environ: Mapping[str, str], cwd: Path, holds: int | None = None
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    cwd: Path,
+    bond: Bond,
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A program that is over when this is left, however that is."""
     starting = asyncio.ensure_future(
@@ -86,7 +108,7 @@ async def _started(
             stderr=asyncio.subprocess.PIPE,
             env=dict(environ),
             cwd=cwd,
-            pass_fds=() if holds is None else (holds,),
+            pass_fds=() if bond.holds is None else (bond.holds,),
             # A session of its own: Ctrl-C is for this process alone, which ends the program and all that it started.
             start_new_session=True,
             limit=_LINE_BYTES,
@@ -97,7 +119,7 @@ async def _started(
         yield await asyncio.shield(starting)
     except BaseException:
         process = await starting
-        if holds is None or not await _has_seen_its_end(process):
+        if bond.ending is Ending.KILLED or not await _has_seen_its_end(process):
             _kill(process)
             await process.wait()
         raise

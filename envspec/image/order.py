@@ -24,6 +24,7 @@ class Stage(Enum):
     WRITING = "writing the image"
     PUSHING = "pushing"
     LOADING = "loading into the engine"
+    PULLING = "pulling the image"
 
 
 class Bytecode(Enum):

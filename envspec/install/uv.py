@@ -10,7 +10,7 @@ from typing import Final
 
 from envspec.effects.http_faults import BadStatus, shown
 from envspec.effects.http_values import Patience
-from envspec.effects.process import Finished, attend, run
+from envspec.effects.process import Bond, Ending, Finished, attend, run
 from envspec.effects.surroundings import ca_bundle
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine
 from envspec.fetch.values import Network
@@ -65,7 +65,7 @@ async def ask(words: Sequence[str], variables: Mapping[str, str], site: Site | N
     if site is None:
         return await run(command, environ=variables, cwd=Path("/"))
     command = [sys.executable, "-I", "-S", ward.__file__, *command]
-    return await attend(command, environ=variables, cwd=site.path, holds=site.descriptor)
+    return await attend(command, environ=variables, cwd=site.path, bond=Bond(site.descriptor, Ending.STDIN))
 
 
 def is_passing(stderr: str) -> bool:

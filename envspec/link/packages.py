@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from envspec.effects.process import attend
+from envspec.effects.process import Bond, Ending, attend
 from envspec.errors import EnvspecError, UsageError
 from envspec.model import CondaPackage, Platform
 
@@ -88,8 +88,7 @@ async def link(
         # The same modules as here, wherever they came from.
         environ={**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         cwd=into.folder,
-        holds=into.holds,
-        stdin=json.dumps(words).encode() + b"\n",
+        bond=Bond(into.holds, Ending.STDIN, json.dumps(words).encode() + b"\n"),
         told=hear,
     )
     last = json.loads(ended.lines[-1]) if ended.lines else {}

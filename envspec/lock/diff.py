@@ -140,6 +140,10 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
         ("driver.minimum", None): driver.minimum if driver else None,
         ("driver.bundled", None): driver.bundled if driver else None,
     }
+    if lock.conformance:
+        size = lock.conformance.world_size
+        values["conformance.checks", None] = ", ".join(lock.conformance.checks) or "all, none required"
+        values["conformance.world_size", None] = "all" if size is None else str(size)
     for platform in both:
         target = resolutions[platform].target
         values["python", platform] = target.python.version

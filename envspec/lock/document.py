@@ -19,6 +19,7 @@ from envspec.lock.rows import (
     BASE_IMAGE,
     CHANNEL,
     CONDA_PACKAGE,
+    CONFORMANCE,
     DECISION,
     DRIVER,
     GPU_CODE,
@@ -70,6 +71,7 @@ def dump(lock: Lock, files: Mapping[str, str]) -> str:
     rest += writer.table("driver", DRIVER.write(lock.driver)) if lock.driver else ""
     # Left out where nothing was decided: a lock for macOS and Windows has none of it.
     rest += writer.table("image", IMAGE.write(lock.image)) if lock.image != ImageSettings() else ""
+    rest += writer.table("conformance", CONFORMANCE.write(lock.conformance)) if lock.conformance else ""
     rest += writer.tables("system_layer", map(SYSTEM_LAYER.write, lock.system))
     rest += writer.tables("image_id", map(IMAGE_ID.write, lock.images))
     rest += writer.tables("gpu_code", map(GPU_CODE.write, lock.gpu_code))
@@ -78,10 +80,18 @@ def dump(lock: Lock, files: Mapping[str, str]) -> str:
 
 
 def identity(lock: Lock) -> str:
-    """SHA-256 (hexadecimal) of all that an image follows from: the document without its files, and without what builds
-    have found (`system`, `images`).
+    """SHA-256 (hexadecimal) of all that an image follows from: the document without its files, without what builds
+    have found (`system`, `images`), what is tested in the image, and the digests by which installations are compared.
     """
-    return hashlib.sha256(dump(replace(lock, system=(), images=()), {}).encode()).hexdigest()
+    bare = replace(lock, resolutions=tuple(map(_unanchored, lock.resolutions)), system=(), images=(), conformance=None)
+    if lock.conformance is not None:
+        # The spec's hash is over its [conformance] as well; all else of the spec that an image follows from is here.
+        bare = replace(bare, input_sha256="")
+    return hashlib.sha256(dump(bare, {}).encode()).hexdigest()
+
+
+def _unanchored(resolution: Resolution) -> Resolution:
+    return replace(resolution, packages=tuple(replace(each, contents=None) for each in resolution.packages))
 
 
 def load(text: str, where: str) -> Lock:
@@ -111,6 +121,7 @@ def load(text: str, where: str) -> Lock:
             image=IMAGE.read(settings) if (settings := root.table("image")) else ImageSettings(),
             system=_all(SYSTEM_LAYER, root, "system_layer"),
             images=_all(IMAGE_ID, root, "image_id"),
+            conformance=CONFORMANCE.read(asked) if (asked := root.table("conformance")) else None,
         )
     except ValueError as fault:
         raise DamagedLock(f"{where}: {fault}", hint=_RESTORE) from fault

@@ -46,6 +46,10 @@ class Fields:
             raise self._wrong(key, "a whole number", value)
         return value
 
+    def number_or_all(self, key: str) -> int | None:
+        """A whole number; None for `all`."""
+        return None if self._data.get(key) == "all" else self.number(key)
+
     def flag(self, key: str) -> bool:
         value = self._data.get(key)
         if not isinstance(value, bool):

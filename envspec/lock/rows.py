@@ -19,6 +19,7 @@ from envspec.lock.row import (
     TEXT,
     TEXT_OR_EMPTY,
     TEXTS,
+    Kind,
     Row,
     optional_table,
     table,
@@ -31,6 +32,7 @@ from envspec.model import (
     ChannelPart,
     CondaChannel,
     CondaPackage,
+    Conformance,
     Decision,
     Driver,
     GpuCode,
@@ -133,6 +135,13 @@ SYSTEM_LAYER: Final = Row(
     ),
 )
 
+#: A number, or `all`.
+_WORLD_SIZE: Final[Kind[int | None]] = Kind(
+    lambda number: "all" if number is None else number, lambda item, key: item.number_or_all(key)
+)
+
+CONFORMANCE: Final = Row(Conformance, (("checks", TEXTS), ("world_size", _WORLD_SIZE)))
+
 IMAGE_ID: Final = Row(ImageId, (("platform", PLATFORM), ("id", TEXT), ("pyc", FLAG)))
 
 _PYTHON: Final = Row(Python, (("version", TEXT), ("source", TEXT), ("url", OPTIONAL_TEXT), ("sha256", OPTIONAL_TEXT)))
@@ -162,6 +171,7 @@ PACKAGE: Final = Row(
         ("uploaded", OPTIONAL_MOMENT),
         ("file", table(_FILE)),
         ("built", optional_table(_BUILT)),
+        ("contents", OPTIONAL_TEXT),
         ("askers", tables(_ASKER)),
         ("newest", optional_table(_REFUSAL)),
     ),

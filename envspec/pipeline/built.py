@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -11,6 +12,7 @@ from typing import Final
 from envspec.build.make import make
 from envspec.build.order import BuildOrder
 from envspec.build.orders import Wanted, of_git, of_sdist
+from envspec.build.wheel_bytes import contents_of
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience as patience_of
 from envspec.errors import NetworkError
@@ -90,7 +92,8 @@ class Builds:
     async def _recorded(self, package: Package, part: Resolution) -> Package:
         if package.built or package.file.filename.endswith(".whl"):
             return package
-        return replace(package, built=(await make(await self._order(package, part), self._shop.world())).wheel)
+        made = await make(await self._order(package, part), self._shop.world())
+        return replace(package, built=made.wheel, contents=await asyncio.to_thread(contents_of, made.path))
 
     async def _order(self, package: Package, part: Resolution) -> BuildOrder:
         def now() -> datetime:

@@ -13,7 +13,7 @@ from envspec.build.faults import WrongWheel
 from envspec.build.make import make
 from envspec.build.order import BuildOrder
 from envspec.build.orders import Wanted, of_folder, of_git, of_sdist
-from envspec.build.wheel_bytes import check_release, is_loaded, metadata_of
+from envspec.build.wheel_bytes import check_release, is_loaded, metadata_of, record_of
 from envspec.effects.cache import keeping
 from envspec.effects.event_loop import run_to_end
 from envspec.effects.files import beside
@@ -106,6 +106,7 @@ class _Making:
             built, path = made.wheel, made.path
         metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)
         self._work.store.remember_metadata(built.sha256, metadata)
+        self._work.store.remember_record(built.sha256, await asyncio.to_thread(record_of, path))
         return Source(
             found.sdist or WheelFile(found.index, built.filename, built.sha256, built.size_bytes, found.url), built
         )

@@ -18,7 +18,7 @@ from envspec.effects.http import Http
 from envspec.errors import NetworkError
 from envspec.resolve import memory
 from envspec.resolve.index.page import ListedFile
-from envspec.resolve.index.remote_wheel import BadWheel, Part, read_metadata
+from envspec.resolve.index.remote_wheel import BadWheel, Part, read_metadata, read_record
 from envspec.resolve.index.store import Store, StoredMetadata
 from envspec.resolve.index.upstream import OfflineMiss, without_credentials
 from envspec.spec import Requirement
@@ -44,8 +44,9 @@ async def fetch_wheel(
         if http is None:
             raise OfflineMiss(url)
         asked = now()
-        sha256, metadata = await _fetch(http, str(requirement.url), filename)
+        sha256, metadata, record = await _fetch(http, str(requirement.url), filename)
         store.remember_metadata(sha256, metadata)
+        store.remember_record(sha256, record)
         known = {"asked": asked.isoformat(), "sha256": sha256, "size_bytes": metadata.size_bytes}
         store.remember_answer(key, known)
     if requirement.sha256 and requirement.sha256 != known["sha256"]:
@@ -56,7 +57,7 @@ async def fetch_wheel(
     return ListedFile(filename, url, known["sha256"], known["size_bytes"], None, None, None, None)
 
 
-async def _fetch(http: Http, url: str, filename: str) -> tuple[str, StoredMetadata]:
+async def _fetch(http: Http, url: str, filename: str) -> tuple[str, StoredMetadata, bytes | None]:
     with tempfile.TemporaryFile() as file:
 
         def start() -> IO[bytes]:
@@ -69,10 +70,12 @@ async def _fetch(http: Http, url: str, filename: str) -> tuple[str, StoredMetada
         digest = hashlib.sha256()
         while chunk := file.read(1 << 20):
             digest.update(chunk)
-        return digest.hexdigest(), StoredMetadata(await _metadata(file, filename), size)
+        metadata, record = await _metadata(file, filename)
+        return digest.hexdigest(), StoredMetadata(metadata, size), record
 
 
-async def _metadata(file: IO[bytes], filename: str) -> bytes:
+async def _metadata(file: IO[bytes], filename: str) -> tuple[bytes, bytes | None]:
+    """METADATA, and RECORD where it can be read."""
     total = file.seek(0, os.SEEK_END)
 
     async def read(start: int | None, end: int) -> Part:
@@ -85,7 +88,10 @@ async def _metadata(file: IO[bytes], filename: str) -> bytes:
         _same_release(metadata, filename)
     except BadWheel as error:
         raise NetworkError(f"{filename} is no usable wheel: {error}", hint="check the URL in the spec") from error
-    return metadata
+    try:
+        return metadata, await read_record(read)
+    except BadWheel:
+        return metadata, None
 
 
 def _same_release(metadata: bytes, filename: str) -> None:

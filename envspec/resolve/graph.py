@@ -62,9 +62,10 @@ async def build(request: Request, environment: Mapping[str, str], pins: Pins, vi
     _walk(nodes, environment, request.requirements)
     installed = [node for name, node in sorted(nodes.items()) if name not in view.rules.provided]
     _refuse_beside_condas_torch(installed, view)
+    anchoring = asyncio.gather(*(view.contents(node.name, node.file.filename) for node in installed))
     held = await asyncio.gather(*(_newest(node, nodes, environment, request, view) for node in installed))
     sizes = await asyncio.gather(*(view.size_bytes(node.name, node.file.filename) for node in installed))
-    ranked = list(zip(installed, held, sizes, strict=True))
+    ranked = list(zip(installed, held, sizes, await anchoring, strict=True))
     packages = tuple(
         Package(
             name=node.name,
@@ -75,10 +76,11 @@ async def build(request: Request, environment: Mapping[str, str], pins: Pins, vi
             newest=why.refusal,
             extras=tuple(sorted(node.extras)),
             built=view.rules.sources[node.name].built if node.name in view.rules.sources else None,
+            contents=contents,
         )
-        for node, why, size in ranked
+        for node, why, size, contents in ranked
     )
-    backtracked = [why.backtracked for _, why, _ in ranked]
+    backtracked = [why.backtracked for _, why, _, _ in ranked]
     told = (far_back(p, went_back, view.rules.as_of) for p, went_back in zip(packages, backtracked, strict=True))
     compiled = (_compiled_beside(node, view, environment) for node in installed)
     yanked = (_yanked(node) for node, *_ in ranked if node.file.yanked is not None)

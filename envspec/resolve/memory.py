@@ -12,7 +12,7 @@ from envspec.model import Asker, BuiltWheel, Package, Refusal, Resolution, Targe
 from envspec.resolve.index.store import Store
 
 #: Part of every key: changes whenever the same question would get another answer, or its form changes.
-ANSWERS: Final = "5"
+ANSWERS: Final = "6"
 
 
 def key_of(parts: object) -> str:
@@ -43,4 +43,5 @@ def _package(row: dict[str, Any]) -> Package:
         newest=Refusal(**row["newest"]) if row["newest"] else None,
         extras=tuple(row["extras"]),
         built=BuiltWheel(**row["built"]) if row.get("built") else None,
+        contents=row["contents"],
     )

@@ -18,6 +18,7 @@ from envspec.errors import NoSolution, UsageError
 from envspec.model import Resolution
 from envspec.resolve import graph, memory
 from envspec.resolve.engine import Engine, Pins, Place, Request, Unsolvable
+from envspec.resolve.index.contents import without_digest
 from envspec.resolve.index.pages import Pages
 from envspec.resolve.index.rules import Rules
 from envspec.resolve.index.server import address_of, listening, serve, simple_url
@@ -118,7 +119,7 @@ async def _resolve_fresh(
             left_out.add(view.late, asked_names(question.request))
             raise
         left_out.add(view.late, {package.name: package.version for package in resolution.packages})
-        if not view.late:
+        if not view.late and not view.wheels.may_come:
             memory.remember(world.store, key, resolution)
         return resolution
 
@@ -142,7 +143,9 @@ async def _resolve_fresh(
                 task.cancel()
             await asyncio.gather(*tasks, *guesses, return_exceptions=True)
             await upstream.close()
-            world.store.is_settled &= not any(view.late for view in views.values())
+            world.store.is_settled &= not any(view.late or view.wheels.may_come for view in views.values())
+            if text := without_digest(view.wheels for view in views.values()):
+                world.warn(text)
             for text in left_out.texts():
                 world.warn(text)
 

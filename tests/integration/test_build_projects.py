@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from envspec.installed.record import wheel_contents
 from tests.integration.test_build_sdists import serving
 from tests.support import ecosystem
 from tests.support.environments import BASE, RUNNING, run_in
@@ -17,6 +18,7 @@ from tests.support.image_builds import Builder, keep_base, make_base
 from tests.support.index_server import IndexServer
 from tests.support.user import refused
 from tests.support.wheels import sdist, wheel
+from tests.support.zips import member
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
 
@@ -204,6 +206,8 @@ def test_install_and_image_take_the_wheel(tmp_path: Path, index: IndexServer) ->
     ran = user.runs("install", user.lock, "--prefix", "env", "--python", BASE)
     assert ran.status == 0, ran.stderr
     assert run_in(user.folder / "env", "python", "-c", "import own; print(own.ANSWER)") == "1"
+    ran = user.runs("verify", user.lock, "--prefix", "env")
+    assert (ran.status, "not anchored" in ran.stdout) == (0, False), ran
     assert user.id_of(user.lock) == user.document()["image_id"][0]["id"]
 
 
@@ -263,6 +267,7 @@ def test_a_local_wheel_and_a_local_sdist(tmp_path: Path, index: IndexServer, for
     user = user_of(tmp_path / "user", index, f"own @ {form.format(tmp_path / made.filename)}")
     row = locked(user)
     assert row["version"] == "3.0" and row["built"]["sha256"] == made.sha256  # type: ignore[index]
+    assert row["contents"] == wheel_contents(member(made.data, ".dist-info/RECORD"))
     source = sdist("own", "4.0")
     (tmp_path / source.filename).write_bytes(source.data)
     user = user_of(tmp_path / "other", index, f"own @ {form.format(tmp_path / source.filename)}")

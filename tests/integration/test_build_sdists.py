@@ -184,6 +184,8 @@ def test_install_takes_the_built_wheel_and_builds_nothing(tmp_path: Path, index:
     assert not any(OWN.filename in each.path for each in index.requests)
     info = tmp_path / "env" / "lib" / f"python{SERIES}" / "site-packages" / "own-1.0.0.dist-info"
     assert not (info / "direct_url.json").exists()
+    ran = user.runs("verify", user.lock, "--prefix", "env")
+    assert (ran.status, "not anchored" in ran.stdout) == (0, False), ran
 
 
 def test_a_build_that_fails_shows_its_last_lines(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from envspec.model import (
     ChannelPart,
     CondaChannel,
     CondaPackage,
+    Conformance,
     Decision,
     Driver,
     GpuCode,
@@ -67,6 +68,7 @@ PACKAGES = st.builds(
     newest=st.none() | st.builds(Refusal, TEXT, TEXT),
     extras=st.lists(NAMES, max_size=2, unique=True).map(tuple),
     built=st.none() | st.builds(BuiltWheel, filename=TEXT, sha256=HASHES, size_bytes=st.integers(0, 2**62)),
+    contents=st.none() | HASHES,
 )
 CONDA = st.builds(
     CondaPackage,
@@ -155,6 +157,9 @@ SYSTEMS = st.builds(
     size_bytes=st.integers(0, 2**62),
 )
 IDS = st.builds(ImageId, platform=PLATFORMS, id=TEXT, pyc=st.booleans())
+CONFORMANCES = st.builds(
+    Conformance, checks=st.lists(NAMES, max_size=3).map(tuple), world_size=st.none() | st.integers(1, 2**20)
+)
 LOCKS = st.builds(
     Lock,
     format=st.just(1),
@@ -177,6 +182,7 @@ LOCKS = st.builds(
     image=st.just(ImageSettings()) | SETTINGS,
     system=st.lists(SYSTEMS, max_size=2, unique_by=lambda item: item.platform).map(tuple),
     images=st.lists(IDS, max_size=3, unique_by=lambda item: (item.platform, item.pyc)).map(tuple),
+    conformance=st.none() | CONFORMANCES,
 )
 LISTED = st.dictionaries(TEXT, HASHES, max_size=3)
 
@@ -205,6 +211,21 @@ def test_what_builds_find_is_no_part_of_the_identity_and_settings_are(
     assert identity(canonical(lock)) == identity(lock)
     other = replace(lock, image=replace(lock.image, workdir=f"{lock.image.workdir}/{word}"))
     assert identity(other) != identity(lock)
+
+
+@settings(max_examples=40, deadline=None)
+@given(LOCKS, CONFORMANCES, CONFORMANCES, HASHES, HASHES)
+def test_what_is_tested_and_compared_is_no_part_of_the_identity(
+    lock: Lock, one: Conformance, other: Conformance, sha256: str, contents: str
+) -> None:
+    """The spec's hash is over its [conformance]: that it moves with it must not give another image."""
+    bare = replace(lock, conformance=one)
+    assert identity(replace(bare, conformance=other, input_sha256=sha256)) == identity(bare)
+    anchored = tuple(
+        replace(r, packages=tuple(replace(p, contents=contents) for p in r.packages)) for r in lock.resolutions
+    )
+    assert identity(replace(lock, resolutions=anchored)) == identity(lock)
+    assert identity(replace(lock, input_sha256=sha256, conformance=None)) != identity(replace(lock, conformance=one))
 
 
 @settings(max_examples=100, deadline=None)

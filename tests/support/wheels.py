@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import gzip
 import hashlib
 import io
@@ -183,11 +184,13 @@ def _wheel_file(tag: str, build: str | None) -> bytes:
 
 
 def _record(content: Mapping[str, bytes], info: str) -> bytes:
-    rows = []
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
     for path, data in sorted(content.items()):
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-        rows.append(f"{path},sha256={digest},{len(data)}")
-    return "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
+        rows.writerow((path, f"sha256={digest}", len(data)))
+    rows.writerow((f"{info}/RECORD", "", ""))
+    return text.getvalue().encode()
 
 
 def _zip(content: Mapping[str, bytes], method: Method) -> bytes:

@@ -63,3 +63,10 @@ def patched(archive: bytes, signature: bytes, number: int, offset: int, form: st
     changed = bytearray(archive)
     struct.pack_into(form, changed, at + offset, value)
     return bytes(changed)
+
+
+def member(archive: bytes, ending: str) -> bytes:
+    """The content of the one file whose path ends so."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        (name,) = [name for name in opened.namelist() if name.endswith(ending)]
+        return opened.read(name)

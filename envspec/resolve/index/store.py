@@ -18,6 +18,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
+from envspec.installed.record import BadRecord, wheel_contents
+
 #: Changes whenever the form of what is stored changes; older files are then not read any more.
 LAYOUT: Final = "v1"
 
@@ -27,6 +29,7 @@ CREATE TABLE IF NOT EXISTS page (
     PRIMARY KEY (place, name)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS metadata (wheel TEXT PRIMARY KEY, size_bytes INTEGER, body BLOB) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS contents (wheel TEXT PRIMARY KEY, sha256 TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS selection (view TEXT, name TEXT, body TEXT, PRIMARY KEY (view, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS answer (question TEXT PRIMARY KEY, body TEXT) WITHOUT ROWID;
 """
@@ -94,6 +97,25 @@ class Store:
     def remember_metadata(self, key: str, metadata: StoredMetadata) -> None:
         self._fresh["metadata", key] = metadata
         self._put("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", key, metadata.size_bytes, metadata.body)
+
+    def contents(self, wheel: str) -> str | None:
+        """The digest of a wheel's contents (`envspec.installed.record`), by the wheel's SHA-256.
+
+        Empty where none can be told, None where nobody has looked.
+        """
+        fresh: str | None = self._fresh.get(("contents", wheel))
+        if fresh is not None:
+            return fresh
+        row = self._row("SELECT sha256 FROM contents WHERE wheel = ?", wheel)
+        return str(row[0]) if row else None
+
+    def remember_record(self, wheel: str, record: bytes | None) -> None:
+        """Remember the digest of a wheel's contents by its RECORD; None for a wheel that has none that can be read."""
+        contents: str | None = None
+        with suppress(BadRecord):
+            contents = wheel_contents(record) if record is not None else None
+        self._fresh["contents", wheel] = contents or ""
+        self._put("INSERT OR REPLACE INTO contents VALUES (?, ?)", wheel, contents or "")
 
     def selection(self, view_key: str, name: str) -> dict[str, Any] | None:
         """What a view made of a project's page: a JSON object."""

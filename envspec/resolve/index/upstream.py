@@ -13,14 +13,14 @@ from urllib.parse import urlsplit, urlunsplit
 from envspec.effects.http import Http, Response
 from envspec.errors import NetworkError
 from envspec.resolve.index.page import ACCEPT, BadPage, ListedFile
-from envspec.resolve.index.remote_wheel import BadWheel, Part, read_metadata
+from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record
 from envspec.resolve.index.store import Store, StoredMetadata, StoredPage
 
 _METADATA_BYTES: Final = 32 * 1024 * 1024
 #: A wheel read whole because its server knows no ranges: the largest on any index known is 4 GB.
 _WHOLE_BYTES: Final = 6 * 1024**3
 #: For files of which sizes and ranges count: those of the file, not of a compressed answer.
-_AS_IT_IS: Final = {"Accept-Encoding": "identity"}
+AS_IT_IS: Final = {"Accept-Encoding": "identity"}
 
 T = TypeVar("T")
 
@@ -126,7 +126,7 @@ class Upstream:
 
     async def content(self, index: Index, file: ListedFile) -> bytes:
         """The whole file, its hash checked (sdists: small; wheels only where a build backend asks for them)."""
-        answer = (await self._network(file.filename).get(authorised(index, file.url), max_bytes=_WHOLE_BYTES)).checked()
+        answer = (await self.network(file.filename).get(authorised(index, file.url), max_bytes=_WHOLE_BYTES)).checked()
         found = hashlib.sha256(answer.body).hexdigest()
         if file.sha256 and found != file.sha256:
             raise wrong_hash(index, file.filename, file.sha256, found)
@@ -147,7 +147,8 @@ class Upstream:
         result: T = await asyncio.shield(task)
         return result
 
-    def _network(self, what: str) -> Http:
+    def network(self, what: str) -> Http:
+        """The network. what: what is asked of it, for the message of OfflineMiss."""
         if self.http is None:
             raise OfflineMiss(what)
         return self.http
@@ -161,7 +162,7 @@ class Upstream:
         headers = {"Accept": ACCEPT}
         if known is not None and known.etag and known.status == 200:
             headers["If-None-Match"] = known.etag
-        answer = await self._network(f"the page of {name} at index {index.name}").get(
+        answer = await self.network(f"the page of {name} at index {index.name}").get(
             f"{index.url}{name}/", headers=headers
         )
         if answer.status == 304 and known is not None:
@@ -189,7 +190,7 @@ class Upstream:
         """PEP 658: a file of its own beside the wheel; None where the index has none after all."""
         if file.metadata_sha256 is None:
             return None
-        http = self._network(f"the metadata of {file.filename}")
+        http = self.network(f"the metadata of {file.filename}")
         answer = await http.get(authorised(index, file.url + ".metadata"), max_bytes=_METADATA_BYTES)
         if answer.status == 404:
             return None
@@ -200,36 +201,38 @@ class Upstream:
         return StoredMetadata(body, file.size_bytes)
 
     async def _metadata_of_wheel(self, index: Index, file: ListedFile) -> StoredMetadata:
-        http = self._network(f"the metadata of {file.filename}")
+        http = self.network(f"the metadata of {file.filename}")
         url = authorised(index, file.url)
 
         async def read(start: int | None, end: int) -> Part:
             wanted = f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}"
-            answer = await http.get(url, headers={"Range": wanted, **_AS_IT_IS}, max_bytes=_WHOLE_BYTES)
+            answer = await http.get(url, headers={"Range": wanted, **AS_IT_IS}, max_bytes=_WHOLE_BYTES)
             if start is None and answer.status in (400, 416, 501):
                 # No suffix ranges, or a file smaller than the suffix: ask for the size, then for the bytes by number.
-                total = _length(await http.request("HEAD", url, headers=_AS_IT_IS))
+                total = length(await http.request("HEAD", url, headers=AS_IT_IS))
                 return await read(max(0, total - end), total)
-            part = _part(answer.checked())
+            piece = part(answer.checked())
             # Small wheels come whole, and so do those of servers that know no ranges: then there is a hash to check.
-            if file.sha256 and part.holds(0, part.total):
-                found = hashlib.sha256(part.body).hexdigest()
+            if file.sha256 and piece.holds(0, piece.total):
+                found = hashlib.sha256(piece.body).hexdigest()
                 if found != file.sha256:
                     raise wrong_hash(index, file.filename, file.sha256, found)
-            return part
+            return piece
 
         try:
-            body, total = await read_metadata(read)
+            body, total, record = await read_with_record(read)
         except BadWheel as error:
             raise IndexFault(
                 f"index {index.name}: {file.filename} is no usable wheel: {error}",
                 hint="it was cut short or changed on its way or on the server: tell who runs the index",
             ) from error
+        if record is not None and file.sha256:
+            self.store.remember_record(file.sha256, record)
         return StoredMetadata(body, total)
 
     async def _size_bytes(self, index: Index, file: ListedFile) -> int | None:
-        http = self._network(f"the size of {file.filename}")
-        answer = await http.request("HEAD", authorised(index, file.url), headers=_AS_IT_IS)
+        http = self.network(f"the size of {file.filename}")
+        answer = await http.request("HEAD", authorised(index, file.url), headers=AS_IT_IS)
         if answer.status >= 500 and answer.status != 501:
             # Others may be told the size: what they lock would differ from this.
             answer.checked()
@@ -249,7 +252,8 @@ def authorised(index: Index, url: str) -> str:
     return urlunsplit(theirs._replace(netloc=f"{user}@{host}"))
 
 
-def _part(answer: Response) -> Part:
+def part(answer: Response) -> Part:
+    """The piece of a file that a server sent; the whole file where it knows no ranges. BadWheel: it says not which."""
     if answer.status != 206:
         return Part(0, len(answer.body), answer.body)
     # "bytes 100-199/1234": RFC 9110, 14.4
@@ -259,7 +263,8 @@ def _part(answer: Response) -> Part:
     return Part(int(span.partition("-")[0]), int(total), answer.body)
 
 
-def _length(answer: Response) -> int:
+def length(answer: Response) -> int:
+    """A file's size by the answer to a HEAD. BadWheel: it doesn't tell."""
     value = answer.checked().headers.get("Content-Length", "")
     if not value.isdigit():
         raise BadWheel("the server tells neither its size nor a part of it")

@@ -18,6 +18,7 @@ from packaging.version import Version
 from envspec.errors import EnvspecError, NetworkError
 from envspec.model import DEFAULT_INDEX
 from envspec.resolve.index import sdist
+from envspec.resolve.index.contents import Contents
 from envspec.resolve.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.index.pages import Pages
 from envspec.resolve.index.rules import Correction, Rules
@@ -67,7 +68,7 @@ class View:
     key: names the view in the memory on disk and in the engines' addresses; two views with one key show the same.
     faults: what went wrong; `failed` tells at once that there is one. missing: names that the default index lacks.
     late: of the projects looked at, those with releases that may yet get an upload time that counts, and these; what
-    rests on them is good for this run only.
+    rests on them is good for this run only. wheels: what is known of the contents of wheels.
     """
 
     def __init__(self, upstream: Upstream, pages: Pages, rules: Rules, key: str) -> None:
@@ -77,6 +78,7 @@ class View:
         self.failed = asyncio.Event()
         self.missing: set[str] = set()
         self.late: dict[str, tuple[str, ...]] = {}
+        self.wheels = Contents(upstream)
         self._upstream = upstream
         self._pages = pages
         self._ranks = pages.ranks[key]
@@ -174,6 +176,12 @@ class View:
         if name in self.rules.provided:
             return None
         return await self._upstream.size_bytes(self.rules.index_of(name), (await self.selection(name)).files[filename])
+
+    async def contents(self, name: str, filename: str) -> str | None:
+        """The digest of a wheel's contents; None where nobody can tell, of an sdist, and of a package from conda."""
+        if name in self.rules.provided:
+            return None
+        return await self.wheels.of(self.rules.index_of(name), (await self.selection(name)).files[filename])
 
     def rank(self, filename: str) -> int | None:
         return self._ranks.rank(filename)

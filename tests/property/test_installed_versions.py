@@ -1,0 +1,52 @@
+"""Spellings of a version are told apart as PEP 440 has it, without `packaging`, which images need not have."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from envspec.installed.distributions import normalised, same_version
+
+NUMBERS = st.integers(0, 12).map(str) | st.sampled_from(["00", "01", "2024"])
+SEPARATORS = st.sampled_from(["", ".", "-", "_"])
+
+
+def stage(*words: str) -> st.SearchStrategy[str]:
+    return st.builds("".join, st.tuples(SEPARATORS, st.sampled_from(words), SEPARATORS, NUMBERS | st.just("")))
+
+
+VERSIONS = st.builds(
+    "".join,
+    st.tuples(
+        st.sampled_from(["", "v", "V"]),
+        st.sampled_from(["", "0!", "1!"]),
+        st.lists(NUMBERS, min_size=1, max_size=4).map(".".join),
+        st.just("") | stage("a", "b", "c", "rc", "alpha", "beta", "pre", "preview", "RC"),
+        st.just("") | stage("post", "rev", "r", "POST") | NUMBERS.map("-{}".format),
+        st.just("") | stage("dev", "Dev"),
+        st.just("") | st.sampled_from(["+cu128", "+CU128", "+cu.1", "+cu_01", "+1.2"]),
+    ),
+)
+
+
+def is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except ValueError:
+        return False
+    # A separator at its end, as in `1.0a.`, is read in more than one way.
+    return text[-1].isalnum()
+
+
+@settings(max_examples=500)
+@given(VERSIONS.filter(is_version), VERSIONS.filter(is_version))
+def test_versions(one: str, other: str) -> None:
+    assert same_version(one, other) == (Version(one) == Version(other))
+    assert same_version(one, str(Version(one)))
+
+
+@given(st.text("aB-_.1", min_size=1, max_size=8))
+def test_names(name: str) -> None:
+    assert normalised(name) == canonicalize_name(name)

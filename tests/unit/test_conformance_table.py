@@ -1,0 +1,48 @@
+"""The suite's tables fit together: checks by name in the spec, their files, and the rules of the bounds."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import envspec.conformance
+import envspec.installed
+from envspec.conformance.bounds import BOUNDS, Relation, limit
+from envspec.conformance.checks import CHECKS
+from envspec.spec.sections import Check
+
+FOLDERS = [Path(package.__path__[0]) for package in (envspec.conformance, envspec.installed)]
+MODULES = [path for folder in FOLDERS for path in sorted(folder.rglob("*.py"))]
+
+
+def test_a_spec_knows_every_check_in_the_suites_order() -> None:
+    assert [each.value for each in Check] == list(CHECKS)
+
+
+def test_every_check_has_a_file_and_every_file_a_line() -> None:
+    folder = FOLDERS[0] / "checks"
+    assert {path.stem for path in folder.glob("*.py")} - {"__init__"} == set(CHECKS)
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_bound_says_where_it_comes_from(name: str) -> None:
+    for k in (0, 64, 16384):
+        asked = limit(name, k)
+        assert asked.source and asked.formula
+        assert asked.value >= 0
+        worse = asked.value * 2 + 1 if asked.relation is Relation.AT_MOST else asked.value / 2 - 1
+        assert asked.holds(asked.value)
+        assert not asked.holds(worse)
+        assert not asked.holds(float("nan"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: "/".join(path.parts[-3:]))
+def test_what_runs_inside_is_written_for_python_3_9_and_stands_alone(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 9))
+    for node in ast.walk(tree):
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            assert not name.startswith("envspec.") or name.startswith(("envspec.conformance", "envspec.installed"))

@@ -1,0 +1,259 @@
+"""The pieces of `envspec.installed`, on their own."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import envspec.installed
+from envspec.installed.compare import compare
+from envspec.installed.distributions import same_version
+from envspec.installed.hashing import Wanted, from_hex, hash_all
+from envspec.installed.place import NoEnvironment, place_of, search_path
+from envspec.installed.record import BadRecord, installed_place, rows, wheel_contents, wheel_place
+from envspec.installed.values import (
+    Counts,
+    Drift,
+    Expected,
+    ExpectedConda,
+    ExpectedPackage,
+    Finding,
+    Result,
+    expected_from_json,
+    expected_to_json,
+    result_from_json,
+    result_object,
+    result_to_json,
+)
+from tests.support.wheels import wheel
+from tests.support.zips import member
+
+ROOM = Path(envspec.installed.__file__).parent
+SITE = "lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("in_wheel", "installed", "place"),
+    [
+        ("a/b.py", "a/b.py", "a/b.py"),
+        ("./a//b.py", "a/./b.py", "a/b.py"),
+        ("a-1.data/purelib/a/b.py", "a/b.py", "a/b.py"),
+        ("a-1.data/platlib/a.so", "a.so", "a.so"),
+        ("a-1.data/data/share/a", "../../../share/a", "<data>/share/a"),
+        (f"a-1.data/data/{SITE}/a.pth", "a.pth", "a.pth"),
+        ("a-1.data/data/bin/a", "../../../bin/a", None),
+        ("a-1.data/data/Scripts/a.exe", "../../Scripts/a.exe", None),
+        ("a-1.data/scripts/a", "../../../bin/a", None),
+        ("a-1.data/headers/a.h", "../../../include/site/python3.11/a/a.h", None),
+        ("a-1.dist-info/RECORD", "a-1.dist-info/RECORD", None),
+        ("a-1.dist-info/RECORD.jws", "a-1.dist-info/RECORD.jws", None),
+        ("a-1.dist-info/METADATA", "a-1.dist-info/METADATA", "a-1.dist-info/METADATA"),
+        ("a-1.dist-info/licenses/INSTALLER", "a-1.dist-info/licenses/INSTALLER", "a-1.dist-info/licenses/INSTALLER"),
+        ("a/__pycache__/b.cpython-311.pyc", "a/__pycache__/b.cpython-311.pyc", None),
+        ("bin/a", "bin/a", "bin/a"),
+    ],
+)
+def test_a_file_is_at_one_place(in_wheel: str, installed: str, place: str | None) -> None:
+    (one,) = rows(f"{in_wheel},sha256=x,1\n")
+    (other,) = rows(f"{installed},sha256=x,1\n")
+    depth = 2 if "Scripts" in installed else 3
+    assert (wheel_place(one.path), installed_place(other.path, depth)) == (place, place)
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../../../outside", "../beside"])
+def test_what_lies_outside_has_no_place(path: str) -> None:
+    assert installed_place(path, 3) is None
+
+
+@pytest.mark.parametrize("text", ['"open', "a,b\n", "a,b,c,d\n"])
+def test_a_record_that_is_none(text: str) -> None:
+    with pytest.raises(BadRecord, match="its RECORD"):
+        list(rows(text))
+
+
+def test_the_digest_is_of_paths_and_hashes_in_any_order() -> None:
+    one = b"a.py,sha256=aa,1\nb.py,sha256=bb,1\na-1.dist-info/RECORD,,\n"
+    other = b'"b.py",sha256=bb=,22\na.py,sha256=aa,1\na-1.dist-info/INSTALLER,sha256=cc,1\n'
+    assert wheel_contents(one) == wheel_contents(other) is not None
+    assert wheel_contents(one.replace(b"=bb", b"=bc")) != wheel_contents(one)
+    assert wheel_contents(one.replace(b"b.py", b"c.py")) != wheel_contents(one)
+    assert wheel_contents(one.replace(b"sha256=bb", b"md5=bb")) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("1.0", "1"), ("1.0-1", "1.0.post1"), ("v1.0RC1", "1.0c1"), ("2.9.1+cu.128", "2.9.1+CU-128"), ("01.2", "1.2")],
+)
+def test_spellings_of_a_version(one: str, other: str) -> None:
+    assert same_version(one, other)
+
+
+@pytest.mark.parametrize(("one", "other"), [("1.0", "1.1"), ("1.0", "1.0.post0"), ("1+cpu", "1+cu128"), ("x", "y")])
+def test_other_versions(one: str, other: str) -> None:
+    assert not same_version(one, other)
+
+
+def test_values_travel_as_json() -> None:
+    expected = Expected(
+        (ExpectedPackage("a", "1", "ab"), ExpectedPackage("b", "2")), (ExpectedConda("c", "1", "h", "d"),)
+    )
+    assert expected_from_json(expected_to_json(expected)) == expected
+    result = Result(tuple(Finding("a", drift, "p", "e", "f") for drift in Drift), Counts(packages=2, own_word=7))
+    assert result_from_json(result_to_json(result)) == result
+    assert [each["text"] for each in result_object(result)["findings"]] == [each.text for each in result.findings]
+
+
+def site_of(prefix: Path) -> Path:
+    site = prefix / SITE
+    site.mkdir(parents=True, exist_ok=True)
+    return site
+
+
+def lay(site: Path, name: str, files: dict[str, bytes]) -> ExpectedPackage:
+    """Unpack a wheel of these files."""
+    made = wheel(name, "1.0", files=files)
+    with zipfile.ZipFile(io.BytesIO(made.data)) as archive:
+        archive.extractall(site)
+    return ExpectedPackage(name, "1.0", wheel_contents(member(made.data, ".dist-info/RECORD")))
+
+
+@pytest.mark.parametrize(
+    ("files", "earlier", "hides"),
+    [
+        ({"mod/__init__.py": b""}, "mod/__init__.py", "mod"),
+        ({"mod/__init__.py": b""}, "mod.py", "mod.py"),
+        ({"mod.py": b""}, "mod/__init__.py", "mod"),
+        ({"mod.py": b""}, "mod.cpython-311-x86_64-linux-gnu.so", "mod.cpython-311-x86_64-linux-gnu.so"),
+        ({"space/part/__init__.py": b""}, "space/part/__init__.py", "space"),
+        # A part of a namespace beside ours hides nothing, nor does a folder beside a package of its name.
+        ({"space/part/__init__.py": b""}, "space/other/__init__.py", ""),
+        ({"mod/__init__.py": b"", "mod/a.py": b""}, "mod/a.py", ""),
+        ({"mod.py": b""}, "mod/notes.txt", ""),
+        ({"mod.py": b""}, "mod.txt", ""),
+    ],
+)
+def test_what_hides_a_module(tmp_path: Path, files: dict[str, bytes], earlier: str, hides: str) -> None:
+    prefix, before = (tmp_path / "env").resolve(), (tmp_path / "before").resolve()
+    package = lay(site_of(prefix), "thing", files)
+    (before / earlier).parent.mkdir(parents=True)
+    (before / earlier).write_bytes(b"")
+    first = compare(Expected((package,)), place_of(prefix, [str(before), str(prefix / SITE)]))
+    wanted = (Finding("thing", Drift.SHADOWED, str(before / hides)),) if hides else ()
+    assert first.findings == wanted
+    assert compare(Expected((package,)), place_of(prefix, [str(prefix / SITE), str(before)])).is_same
+
+
+def test_the_library_of_python_comes_first_by_design() -> None:
+    left = {str(folder) for folder in search_path(sys.path)}
+    assert not any(
+        folder.endswith(("lib-dynload", f"python{sys.version_info[0]}.{sys.version_info[1]}")) for folder in left
+    )
+    assert any(folder.endswith("site-packages") for folder in left)
+
+
+def test_a_file_of_two_packages_is_whole_by_either_hash(tmp_path: Path) -> None:
+    site = site_of(tmp_path)
+    expected = (lay(site, "one", {"space/__init__.py": b"1"}), lay(site, "two", {"space/__init__.py": b"2"}))
+    assert compare(Expected(expected), place_of(tmp_path)).is_same
+    (site / "space/__init__.py").write_bytes(b"3")
+    (finding,) = compare(Expected(expected), place_of(tmp_path)).findings
+    assert finding.drift is Drift.CHANGED
+
+
+def conda_record(prefix: Path, **others: Any) -> Path:
+    (prefix / "conda-meta").mkdir(exist_ok=True)
+    (prefix / "lib/libx.so").write_bytes(b"library")
+    digest = hashlib.sha256(b"library").hexdigest()
+    path = {"_path": "lib/libx.so", "path_type": "hardlink", "sha256": "0" * 64, "sha256_in_prefix": digest}
+    record = {
+        "name": "libx",
+        "version": "1.0",
+        "build": "h0_0",
+        "sha256": "ab" * 32,
+        "files": ["lib/libx.so"],
+        "paths_data": {"paths": [path], "paths_version": 1},
+        **others,
+    }
+    file = prefix / "conda-meta/libx-1.0-h0_0.json"
+    file.write_text(json.dumps(record))
+    return file
+
+
+LIBX = ExpectedConda("libx", "1.0", "h0_0", "ab" * 32)
+
+
+def conda_findings(prefix: Path, *expected: ExpectedConda) -> list[tuple[str, Drift]]:
+    return [(each.package, each.drift) for each in compare(Expected((), expected), place_of(prefix)).findings]
+
+
+def test_conda_packages(tmp_path: Path) -> None:
+    site_of(tmp_path)
+    file = conda_record(tmp_path)
+    assert conda_findings(tmp_path, LIBX) == []
+    assert conda_findings(tmp_path) == [("libx", Drift.EXTRA)]
+    assert conda_findings(tmp_path, LIBX, ExpectedConda("liby", "1", "h", "")) == [("liby", Drift.MISSING)]
+    assert conda_findings(tmp_path, ExpectedConda("libx", "1.0", "h1_1", "ab" * 32)) == [("libx", Drift.VERSION)]
+    assert conda_findings(tmp_path, ExpectedConda("libx", "1.0", "h0_0", "cd" * 32)) == [("libx", Drift.ARCHIVE)]
+    (tmp_path / "lib/libx.so").write_bytes(b"librarY")
+    assert conda_findings(tmp_path, LIBX) == [("libx", Drift.CHANGED)]
+    (tmp_path / "lib/libx.so").unlink()
+    assert conda_findings(tmp_path, LIBX) == [("libx", Drift.FILE_MISSING)]
+    file.write_text("{")
+    assert conda_findings(tmp_path, LIBX) == [("libx", Drift.UNREADABLE)]
+
+
+def test_a_distribution_of_condas_is_no_wheel(tmp_path: Path) -> None:
+    site = site_of(tmp_path)
+    lay(site, "numpy", {"numpy/__init__.py": b""})
+    paths = [
+        f"{SITE}/numpy/__init__.py",
+        *(f"{SITE}/numpy-1.0.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD")),
+    ]
+    conda_record(tmp_path, files=[*paths, "lib/libx.so"])
+    assert conda_findings(tmp_path, LIBX) == []
+    (site / "numpy/added.py").write_text("")
+    assert conda_findings(tmp_path, LIBX) == [("", Drift.UNOWNED)]
+
+
+def test_many_files_are_each_looked_at(tmp_path: Path) -> None:
+    """More than are taken one by one."""
+    wanted = []
+    for number in range(2500):
+        data = str(number).encode()
+        (tmp_path / str(number)).write_bytes(data)
+        told = hashlib.sha256(data if number % 100 else b"other").hexdigest()
+        wanted.append(Wanted(str(number), (("sha256", from_hex(told)),), number))
+    hashed = hash_all(wanted, str(tmp_path.resolve()))
+    assert sorted(int(each.path) for each in hashed) == list(range(2500))
+    assert {int(each.path) for each in hashed if each.drift} == set(range(0, 2500, 100))
+
+
+def test_no_environment(tmp_path: Path) -> None:
+    with pytest.raises(NoEnvironment, match="holds no lib"):
+        place_of(tmp_path)
+
+
+@pytest.mark.parametrize("module", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)
+def test_it_runs_inside_of_images(module: Path) -> None:
+    """Python 3.9, and nothing but its standard library and this room."""
+    tree = ast.parse(module.read_text(encoding="utf-8"), feature_version=(3, 9))
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    ours = {name for name in names if name.startswith("envspec")}
+    assert all(name.startswith("envspec.installed") for name in ours)
+    assert {name.partition(".")[0] for name in names - ours} <= set(sys.stdlib_module_names)
+
+
+def test_it_is_imported_without_anything_else() -> None:
+    words = "import sys, envspec.installed.compare; print(*[n for n in sys.modules if n.startswith('envspec')])"
+    told = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout.split()
+    assert all(name == "envspec" or name.startswith("envspec.installed") for name in told)
