@@ -1,7 +1,6 @@
 """Docker engines for tests marked `engine`: the one of this machine, and one of a test's own.
 
-A test that cannot have what it needs raises `NotRun` with the reason; the fixtures of `tests/engine` turn that into a
-skip, which pytest lists.
+A test or a fixture that cannot have what it needs raises `NotRun` with the reason: a skip, which pytest lists.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from _pytest.outcomes import Skipped
 from docker import DockerClient
 from docker.errors import DockerException
 
@@ -28,8 +28,11 @@ STOPPING_S: Final = 30.0
 SOCKET: Final = "unix:///var/run/docker.sock"
 
 
-class NotRun(Exception):
-    """Why a test does not run on this machine, in words for the list of skipped tests."""
+class NotRun(Skipped):
+    """Why a test does not run on this machine, in words for the list of skipped tests.
+
+    pytest's own, since its hooks in a `conftest.py` of a folder do not see fixtures of the session.
+    """
 
     def __init__(self, why: str) -> None:
         super().__init__(f"not run: {why}")

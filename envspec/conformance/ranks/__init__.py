@@ -1,0 +1,1 @@
+"""What runs in the ranks of a distributed check: one file each, under torchrun (`launch.py`)."""

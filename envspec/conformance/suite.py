@@ -1,0 +1,145 @@
+"""The suite: every check that is asked for, one after the other, and what came of them in one file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from envspec.conformance import machine, supervise
+from envspec.conformance import order as orders
+from envspec.conformance.checks import CHECKS
+from envspec.conformance.order import Order
+from envspec.conformance.processes import ASKED_TO_END, adopt_orphans, end_all, guarded
+from envspec.conformance.values import FORMAT, Peak, Result, Status, as_json
+
+#: Exit statuses: every check was run and told of; the order is no order; files can't be written; GPUs are asked
+#: for and there are none.
+TOLD, NO_ORDER, NO_RESULTS, NO_GPU = 0, 2, 3, 6
+
+
+class Stopped(BaseException):
+    """The suite was asked to end by a signal."""
+
+
+def main(order_path: Path, results_path: Path, script: Path) -> int:
+    """Run the checks of an order; results are written after each, so that a lost machine leaves those that it had.
+
+    Lines of JSON on stdout tell what begins and what came of it. script: `run.py`.
+    """
+    place = Path(tempfile.mkdtemp(prefix="envspec-suite-"))
+    try:
+        return guarded(lambda: _main(order_path, results_path, script, place))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _main(order_path: Path, results_path: Path, script: Path, place: Path) -> int:
+    adopt_orphans()
+    for number in ASKED_TO_END:
+        signal.signal(number, _stop)
+    try:
+        order = _order(order_path)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:
+        print(f"the order can't be read: {type(fault).__name__}: {fault}", file=sys.stderr)
+        return NO_ORDER
+    if order.cuda and (reason := machine.no_gpu()):
+        print(reason, file=sys.stderr)
+        return NO_GPU
+    report = _Report(order, results_path)
+    try:
+        report.write(is_whole=False)
+        _run(order, order_path, report, script, place)
+        report.write(is_whole=True)
+    except Stopped:
+        report.write(is_whole=False)
+        return 128 + signal.SIGTERM
+    except OSError as fault:
+        print(f"the suite can't go on: {fault}", file=sys.stderr)
+        return NO_RESULTS
+    finally:
+        end_all()
+        # The guard does so too: either may be killed.
+        shutil.rmtree(place, ignore_errors=True)
+    return TOLD
+
+
+def _order(path: Path) -> Order:
+    order = orders.read(path)
+    unknown = sorted({*order.checks, *order.required, *order.limits} - set(CHECKS))
+    if unknown:
+        raise ValueError(f"there is no check {', '.join(map(repr, unknown))}")
+    return order
+
+
+def _run(order: Order, order_path: Path, report: _Report, script: Path, place: Path) -> None:
+    peaks: dict[str, Peak] = {}
+    # In the table's order, whatever that of the words was: coldstart has to be the first, memory the last.
+    for name in (each for each in CHECKS if each in order.checks):
+        _say({"begin": name, "limit_s": order.limits.get(name, CHECKS[name].limit_s)})
+        result = supervise.run(name, order, order_path, peaks, script, place)
+        result.required = name in order.required
+        if result.status is Status.PASSED:
+            peaks[name] = result.peak
+        report.add(result)
+        _say({"end": name, "status": result.status.value, "seconds": result.seconds, "reason": result.reason})
+
+
+class _Report:
+    """results.json, which is whole after every check."""
+
+    def __init__(self, order: Order, path: Path) -> None:
+        self._order = order
+        self._path = path
+        self._began = time.time()
+        self._machine = machine.describe()
+        self._results: list[Result] = []
+
+    def add(self, result: Result) -> None:
+        self._results.append(result)
+        self.write(is_whole=False)
+
+    def write(self, *, is_whole: bool) -> None:
+        data: dict[str, Any] = {
+            "format": FORMAT,
+            "began_s": self._began,
+            "seconds": time.time() - self._began,
+            "is_whole": is_whole,
+            "device": self._order.device,
+            "seed": self._order.seed,
+            "machine": self._machine,
+            "results": as_json(self._results),
+        }
+        beside = self._path.with_suffix(".part")
+        beside.write_text(json.dumps(data), encoding="utf-8")
+        beside.replace(self._path)
+
+
+def stop_at_end_of_stdin() -> None:
+    """End as by SIGTERM when whoever holds the other end of stdin is gone, however that came."""
+
+    def wait() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _say(line: dict[str, Any]) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    # Once is enough: a second one would end what takes the processes down.
+    for number in ASKED_TO_END:
+        signal.signal(number, signal.SIG_IGN)
+    raise Stopped

