@@ -1,0 +1,131 @@
+"""`envspec verify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from envspec.cli import terminal
+from envspec.errors import EnvspecError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from envspec.installed.values import Counts, Result
+    from envspec.model import Lock, Platform
+
+_PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
+#: Lines of one package: who has removed a folder need not read of each file in it.
+_MOST_LINES: Final = 12
+
+
+class Drifted(EnvspecError):
+    """The environment is not what its lock says."""
+
+    exit_code = 8
+
+
+@click.command()
+@click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
+@click.option(
+    "--prefix",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The environment's folder; left out: the active one (VIRTUAL_ENV, CONDA_PREFIX).",
+)
+@click.option("--platform", type=click.Choice(_PLATFORMS), help="The platform; left out: this machine's.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Text for people, or JSON for programs.",
+)
+def command(lock: str, prefix: Path | None, platform: str | None, form: str) -> int:
+    """Tell whether an environment holds exactly what a lock says, file by file.
+
+    LOCK is a folder, its envspec.lock, or a name under locks/. Nothing is resolved, fetched or changed. Exit code 8,
+    with all that differs, where the environment has drifted.
+    """
+    import os
+
+    from envspec.installed.values import result_object
+    from envspec.lock.find import find_lock
+    from envspec.lock.folder import read_lock
+    from envspec.machine import this_platform
+    from envspec.model import Platform
+    from envspec.pipeline.verify import verify
+
+    folder = find_lock(lock, Path())
+    locked = read_lock(folder)
+    where = Platform(platform) if platform else this_platform()
+    environment = prefix or _active(os.environ)
+    result = verify(locked, where, environment)
+    if form == "json":
+        import json
+
+        told = {"lock": locked.name, "platform": where.value, "prefix": str(environment), **result_object(result)}
+        terminal.answer_json(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+    elif result.is_same:
+        terminal.answer(f"{environment} holds what {locked.name} says: {_counted(result.counts)}\n")
+    else:
+        terminal.answer_sections("\n".join(_lines(result)) + "\n")
+    if not result.is_same:
+        raise _drifted(result, environment, folder, locked, where)
+    return 0
+
+
+def _active(environ: Mapping[str, str]) -> Path:
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if environ.get(name):
+            return Path(environ[name])
+    raise UsageError("no environment is active", hint="name its folder: `envspec verify LOCK --prefix DIR`")
+
+
+def _lines(result: Result) -> Iterator[str]:
+    by_package: dict[str, list[str]] = {}
+    for finding in result.findings:
+        by_package.setdefault(finding.package, []).append(finding.text)
+    for package, texts in by_package.items():
+        yield package or "of no package"
+        yield from (f"  {text}" for text in texts[:_MOST_LINES])
+        if len(texts) > _MOST_LINES:
+            yield f"  and {len(texts) - _MOST_LINES} more (--format json has all)"
+
+
+def _counted(counts: Counts) -> str:
+    from envspec.lock.diff_shown import several
+
+    held = [several(counts.packages, "package")] if counts.packages else []
+    held += [several(counts.conda, "conda package")] if counts.conda else []
+    files = f"{counts.files:,} files ({counts.size_bytes / 1e9:.1f} GB)"
+    notes = []
+    if counts.unanchored:
+        notes.append(f"{several(counts.unanchored, 'package')} not anchored, that is compared with RECORD alone")
+    if counts.beside:
+        notes.append(f"{counts.beside} that the lock allows, such as pip, compared with RECORD alone")
+    if counts.own_word:
+        notes.append(f"{counts.own_word} programs and notes of installers compared with RECORD alone")
+    if counts.bytecode_by_time:
+        notes.append(f"{counts.bytecode_by_time:,} files of bytecode left to Python, which compares their times")
+    if counts.bytecode_other_python:
+        notes.append(f"{counts.bytecode_other_python:,} files of another Python's bytecode not looked at")
+    return ", ".join([*held, files]) + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def _drifted(result: Result, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:
+    from envspec.lock.diff_shown import several
+
+    ways = several(len(result.findings), "difference")
+    of = several(len({finding.package for finding in result.findings}), "package")
+    anew = f"make it anew: `envspec install {folder} --prefix DIR`"
+    requirements = folder / f"requirements.{platform.value}.txt"
+    mend = (
+        f"; or mend it: `uv pip sync --reinstall --require-hashes --python {environment} {requirements}`"
+        if requirements.is_file() and not any(each.conda for each in locked.resolutions)
+        else ""
+    )
+    return Drifted(f"{environment} is not what {locked.name} says: {ways} in {of}", hint=anew + mend)

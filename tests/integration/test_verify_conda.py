@@ -1,0 +1,84 @@
+"""`envspec verify` of an environment of conda's packages with wheels on top, as `envspec install` makes it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envspec.installed.record import wheel_contents
+from envspec.machine import this_platform
+from envspec.model import CondaPackage
+from tests.support import conda_packages
+from tests.support.conda_channel import CondaChannel, write
+from tests.support.environments import SERIES, conda_row, installs, make_lock, pin, write_lock
+from tests.support.index_server import IndexServer
+from tests.support.projects import File
+from tests.support.user import User
+from tests.support.wheels import wheel
+from tests.support.zips import member
+
+pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
+
+NAMES = ("tzdata", "python_abi", "python", "numpy", "greet", "pathwise", "libpathwise")
+TOOL = wheel("tool", "1.0", requires=["numpy>=2"])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An environment where it was made: its files name it."""
+    folder = tmp_path_factory.mktemp("made")
+    channel = write(folder / "forge", conda_packages.forge())
+    with IndexServer([File(TOOL)]) as index:
+        user = User(folder, index.url, NO_PROXY="127.0.0.1")
+        contents = wheel_contents(member(TOOL.data, ".dist-info/RECORD"))
+        lock = make_lock(conda=rows(channel), wheels=[replace(pin(TOOL), contents=contents)])
+        ran = installs(user, write_lock(folder / "lock", lock))
+        assert ran.status == 0, ran.stderr
+    yield folder
+
+
+def rows(channel: CondaChannel) -> list[CondaPackage]:
+    here = (this_platform().value, "noarch")
+    held = [one for one in channel.archives if one.subdir in here]
+    newest = {name: next(one for one in reversed(held) if one.name == name) for name in NAMES}
+    return [conda_row(one, channel.url) for one in newest.values()]
+
+
+def verify(folder: Path, prefix: Path) -> tuple[int, dict[str, object]]:
+    user = User(folder, "http://127.0.0.1:9/")
+    ran = user.runs("verify", "lock", "--prefix", prefix, "--format", "json")
+    assert ran.stdout, ran.stderr
+    return ran.status, json.loads(ran.stdout)
+
+
+def test_it_is_what_the_lock_says(made: Path) -> None:
+    status, told = verify(made, made / "env")
+    assert (status, told["findings"]) == (0, [])
+    counts = told["counts"]
+    assert isinstance(counts, dict)
+    assert (counts["conda"], counts["packages"], counts["anchored"]) == (len(NAMES), 1, 1)
+
+
+def test_files_of_both_halves(made: Path, tmp_path: Path) -> None:
+    prefix = tmp_path / "env"
+    shutil.copytree(made / "env", prefix, symlinks=True)
+    site = prefix / f"lib/python{SERIES}/site-packages"
+    conf = prefix / "etc/pathwise.conf"
+    conf.write_text(conf.read_text() + "changed\n")
+    (site / "tool/__init__.py").write_text("changed = True\n")
+    (prefix / "conda-meta" / next((prefix / "conda-meta").glob("greet-*.json")).name).unlink()
+    status, told = verify(made, prefix)
+    assert status == 8
+    findings = told["findings"]
+    assert isinstance(findings, list)
+    found = {(each["package"], each["drift"], each["path"]) for each in findings}
+    assert {
+        ("pathwise", "changed", "etc/pathwise.conf"),
+        ("tool", "changed", f"lib/python{SERIES}/site-packages/tool/__init__.py"),
+        ("greet", "missing", ""),
+    } <= found
