@@ -6,12 +6,16 @@ Every session installs the development environment from envspec's own lock for t
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import nox
+import nox.command
+import nox.project
 
 nox.needs_version = ">=2025.5.1"
 nox.options.sessions = ["lint", "types", "imports", "lock_check", "tests"]
@@ -68,7 +72,7 @@ def develop(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The tests that need no network but loopback; arguments go to pytest."""
     develop(session)
-    session.run("pytest", *(session.posargs or ["-m", "not network and not engine"]))
+    session.run("pytest", *(session.posargs or ["-m", "not network and not engine and not stack"]))
 
 
 @nox.session
@@ -80,6 +84,65 @@ def engine(session: nox.Session) -> None:
     """
     develop(session)
     session.run("pytest", *(session.posargs or ["-m", "engine"]))
+
+
+@nox.session
+def stack(session: nox.Session) -> None:
+    """The tests of the conformance suite on real torch stacks, installed from their locks; arguments go to pytest.
+
+    8 GB of disk for each stack, and the package index for the first time; no GPU is needed.
+    """
+    develop(session)
+    session.run("pytest", *(session.posargs or ["-m", "stack and not engine"]))
+
+
+@nox.session
+def gpu_conformance(session: nox.Session) -> None:
+    """Prove that this machine runs the specs: `-- [SPEC ...] [options of envspec conformance]`.
+
+    For each spec the lock is checked, its image made, the suite run in it, and the receipt written to
+    `receipts/<name>/`. Without a SPEC: every spec under specs/ that fits this machine.
+    """
+    develop(session)
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), session.posargs))
+    options = session.posargs[len(words) :]
+    specs = [_spec_file(session, word) for word in words] or list(_fitting(session))
+    if not specs:
+        session.error("no spec under specs/ fits this machine: name one, with --device cpu if it has no GPU")
+    failed = []
+    for spec in specs:
+        name = _lock_name(spec)
+        try:
+            session.run("envspec", "lock", "--check", str(spec))
+            session.run("envspec", "conformance", name, "--report", f"receipts/{name}", *options)
+        except nox.command.CommandFailed as fault:
+            # The others have something to say as well.
+            session.warn(f"{name}: {fault}")
+            failed.append(name)
+    if failed:
+        session.error(f"conformance failed: {', '.join(failed)}")
+
+
+def _spec_file(session: nox.Session, word: str) -> Path:
+    path = Path(word) if word.endswith(".toml") else Path("specs", f"{word}.toml")
+    if not path.exists():
+        session.error(f"there is no spec {path}")
+    return path
+
+
+def _lock_name(spec: Path) -> str:
+    return str(nox.project.load_toml(spec)["env"]["name"])
+
+
+def _fitting(session: nox.Session) -> Iterator[Path]:
+    """Specs with CUDA whose lock this machine runs."""
+    for spec in sorted(Path("specs").glob("*.toml")):
+        if "cuda" not in nox.project.load_toml(spec):
+            continue
+        # 6: this machine can't run it; any other failure is one of this session's.
+        told = session.run("envspec", "fit", _lock_name(spec), "--format", "json", silent=True, success_codes=[0, 6])
+        if '"verdict": "does not fit"' not in str(told):
+            yield spec
 
 
 @nox.session

@@ -82,20 +82,20 @@ def start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
     streams = _streams()
     asked = _options(command, chosen, streams)
     with open_engine(os.environ) as engine:
-        order = _order(locked, _platform(locked, engine, chosen["platform"]), chosen)
+        order = image_order(locked, engine_platform(locked, engine, chosen["platform"]), chosen)
         folders = _folders(engine, chosen)
         # Before an image is made for nothing.
         container_settings(locked, this_user(os.environ), engine.facts, folders, asked)
         with terminable(), Progress(locked.name) as progress:
-            image = _image(engine, order, image_world(progress, chosen["mirrors"]))
+            image = image_in_engine(engine, order, image_world(progress, chosen["mirrors"]))
         if not (engine.address.is_remote or chosen["no_cache"]):
-            folders = replace(folders, compiled=_compiled(image))
+            folders = replace(folders, compiled=compiled_folder(image))
         settings = container_settings(locked, this_user(os.environ), engine.facts, folders, asked)
-        _make(folders, [mount.source for mount in settings.mounts])
+        make_folders(folders, [mount.source for mount in settings.mounts])
         return run(engine, image, settings, streams, terminal.tell)
 
 
-def _image(engine: Engine, order: ImageOrder, world: ImageWorld) -> str:
+def image_in_engine(engine: Engine, order: ImageOrder, world: ImageWorld) -> str:
     """The image in the engine, made and loaded where it is not there; what the engine calls it."""
     from envspec.engine.faults import EngineRefused
     from envspec.image.load import find
@@ -129,7 +129,7 @@ def _options(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
     return Options(
         command=tuple(command),
         start=Start.SERVICES if chosen["services"] else Start.COMMAND,
-        gpus=_gpus(chosen["gpus"]),
+        gpus=gpus_of(chosen["gpus"]),
         mounts=tuple(_mount(text) for text in chosen["mounts"]),
         ports=tuple(_port(text) for text in chosen["ports"]),
         env=env,
@@ -163,7 +163,7 @@ def _is_ours(streams: Streams) -> bool:
         return True
 
 
-def _order(lock: Lock, platform: Platform, chosen: Mapping[str, Any]) -> ImageOrder:
+def image_order(lock: Lock, platform: Platform, chosen: Mapping[str, Any]) -> ImageOrder:
     from envspec.fetch.values import Network
     from envspec.image.order import Bytecode, ImageOrder
     from envspec.lock.document import identity
@@ -178,7 +178,7 @@ def _order(lock: Lock, platform: Platform, chosen: Mapping[str, Any]) -> ImageOr
     )
 
 
-def _platform(lock: Lock, engine: Engine, named: str | None) -> Platform:
+def engine_platform(lock: Lock, engine: Engine, named: str | None) -> Platform:
     """The engine's own platform, which need not be this machine's."""
     from envspec.model import Platform
 
@@ -229,14 +229,14 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
-def _compiled(image: str) -> str:
+def compiled_folder(image: str) -> str:
     """What is compiled belongs to one image: it calls into the image's libraries."""
     from envspec.effects.cache import cache_root
 
     return str(cache_root(os.environ).absolute() / "compiled" / image.rpartition(":")[2][:32])
 
 
-def _make(folders: Folders, mounted: Sequence[str]) -> None:
+def make_folders(folders: Folders, mounted: Sequence[str]) -> None:
     """Those of ours that are to be mounted and may not be there yet."""
     ours = {folders.compiled, *(path for _, path in folders.hub)}
     for path in mounted:
@@ -249,7 +249,7 @@ def _make(folders: Folders, mounted: Sequence[str]) -> None:
                 ) from fault
 
 
-def _gpus(text: str) -> Gpus | tuple[str, ...]:
+def gpus_of(text: str) -> Gpus | tuple[str, ...]:
     from envspec.engine.container import Gpus
 
     named = {"auto": Gpus.AS_LOCKED, "all": Gpus.ALL, "none": Gpus.NONE}.get(text)

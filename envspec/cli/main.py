@@ -22,10 +22,13 @@ COMMANDS: Final = {
     "fit": ("envspec.cli.fit", "Tell whether a machine can run a lock."),
     "doctor": ("envspec.cli.doctor", "Look over this machine: driver, engine, disk, network."),
     "install": ("envspec.cli.install", "Make a lock's environment on this machine."),
+    "verify": ("envspec.cli.verify", "Tell whether an environment holds what a lock says."),
     "image": ("envspec.cli.image", "Make a lock's image, tell its ID, compare images."),
+    "conformance": ("envspec.cli.conformance", "Prove that this machine runs a lock's stack."),
     "run": ("envspec.cli.run", "Run a command in a container of a lock's image."),
     "shell": ("envspec.cli.shell", "Open a shell in a container of a lock's image."),
-    "schema": ("envspec.cli.schema", "Print the JSON schema of spec.toml."),
+    "receipts": ("envspec.cli.receipts", "Tell what differs between receipts of conformance."),
+    "schema": ("envspec.cli.schema", "Print the JSON schema of spec.toml, or of a receipt."),
 }
 
 #: What a shell's own completion sets when it asks for words; click's name for it.
@@ -64,7 +67,8 @@ class _Lazy(click.Group):
     cls=_Lazy,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 done, 1 a fault of envspec's, 2 spec or usage, 3 lock stale, 4 no solution, "
-    "5 network or registry, 6 this machine can't run it, 10 `diff` found differences.\n\n"
+    "5 network or registry, 6 this machine can't run it, 7 conformance failed, 8 the environment differs "
+    "from its lock, 10 `diff` or `receipts` found differences.\n\n"
     "Completion of commands, options and names of locks in bash (in zsh and fish: zsh_source, fish_source):\n\n"
     '\b\n  eval "$(_ENVSPEC_COMPLETE=bash_source envspec)"',
 )

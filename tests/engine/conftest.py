@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from docker import DockerClient
 
 from tests.support import docker_registry, nvidia_hook, standin
-from tests.support.engine import NotRun, OwnEngine, connect, own_engine, program
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup() -> Generator[None, object, object]:
-    """A fixture that raises NotRun skips its tests."""
-    try:
-        return (yield)
-    except NotRun as why:
-        pytest.skip(str(why))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, None, None]:
-    """So does a test."""
-    try:
-        return (yield)
-    except NotRun as why:
-        pytest.skip(str(why))
+from tests.support.engine import OwnEngine, connect, own_engine, program
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +22,8 @@ from packaging.utils import canonicalize_name
 
 from tests.support import e2e, standin
 from tests.support.containers import Done, removed, run_in
-from tests.support.user import User
+from tests.support.user import User, refused
+from tests.support.workflow_repository import WHOLE, Repository
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 
@@ -90,8 +95,10 @@ def test_every_package_can_be_imported(engine: DockerClient, stack: Stack) -> No
 def test_site_packages_are_what_pip_installs(engine: DockerClient, stack: Stack, tmp_path: Path) -> None:
     wheels, files = tmp_path / "wheels", [file for _, file in e2e.rows(stack.document).values()]
     wheels.mkdir()
+    # Where tests share a cache, it is not the user's own.
+    archives = Path(stack.user.environ["ENVSPEC_CACHE_DIR"]) / "archives"
     for file in files:
-        kept = stack.user.cache / "archives" / file["sha256"] / file["filename"]
+        kept = archives / file["sha256"] / file["filename"]
         (wheels / file["filename"]).symlink_to(Path("/archives", *kept.parts[-2:]))
     lines = [
         f"{name}=={version} --hash=sha256:{file['sha256']}  # {file['size_bytes']}"
@@ -104,7 +111,7 @@ def test_site_packages_are_what_pip_installs(engine: DockerClient, stack: Stack,
         *("python", "-c", e2e.SAME),
         files={"/tmp/pip.whl": e2e.pip_wheel()},
         environment={"PYTHONPATH": "/tmp/pip.whl", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-        volumes=[f"{tmp_path}:/given:ro", f"{stack.user.cache / 'archives'}:/archives:ro"],
+        volumes=[f"{tmp_path}:/given:ro", f"{archives}:/archives:ro"],
     )
     told = json.loads(done.stdout)
     assert not told["wrong"]
@@ -126,6 +133,35 @@ def test_a_model_learns_on_the_cpu(engine: DockerClient, stack: Stack) -> None:
 
 def test_torch_compile_finds_its_compiler(engine: DockerClient, stack: Stack) -> None:
     assert inside(engine, stack, "python", "-c", e2e.COMPILE).stdout.strip() == "1"
+
+
+def test_the_conformance_suite_passes_in_it_by_nox(stack: Stack, tmp_path: Path) -> None:
+    """nox end to end: the lock is checked, the image made, the suite run in it on the CPU, the receipt written."""
+    copy = Repository(tmp_path / "copy", WHOLE)
+    name = "pytorch-2.9-standin"
+    copy.writes(f"specs/{name}.toml", e2e.spec_text(stack.registry))
+    shutil.copytree(stack.lock, copy.folder / "locks" / name)
+    done = subprocess.run(
+        [sys.executable, "-m", "nox", "-s", "gpu_conformance", "--", name, "--device", "cpu"],
+        cwd=copy.folder,
+        env={**stack.user.environ, "PATH": os.environ["PATH"], "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    receipt = json.loads((copy.folder / "receipts" / name / "receipt.json").read_text())
+    statuses = {each["check"]: each["status"] for each in receipt["checks"]}
+    assert {check for check, status in statuses.items() if status == "not run"} == {"device"}
+    assert set(statuses.values()) == {"passed", "not run"}
+    assert receipt["image"]["id"] == stack.id
+    assert receipt["lock"]["sha256"] == hashlib.sha256((stack.lock / "envspec.lock").read_bytes()).hexdigest()
+
+
+def test_a_gpu_is_asked_for_and_there_is_none(stack: Stack) -> None:
+    told = refused(stack.user.runs("conformance", stack.lock, "--image", stack.name), 6)
+    assert "`--device cpu` tests what needs no GPU" in told
 
 
 def test_what_is_pushed_again_uploads_nothing(stack: Stack) -> None:

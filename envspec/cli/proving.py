@@ -1,0 +1,157 @@
+"""From words of the command line to a run of the conformance suite."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envspec.cli import terminal
+from envspec.errors import UnfitMachine, UsageError
+
+if TYPE_CHECKING:
+    from envspec.cli.suite_progress import SuiteProgress
+    from envspec.conformance.order import Nodes
+    from envspec.engine.docker import Engine
+    from envspec.engine.pull import Present
+    from envspec.fetch.values import Step
+    from envspec.model import Lock, Platform, Resolution
+    from envspec.pipeline.conformance import Watch
+    from envspec.proof.request import Price, Request
+    from envspec.receipt.values import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Proving:
+    """What the command line says. image: None for the lock's own. device: None for what the lock is for."""
+
+    here: bool
+    python: Path | None
+    image: str | None
+    gpus: str
+    bytecode: bool
+    offline: bool
+    mirrors: tuple[str, ...]
+    device: str | None
+    checks: tuple[str, ...]
+    limits: Mapping[str, float]
+    world_size: int | None
+    nodes: Nodes
+    price: Price | None
+    baseline: Receipt | None
+
+
+def prove(lock: str, asked: Proving) -> Receipt:
+    """Run the suite where it is asked for.
+
+    Raises:
+        UsageError, UnfitMachine, NetworkError: as the stages say.
+    """
+    from envspec.cli.ending import terminable
+    from envspec.lock.find import find_lock
+    from envspec.lock.folder import read_lock
+    from envspec.lock.head import LOCK_FILE
+    from envspec.lock.names import read_current
+
+    folder = find_lock(lock, Path())
+    locked = read_lock(folder)
+    digest = hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest()
+    with terminable():
+        return _here(locked, digest, asked) if asked.here else _inside(locked, digest, asked)
+
+
+def _here(locked: Lock, digest: str, asked: Proving) -> Receipt:
+    from envspec.cli.suite_progress import SuiteProgress
+    from envspec.machine import this_platform
+    from envspec.pipeline.conformance import prove_here
+    from envspec.proof.here import python_here
+
+    part = _part(locked, this_platform())
+    python = python_here(os.environ, asked.python)
+    with SuiteProgress(locked.name) as progress:
+        return prove_here(_request(locked, digest, part, asked), python, os.environ, _watch(progress, asked.baseline))
+
+
+def _inside(locked: Lock, digest: str, asked: Proving) -> Receipt:
+    from envspec.cli.container import compiled_folder, engine_platform, gpus_of, this_user
+    from envspec.cli.suite_progress import SuiteProgress
+    from envspec.engine.docker import open_engine
+    from envspec.pipeline.conformance import Chosen, prove_inside
+
+    with open_engine(os.environ) as engine:
+        platform = engine_platform(locked, engine, None)
+        request = _request(locked, digest, _part(locked, platform), asked)
+        image = _image(engine, locked, platform, asked)
+        compiled = Path(compiled_folder(image.id))
+        compiled.mkdir(parents=True, exist_ok=True)
+        chosen = Chosen(this_user(os.environ), gpus_of(asked.gpus), str(compiled))
+        with SuiteProgress(locked.name) as progress:
+            return prove_inside(request, engine, image, chosen, _watch(progress, asked.baseline))
+
+
+def _image(engine: Engine, locked: Lock, platform: Platform, asked: Proving) -> Present:
+    from envspec.cli.container import image_in_engine, image_order
+    from envspec.cli.image_world import image_world
+    from envspec.cli.progress_bars import Progress
+    from envspec.engine.faults import EngineRefused
+    from envspec.engine.pull import inspected, present
+
+    with Progress(locked.name) as progress:
+        if asked.image:
+            return present(engine, asked.image, lambda done, total: progress.report(_pulling(done, total)))
+        chosen = {"no_pyc": not asked.bytecode, "offline": asked.offline}
+        name = image_in_engine(engine, image_order(locked, platform, chosen), image_world(progress, asked.mirrors))
+    found = inspected(engine, name)
+    if found is None:
+        raise EngineRefused(f"the engine ({engine.facts}) has let go of {name}", hint="run the same command again")
+    return found
+
+
+def _pulling(done: int, total: int) -> Step:
+    from envspec.fetch.values import Step
+    from envspec.image.order import Stage
+
+    return Step(Stage.PULLING, 0, 0, done, total)
+
+
+def _request(locked: Lock, digest: str, part: Resolution, asked: Proving) -> Request:
+    from envspec.proof.request import Device, Request
+
+    own = Device.CUDA if locked.driver else Device.CPU
+    device = Device(asked.device) if asked.device else own
+    if device is Device.CUDA and own is Device.CPU:
+        raise UsageError(f"{locked.name} has no CUDA to test", hint="--device cpu, or [cuda] in its spec")
+    return Request(
+        lock=locked,
+        lock_sha256=digest,
+        resolution=part,
+        device=device,
+        checks=asked.checks,
+        world_size=asked.world_size,
+        nodes=asked.nodes,
+        price=asked.price,
+        limits=asked.limits,
+    )
+
+
+def _part(locked: Lock, platform: Platform) -> Resolution:
+    """The lock's part for a platform, which has to be a Linux.
+
+    Raises:
+        UnfitMachine: the suite does not run there. UsageError: the lock has none.
+    """
+    from envspec.pipeline.verify import part_of
+
+    if not platform.is_linux:
+        raise UnfitMachine(f"the suite runs on Linux, and this is {platform.value}")
+    return part_of(locked, platform)
+
+
+def _watch(progress: SuiteProgress, baseline: Receipt | None) -> Watch:
+    from envspec.pipeline.conformance import Watch
+
+    return Watch(progress.told, terminal.tell, lambda: datetime.now(timezone.utc), baseline)

@@ -1,0 +1,138 @@
+"""A run of the conformance suite: order -> stage -> container or Python -> results -> receipt."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from envspec import __version__
+from envspec.conformance.order import Order, Start
+from envspec.conformance.suite import NO_GPU
+from envspec.effects.process import Finished
+from envspec.engine.container import Gpus, User
+from envspec.engine.docker import Engine
+from envspec.engine.faults import NoGpuRuntime
+from envspec.engine.pull import Present
+from envspec.errors import UnfitMachine
+from envspec.lock.document import identity
+from envspec.pipeline.verify import expected_of
+from envspec.proof import container, here
+from envspec.proof.request import Request, order_of
+from envspec.proof.staging import Stage, staged
+from envspec.proof.watching import Told
+from envspec.receipt.build import Known, receipt
+from envspec.receipt.values import Here, Image, LockName, Nodes, Receipt
+
+_WITHOUT_GPU: Final = "`--device cpu` tests what needs no GPU"
+
+
+class NoGpu(UnfitMachine):
+    """GPUs are to be tested, and there are none."""
+
+
+class SuiteLost(UnfitMachine):
+    """The suite did not come up: it left no results at all. Its Python is too old, or something ended it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told while the suite runs. told: of every check. warn: of what the user should know.
+
+    now: the time, with its zone. baseline: a recorded receipt that the new one is held against.
+    """
+
+    told: Told
+    warn: Callable[[str], None]
+    now: Callable[[], datetime]
+    baseline: Receipt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a container is given of this machine. compiled: a folder for what torch.compile keeps, None for none."""
+
+    user: User
+    gpus: Gpus | tuple[str, ...] = Gpus.AS_LOCKED
+    compiled: str | None = None
+
+
+def prove_here(request: Request, python: Path, environ: Mapping[str, str], watch: Watch) -> Receipt:
+    """Run the suite in a Python of this machine.
+
+    Raises:
+        NoGpu: GPUs are asked for, and there are none. UnfitMachine: the Python can't be started.
+    """
+    order = order_of(request, _expected(request), Start())
+    with staged(order) as stage:
+        finished = here.run_here(python, stage, environ, watch.told)
+        where = Here(python=str(python), prefix=str(python.parents[1]))
+        return _receipt(request, order, where, watch, _results(stage, finished))
+
+
+def prove_inside(request: Request, engine: Engine, image: Present, chosen: Chosen, watch: Watch) -> Receipt:
+    """Run the suite in a container of an image.
+
+    Raises:
+        NoGpu: GPUs are asked for, and the container sees none. UnfitMachine, NetworkError: the engine can't run it.
+    """
+    container.check_engine(engine)
+    start = Start(in_container=True, at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
+    order = order_of(request, _expected(request), start)
+    with staged(order) as stage:
+        settings = container.settings_of(request, stage, engine, chosen.user, chosen.gpus, chosen.compiled)
+        try:
+            finished = container.run_inside(engine, image.id, settings, watch.told, watch.warn)
+        except NoGpuRuntime as fault:
+            raise NoGpu(fault.message, hint=f"{_WITHOUT_GPU}; {(fault.hint or '').partition(';')[0]}") from fault
+        where = Image(reference=image.reference, id=image.id, pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
+        return _receipt(request, order, where, watch, _results(stage, finished))
+
+
+def _expected(request: Request) -> Mapping[str, Any]:
+    return asdict(expected_of(request.resolution))
+
+
+def _results(stage: Stage, finished: Finished) -> Mapping[str, Any]:
+    """What the suite has written, also where something ended it half-way."""
+    if finished.status == NO_GPU:
+        raise NoGpu(
+            finished.stderr.strip() or "there is no GPU",
+            hint=f"{_WITHOUT_GPU}; `envspec doctor` looks for what is missing",
+        )
+    try:
+        results: Mapping[str, Any] = json.loads(stage.document.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as fault:
+        raise SuiteLost(
+            f"the suite ended with status {finished.status} and left no results: {_last(finished.stderr)}",
+            hint="is its Python 3.9 or newer, and may it write to its folder of results?",
+        ) from fault
+    return results
+
+
+def _receipt(request: Request, order: Order, where: Image | Here, watch: Watch, results: Mapping[str, Any]) -> Receipt:
+    lock = request.lock
+    nodes = Nodes(count=order.nodes.count, rank=order.nodes.rank, rendezvous=order.nodes.rendezvous)
+    known = Known(
+        envspec=__version__,
+        made_at=watch.now(),
+        lock=LockName(
+            name=lock.name, sha256=request.lock_sha256, input_sha256=lock.input_sha256, identity=identity(lock)
+        ),
+        where=where,
+        asked=order.checks,
+        required=order.required,
+        nodes=nodes,
+        world_size=order.world_size,
+        baseline=watch.baseline,
+    )
+    return receipt(results, known)
+
+
+def _last(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,1 @@
+"""Conformance from outside: what the suite is asked for, and where it runs."""

@@ -1,0 +1,36 @@
+"""A run beside a recorded one of the same kind of machine: is it slower, does it need more memory?"""
+
+from __future__ import annotations
+
+from envspec.receipt.numbers import Number, kind, numbers, worsening
+from envspec.receipt.values import Baseline, BaselineRow, Receipt
+
+
+def against(now: Receipt, recorded: Receipt) -> Baseline:
+    """Every rate and every peak of memory of `now` beside that of `recorded`.
+
+    Machines of another kind are not compared: the answer says so.
+    """
+    head = Baseline(lock=recorded.lock.name, made_at=recorded.made_at, machine=kind(recorded))
+    if kind(now) != kind(recorded):
+        why = f"another kind of machine: recorded on {kind(recorded)}; this is {kind(now)}"
+        return head.model_copy(update={"not_compared": why})
+    present = {number.key: number for number in numbers(now)}
+    judged = [number for number in numbers(recorded) if number.tolerance is not None and number.value]
+    rows = tuple(_row(number, present[number.key].value) for number in judged if number.key in present)
+    missing = tuple(f"{number.check}: {number.name}" for number in judged if number.key not in present)
+    return head.model_copy(update={"rows": rows, "missing": missing})
+
+
+def _row(number: Number, now: float) -> BaselineRow:
+    tolerance = number.tolerance or 0.0
+    return BaselineRow(
+        check=number.check,
+        name=number.name,
+        unit=number.unit,
+        recorded=number.value,
+        now=now,
+        change=(now - number.value) / number.value,
+        tolerance=tolerance,
+        is_worse=worsening(number.better, number.value, now) > tolerance,
+    )

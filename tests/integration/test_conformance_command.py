@@ -1,0 +1,201 @@
+"""`envspec conformance --here`, on small environments without torch: what runs, what it says, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from envspec.conformance.checks import CHECKS
+from envspec.model import Conformance, Lock
+from tests.conftest import Serve
+from tests.support.environments import BASE, installs, make_lock, pin, write_lock
+from tests.support.projects import File
+from tests.support.user import Ran, User, refused
+from tests.support.wheels import wheel
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the suite runs on Linux only")
+
+TOOL: Final = wheel("tool", "1.0", files={"tool/__init__.py": b"__version__ = '1.0'\n"})
+
+
+@pytest.fixture
+def user(tmp_path: Path, serve: Serve) -> User:
+    return User(tmp_path, serve([File(TOOL)]).url)
+
+
+def lock_of(user: User, **more: Any) -> Lock:
+    """The lock, written, and its environment installed."""
+    lock = replace(make_lock(wheels=[pin(TOOL)]), **more)
+    write_lock(user.folder / "lock", lock)
+    ran = installs(user, user.folder / "lock", "--python", BASE)
+    assert ran.status == 0, ran.stderr
+    return lock
+
+
+def proves(user: User, *words: str, device: str = "cpu") -> Ran:
+    python = user.folder / "env" / "bin" / "python"
+    command = ["conformance", "lock", "--here", "--python", str(python), "--device", device, *words]
+    return user.runs(*command, environ={"TMPDIR": str(user.folder / "temporary")})
+
+
+@pytest.fixture(autouse=True)
+def temporary(user: User) -> Path:
+    folder = user.folder / "temporary"
+    folder.mkdir()
+    return folder
+
+
+def receipt(user: User) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((user.folder / "receipts" / "receipt.json").read_text())
+    return found
+
+
+def test_what_the_lock_has_not_is_not_run_and_the_rest_passes(user: User, temporary: Path) -> None:
+    lock_of(user)
+    ran = proves(user, "--report", "receipts")
+    assert ran.status == 0, ran.stderr
+    document = receipt(user)
+    assert document["verdict"] == "passed"
+    statuses = {each["check"]: each["status"] for each in document["checks"]}
+    assert list(statuses) == list(CHECKS)
+    assert {name for name, status in statuses.items() if status == "passed"} == {"lock"}
+    assert {status for name, status in statuses.items() if name != "lock"} == {"not run"}
+    assert document["summary"]["checks"]["passed"] == 1
+    reasons = {each["check"]: each["reason"] for each in document["checks"]}
+    assert reasons["matmul"] == "torch is not in the lock"
+    assert document["here"]["is_locked"] is True
+    assert {path.name for path in (user.folder / "receipts").iterdir()} == {
+        "receipt.json",
+        "receipt.xml",
+        "receipt.md",
+        "receipt.html",
+    }
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_required_check_that_did_not_run_fails(user: User) -> None:
+    lock_of(user, conformance=Conformance(checks=("lock", "ddp")))
+    ran = proves(user)
+    assert ran.status == 7, ran
+    assert "ddp" in ran.error
+    told = proves(user, "--format", "json")
+    document = json.loads(told.stdout)
+    assert document["summary"]["required_not_run"] == ["ddp"]
+    assert [each["check"] for each in document["checks"]] == ["ddp", "lock"]
+
+
+def test_a_changed_file_fails_and_is_named(user: User) -> None:
+    lock_of(user)
+    (module,) = (user.folder / "env").glob("lib/python3*/site-packages/tool/__init__.py")
+    module.write_bytes(module.read_bytes().replace(b"1.0", b"1.1"))
+    ran = proves(user, "--report", "receipts")
+    assert ran.status == 7
+    assert "tool/__init__.py was changed" in " ".join(ran.stdout.split())
+    assert ran.error.startswith("small: conformance failed: "), ran.error
+    assert receipt(user)["here"]["is_locked"] is False
+
+
+def test_gpus_are_asked_for_and_there_are_none(user: User, temporary: Path) -> None:
+    lock_of(user)
+    told = refused(proves(user, device="cuda"), 2)
+    assert "has no CUDA to test" in told
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--check", "matmull"], "there is no check matmull"),
+        (["--image", "some:image"], "--here and --image name two places"),
+        (["--limit", "matmull=3"], "there is no check matmull"),
+        (["--limit", "lock"], "--limit lock: the form is NAME=SECONDS"),
+        (["--world-size", "none"], "--world-size none"),
+        (["--nodes", "2", "--node-rank", "2"], "--node-rank 2: the ranks of 2 nodes are 0 to 1"),
+        (["--nodes", "2"], "2 nodes need a place to meet"),
+        (["--price", "cheap"], "--price cheap: not an amount"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_runs(user: User, words: list[str], told: str) -> None:
+    lock_of(user)
+    assert told in refused(proves(user, *words), 2)
+
+
+def test_a_python_that_is_none(user: User) -> None:
+    lock_of(user)
+    ran = user.runs("conformance", "lock", "--here", "--python", "nowhere/python", "--device", "cpu")
+    assert "nowhere/python: no program" in refused(ran, 2)
+
+
+def _sleeping_torch(user: User) -> None:
+    """A torch whose import takes longer than any test waits: it tells in a file that it has begun."""
+    (site,) = (user.folder / "env").glob("lib/python3*/site-packages")
+    (site / "torch").mkdir()
+    text = f"import pathlib, time\npathlib.Path({str(user.folder / 'begun')!r}).touch()\ntime.sleep(600)\n"
+    (site / "torch" / "__init__.py").write_text(text)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_however_it_is_ended_nothing_is_left(user: User, temporary: Path, number: int, status: int) -> None:
+    lock_of(user)
+    _sleeping_torch(user)
+    python = str(user.folder / "env" / "bin" / "python")
+    words = ["conformance", "lock", "--here", "--python", python, "--device", "cpu", "--report", "receipts"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "envspec", *words],
+        cwd=user.folder,
+        env={**user.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    _until((user.folder / "begun").exists)
+    assert _processes_of(python)
+    child.send_signal(number)
+    assert child.wait(30) == status
+    _until(lambda: not _processes_of(python))
+    assert not (user.folder / "receipts").exists()
+    # Who is killed can't clean up its own folder.
+    assert number == signal.SIGKILL or list(temporary.iterdir()) == []
+
+
+def _until(come: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not come():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.05)
+
+
+def _processes_of(python: str) -> list[str]:
+    """Command lines of processes that this Python runs, and that have not ended."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            line = (entry / "cmdline").read_bytes().split(b"\0")
+            if line[0] == python.encode() and b"--here" not in line:
+                found.append(" ".join(part.decode() for part in line))
+    return found
+
+
+def test_a_program_that_is_no_python(user: User) -> None:
+    lock_of(user)
+    ran = user.runs("conformance", "lock", "--here", "--python", "/bin/true", "--device", "cpu")
+    assert "the suite ended with status 0 and left no results: it said nothing" in refused(ran, 6)
+
+
+def test_a_run_is_held_against_a_recorded_one(user: User) -> None:
+    lock_of(user)
+    assert proves(user, "--report", "receipts").status == 0
+    again = proves(user, "--baseline", "receipts", "--format", "json")
+    assert again.status == 0, again.stderr
+    assert json.loads(again.stdout)["baseline"] is not None
+    (user.folder / "receipts" / "receipt.json").write_text('{"format": 99}')
+    assert "receipt.json" in refused(proves(user, "--baseline", "receipts"), 2)
