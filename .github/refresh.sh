@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# refresh.sh: sets `as_of` of every spec that has one to this moment and locks it anew. Prints as Markdown what came of
+# it, and to $GITHUB_OUTPUT: changed, failed (yes or no). A spec that can't be locked, and a lock in which nothing but the
+# moment would change, stay as they were committed.
+set -euo pipefail
+said=$(mktemp)
+trap 'rm -f "$said"' EXIT
+changed=no failed=no
+
+# Of a diff, as JSON on stdin: `moment` where nothing but that has changed, and what is said about it; else `news`.
+kind_of() {
+  python3 -c '
+import json, sys
+diff = json.load(sys.stdin)
+moved = [row["what"] for row in diff["environment"] if row["what"] not in ("spec", "as_of")]
+print("news" if diff["packages"] or diff["conda"] or moved else "moment")'
+}
+
+for spec in specs/*.toml; do
+  grep -q '^as_of *=' "$spec" || continue
+  name=$(basename "$spec" .toml)
+  echo "$spec" >&2
+  if ! envspec lock --as-of now "$spec" >/dev/null 2>"$said"; then
+    cat "$said" >&2
+    printf '## %s stays as it is\n\n```text\n%s\n```\n\n' "$name" "$(cat "$said")"
+    git checkout --quiet -- "$spec" "locks/$name"
+    failed=yes
+    continue
+  fi
+  old=HEAD:locks/$name
+  rows=$(envspec diff "$old" "locks/$name" --format json) || [ $? = 10 ]
+  kind=$(kind_of <<< "$rows")
+  if [ "$kind" = news ]; then
+    text=$(envspec diff "$old" "locks/$name" --format markdown) || [ $? = 10 ]
+    printf '## %s\n\n%s\n\n' "$name" "$text"
+    changed=yes
+  else
+    git checkout --quiet -- "$spec" "locks/$name"
+  fi
+done
+
+[ "$changed$failed" != nono ] || echo "Nothing newer."
+printf 'changed=%s\nfailed=%s\n' "$changed" "$failed" >> "$GITHUB_OUTPUT"

@@ -1,0 +1,218 @@
+"""gpu-conformance.yml: its scripts as they stand. The registry, its image and the build are real; no GPU is here, nor
+an engine that has one: `docker` is a program that keeps books, and `envspec conformance` one that writes a receipt, but
+in the test of the real one, which ends where it asks for an engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.environments import RUNNING
+from tests.support.image_builds import CUDA, TAG, small_wheel
+from tests.support.image_scene import Around, standing
+from tests.support.workflow_repository import Repository
+from tests.support.workflow_runner import Runner
+from tests.support.workflows import job
+
+IMAGES = job("workflows/gpu-conformance.yml", "images")
+SUITE = job("workflows/gpu-conformance.yml", "suite")
+SPEC = """\
+[env]
+name = "small"
+python = "{series}"
+platforms = ["linux-64"]
+as_of = 2026-06-01T00:00:00Z
+
+[pip]
+dependencies = ["one"]
+
+[image]
+base = "{base}"
+glibc = "2.36"
+python = "{python}"
+"""
+#: Stands for an engine. Files below the folder: one an image, by the hash of its name, and one a container.
+DOCKER = """\
+set -e
+cd "{folder}"
+echo "$*" >> calls
+at() {{ printf '%s' "$1" | sha256sum | cut -d ' ' -f 1; }}
+case "$*" in
+  login*) cat > password; mkdir -p "$DOCKER_CONFIG"; echo '{{}}' > "$DOCKER_CONFIG/config.json" ;;
+  "image inspect "*) test -e "images/$(at "$3")" ;;
+  "pull --quiet "*) test ! -e offline; touch "images/$(at "$3")" ;;
+  "ps --all --quiet "*) ls containers ;;
+  "rm --force "*) rm "containers/$3" ;;
+  "image rm "*) rm "images/$(at "$3")" ;;
+  *) exit 64 ;;
+esac
+"""
+CONFORMANCE = """\
+if [ "$1" = conformance ]; then
+  echo "$*" >> "{folder}/calls"
+  touch "{folder}/containers/left"
+  while [ "$1" != --report ]; do shift; done
+  mkdir -p "$2"
+  echo "# It trains" > "$2/receipt.md"
+  echo "{{}}" > "$2/receipt.json"
+  exit {status}
+fi
+"""
+IMAGE = "127.0.0.1:5000/acme/stacks@sha256:" + "a" * 64
+
+
+@pytest.fixture(scope="module")
+def around() -> Iterator[Around]:
+    with standing(small_wheel("one")) as running:
+        yield running
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "repository", [".github"])
+
+
+def spec_on(around: Around) -> str:
+    base = f"{CUDA}:{TAG}@{around.base.digest}"
+    return SPEC.format(series=RUNNING.rpartition(".")[0], python=RUNNING, base=base)
+
+
+class Engine:
+    """What the `docker` on a runner's PATH has been told, and has."""
+
+    def __init__(self, runner: Runner, folder: Path) -> None:
+        self.folder = folder
+        for name in ("images", "containers"):
+            (folder / name).mkdir(parents=True)
+        runner.program("docker", DOCKER.format(folder=folder))
+
+    @property
+    def calls(self) -> list[str]:
+        return (self.folder / "calls").read_text().splitlines()
+
+    def holds(self, image: str) -> Path:
+        """Where an image of that name would be."""
+        return self.folder / "images" / hashlib.sha256(image.encode()).hexdigest()
+
+    @property
+    def containers(self) -> list[str]:
+        return sorted(path.name for path in (self.folder / "containers").iterdir())
+
+
+def images_runner(tmp_path: Path, repository: Repository, around: Around, specs: str) -> Runner:
+    values = {
+        "vars.GPU_REGISTRY": around.registry.host,
+        "vars.GPU_SPECS": "",
+        "inputs.specs": specs,
+        "github.actor": "somebody",
+        "github.token": "a token",
+        "github.event_name": "push",
+    }
+    return Runner(
+        tmp_path / "runner",
+        repository.folder,
+        values,
+        GITHUB_REPOSITORY="Acme/Stacks",
+        ENVSPEC_DEFAULT_INDEX=around.index.url,
+        ENVSPEC_REGISTRY_MIRRORS=f"docker.io={around.registry.host}",
+        NO_PROXY="127.0.0.1",
+    )
+
+
+def test_images_are_pushed_and_told_by_digest(tmp_path: Path, repository: Repository, around: Around) -> None:
+    runner = images_runner(tmp_path, repository, around, "small")
+    engine = Engine(runner, tmp_path / "engine")
+    repository.writes("specs/small.toml", spec_on(around))
+    runner.locks("small")
+    ran = runner.runs(IMAGES)
+    assert ran.failed == [] and ran.unrun == [], ran.said
+    (row,) = json.loads(ran.outputs["matrix"])["include"]
+    name, _, digest = row["image"].partition("@")
+    assert (row["spec"], name) == ("small", f"{around.registry.host}/acme/stacks")
+    assert digest in around.registry.held.tags["acme/stacks"]
+    assert engine.calls == [f"login {around.registry.host} --username somebody --password-stdin"]
+    assert (engine.folder / "password").read_text() == "a token" and not (runner.temp / "docker").exists()
+
+
+@pytest.mark.parametrize("name", ["../small", "no-such-spec", 'small", "x', "-h"])
+def test_a_name_that_is_no_specs_gets_no_further(
+    tmp_path: Path, repository: Repository, around: Around, name: str
+) -> None:
+    runner = images_runner(tmp_path, repository, around, name)
+    Engine(runner, tmp_path / "engine")
+    repository.writes("specs/small.toml", spec_on(around))
+    ran = runner.runs(IMAGES)
+    assert ran.failed == ["Push the images"] and "no spec is called" in ran.said["Push the images"]
+    assert ran.outputs["matrix"] == "" and ran.unrun == []
+
+
+def suite_runner(tmp_path: Path, repository: Repository, status: int) -> tuple[Runner, Engine]:
+    values = {
+        "matrix.spec": "small",
+        "matrix.image": IMAGE,
+        "github.actor": "somebody",
+        "github.token": "a token",
+        "github.event_name": "push",
+    }
+    runner = Runner(tmp_path / "runner", repository.folder, values)
+    engine = Engine(runner, tmp_path / "engine")
+    real = (runner.programs / "envspec").read_text().partition("\n")[2]
+    runner.program("envspec", CONFORMANCE.format(folder=engine.folder, status=status) + real)
+    return runner, engine
+
+
+@pytest.mark.parametrize("status", [0, 7], ids=["passed", "failed"])
+def test_the_receipt_is_kept_whether_the_suite_passes_or_not(
+    tmp_path: Path, repository: Repository, status: int
+) -> None:
+    runner, engine = suite_runner(tmp_path, repository, status)
+    ran = runner.runs(SUITE)
+    assert ran.failed == ([] if status == 0 else ["Run the suite"]) and ran.unrun == [], ran.said
+    assert f"conformance small --image {IMAGE} --device cuda --report receipts/small" in engine.calls
+    assert ran.summary == "# It trains\n"
+    kept = runner.artifacts / "receipt-small"
+    assert sorted(path.name for path in kept.iterdir()) == ["receipt.json", "receipt.md"]
+    # What the job made is gone: container, image, login, receipt.
+    assert engine.containers == [] and not engine.holds(IMAGE).exists()
+    assert not (runner.temp / "docker").exists() and not (repository.folder / "receipts/small").exists()
+
+
+def test_an_image_that_was_there_before_stays(tmp_path: Path, repository: Repository) -> None:
+    runner, engine = suite_runner(tmp_path, repository, 0)
+    engine.holds(IMAGE).touch()
+    ran = runner.runs(SUITE)
+    assert ran.failed == [] and engine.holds(IMAGE).exists() and engine.containers == []
+
+
+def test_an_image_that_can_not_be_pulled_is_no_receipt(tmp_path: Path, repository: Repository) -> None:
+    runner, engine = suite_runner(tmp_path, repository, 0)
+    (engine.folder / "offline").touch()
+    ran = runner.runs(SUITE)
+    assert ran.failed == ["Pull the image by its digest"] and ran.unrun == ["Run the suite"]
+    assert "no receipt was written" in ran.summary and list(runner.artifacts.iterdir()) == []
+
+
+def test_the_real_command_takes_these_words(tmp_path: Path) -> None:
+    """Up to the engine, of which there is none here: 6, and what to do. Words that it doesn't know would be 2."""
+    repository = Repository(tmp_path / "repository", [".github", "specs/pytorch-2.9.toml", "locks/pytorch-2.9"])
+    runner, engine = suite_runner(tmp_path, repository, 0)
+    runner.values["matrix.spec"] = "pytorch-2.9"
+    runner.environ["DOCKER_HOST"] = f"unix://{tmp_path}/no.sock"
+    runner.program("envspec", (runner.programs / "envspec").read_text().rpartition("fi\n")[2])
+    ran = runner.runs(SUITE)
+    assert ran.failed == ["Run the suite"] and ran.status["Run the suite"] == 6, ran.said
+    assert "no engine answers at" in ran.said["Run the suite"] and ran.unrun == []
+    assert "no receipt was written" in ran.summary and not engine.holds(IMAGE).exists()
+
+
+def test_only_containers_of_envspecs_and_of_that_image_are_asked_for(tmp_path: Path, repository: Repository) -> None:
+    runner, engine = suite_runner(tmp_path, repository, 0)
+    runner.runs(SUITE)
+    (asked,) = [call for call in engine.calls if call.startswith("ps ")]
+    assert asked == f"ps --all --quiet --filter label=envspec.run --filter ancestor={IMAGE}"
+    assert not any("prune" in call for call in engine.calls)

@@ -1,0 +1,126 @@
+"""lock-check.yml on pull requests: its scripts as they stand, on copies of this repository with a commit on top."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import ecosystem
+from tests.support.index_server import IndexServer
+from tests.support.user import ROOT
+from tests.support.workflow_repository import Repository
+from tests.support.workflow_runner import JobRan, Runner
+from tests.support.workflows import job
+
+CHECK = job("workflows/lock-check.yml", "check")
+COMMENT = job("workflows/lock-check.yml", "comment")
+LOCKS, CHANGES = CHECK.runs
+SMALL = """\
+[env]
+name = "small"
+python = "3.11.7"
+platforms = ["linux-64"]
+as_of = 2024-06-01T00:00:00Z
+
+[pip]
+dependencies = ["app"]
+"""
+SPECS = len(list((ROOT / "specs").glob("*.toml")))
+#: torch 2.9 was published for CUDA 12.6, 12.8 and 13.0; 12.4 went with torch 2.4 to 2.6.
+RIGHT, WRONG = 'gpus = ["V100", "T4", "A100", "H100", "B200"]', 'version = "12.4"'
+REFUSED = "error: torch 2.9.0 to 2.9.1: no build for CUDA 12.4 was ever published\n  hint: published for torch 2.9.1: "
+
+
+@pytest.fixture
+def index() -> Iterator[IndexServer]:
+    with IndexServer([*ecosystem.diamond(), *ecosystem.torch_family()]) as running:
+        yield running
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "repository", ["specs/cpu.toml", "locks/cpu", ".github"])
+
+
+def runner_of(tmp_path: Path, repository: Repository, base: str, index: IndexServer) -> Runner:
+    values = {"github.event.pull_request.base.sha": base}
+    return Runner(tmp_path / "runner", repository.folder, values, ENVSPEC_DEFAULT_INDEX=index.url)
+
+
+def test_a_torch_without_that_cuda_is_refused(tmp_path: Path, index: IndexServer) -> None:
+    """The example of docs/ci.md, word for word, on all specs and locks that are here."""
+    repository = Repository(tmp_path / "repository", ["specs", "locks", ".github"])
+    base = repository.commits("base")
+    spec = repository.text("specs/pytorch-2.9.toml")
+    assert RIGHT in spec
+    repository.writes("specs/pytorch-2.9.toml", spec.replace(RIGHT, WRONG))
+    repository.commits("CUDA 12.4")
+    ran = runner_of(tmp_path, repository, base, index).runs(CHECK)
+    assert ran.status[LOCKS] == 4 and ran.failed == [LOCKS] and ran.unrun == []
+    comment = ran.outputs["comment"]
+    assert "### `specs/pytorch-2.9.toml` can't be locked (exit 4)" in comment and REFUSED in comment
+    assert comment.strip() == ran.summary.strip()
+    section, _, rest = comment.partition(f"{SPECS - 1} of {SPECS} locks belong")
+    assert rest and section in (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+
+
+def test_a_spec_that_was_not_locked_again(tmp_path: Path, repository: Repository, index: IndexServer) -> None:
+    repository.writes("specs/small.toml", SMALL)
+    runner = runner_of(tmp_path, repository, "", index)
+    runner.locks("small")
+    runner.values["github.event.pull_request.base.sha"] = repository.commits("small")
+    repository.writes("specs/small.toml", SMALL.replace('"app"', '"app", "left"'))
+    repository.commits("a spec alone")
+    ran = runner.runs(CHECK)
+    assert ran.status[LOCKS] == 3 and ran.failed == [LOCKS] and ran.unrun == []
+    assert "### Locks do not belong to their specs (exit 3)" in ran.summary
+    assert "stale: specs/small.toml" in ran.summary and "stale: specs/small.toml" in ran.said[LOCKS]
+
+
+def test_what_a_new_lock_changes_is_said(tmp_path: Path, repository: Repository, index: IndexServer) -> None:
+    repository.writes("specs/small.toml", SMALL)
+    runner = runner_of(tmp_path, repository, "", index)
+    runner.locks("small")
+    base = repository.commits("small")
+    repository.writes("specs/small.toml", SMALL.replace('"app"', '"app", "left"').replace("2024-06", "2026-06"))
+    runner.locks("small")
+    repository.commits("left")
+    runner.values["github.event.pull_request.base.sha"] = base
+    ran = runner.runs(CHECK)
+    assert ran.failed == [] and ran.unrun == [], ran.said
+    assert "2 of 2 locks belong to their specs." in ran.summary and "## locks/small" in ran.summary
+    assert ran.outputs["comment"].strip() == ran.summary.strip()
+
+
+def comment(tmp_path: Path, text: str) -> tuple[JobRan, Path]:
+    """The second job. `gh` stands for GitHub's: it keeps its arguments and what it reads."""
+    values = {
+        "github.token": "a token",
+        "github.repository": "acme/stacks",
+        "github.event.pull_request.number": "7",
+        "needs.check.outputs.comment": text,
+    }
+    workspace = tmp_path / "empty"
+    workspace.mkdir()
+    runner = Runner(tmp_path / "runner", workspace, values)
+    kept = tmp_path / "gh"
+    runner.program("gh", f'{{ echo "$GH_REPO $GH_TOKEN: $*"; cat; }} > "{kept}"')
+    return runner.runs(COMMENT), kept
+
+
+def test_the_comment_is_handed_over_as_it_is(tmp_path: Path) -> None:
+    """Nothing in it is taken for shell, though a pull request decides what it says."""
+    text = "### `a`\n\n$(touch hacked) `touch hacked` ${HOME} \"'; touch hacked\n% -n \\n"
+    ran, kept = comment(tmp_path, text)
+    assert ran.failed == [] and ran.unrun == []
+    words = "acme/stacks a token: pr comment 7 --body-file - --edit-last --create-if-none\n"
+    assert kept.read_text() == f"{words}{text}\n"
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_a_comment_as_long_as_they_get(tmp_path: Path) -> None:
+    """60,000 bytes go through the environment of one process, which has less than 128 KiB for each value."""
+    ran, kept = comment(tmp_path, "ü" * 30_000)
+    assert ran.failed == [] and kept.read_text().endswith("ü\n")
