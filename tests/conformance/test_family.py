@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import suite
 from tests.support.broken_stack import spoiled
-from tests.support.stack import copied, install
+from tests.support.stack import copied, cpu_torch_beside_the_indexs_torchvision, install
 
 pytestmark = pytest.mark.stack
 
@@ -63,7 +63,20 @@ def test_an_older_torchvision_that_crashes_is_told_by_its_signal_and_place(besid
     suite.assert_nothing_left(tmp_path / "run")
 
 
-# The error of a CPU torch beside the index's torchvision, and of every torchvision whose library does not load.
+def test_a_torch_without_cuda_beside_the_indexs_torchvision_has_no_operators(tmp_path: Path) -> None:
+    """Both are of one release, and resolvers find nothing wrong: torchvision's library is linked with CUDA's."""
+    python = cpu_torch_beside_the_indexs_torchvision(tmp_path / "stack")
+    told = suite.run(python, suite.order("family"), tmp_path / "run")
+    result = told.results["family"]
+    assert result["ran"]["torch"].endswith("+cpu")
+    assert (result["status"], result["cause"]) == ("failed", "raised")
+    assert "in the phase 'import torchvision'" in result["reason"]
+    assert "operator torchvision::nms does not exist" in result["reason"]
+    assert "from one lock" in result["hint"]
+    suite.assert_nothing_left(tmp_path / "run")
+
+
+# The same error, of a torchvision whose library does not load beside this torch.
 @pytest.mark.parametrize("beside", [("torch_26", "torchvision==0.20.1")], indirect=True)
 def test_a_torchvision_without_its_operators_fails_itself_and_what_is_built_on_it(beside: Path, tmp_path: Path) -> None:
     told = suite.run(beside, suite.order("family", "widedeep"), tmp_path / "run")

@@ -9,8 +9,10 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
+import urllib.request
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +24,14 @@ ROOT: Final = Path(__file__).parents[2]
 #: lock -> the series of its Python.
 SERIES: Final = {"pytorch-2.9": "3.11", "pytorch-2.6": "3.10"}
 DISK_BYTES: Final = 12_000_000_000
+#: Names the wheel of a torch without CUDA, where PyTorch's own index can't be reached.
+CPU_TORCH: Final = "ENVSPEC_TEST_CPU_TORCH"
+CPU_INDEX: Final = "https://download.pytorch.org/whl/cpu"
+#: What is taken from that index: any release shows the same.
+_CPU_RELEASE: Final = "2.9.1"
 _LIMIT_S: Final = 1200
+#: For an index that does not answer.
+_REACH_S: Final = 5
 
 
 def stack(name: str) -> Path:
@@ -74,6 +83,42 @@ def install(python: Path, *requirements: str) -> None:
     done = _uv("pip", "install", "--quiet", "--python", str(python), "--no-deps", *requirements)
     if done.returncode:
         raise NotRun(f"{' '.join(requirements)} can't be installed: {done.stderr.strip().splitlines()[-1:]}")
+
+
+def cpu_torch_beside_the_indexs_torchvision(folder: Path) -> Path:
+    """The Python of a new environment, as it comes of two commands: torch from CPU builds, then torchvision.
+
+    torchvision's release is that of torch, and torch's `==2.9.1` takes `2.9.1+cpu` as well: no resolver sees a fault.
+
+    Raises:
+        NotRun: not x86-64 Linux (elsewhere the index's builds are for the CPU), no wheel and no index of PyTorch's, or
+            the index does not give the rest.
+    """
+    if os.uname().sysname != "Linux" or os.uname().machine != "x86_64":
+        raise NotRun("the index's torchvision is built for CUDA on x86-64 Linux alone")
+    release, *words = _cpu_torch()
+    python = folder / "bin" / "python"
+    subprocess.run([_interpreter("3.11"), "-m", "venv", "--without-pip", str(folder)], check=True, timeout=_LIMIT_S)
+    # From 2.0 on torchvision's minor number is torch's and 15.
+    for each in (words, [f"torchvision==0.{int(release.split('.')[1]) + 15}.*"]):
+        done = _uv("pip", "install", "--quiet", "--python", str(python), *each)
+        if done.returncode:
+            raise NotRun(f"{each[0]} can't be installed: {done.stderr.strip().splitlines()[-1:]}")
+    return python
+
+
+def _cpu_torch() -> tuple[str, ...]:
+    """Its release, and uv's words for it."""
+    if named := os.environ.get(CPU_TORCH):
+        found = re.fullmatch(r"torch-(2\.[0-9.]+)\+cpu-.*\.whl", Path(named).name)
+        if found is None or not Path(named).is_file():
+            raise NotRun(f"{CPU_TORCH} has to name a file torch-2.*+cpu-*.whl")
+        return found[1], str(Path(named).absolute())
+    try:
+        urllib.request.urlopen(f"{CPU_INDEX}/torch/", timeout=_REACH_S).close()
+    except OSError as fault:
+        raise NotRun(f"{CPU_INDEX} can't be reached ({fault}), and {CPU_TORCH} names no wheel") from fault
+    return _CPU_RELEASE, f"torch=={_CPU_RELEASE}+cpu", "--index", CPU_INDEX
 
 
 def _uv(*words: str) -> subprocess.CompletedProcess[str]:
