@@ -13,12 +13,14 @@ import subprocess
 import sys
 import textwrap
 import time
+import venv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from envspec.conformance.checks import CHECKS
 from tests.support import suite
 from tests.support.suite import RUN, assert_nothing_left, left, order
 
@@ -67,6 +69,27 @@ def test_a_check_that_is_not_run_says_why(tmp_path: Path) -> None:
     assert (result["status"], result["cause"], result["reason"]) == ("not run", None, "no GPU is asked for")
     assert [name for name, _ in result["phases"]] == ["import torch", "CUDA libraries in memory"]
     assert result["log"] == ""
+
+
+def test_a_torch_that_is_locked_and_not_there_is_told_alike_by_every_check(tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", symlinks=True)
+    checks = [name for name, check in CHECKS.items() if check.needs]
+    asked = order(*checks, locked={"name": "x", "packages": {"torch": "2.9.1"}, "code": []})
+    told = suite.run(tmp_path / "bare" / "bin" / "python", asked, tmp_path / "run")
+    assert_nothing_left(tmp_path / "run")
+    said = {name: (result["status"], result["reason"]) for name, result in told.results.items()}
+    assert said.pop("family") == ("not run", "torchvision or torchaudio is not in the lock")
+    assert {"coldstart", "ddp", "fsdp", "memory"} < set(said)
+    assert set(said.values()) == {
+        ("failed", "in the phase 'import torch': ModuleNotFoundError: No module named 'torch'")
+    }
+
+
+def test_a_torch_without_metadata_is_asked_itself_for_its_release(tmp_path: Path) -> None:
+    environ = _torch(tmp_path / "bad", '__version__ = "2.6.0"')
+    told = suite.run(HERE, order("fsdp"), tmp_path / "run", environ=environ)
+    assert_nothing_left(tmp_path / "run")
+    assert "with torch 2.6: it asks for streams" in told.findings("fsdp")["FSDP2, gloo, 2 ranks"]["told"]
 
 
 def test_a_hang_ends_at_the_limit_with_its_phase_and_its_stacks(tmp_path: Path) -> None:
