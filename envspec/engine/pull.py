@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from envspec.engine.docker import Engine
 from envspec.engine.faults import EngineRefused
+from envspec.registry.reference import Reference, parse
 
 _LOOKING: Final = "looking for the image"
 
@@ -32,15 +33,21 @@ class Present:
 def present(engine: Engine, reference: str, moved: Callable[[int, int], None]) -> Present:
     """The image, pulled where the engine has it not. moved: told of bytes done and in all, as far as they are known.
 
+    reference: a name, which may say `http://`, or an ID of an image that is there.
+
     Raises:
-        EngineRefused: there is no such image, or it may not be pulled. EngineSilent: the engine is lost.
+        BadReference: it is neither. EngineRefused: there is no such image, or it may not be pulled.
+        EngineSilent: the engine is lost.
     """
-    there = inspected(engine, reference)
+    named = parse(reference)
+    # As it is otherwise: tags without a registry and IDs are the engine's own, and no short forms of other names.
+    known = str(replace(named, scheme="")) if named.scheme else reference
+    there = inspected(engine, known)
     if there is not None:
-        return there
+        return replace(there, reference=reference)
     began = time.monotonic()
-    pulled = _pull(engine, reference, moved)
-    there = inspected(engine, reference)
+    pulled = _pull(engine, named, moved)
+    there = inspected(engine, known)
     if there is None:
         raise EngineRefused(f"the engine ({engine.facts}) has let go of {reference}", hint="run the same command again")
     seconds = time.monotonic() - began
@@ -61,31 +68,31 @@ def inspected(engine: Engine, reference: str) -> Present | None:
     return Present(reference, str(told["Id"]))
 
 
-def _pull(engine: Engine, reference: str, moved: Callable[[int, int], None]) -> int:
+def _pull(engine: Engine, reference: Reference, moved: Callable[[int, int], None]) -> int:
     """Bytes of the layers that came."""
+    from docker.errors import NotFound
+
     sizes: dict[str, int] = {}
     done: dict[str, int] = {}
     with engine.asked(f"pulling {reference}"):
-        # A reference without a tag or digest would bring every tag of the repository.
-        name, tag = _named(reference)
-        for step in engine.client.pull(name, tag=tag, stream=True, decode=True):
-            if "error" in step:
-                raise EngineRefused(
-                    f"{reference} can't be pulled: {step['error']}",
-                    hint="look at the name, and log in to its registry where it needs that",
-                )
-            progress = step.get("progressDetail") or {}
-            if step.get("status") == "Downloading" and progress.get("total"):
-                sizes[step["id"]] = int(progress["total"])
-                done[step["id"]] = int(progress.get("current") or 0)
-                moved(sum(done.values()), sum(sizes.values()))
+        try:
+            # A name without a tag or digest would bring every tag of the repository.
+            for step in engine.client.pull(reference.name, tag=reference.asked, stream=True, decode=True):
+                if "error" in step:
+                    raise _not_pulled(reference, str(step["error"]))
+                progress = step.get("progressDetail") or {}
+                if step.get("status") == "Downloading" and progress.get("total"):
+                    sizes[step["id"]] = int(progress["total"])
+                    done[step["id"]] = int(progress.get("current") or 0)
+                    moved(sum(done.values()), sum(sizes.values()))
+        except NotFound as error:
+            # There is none, or it is not for everybody: registries say the same of both.
+            raise _not_pulled(reference, str(error.explanation or error)) from error
     return sum(sizes.values())
 
 
-def _named(reference: str) -> tuple[str, str]:
-    """Repository, and tag or digest; `latest` where the reference has neither."""
-    repository, at, digest = reference.partition("@")
-    if at:
-        return repository, digest
-    head, colon, tag = reference.rpartition(":")
-    return (head, tag) if colon and "/" not in tag else (reference, "latest")
+def _not_pulled(reference: Reference, said: str) -> EngineRefused:
+    return EngineRefused(
+        f"{reference} can't be pulled: {' '.join(said.split())}",
+        hint="look at the name, and log in to its registry where it needs that",
+    )
