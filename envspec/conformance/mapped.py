@@ -8,10 +8,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-#: What belongs to CUDA, by the names of NVIDIA's libraries and of torch's own.
-_CUDA = re.compile(r"lib(cu[a-z]+|nv[a-zA-Z0-9_]+|nccl|nvshmem\w*|cupti|c10_cuda|torch_cuda\w*)[._-].*")
-#: The driver's own: they come from the machine, not from a package (libcuda.so.1, libnvidia-ml.so.1, libnvcuvid.so.1).
-_DRIVER = re.compile(r"lib(cuda|cudadebugger|nvidia-[a-z0-9-]+|nvcuvid|nvoptix)\.so.*")
+#: CUDA's own, by NVIDIA's names, and what torch builds for it. Others' names begin alike: libcurl, libcups, libnvme.
+#: The driver's come from the machine and not from a package: libcuda.so.1, libnvidia-ml.so.1; on WSL 2, all below
+#: /usr/lib/wsl, libcuda_loader.so, libnvdxgdmal.so.1, libnvwgf2umx.so and more.
+#: Sources: the libraries of CUDA 12.4 and 12.8 in NVIDIA's wheels; CUDA on WSL User Guide; nvidia-container-toolkit,
+#: pkg/nvcdi/driver-wsl.go, `requiredDriverStoreFiles`. Read 2026-11.
+_CUDA = re.compile(
+    r"lib("
+    r"cu(blas|dart|dnn|dss|fft|file|inj|pti|rand|solver|sparse|statevec|tensor)\w*"
+    r"|nv(blas|comp|fatbin|imgcodec|infer|JitLink|jpeg|perf_|ptxcompiler|rtc|shmem|ToolsExt|tx|vm)\w*"
+    r"|nccl|npp\w+|c10_cuda|torch_cuda\w*|caffe2_nvrtc"
+    r")[._-].*"
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +36,7 @@ class Library:
     @property
     def is_cuda(self) -> bool:
         """One of CUDA's, and not the driver's."""
-        return bool(_CUDA.fullmatch(self.name)) and not _DRIVER.fullmatch(self.name)
+        return bool(_CUDA.fullmatch(self.name))
 
 
 def libraries(maps: str | None = None) -> list[Library]:
