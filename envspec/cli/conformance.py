@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from envspec.receipt.values import Receipt
 
 
+#: How many reasons of a failure the error names.
+_REASONS: Final = 3
+
+
 class Failed(EnvspecError):
     """The suite was run, and says that the stack does not do what it should."""
 
@@ -76,21 +80,38 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     """
     from envspec.cli.proving import prove
     from envspec.receipt.values import Verdict
-    from envspec.report import text, write
+    from envspec.report import try_folder, write
 
-    found = prove(lock, _proving(chosen))
+    asked = _proving(chosen)
     if report is not None:
-        for path in write(found, report):
+        try_folder(report)
+    found = prove(lock, asked)
+    try:
+        for path in write(found, report) if report else ():
             terminal.tell(f"wrote {path}")
-    if form == "json":
-        from envspec.receipt.files import dump
+    finally:
+        # A disk that is full by now does not cost what the suite has found.
+        _tell(found, form)
+    if found.verdict is Verdict.FAILED:
+        raise Failed(_failure(found), hint=_hint(found, report))
+    return 0
 
+
+def _tell(found: Receipt, form: str) -> None:
+    from envspec.receipt.files import dump
+    from envspec.report import text
+
+    if form == "json":
         terminal.answer_json(dump(found))
     else:
-        terminal.answer(text.render(found))
-    if found.verdict is Verdict.FAILED:
-        raise Failed(f"{found.lock.name}: conformance failed: {'; '.join(found.reasons)}", hint=_hint(found, report))
-    return 0
+        terminal.answer_sections(text.render(found, terminal.width()))
+
+
+def _failure(found: Receipt) -> str:
+    """The error's message: the first reasons. The answer has all of them."""
+    more = len(found.reasons) - _REASONS
+    told = [*found.reasons[:_REASONS], *([f"and {more} more"] if more > 0 else [])]
+    return f"{found.lock.name}: conformance failed: {'; '.join(told)}"
 
 
 def _proving(chosen: Mapping[str, Any]) -> Proving:
@@ -102,6 +123,8 @@ def _proving(chosen: Mapping[str, Any]) -> Proving:
         raise UsageError("--here and --image name two places", hint="leave one of them out")
     if chosen["python"] and not chosen["here"]:
         raise UsageError("--python is what --here tests", hint="give --here as well")
+    if chosen["here"]:
+        _refuse_containers(chosen)
     return Proving(
         here=chosen["here"],
         python=chosen["python"],
@@ -118,6 +141,20 @@ def _proving(chosen: Mapping[str, Any]) -> Proving:
         price=_price(chosen["price"]),
         baseline=read(chosen["baseline"]) if chosen["baseline"] else None,
     )
+
+
+def _refuse_containers(chosen: Mapping[str, Any]) -> None:
+    """What --here would pass over: who gives it expects that it counts."""
+    given = {
+        "--gpus": chosen["gpus"] != "auto",
+        "--no-pyc": chosen["no_pyc"],
+        "--offline": chosen["offline"],
+        "--mirror": bool(chosen["mirrors"]),
+    }
+    for option, is_given in given.items():
+        if is_given:
+            hint = "set CUDA_VISIBLE_DEVICES" if option == "--gpus" else f"leave {option} out"
+            raise UsageError(f"{option} is for a container, and --here tests in none", hint=hint)
 
 
 def _limit(text: str) -> tuple[str, float]:

@@ -117,15 +117,19 @@ def nodes_of(count: int, rank: int, rendezvous: str | None) -> Nodes:
     if count == 1 and rendezvous is None and rank == 0:
         return Nodes()
     if not 0 <= rank < count:
+        ranks = (
+            f"the ranks of {count} nodes are 0 to {count - 1}" if count > 1 else "there is one node, and its rank is 0"
+        )
         raise UsageError(
-            f"--node-rank {rank}: the ranks of {count} nodes are 0 to {count - 1}",
+            f"--node-rank {rank}: {ranks}",
             hint="each node has a number of its own; --nodes says how many there are",
         )
-    host, colon, port = (rendezvous or "").rpartition(":")
-    if count > 1 and not (host and colon and port.isdigit() and 0 < int(port) < 1 << 16):
-        raise UsageError(
-            f"{count} nodes need a place to meet", hint="--rendezvous HOST:PORT, the first node's, on every node"
-        )
+    hint = "--rendezvous HOST:PORT, the first node's, on every node"
+    if rendezvous is None:
+        raise UsageError(f"{count} nodes need a place to meet", hint=hint)
+    host, _, port = rendezvous.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise UsageError(f"--rendezvous {rendezvous}: the form is HOST:PORT", hint=hint)
     return Nodes(count, rank, rendezvous)
 
 

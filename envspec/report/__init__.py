@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +36,30 @@ REPORTS: Final[Mapping[str, Report]] = {
 }
 
 
+def try_folder(folder: Path) -> None:
+    """Whether a receipt could be written there, asked before the run that it is of; nothing stays.
+
+    Raises:
+        UsageError: it could not.
+    """
+    made: list[Path] = []
+    try:
+        made += [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as fault:
+        raise _unwritable(folder, fault) from fault
+    finally:
+        for each in made:
+            with suppress(OSError):
+                each.rmdir()
+
+
+def _unwritable(path: Path, fault: OSError) -> UsageError:
+    return UsageError(f"{path} can't be written: {fault.strerror}", hint="make room there, or name another folder")
+
+
 def write(receipt: Receipt, folder: Path) -> list[Path]:
     """Write every form into a folder, which is made where it is not there; their paths.
 
@@ -47,8 +73,6 @@ def write(receipt: Receipt, folder: Path) -> list[Path]:
         try:
             place(path, text.encode())
         except OSError as fault:
-            raise UsageError(
-                f"{path} can't be written: {fault.strerror}", hint="make room there, or name another folder"
-            ) from fault
+            raise _unwritable(path, fault) from fault
         written.append(path)
     return written

@@ -117,17 +117,41 @@ def test_gpus_are_asked_for_and_there_are_none(user: User, temporary: Path) -> N
     [
         (["--check", "matmull"], "there is no check matmull"),
         (["--image", "some:image"], "--here and --image name two places"),
+        (["--gpus", "0"], "--gpus is for a container, and --here tests in none"),
+        (["--no-pyc"], "--no-pyc is for a container"),
+        (["--offline"], "--offline is for a container"),
+        (["--mirror", "docker.io=127.0.0.1:5000"], "--mirror is for a container"),
         (["--limit", "matmull=3"], "there is no check matmull"),
         (["--limit", "lock"], "--limit lock: the form is NAME=SECONDS"),
         (["--world-size", "none"], "--world-size none"),
         (["--nodes", "2", "--node-rank", "2"], "--node-rank 2: the ranks of 2 nodes are 0 to 1"),
+        (["--node-rank", "1"], "--node-rank 1: there is one node, and its rank is 0"),
         (["--nodes", "2"], "2 nodes need a place to meet"),
+        (["--nodes", "2", "--rendezvous", "10.0.0.1"], "--rendezvous 10.0.0.1: the form is HOST:PORT"),
+        (["--report", "lock/envspec.lock/receipts"], "lock/envspec.lock/receipts can't be written: Not a directory"),
         (["--price", "cheap"], "--price cheap: not an amount"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_runs(user: User, words: list[str], told: str) -> None:
     lock_of(user)
     assert told in refused(proves(user, *words), 2)
+
+
+def test_a_folder_that_takes_no_receipt_is_told_of_before_the_suite_runs(user: User) -> None:
+    lock_of(user)
+    ran = proves(user, "--report", "/proc/receipts")
+    assert "/proc/receipts can't be written" in refused(ran, 2)
+    assert ran.stderr.startswith("error: "), "no check has run"
+
+
+def test_lines_are_as_wide_as_asked_for(user: User) -> None:
+    lock_of(user)
+    python = str(user.folder / "env" / "bin" / "python")
+    words = ["conformance", "lock", "--here", "--python", python, "--device", "cpu", "--check", "lock"]
+    ran = user.runs(*words, environ={"COLUMNS": "48"})
+    assert ran.status == 0, ran.stderr
+    # A path has no place to be broken at.
+    assert all(len(line) <= 48 for line in ran.stdout.splitlines() if python[:20] not in line), ran.stdout
 
 
 def test_a_python_that_is_none(user: User) -> None:
