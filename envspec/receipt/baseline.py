@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from envspec.receipt.numbers import Number, kind, numbers, worsening
 from envspec.receipt.values import Baseline, BaselineRow, Receipt
 
@@ -18,8 +20,17 @@ def against(now: Receipt, recorded: Receipt) -> Baseline:
     present = {number.key: number for number in numbers(now)}
     judged = [number for number in numbers(recorded) if number.tolerance is not None and number.value]
     rows = tuple(_row(number, present[number.key].value) for number in judged if number.key in present)
-    missing = tuple(f"{number.check}: {number.name}" for number in judged if number.key not in present)
+    missing = tuple(_missing(now, [number for number in judged if number.key not in present]))
     return head.model_copy(update={"rows": rows, "missing": missing})
+
+
+def _missing(now: Receipt, gone: Sequence[Number]) -> Iterator[str]:
+    """What the run has no number for; checks that it was not asked for are told of once."""
+    asked = {check.check for check in now.checks}
+    unasked = dict.fromkeys(number.check for number in gone if number.check not in asked)
+    if unasked:
+        yield f"{', '.join(unasked)}, not asked for"
+    yield from (f"{number.check}: {number.name}" for number in gone if number.check in asked)
 
 
 def _row(number: Number, now: float) -> BaselineRow:

@@ -75,7 +75,9 @@ def _versions(receipts: Sequence[Receipt]) -> Iterator[Line]:
     for what in sorted({what for receipt in receipts for what in receipt.ran}):
         values = tuple(receipt.ran.get(what, "") for receipt in receipts)
         if len(set(values)) > 1:
-            yield Line(what, values, Weight.DIFFERS)
+            # Who was asked for fewer checks has loaded less, and tells fewer versions of the same stack.
+            told = {value for value in values if value}
+            yield Line(what, values, Weight.DIFFERS if len(told) > 1 else Weight.INFORMS)
 
 
 def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:

@@ -82,7 +82,11 @@ def _apart(found: Sequence[FindingRow | None]) -> str:
     """How far the largest value of a number is from the smallest."""
     values = [abs(each.value) for each in found if each and each.value is not None]
     low, high = min(values, default=0.0), max(values, default=0.0)
-    return f"the largest is {high / low:.3g} times the smallest" if low else ""
+    if not low or high - low <= 1e-6 * low:
+        return ""
+    if high < 1.1 * low:
+        return f"{100 * (high / low - 1):.2g} % apart"
+    return f"the largest is {high / low:.3g} times the smallest"
 
 
 def fingerprint_lines(names: Sequence[str], receipts: Sequence[Receipt]) -> Iterator[Line]:
@@ -104,6 +108,8 @@ def _fingerprint(
 ) -> Line | None:
     """Hashes of the same computation: exact ones must agree, others where their keys do. inputs: of each receipt."""
     values = tuple(each.digest if each else "" for each in found)
+    if len({value for value in values if value}) == 1:
+        return None
     groups: dict[tuple[Level, str], set[str]] = {}
     for each, given in zip(found, inputs, strict=True):
         if each:

@@ -13,6 +13,7 @@ from envspec.receipt.faults import places
 from envspec.receipt.values import FORMAT, Receipt
 
 RECEIPT_FILE: Final = "receipt.json"
+_WHAT: Final = "name a receipt.json, or a folder that holds one"
 
 
 class BadReceipt(UsageError):
@@ -40,11 +41,9 @@ def read(path: Path) -> Receipt:
     try:
         return load(path.read_text(encoding="utf-8"), str(path))
     except OSError as fault:
-        raise BadReceipt(
-            f"{path} can't be read: {fault.strerror}", hint="name a receipt.json, or a folder that holds one"
-        ) from fault
+        raise BadReceipt(f"{path} can't be read: {fault.strerror}", hint=_WHAT) from fault
     except UnicodeDecodeError as fault:
-        raise BadReceipt(f"{path} is no receipt: it is not UTF-8") from fault
+        raise BadReceipt(f"{path} is no receipt: it is not UTF-8", hint=_WHAT) from fault
 
 
 def load(text: str, where: str) -> Receipt:
@@ -56,7 +55,7 @@ def load(text: str, where: str) -> Receipt:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as fault:
-        raise BadReceipt(f"{where} is no JSON: {fault}") from fault
+        raise BadReceipt(f"{where} is no JSON: {fault}", hint=_WHAT) from fault
     found = data.get("format") if isinstance(data, dict) else None
     if not isinstance(found, int) or "checks" not in data:
         raise BadReceipt(

@@ -85,7 +85,7 @@ def _peaks(check: CheckRow, device: str) -> Iterator[Number]:
         ("allocated on the device", peak.allocated_bytes, MEMORY_TOLERANCE),
         ("reserved on the device", peak.reserved_bytes, MEMORY_TOLERANCE),
         # Beside a GPU the host's memory follows the driver and its libraries; without one it is all there is.
-        ("held on the host", peak.host_bytes, MEMORY_TOLERANCE if device == "cpu" else None),
+        ("peak of the host's memory", peak.host_bytes, MEMORY_TOLERANCE if device == "cpu" else None),
     )
     for name, value, tolerance in rows:
         if value is not None:

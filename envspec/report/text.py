@@ -74,7 +74,8 @@ def _baseline(baseline: Baseline, width: int) -> Iterator[str]:
         yield from hanging(_MARGIN, f"not compared: {baseline.not_compared}", width)
         return
     worse = [row for row in baseline.rows if row.is_worse]
-    yield f"{_MARGIN}{len(baseline.rows)} numbers compared, {len(worse)} worse than their tolerance"
+    counted = "1 number" if len(baseline.rows) == 1 else f"{len(baseline.rows)} numbers"
+    yield f"{_MARGIN}{counted} compared, {len(worse)} worse than the tolerance"
     for row in worse:
         numbers = f"{words.amount(row.recorded, row.unit)} -> {words.amount(row.now, row.unit)}"
         change = f"{words.percent(row.change)} where {words.share(row.tolerance)} is allowed"
