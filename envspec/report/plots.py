@@ -171,7 +171,7 @@ def _named(axes: Axes, names: Sequence[str]) -> None:
 
 def _short(name: str) -> str:
     name = words.one_line(name)
-    return name if len(name) <= 52 else f"{name[:51]}…"
+    return name if len(name) <= 64 else f"{name[:63]}…"
 
 
 def _height(rows: int) -> float:
