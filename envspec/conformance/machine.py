@@ -27,7 +27,7 @@ def no_gpu() -> str:
 def describe() -> dict[str, Any]:
     """The machine as this process sees it, in the receipt's words; what can't be known is left out.
 
-    memory_bytes, shm_bytes, disk_free_bytes: bytes. cpus: those that this process may run on.
+    memory_bytes, shm_bytes: bytes. cpus: those that this process may run on.
     """
     told: dict[str, Any] = {
         "system": _os(),
