@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from envspec.receipt.numbers import Number, kind, numbers, worsening
+from envspec.receipt.numbers import Number, has_kind, kind, numbers, worsening
 from envspec.receipt.values import Baseline, BaselineRow, Receipt
 
 
 def against(now: Receipt, recorded: Receipt) -> Baseline:
     """Every rate and every peak of memory of `now` beside that of `recorded`.
 
-    Machines of another kind are not compared: the answer says so.
+    Machines of another kind, or of one that is not known, are not compared: the answer says so.
     """
     head = Baseline(lock=recorded.lock.name, made_at=recorded.made_at, machine=kind(recorded))
     if kind(now) != kind(recorded):
         why = f"another kind of machine: recorded on {kind(recorded)}; this is {kind(now)}"
+        return head.model_copy(update={"not_compared": why})
+    if not has_kind(now):
+        why = f"the kind of machine is not known: it has {kind(now)}"
         return head.model_copy(update={"not_compared": why})
     present = {number.key: number for number in numbers(now)}
     judged = [number for number in numbers(recorded) if number.tolerance is not None and number.value]

@@ -7,7 +7,7 @@ from typing import Final
 
 from envspec.receipt.compare_results import check_lines, finding_lines, fingerprint_lines, ordered
 from envspec.receipt.comparison import Comparison, Line, NumberLine, Weight
-from envspec.receipt.numbers import devices, kind, numbers, worsening
+from envspec.receipt.numbers import devices, has_kind, kind, numbers, worsening
 from envspec.receipt.values import Receipt
 
 
@@ -53,7 +53,7 @@ def compare(named: Sequence[tuple[str, Receipt]]) -> Comparison:
     return Comparison(
         names=names,
         receipts=receipts,
-        is_same_kind=len(set(map(kind, receipts))) == 1,
+        is_same_kind=len(set(map(kind, receipts))) == 1 and all(map(has_kind, receipts)),
         stack=tuple(_asked(_STACK, receipts)),
         machine=tuple(_asked(_MACHINE, receipts)),
         versions=tuple(_versions(receipts)),
@@ -82,7 +82,7 @@ def _versions(receipts: Sequence[Receipt]) -> Iterator[Line]:
 
 def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:
     rows = [{number.key: number for number in numbers(receipt)} for receipt in receipts]
-    kinds = [kind(receipt) for receipt in receipts]
+    kinds = [kind(receipt) if has_kind(receipt) else None for receipt in receipts]
     for key in ordered(rows):
         found = [row.get(key) for row in rows]
         present = [each for each in found if each]
@@ -91,7 +91,7 @@ def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:
         first, like = present[0], present[0].better
         here = kinds[found.index(first)]
         worse = tuple(
-            worsening(like, first.value, each.value) if each and other == here else None
+            worsening(like, first.value, each.value) if each and other and other == here else None
             for each, other in zip(found, kinds, strict=True)
         )
         values = tuple(each.value if each else None for each in found)

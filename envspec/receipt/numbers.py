@@ -109,6 +109,11 @@ def world_size(receipt: Receipt) -> int | None:
     return on_one * receipt.nodes.count if on_one else None
 
 
+def has_kind(receipt: Receipt) -> bool:
+    """Whether it is known what the run computed on: GPUs that NVML does not show may be any."""
+    return receipt.device != "cuda" or bool(receipt.machine.gpus)
+
+
 def kind(receipt: Receipt) -> str:
     """What numbers depend on and a receipt has to share with another one for them to be compared."""
     machine = receipt.machine

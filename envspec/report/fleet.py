@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Final
 
 from envspec.receipt.comparison import Comparison, Line, NumberLine, Weight
-from envspec.receipt.numbers import Better, devices
+from envspec.receipt.numbers import devices, has_kind
 from envspec.receipt.values import Receipt
 from envspec.report import words
 
@@ -73,18 +73,26 @@ def _bits(comparison: Comparison) -> str:
     told = [line.what for line in comparison.fingerprints]
     if told:
         return f"the exact ones; else not: {_some(told)}"
-    has_some = all(any(check.fingerprints for check in receipt.checks) for receipt in comparison.receipts)
-    return "yes" if has_some else "not known: a receipt has no fingerprints"
+    shared = set.intersection(
+        *(
+            {(check.check, each.name) for check in receipt.checks for each in check.fingerprints}
+            for receipt in comparison.receipts
+        )
+    )
+    return "yes" if shared else "not known: no fingerprint is in all of them"
 
 
 def _speed(comparison: Comparison) -> str:
+    if not all(map(has_kind, comparison.receipts)):
+        return "not compared: NVML does not show on which GPUs one of them ran"
     if not comparison.is_same_kind:
         return "not compared: the machines are of different kinds"
     beyond = [row for row in comparison.numbers if row.is_beyond]
     if beyond:
         return f"no: {_some([f'{row.check}: {row.name}' for row in beyond])}"
-    judged = any(row.better is not Better.NEITHER for row in comparison.numbers)
-    return "yes, within the tolerances" if judged else "not known: no number is in two of them"
+    # Times carry none: a cold cache doubles them.
+    judged = any(row.tolerance is not None for row in comparison.numbers)
+    return "yes, within the tolerances" if judged else "not known: no rate and no peak of memory is in two of them"
 
 
 def slower(comparison: Comparison) -> list[tuple[NumberLine, str, str]]:

@@ -56,7 +56,7 @@ def amount(value: float | None, unit: str = "") -> str:
 def _three(value: float) -> str:
     if value == int(value) and abs(value) < 1000:
         return str(int(value))
-    if 1000 <= abs(value) < 1e15:
+    if 999.5 <= abs(value) < 1e15:
         return f"{value:,.0f}"
     return f"{value:#.3g}".rstrip(".") if 0.001 <= abs(value) < 1000 else f"{value:.3g}"
 
@@ -68,7 +68,7 @@ def percent(change: float) -> str:
 
 def share(part: float) -> str:
     """A part of a whole: `10 %`; what is many times the whole, as `450 times`."""
-    return f"{100 * part:.3g} %" if part < 10 else f"{part:,.0f} times"
+    return f"{100 * part:.3g} %" if part < 9.995 else f"{part:,.0f} times"
 
 
 def counted(counts: Counts) -> str:
@@ -117,13 +117,14 @@ def facts(receipt: Receipt) -> list[tuple[str, str]]:
     machine = receipt.machine
     rows = [("GPU", gpu) for gpu in _gpus(receipt)]
     joined = _joined(machine.topology)
+    cpus = f"{machine.cpus} CPUs" if machine.cpus else ""
     rows += [
         ("topology", joined),
         ("driver", machine.driver),
         ("container toolkit", machine.toolkit),
         ("system", machine.system),
         ("kernel", machine.kernel),
-        ("CPU", ", ".join(filter(None, [machine.cpu, machine.architecture, f"{machine.cpus} CPUs"]))),
+        ("CPU", ", ".join(filter(None, [machine.cpu, machine.architecture, cpus]))),
         ("memory", size(machine.memory_bytes) if machine.memory_bytes is not None else ""),
         ("shared memory", size(machine.shm_bytes) if machine.shm_bytes is not None else ""),
         ("Python", machine.python),
