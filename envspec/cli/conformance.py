@@ -189,7 +189,7 @@ def _price(text: str | None) -> Price | None:
 
 
 def _hint(found: Receipt, report: Path | None) -> str:
-    """What helps with the first check that failed; else where the rest is told."""
+    """What helps with the first check that failed, and where the rest is told."""
     hints = [each.hint for each in found.checks if each.hint and each.status.value != "passed"]
     where = f"the receipt in {report} has all of it" if report else "`--report DIR` keeps all of it"
-    return hints[0] if hints else where
+    return "; ".join([*hints[:1], where])

@@ -118,14 +118,16 @@ def _counted(counts: Counts) -> str:
 
 def _drifted(result: Result, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:
     from envspec.lock.diff_shown import several
+    from envspec.pipeline.verify import PYTHON
 
     ways = several(len(result.findings), "difference")
-    of = several(len({finding.package for finding in result.findings}), "package")
+    packages = {finding.package for finding in result.findings} - {""}
+    of = several(len(packages), "package") if packages else "no package"
     anew = f"make it anew: `envspec install {folder} --prefix DIR`"
     requirements = folder / f"requirements.{platform.value}.txt"
     mend = (
         f"; or mend it: `uv pip sync --reinstall --require-hashes --python {environment} {requirements}`"
-        if requirements.is_file() and not any(each.conda for each in locked.resolutions)
+        if requirements.is_file() and not any(each.conda for each in locked.resolutions) and PYTHON not in packages
         else ""
     )
     return Drifted(f"{environment} is not what {locked.name} says: {ways} in {of}", hint=anew + mend)

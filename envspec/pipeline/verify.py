@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from envspec.errors import UsageError
 from envspec.installed.compare import compare
-from envspec.installed.place import NoEnvironment, place_of
-from envspec.installed.values import Expected, ExpectedConda, ExpectedPackage, Result
+from envspec.installed.place import NoEnvironment, Place, place_of
+from envspec.installed.values import Drift, Expected, ExpectedConda, ExpectedPackage, Finding, Result
 from envspec.model import Lock, Platform, Resolution
+
+#: The package that a finding about Python itself is of.
+PYTHON: Final = "python"
 
 
 def expected_of(resolution: Resolution) -> Expected:
@@ -45,4 +51,15 @@ def verify(lock: Lock, platform: Platform, prefix: Path) -> Result:
         place = place_of(prefix)
     except NoEnvironment as fault:
         raise UsageError(str(fault), hint="name the folder of a virtual or a conda environment by --prefix") from fault
-    return compare(expected_of(part_of(lock, platform)), place)
+    part = part_of(lock, platform)
+    found = compare(expected_of(part), place)
+    return replace(found, findings=(*_python(part.target.python.series, place), *found.findings))
+
+
+def _python(series: str, place: Place) -> Iterator[Finding]:
+    """Another Python than the lock's, by the folders that it keeps packages in; Windows's doesn't tell."""
+    names = [site.parent.name for site in place.sites]
+    # A free-threaded one's folder is python3.14t.
+    there = [name.removeprefix("python").removesuffix("t") for name in names if name.startswith("python")]
+    if there and series not in there:
+        yield Finding(PYTHON, Drift.VERSION, expected=series, found=", ".join(there))

@@ -290,6 +290,21 @@ def test_a_program_that_was_changed(scene: Scene) -> None:
     assert scene.found() == {("tool", "changed", "bin/tool")}
 
 
+def test_another_python(scene: Scene) -> None:
+    (scene.prefix / "lib" / f"python{SERIES}").rename(scene.prefix / "lib" / "python3.99")
+    ran = scene.verify()
+    assert ran.status == 8
+    assert f"python\n  3.99 is installed, the lock has {SERIES}\n" in ran.stdout
+    assert "uv pip sync" not in ran.error, "it would be for the wrong Python"
+
+
+def test_files_of_no_package_are_counted_as_none(scene: Scene) -> None:
+    (scene.site / "mine.py").write_text("")
+    assert "1 difference in no package" in scene.verify().error
+    (scene.site / "tool" / "__init__.py").unlink()
+    assert "2 differences in 1 package" in scene.verify().error
+
+
 def test_the_message_says_what_to_do(scene: Scene) -> None:
     one_byte(scene)
     ran = scene.verify()
