@@ -68,14 +68,14 @@ def _is_missed(check: CheckRow) -> bool:
 
 
 def _case(check: CheckRow, lock: str) -> TestCase:
-    hint = f"\nhint: {check.hint}" if check.hint else ""
+    why, hint = words.reason(check), f"\nhint: {check.hint}" if check.hint else ""
     if check.status is Status.FAILED:
         cause = check.cause.value if check.cause else Status.FAILED.value
-        case = _failed(check.check, lock, cause, check.reason, f"{check.reason}{hint}\n\n{check.log}")
+        case = _failed(check.check, lock, cause, why, f"{why}{hint}\n\n{check.log}")
     elif _is_missed(check):
-        case = _failed(check.check, lock, _REQUIRED, check.reason, f"{check.reason}{hint}")
+        case = _failed(check.check, lock, _REQUIRED, why, f"{why}{hint}")
     elif check.status is Status.NOT_RUN:
-        case = _skipped(check.check, lock, f"{check.reason}{hint}")
+        case = _skipped(check.check, lock, f"{why}{hint}")
     else:
         case = _passed(check.check, lock)
     case.time = round(check.seconds, 3)

@@ -15,6 +15,8 @@ _SIZES: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _UNSEEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
 )
+#: Characters of a long reason that are told of its beginning, and of its end.
+_PART: Final = 2000
 _LINE_ENDS: Final = re.compile("\r\n?")
 
 
@@ -94,8 +96,14 @@ def outcome(finding: FindingRow) -> str:
 
 def cause(check: CheckRow) -> str:
     """Why a check failed: its cause and reason in one text."""
-    words = check.cause.value if check.cause else ""
-    return f"{words}: {check.reason}" if words and check.reason else words or check.reason
+    words, why = check.cause.value if check.cause else "", reason(check)
+    return f"{words}: {why}" if words and why else words or why
+
+
+def reason(check: CheckRow) -> str:
+    """What a check says of its outcome: of a compiler's whole output the beginning and the end; the JSON has it all."""
+    text = check.reason
+    return text if len(text) <= 2 * _PART else f"{text[:_PART]} [...] {text[-_PART:]}"
 
 
 def place(receipt: Receipt) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envspec.receipt.values import Machine
+from envspec.report import REPORTS, text
 from envspec.report.words import amount, facts, percent, share, size
 from tests.support.receipts import check, made
 
@@ -50,3 +51,15 @@ def test_a_change_has_its_sign(change: float, told: str) -> None:
 
 def test_what_is_not_known_of_a_machine_is_left_out() -> None:
     assert facts(made(check("matmul")).model_copy(update={"machine": Machine()})) == []
+
+
+@pytest.mark.parametrize("form", ["text", "junit", "markdown", "html"])
+def test_an_error_without_end_is_told_by_its_beginning_and_its_end(form: str) -> None:
+    """A compiler's: GitHub takes no summary of more than 1 MiB, and nobody reads it in a terminal."""
+    reason = f"C++ compile error: {'many words ' * 200_000}collect2: ld returned 1"
+    found = made(check("transformer", status="failed", cause="raised", reason=reason))
+    told = text.render(found) if form == "text" else REPORTS[form].render(found)
+    assert len(told) < 200_000
+    for part in ("C++ compile error", "[...]", "ld returned 1"):
+        assert part in told.replace("\\", "")
+    assert reason in REPORTS["json"].render(found)
