@@ -5,8 +5,13 @@ in the test of the real one, which ends where it asks for an engine.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -208,6 +213,29 @@ def test_the_real_command_takes_these_words(tmp_path: Path) -> None:
     assert ran.failed == ["Run the suite"] and ran.status["Run the suite"] == 6, ran.said
     assert "no engine answers at" in ran.said["Run the suite"] and ran.unrun == []
     assert "no receipt was written" in ran.summary and not engine.holds(IMAGE).exists()
+
+
+def test_a_cancelled_job_reaches_the_suite_itself(tmp_path: Path) -> None:
+    """The runner signals the step's shell, and nobody else, before it ends them all."""
+    (script,) = (step.run for step in SUITE.steps if step.name == "Run the suite")
+    assert script is not None
+    (tmp_path / "step.sh").write_text(script)
+    program = tmp_path / "envspec"
+    program.write_text("#!/bin/bash\ntrap 'exit 130' INT\ntouch begun\nwhile :; do sleep 0.05; done\n")
+    program.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SPEC": "small", "IMAGE": IMAGE}
+    shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "step.sh"]
+    with subprocess.Popen(shell, cwd=tmp_path, env=environ, start_new_session=True) as child:
+        try:
+            deadline = time.monotonic() + 20
+            while not (tmp_path / "begun").exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            child.send_signal(signal.SIGINT)
+            assert child.wait(10) == 130
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
 
 
 def test_only_containers_of_envspecs_and_of_that_image_are_asked_for(tmp_path: Path, repository: Repository) -> None:
