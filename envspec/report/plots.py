@@ -137,7 +137,7 @@ def memory(receipt: Receipt) -> Plot | None:
             range(len(rows)), [value / 1e9 for _, value, _ in rows], height=0.72, color=[row[2] for row in rows]
         )
         axes.bar_label(bars, [words.size(value) for _, value, _ in rows], padding=3, size=7, color=INK)
-        axes.set_xlim(0, largest / 1e9 * 1.15)
+        axes.set_xlim(0, largest / 1e9 * 1.15 or 1.0)
         axes.set_xlabel("GB")
         _named(axes, [name for name, _, _ in rows])
 

@@ -63,3 +63,9 @@ def test_an_error_without_end_is_told_by_its_beginning_and_its_end(form: str) ->
     for part in ("C++ compile error", "[...]", "ld returned 1"):
         assert part in told.replace("\\", "")
     assert reason in REPORTS["json"].render(found)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_page_of_zeros_is_drawn_without_a_warning() -> None:
+    nothing = {"allocated_bytes": 0, "reserved_bytes": 0, "host_bytes": 0}
+    assert "0 bytes" in REPORTS["html"].render(made(check("matmul", seconds=0, phases=[], peak=nothing)))
