@@ -58,6 +58,10 @@ _EMULATED = "emulated on the CPU, 2026-11; to be calibrated on a GPU"
 
 #: Numbers that are no bounds.
 SIZES: Mapping[str, int] = {
+    # Processes that import ahead of their check's turn, each with torch in the host's memory (0.5 GB). An import keeps
+    # one core busy, so that one of four leaves the check that runs its time; a third process would gain nothing.
+    "ahead.processes": 2,
+    "ahead.cores": 4,
     # |r| <= 256 is exact in bf16, whatever the order of the summation.
     "matmul.integer_k": 1024,
     "matmul.integer_side": 512,

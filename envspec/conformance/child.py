@@ -1,4 +1,4 @@
-"""The process of one check: it runs the check's function and says how it ended."""
+"""The process of one check: it loads what the check needs, waits for its turn, runs it and says how it ended."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import TextIO
+from typing import Callable, TextIO
 
 from envspec.conformance import order as orders
 from envspec.conformance import packages
 from envspec.conformance.checks import CHECKS, Check
 from envspec.conformance.files import Files
-from envspec.conformance.processes import die_with_parent
+from envspec.conformance.processes import adopt_orphans, die_with_parent
 from envspec.conformance.trial import Trial
 from envspec.conformance.values import NotRun, Peak
 
@@ -25,28 +25,41 @@ from envspec.conformance.values import NotRun, Peak
 DONE, NOT_RUN, RAISED = 0, 75, 70
 
 
-def main(name: str, parent: int, folder: Path) -> int:
-    """Run a check. parent: the suite's process. folder: the check's own, which the suite has made (`files.Files`)."""
+def main(name: str, parent: int, folder: Path, turn: int) -> int:
+    """Run a check.
+
+    parent: the suite's process. folder: the check's own, which the suite has made (`files.Files`). turn: the end of a
+    pipe, in which a byte comes with the check's turn.
+    """
     die_with_parent(parent)
+    # What an import leaves behind stays below this process, and is ended with it, not with the check that runs.
+    adopt_orphans()
     files = Files(folder)
     faulthandler.enable()
     # At its limit the suite asks where the process stands, before it ends it.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    before = json.loads(files.peaks.read_text(encoding="utf-8"))
-    peaks = {check: Peak(**peak) for check, peak in before.items()}
     with files.events.open("a", encoding="utf-8") as events:
-        trial = Trial(orders.read(files.order), files.scratch, events, peaks)
-        code = _run(name, trial, events)
+        trial = Trial(orders.read(files.order), files.scratch, events)
+        code = _run(name, trial, events, lambda: _wait_for(turn, trial, files))
     sys.stdout.flush()
     sys.stderr.flush()
     # Libraries that crash while they are taken down have done their work: what counts is said.
     os._exit(code)
 
 
-def _run(name: str, trial: Trial, events: TextIO) -> int:
+def _wait_for(turn: int, trial: Trial, files: Files) -> None:
+    if not os.read(turn, 1):
+        # The suite is gone, and this process with it in a moment.
+        os._exit(RAISED)
+    os.close(turn)
+    before = json.loads(files.peaks.read_text(encoding="utf-8"))
+    trial.peaks.update((check, Peak(**peak)) for check, peak in before.items())
+
+
+def _run(name: str, trial: Trial, events: TextIO, wait_for_turn: Callable[[], None]) -> int:
     try:
-        if CHECKS[name].needs:
-            packages.require(trial, *CHECKS[name].needs)
+        _load(trial, CHECKS[name])
+        wait_for_turn()
         Check.function(name)(trial)
     except NotRun as reason:
         _say(events, "not_run", [reason.reason, reason.hint])
@@ -58,6 +71,15 @@ def _run(name: str, trial: Trial, events: TextIO) -> int:
     trial.peak(_peak())
     _say(events, "done", value=True)
     return DONE
+
+
+def _load(trial: Trial, check: Check) -> None:
+    """Raises NotRun where nothing is there that the check could test."""
+    if check.needs and not any(packages.is_to_run(trial, module) for module in check.needs):
+        raise NotRun(packages.why_not(trial, " or ".join(check.needs)))
+    for module in check.ahead:
+        if packages.is_to_run(trial, module):
+            packages.load(trial, module)
 
 
 def _say(events: TextIO, what: str, value: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +17,20 @@ from envspec.conformance.values import Finding, Fingerprint, Peak, finding_of, f
 class Heard:
     """What a process has said until its end.
 
-    begun: phases that have begun and not ended. hints: what to do, of findings that are wrong. advice: what to do where
-    none of them says it. raised: kind of the error, and its text. not_run: the reason, and what would help.
+    turn: when the check's turn came, in seconds of the system's monotonic clock. phases: of its turn. ahead: of the
+    time before. begun: phases that have begun and not ended, and when. hints: what to do, of findings that are wrong.
+    raised: kind of the error, and its text. not_run: the reason, and what would help.
     """
 
+    turn: float = math.inf
     phases: list[tuple[str, float]] = field(default_factory=list)
-    begun: list[str] = field(default_factory=list)
+    ahead: list[tuple[str, float]] = field(default_factory=list)
+    begun: list[tuple[str, float]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     fingerprints: list[Fingerprint] = field(default_factory=list)
     ran: dict[str, str] = field(default_factory=dict)
     peaks: list[Peak] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
-    advice: str = ""
     raised: tuple[str, str] | None = None
     not_run: tuple[str, str] | None = None
     done: bool = False
@@ -35,7 +38,7 @@ class Heard:
     @property
     def place(self) -> str:
         """Where the process was when it said its last word."""
-        return f"in the phase {self.begun[-1]!r}" if self.begun else "between two phases"
+        return f"in the phase {self.begun[-1][0]!r}" if self.begun else "between two phases"
 
     @property
     def peak(self) -> Peak:
@@ -47,21 +50,26 @@ class Heard:
         return Peak(largest("allocated_bytes"), largest("reserved_bytes"), largest("host_bytes"))
 
     def end_phase(self, name: str, seconds: float) -> None:
-        """A phase is over."""
-        self.begun.remove(name)
-        self.phases.append((name, seconds))
+        """A phase is over; one in which the turn came has a part on either side."""
+        row = next(each for each in reversed(self.begun) if each[0] == name)
+        self.begun.remove(row)
+        early = min(seconds, max(0.0, self.turn - row[1]))
+        if early:
+            self.ahead.append((name, early))
+        if seconds > early or not early:
+            self.phases.append((name, seconds - early))
 
 
 #: What a line may say -> what it adds.
 _WORDS: Mapping[str, Callable[[Heard, Any], object]] = {
-    "begin": lambda heard, name: heard.begun.append(name),
+    "turn": lambda heard, at: setattr(heard, "turn", at),
+    "begin": lambda heard, row: heard.begun.append(tuple(row)),
     "phase": lambda heard, ended: heard.end_phase(*ended),
     "finding": lambda heard, row: heard.findings.append(finding_of(row)),
     "fingerprint": lambda heard, row: heard.fingerprints.append(fingerprint_of(row)),
     "ran": lambda heard, pair: heard.ran.update([pair]),
     "peak": lambda heard, row: heard.peaks.append(Peak(**row)),
     "hint": lambda heard, text: heard.hints.append(text),
-    "advice": lambda heard, text: setattr(heard, "advice", text),
     "raised": lambda heard, pair: setattr(heard, "raised", tuple(pair)),
     "not_run": lambda heard, pair: setattr(heard, "not_run", tuple(pair)),
     "done": lambda heard, is_done: setattr(heard, "done", is_done),

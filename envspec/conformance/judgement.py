@@ -6,10 +6,11 @@ import signal
 from dataclasses import dataclass
 
 from envspec.conformance import child
+from envspec.conformance.checks import CHECKS
 from envspec.conformance.heard import Heard
 from envspec.conformance.values import Cause, Finding, Kind, Result, Status
 
-#: What to do where the check itself has not said it.
+#: What to do where neither the check itself nor its row in the table says it.
 _HINTS = {
     Cause.CRASHED: "a package that was built for another one crashes like this: see what `family` and `lock` say",
     Cause.OVER_LIMIT: "the end of its log says where every thread stood; --limit NAME=SECONDS gives it more time",
@@ -33,6 +34,7 @@ def judged(name: str, heard: Heard, end: End) -> Result:
     result = Result(
         name,
         phases=heard.phases,
+        ahead=heard.ahead,
         findings=heard.findings,
         fingerprints=heard.fingerprints,
         ran=heard.ran,
@@ -42,7 +44,7 @@ def judged(name: str, heard: Heard, end: End) -> Result:
     if failure:
         result.status = Status.FAILED
         result.cause, result.reason = failure
-        result.hint = next(iter(heard.hints), heard.advice or _HINTS.get(result.cause, ""))
+        result.hint = next(iter(heard.hints), CHECKS[name].advice or _HINTS.get(result.cause, ""))
     elif heard.not_run:
         result.reason, result.hint = heard.not_run
     elif not any(each.ok for each in heard.findings):

@@ -68,7 +68,8 @@ class Order:
 
     device: `cuda` or `cpu`. checks: their names. required: those that must not be `not run`. world_size: processes of
     the distributed checks on this machine, None for as many as it has GPUs. price_per_hour: of this machine, in
-    `currency`. limits: seconds for a check that is to have another limit than its own.
+    `currency`. limits: seconds for a check that is to have another limit than its own. ahead: how many checks may
+    import what they need before their turn, None for as many as the cores allow.
     """
 
     device: str
@@ -81,6 +82,7 @@ class Order:
     price_per_hour: float | None = None
     currency: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
+    ahead: int | None = None
     seed: int = SEED
     format: int = FORMAT
 

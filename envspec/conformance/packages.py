@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from collections.abc import Mapping
 from typing import Any
 
 from envspec.conformance.trial import Trial
 from envspec.conformance.values import NotRun
 
+#: Module -> names that locks have for it (normalised) besides its own: conda's, most often.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "torch": ("pytorch",),
+    "torch_geometric": ("pytorch-geometric", "pyg"),
+}
+
 
 def is_to_run(trial: Trial, module: str, *names: str) -> bool:
     """Whether a package is there, or the lock has it, so that a failing import is a fault.
 
-    module: as it is imported. names: under which locks have it besides (normalised): conda's, most often.
+    module: as it is imported. names: under which locks have it besides (normalised).
     """
-    locked = any(trial.order.version(name) for name in (module.replace("_", "-"), *names))
+    known = (module.replace("_", "-"), *_NAMES.get(module, ()), *names)
+    locked = any(trial.order.version(name) for name in known)
     return locked or importlib.util.find_spec(module) is not None
 
 
@@ -24,30 +32,23 @@ def why_not(trial: Trial, module: str) -> str:
     return f"{module} is not in the lock" if trial.order.locked else f"{module} is not installed"
 
 
-def require(trial: Trial, module: str, *names: str) -> None:
-    """Go on only with a package that is to run.
-
-    Raises:
-        NotRun: it is neither in the lock nor there.
-    """
-    if not is_to_run(trial, module, *names):
-        raise NotRun(why_not(trial, module))
-
-
 def load(trial: Trial, module: str, *names: str) -> Any:
-    """A package, imported in a phase of its own; its version is told.
+    """A package, or a part of one, imported in a phase of its own, once; a package's version is told.
 
     Raises:
         NotRun: it is neither in the lock nor there.
         ImportError, OSError: it is in the lock or there, and can't be imported.
     """
-    require(trial, module, *names)
-    with trial.phase(f"import {module}"):
-        loaded = importlib.import_module(module)
-    trial.ran(module, str(getattr(loaded, "__version__", "unknown")))
-    return loaded
+    if module not in trial.loaded:
+        if not is_to_run(trial, module, *names):
+            raise NotRun(why_not(trial, module))
+        with trial.phase(f"import {module}"):
+            trial.loaded[module] = importlib.import_module(module)
+        if "." not in module:
+            trial.ran(module, str(getattr(trial.loaded[module], "__version__", "unknown")))
+    return trial.loaded[module]
 
 
 def torch(trial: Trial) -> Any:
     """torch, as `load` does it."""
-    return load(trial, "torch", "pytorch")
+    return load(trial, "torch")

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Callable, NoReturn
 
@@ -80,15 +80,15 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def descendants(root: int) -> set[int]:
-    """Every process below `root`, zombies too."""
+def descendants(root: int, but: Collection[int] = ()) -> set[int]:
+    """Every process below `root`, zombies too; none of `but`, and none below those."""
     children: dict[int, list[int]] = {}
     for process, parent in _parents():
         children.setdefault(parent, []).append(process)
     found: set[int] = set()
     waiting = [root]
     while waiting:
-        below = [each for each in children.get(waiting.pop(), []) if each not in found]
+        below = [each for each in children.get(waiting.pop(), []) if each not in found and each not in but]
         found.update(below)
         waiting += below
     return found
@@ -103,25 +103,23 @@ def _parents() -> Iterator[tuple[int, int]]:
                 yield int(entry.name), int(rest[1])
 
 
-def end_all(grace_s: float = GRACE_S) -> int:
-    """End every process below this one; how many were still running. Returns when none is left."""
-    running = _running()
-    _send(running, signal.SIGTERM)
-    deadline = time.monotonic() + grace_s
-    while _running() and time.monotonic() < deadline:
+def end_all(but: Collection[int] = ()) -> None:
+    """End every process below this one, except `but` and what is below those. Returns when none is left."""
+    _send(_running(but), signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_S
+    while _running(but) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    while left := _running():
+    while left := _running(but):
         _send(left, signal.SIGKILL)
         time.sleep(_POLL_S)
-    return len(running)
 
 
-def _running() -> set[int]:
+def _running(but: Collection[int]) -> set[int]:
     """What runs below this process. What has ended is taken leave of, unless it is another one's child."""
-    for process in descendants(os.getpid()):
+    for process in descendants(os.getpid(), but):
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process, os.WNOHANG)
-    return descendants(os.getpid())
+    return descendants(os.getpid(), but)
 
 
 def _send(processes: set[int], number: int) -> None:

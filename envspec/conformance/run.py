@@ -1,7 +1,7 @@
 """Where Python begins: the whole suite, or the process of one of its checks.
 
 run.py ORDER RESULTS            the suite: ORDER is read, RESULTS written
-run.py --check NAME PID DIR     one check, begun by the suite whose process is PID
+run.py --check NAME PID DIR FD  one check, begun by the suite whose process is PID; its turn is told by FD
 run.py --torchrun PID FILE ...  torchrun with the words that follow, begun by the check whose process is PID
 run.py --rank PID DIR           one rank of a check, begun by the torchrun whose process is PID
 """
@@ -20,7 +20,7 @@ def main(words: list[str]) -> int:
     if words[:1] == ["--check"]:
         from envspec.conformance import child
 
-        return child.main(words[1], int(words[2]), Path(words[3]))
+        return child.main(words[1], int(words[2]), Path(words[3]), int(words[4]))
     if words[:1] == ["--torchrun"]:
         from envspec.conformance import torchrun
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from envspec.conformance import machine, supervise
 from envspec.conformance import order as orders
+from envspec.conformance.ahead import Ahead
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.order import Order
 from envspec.conformance.processes import ASKED_TO_END, adopt_orphans, end_all, guarded
@@ -57,7 +58,7 @@ def _main(order_path: Path, results_path: Path, script: Path, place: Path) -> in
     report = _Report(order, results_path)
     try:
         report.write(is_whole=False)
-        _run(order, order_path, report, script, place)
+        _run(supervise.Run(order, order_path, script, place), report)
         report.write(is_whole=True)
     except Stopped:
         report.write(is_whole=False)
@@ -80,12 +81,16 @@ def _order(path: Path) -> Order:
     return order
 
 
-def _run(order: Order, order_path: Path, report: _Report, script: Path, place: Path) -> None:
-    peaks: dict[str, Peak] = {}
+def _run(run: supervise.Run, report: _Report) -> None:
+    order, peaks, ahead = run.order, dict[str, Peak](), Ahead(run)
     # In the table's order, whatever that of the words was: coldstart has to be the first, memory the last.
-    for name in (each for each in CHECKS if each in order.checks):
+    names = [each for each in CHECKS if each in order.checks]
+    for place, name in enumerate(names):
         _say({"begin": name, "limit_s": order.limits.get(name, CHECKS[name].limit_s)})
-        result = supervise.run(name, order, order_path, peaks, script, place)
+        begun = ahead.take(name) or supervise.begin(name, run)
+        if not CHECKS[name].alone:
+            ahead.begin(names[place + 1 :])
+        result = supervise.attend(begun, run, peaks, ahead.processes)
         result.required = name in order.required
         if result.status is Status.PASSED:
             peaks[name] = result.peak

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from envspec.conformance.checks import CHECKS
@@ -33,40 +34,83 @@ LOG_CHARACTERS = 6000
 _STACKS_S = 0.3
 
 
-def run(name: str, order: Order, order_path: Path, peaks: Mapping[str, Peak], script: Path, place: Path) -> Result:
-    """Run one check to its end or to its limit; when this returns, none of its processes is left.
+@dataclass(frozen=True)
+class Run:
+    """What all checks of a run have in common. script: the suite's `run.py`. place: where their folders are made."""
 
-    script: the suite's `run.py`. peaks: of the checks before it. place: where the check's folder is made.
+    order: Order
+    order_path: Path
+    script: Path
+    place: Path
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The process of a check: it imports what the check needs, and waits. turn: the pipe by which its turn is told."""
+
+    check: str
+    files: Files
+    process: subprocess.Popen[bytes]
+    turn: int
+
+    def drop(self) -> None:
+        """Take away what belongs to a process that has ended."""
+        os.close(self.turn)
+        shutil.rmtree(self.files.folder, ignore_errors=True)
+
+
+def begin(check: str, run: Run) -> Begun:
+    """Start the process of a check, in its turn or before.
+
+    Raises:
+        OSError: there is no room for one more process, or for its folder.
     """
-    limit_s = float(order.limits.get(name, CHECKS[name].limit_s))
+    files = Files(Path(tempfile.mkdtemp(prefix="envspec-check-", dir=run.place)))
+    files.scratch.mkdir()
+    shutil.copyfile(run.order_path, files.order)
+    files.events.touch()
+    heard, told = os.pipe()
+    try:
+        return Begun(check, files, _process(check, files, run.script, heard), told)
+    except OSError:
+        os.close(told)
+        raise
+    finally:
+        os.close(heard)
+
+
+def attend(begun: Begun, run: Run, peaks: Mapping[str, Peak], waiting: Collection[int]) -> Result:
+    """It is this check's turn: see it to its end or to its limit; when this returns, none of its processes is left.
+
+    peaks: of the checks before it. waiting: processes whose turn has not come, which are left alone.
+    """
+    limit_s = float(run.order.limits.get(begun.check, CHECKS[begun.check].limit_s))
     began = time.monotonic()
-    with _folder(place, order_path, peaks) as files:
-        end = _attend(name, files, script, limit_s)
-        heard = hear(files.events)
-        log = _tail(files.log)
-    result = judged(name, heard, end)
+    try:
+        _tell_turn(begun, began, peaks)
+        end = _end(begun.process, limit_s, waiting)
+        heard = hear(begun.files.events)
+        log = _tail(begun.files.log)
+    finally:
+        begun.drop()
+    result = judged(begun.check, heard, end)
     result.seconds = time.monotonic() - began
     result.limit_s = limit_s
     result.log = log if result.status is Status.FAILED else ""
     return result
 
 
-@contextlib.contextmanager
-def _folder(place: Path, order_path: Path, peaks: Mapping[str, Peak]) -> Iterator[Files]:
-    folder = Path(tempfile.mkdtemp(prefix="envspec-check-", dir=place))
-    try:
-        files = Files(folder)
-        files.scratch.mkdir()
-        shutil.copyfile(order_path, files.order)
-        files.peaks.write_text(json.dumps(as_json(dict(peaks))), encoding="utf-8")
-        files.events.touch()
-        yield files
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _tell_turn(begun: Begun, at: float, peaks: Mapping[str, Peak]) -> None:
+    begun.files.peaks.write_text(json.dumps(as_json(dict(peaks))), encoding="utf-8")
+    # Between the lines of the process itself, whose phases end before it or after.
+    with begun.files.events.open("a", encoding="utf-8") as events:
+        events.write(json.dumps({"turn": at}) + "\n")
+    # One that has ended hears no more; what came of it is said in its turn.
+    with contextlib.suppress(BrokenPipeError):
+        os.write(begun.turn, b"x")
 
 
-def _attend(name: str, files: Files, script: Path, limit_s: float) -> End:
-    """Start a check's process and see it to its end."""
+def _process(check: str, files: Files, script: Path, turn: int) -> subprocess.Popen[bytes]:
     environ = {
         **os.environ,
         # Before any CUDA context: cuBLAS chooses its workspace when it is loaded.
@@ -76,9 +120,9 @@ def _attend(name: str, files: Files, script: Path, limit_s: float) -> End:
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(files.scratch),
     }
-    command = [sys.executable, str(script), "--check", name, str(os.getpid()), str(files.folder)]
+    command = [sys.executable, str(script), "--check", check, str(os.getpid()), str(files.folder), str(turn)]
     with files.log.open("wb") as log:
-        process = subprocess.Popen(  # noqa: S603 (this Python and this suite)
+        return subprocess.Popen(  # noqa: S603 (this Python and this suite)
             command,
             env=environ,
             cwd=files.scratch,
@@ -86,16 +130,20 @@ def _attend(name: str, files: Files, script: Path, limit_s: float) -> End:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            pass_fds=[turn],
         )
-        is_over = False
-        try:
-            process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            is_over = True
-            _ask_for_stacks(process.pid)
-        finally:
-            end_all()
-            process.wait()
+
+
+def _end(process: subprocess.Popen[bytes], limit_s: float, waiting: Collection[int]) -> End:
+    is_over = False
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        is_over = True
+        _ask_for_stacks(process.pid)
+    finally:
+        end_all(but=waiting)
+        process.wait()
     return End(process.returncode, is_over, limit_s)
 
 

@@ -21,12 +21,17 @@ from envspec.conformance.values import Finding, Fingerprint, Kind, Level, Peak, 
 
 
 class Trial:
-    """One check's view of the run. scratch: an empty folder, which goes with it. peaks: of the checks before it."""
+    """One check's view of the run.
 
-    def __init__(self, order: Order, scratch: Path, events: TextIO, peaks: dict[str, Peak] | None = None) -> None:
+    scratch: an empty folder, which goes with it. peaks: of the checks before it, once its turn has come. loaded: what
+    it has imported, by `packages.load`.
+    """
+
+    def __init__(self, order: Order, scratch: Path, events: TextIO) -> None:
         self.order = order
         self.scratch = scratch
-        self.peaks = peaks or {}
+        self.peaks: dict[str, Peak] = {}
+        self.loaded: dict[str, Any] = {}
         self._events = events
 
     @property
@@ -37,20 +42,17 @@ class Trial:
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """A part of the check, timed; where the process dies, it is told as the place."""
-        self._say("begin", name)
-        began = time.perf_counter()
+        # On the clock that all processes share: the suite says on it when the check's turn came.
+        began = time.monotonic()
+        self._say("begin", [name, began])
         yield
-        self._say("phase", [name, time.perf_counter() - began])
+        self._say("phase", [name, time.monotonic() - began])
 
     def exact(self, name: str, *, ok: bool, told: str = "", hint: str = "") -> None:
         """Something that is right or wrong. told: what was seen. hint: what to do where it is wrong."""
         self._find(Finding(name, Kind.EXACT, ok=bool(ok), told=told))
         if hint and not ok:
             self._say("hint", hint)
-
-    def advise(self, hint: str) -> None:
-        """What to do if the check fails from here on, also by an end of its process, and says nothing better."""
-        self._say("advice", hint)
 
     def within(self, name: str, value: float, limit: Limit, unit: str = "", told: str = "") -> None:
         """A number held against a bound of the table; what is no number fails."""

@@ -95,7 +95,11 @@ class Peak:
 
 @dataclass
 class Result:
-    """What came of one check. phases: (name, seconds). log: the end of what it printed, where it did not pass."""
+    """What came of one check.
+
+    seconds: from its turn to its end. phases: (name, seconds) of its turn. ahead: the same of what it imported before
+    its turn, while other checks ran. log: the end of what it printed, where it did not pass.
+    """
 
     check: str
     status: Status = Status.NOT_RUN
@@ -106,6 +110,7 @@ class Result:
     seconds: float = 0.0
     limit_s: float = 0.0
     phases: list[tuple[str, float]] = field(default_factory=list)
+    ahead: list[tuple[str, float]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     fingerprints: list[Fingerprint] = field(default_factory=list)
     ran: dict[str, str] = field(default_factory=dict)

@@ -104,8 +104,8 @@ def _receipt(results: Mapping[str, Any], known: Known) -> Receipt:
 
 
 def _check(row: Mapping[str, Any]) -> CheckRow:
-    phases = [{"name": name, "seconds": seconds} for name, seconds in row["phases"]]
-    return CheckRow.model_validate({**row, "phases": phases})
+    timed = {key: [{"name": name, "seconds": seconds} for name, seconds in row[key]] for key in ("phases", "ahead")}
+    return CheckRow.model_validate({**row, **timed})
 
 
 def _lost(told: Sequence[CheckRow], known: Known, *, is_whole: bool) -> list[CheckRow]:

@@ -86,9 +86,11 @@ class CheckRow(Part):
     required: bool = False
     """Whether it fails the run that this check was not run."""
     seconds: float = 0.0
-    """From its process' start to its end."""
+    """From its turn to its end."""
     limit_s: float = 0.0
     phases: tuple[Phase, ...] = ()
+    ahead: tuple[Phase, ...] = ()
+    """What it imported before its turn, while other checks ran: not in `seconds`."""
     findings: tuple[FindingRow, ...] = ()
     fingerprints: tuple[FingerprintRow, ...] = ()
     ran: dict[str, str] = Field(default_factory=dict)

@@ -5,16 +5,13 @@ The stack is a package named torch that does it on import: real processes, witho
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 import venv
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +19,18 @@ import pytest
 
 from envspec.conformance.checks import CHECKS
 from tests.support import suite
-from tests.support.suite import RUN, assert_nothing_left, left, order
+from tests.support.suite import (
+    PATIENCE_S,
+    RUN,
+    assert_nothing_left,
+    assert_nothing_stays,
+    fake_torch,
+    order,
+    started,
+    wait_for,
+)
 
 HERE = Path(sys.executable)
-#: For what is sure to come; a busy machine may take long.
-_PATIENCE_S = 60
 _GOOD = """
     class version:
         cuda = None
@@ -48,17 +52,8 @@ _ORPHAN = """
 """
 
 
-def _torch(folder: Path, *bodies: str) -> dict[str, str]:
-    """The variables under which `import torch` does what the bodies say."""
-    package = folder / "torch"
-    package.mkdir(parents=True)
-    text = "\n".join(textwrap.dedent(body) for body in bodies)
-    (package / "__init__.py").write_text(text, encoding="utf-8")
-    return {"PYTHONPATH": str(folder)}
-
-
 def _device(folder: Path, *bodies: str, **more: Any) -> dict[str, Any]:
-    told = suite.run(HERE, order("device", **more), folder / "run", environ=_torch(folder / "bad", *bodies))
+    told = suite.run(HERE, order("device", **more), folder / "run", environ=fake_torch(folder / "bad", *bodies))
     assert told.status == 0 and told.document["is_whole"]
     assert_nothing_left(folder / "run")
     return told.results["device"]
@@ -86,7 +81,7 @@ def test_a_torch_that_is_locked_and_not_there_is_told_alike_by_every_check(tmp_p
 
 
 def test_a_torch_without_metadata_is_asked_itself_for_its_release(tmp_path: Path) -> None:
-    environ = _torch(tmp_path / "bad", '__version__ = "2.6.0"')
+    environ = fake_torch(tmp_path / "bad", '__version__ = "2.6.0"')
     told = suite.run(HERE, order("fsdp"), tmp_path / "run", environ=environ)
     assert_nothing_left(tmp_path / "run")
     assert "with torch 2.6: it asks for streams" in told.findings("fsdp")["FSDP2, gloo, 2 ranks"]["told"]
@@ -104,7 +99,7 @@ def test_a_hang_ends_at_the_limit_with_its_phase_and_its_stacks(tmp_path: Path) 
     assert (result["status"], result["cause"]) == ("failed", "over its limit")
     assert result["reason"] == "still running after 4 s, in the phase 'import torch'"
     assert "in waits_for_ever" in result["log"] and "torch/__init__.py" in result["log"]
-    assert 4 <= result["seconds"] < _PATIENCE_S
+    assert 4 <= result["seconds"] < PATIENCE_S
 
 
 def test_a_hang_that_holds_python_and_ignores_signals_ends_too(tmp_path: Path) -> None:
@@ -157,7 +152,7 @@ def test_orphans_are_ended_after_their_check(tmp_path: Path) -> None:
 
 
 def test_another_check_goes_on_after_a_crash(tmp_path: Path) -> None:
-    bad = _torch(tmp_path / "bad", "import ctypes; ctypes.string_at(0)")
+    bad = fake_torch(tmp_path / "bad", "import ctypes; ctypes.string_at(0)")
     told = suite.run(HERE, order("pyg", "device"), tmp_path / "run", environ=bad)
     assert told.status == 0
     assert [(name, each["cause"]) for name, each in told.results.items()] == [("device", "crashed"), ("pyg", "crashed")]
@@ -174,46 +169,15 @@ _SECOND_HANGS = """
 """
 
 
-@contextlib.contextmanager
-def _started(folder: Path, environ: Mapping[str, str], *checks: str) -> Iterator[subprocess.Popen[str]]:
-    folder.mkdir(parents=True)
-    (folder / "order.json").write_text(json.dumps(order(*checks)), encoding="utf-8")
-    command = [str(HERE), str(RUN), str(folder / "order.json"), str(folder / "results.json")]
-    (folder / "tmp").mkdir()
-    variables = {**os.environ, **environ, suite.MARK: str(folder), "TMPDIR": str(folder / "tmp")}
-    with subprocess.Popen(
-        command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def _wait_for(path: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.02)
-
-
-def _nothing_stays(folder: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while left(folder):
-        assert time.monotonic() < deadline, left(folder)
-        time.sleep(0.05)
-    assert list((folder / "tmp").iterdir()) == []
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_a_suite_that_is_ended_leaves_what_it_had_and_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    bad = _torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
-    with _started(tmp_path / "run", bad, "device", "pyg") as process:
-        _wait_for(tmp_path / "bad" / "torch" / "hangs")
+    bad = fake_torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
+    with started(HERE, order("device", "pyg"), tmp_path / "run", bad) as process:
+        wait_for(tmp_path / "bad" / "torch" / "hangs")
         process.send_signal(number)
-        status = process.wait(_PATIENCE_S)
+        status = process.wait(PATIENCE_S)
     assert status == (-signal.SIGKILL if number == signal.SIGKILL else 128 + signal.SIGTERM)
-    _nothing_stays(tmp_path / "run")
+    assert_nothing_stays(tmp_path / "run")
     document = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))
     assert not document["is_whole"]
     assert [each["check"] for each in document["results"]] == ["device"]
@@ -221,36 +185,36 @@ def test_a_suite_that_is_ended_leaves_what_it_had_and_no_process(tmp_path: Path,
 
 def test_the_worker_killed_leaves_no_process_either(tmp_path: Path) -> None:
     """What the system kills for its memory is not always the check's own process."""
-    bad = _torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
-    with _started(tmp_path / "run", bad, "device", "pyg") as process:
-        _wait_for(tmp_path / "bad" / "torch" / "hangs")
+    bad = fake_torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
+    with started(HERE, order("device", "pyg"), tmp_path / "run", bad) as process:
+        wait_for(tmp_path / "bad" / "torch" / "hangs")
         (worker,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
         os.kill(int(worker), signal.SIGKILL)
-        status = process.wait(_PATIENCE_S)
+        status = process.wait(PATIENCE_S)
     assert status == 128 + signal.SIGKILL
-    _nothing_stays(tmp_path / "run")
+    assert_nothing_stays(tmp_path / "run")
     assert not json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["is_whole"]
 
 
 def test_asked_twice_it_still_ends_everything(tmp_path: Path) -> None:
-    bad = _torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
-    with _started(tmp_path / "run", bad, "device", "pyg") as process:
-        _wait_for(tmp_path / "bad" / "torch" / "hangs")
+    bad = fake_torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
+    with started(HERE, order("device", "pyg"), tmp_path / "run", bad) as process:
+        wait_for(tmp_path / "bad" / "torch" / "hangs")
         for _ in range(20):
             process.terminate()
             time.sleep(0.05)
-        assert process.wait(_PATIENCE_S) == 128 + signal.SIGTERM
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
         assert process.stderr is not None and process.stderr.read() == ""
     assert_nothing_left(tmp_path / "run")
 
 
 def test_two_suites_at_once_leave_each_other_alone(tmp_path: Path) -> None:
-    slow = _torch(tmp_path / "slow", _SECOND_HANGS.replace("600", "3"), _GOOD)
+    slow = fake_torch(tmp_path / "slow", _SECOND_HANGS.replace("600", "3"), _GOOD)
     (tmp_path / "slow" / "torch" / "begun").touch()
-    with _started(tmp_path / "run", slow, "device") as process:
-        _wait_for(tmp_path / "slow" / "torch" / "hangs")
+    with started(HERE, order("device"), tmp_path / "run", slow) as process:
+        wait_for(tmp_path / "slow" / "torch" / "hangs")
         assert _device(tmp_path / "other", _ORPHAN, _GOOD)["status"] == "not run"
-        assert process.wait(_PATIENCE_S) == 0
+        assert process.wait(PATIENCE_S) == 0
     (result,) = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["results"]
     assert (result["status"], result["cause"]) == ("not run", None)
 
@@ -270,7 +234,7 @@ def test_two_suites_at_once_leave_each_other_alone(tmp_path: Path) -> None:
 def test_a_damaged_order_is_refused(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "order.json").write_text(text, encoding="utf-8")
     command = [str(HERE), str(RUN), str(tmp_path / "order.json"), str(tmp_path / "results.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("the order can't be read: ") and words in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -282,7 +246,7 @@ def test_results_that_can_not_be_written_end_the_suite_in_one_line(tmp_path: Pat
     (tmp_path / "file").touch()
     for results in (tmp_path / "file" / "results.json", tmp_path / "no" / "results.json"):
         command = [str(HERE), str(RUN), str(tmp_path / "order.json"), str(results)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 3
         assert "the suite can't go on: " in done.stderr and len(done.stderr.splitlines()) == 1
         assert done.stdout == ""

@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+import textwrap
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +20,8 @@ from envspec.conformance.values import FORMAT
 RUN: Final = Path(envspec.conformance.run.__file__)
 #: A suite that takes longer has hung: its own limits have failed.
 LIMIT_S: Final = 600
+#: For what is sure to come; a busy machine may take long.
+PATIENCE_S: Final = 60
 #: Every process of a run has the run's folder in this variable.
 MARK: Final = "TESTS_SUITE_RUN"
 
@@ -37,7 +41,7 @@ class Told:
 
 
 def order(*checks: str, device: str = "cpu", **more: Any) -> dict[str, Any]:
-    """An order as envspec writes it; more: further fields."""
+    """An order as envspec writes it; more: further fields. Nothing is imported ahead, however many cores there are."""
     nodes, start = Nodes(), Start()
     return {
         "format": FORMAT,
@@ -51,6 +55,7 @@ def order(*checks: str, device: str = "cpu", **more: Any) -> dict[str, Any]:
         "price_per_hour": None,
         "currency": "",
         "limits": {},
+        "ahead": 0,
         "seed": Order("cpu", ()).seed,
         **more,
     }
@@ -82,6 +87,42 @@ def run(
     return Told(done.returncode, done.stderr, document, rows)
 
 
+@contextlib.contextmanager
+def started(
+    python: Path, asked: Mapping[str, Any], folder: Path, environ: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """A run that goes on; what it makes is in `folder`, which is not there yet."""
+    folder.mkdir(parents=True)
+    (folder / "order.json").write_text(json.dumps(asked), encoding="utf-8")
+    command = [str(python), str(RUN), str(folder / "order.json"), str(folder / "results.json")]
+    (folder / "tmp").mkdir()
+    variables = {**os.environ, **environ, MARK: str(folder), "TMPDIR": str(folder / "tmp")}
+    with subprocess.Popen(
+        command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def fake_torch(folder: Path, *bodies: str) -> dict[str, str]:
+    """The variables under which `import torch` does what the bodies say."""
+    package = folder / "torch"
+    package.mkdir(parents=True)
+    text = "\n".join(textwrap.dedent(body) for body in bodies)
+    (package / "__init__.py").write_text(text, encoding="utf-8")
+    return {"PYTHONPATH": str(folder)}
+
+
+def wait_for(path: Path) -> None:
+    """Until a file is there."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.02)
+
+
 def processes(folder: Path) -> set[int]:
     """The processes of a run in `folder`, those that it left too."""
     mark = f"{MARK}={folder}".encode()
@@ -106,3 +147,12 @@ def left(folder: Path) -> list[str]:
 def assert_nothing_left(folder: Path) -> None:
     """No process of a run in `folder` is there any more."""
     assert left(folder) == []
+
+
+def assert_nothing_stays(folder: Path) -> None:
+    """No process of a run that was `started` in `folder` is there after a while, and no file of its own."""
+    deadline = time.monotonic() + PATIENCE_S
+    while left(folder):
+        assert time.monotonic() < deadline, left(folder)
+        time.sleep(0.05)
+    assert list((folder / "tmp").iterdir()) == []

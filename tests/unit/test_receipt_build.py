@@ -155,7 +155,10 @@ def beside(now: Receipt, recorded: Receipt) -> Receipt:
         **results(device=now.device),
         "machine": now.machine.model_dump(exclude={"toolkit"}),
         "results": [
-            {**each.model_dump(mode="json"), "phases": [(phase.name, phase.seconds) for phase in each.phases]}
+            {
+                **each.model_dump(mode="json"),
+                **{key: [(row.name, row.seconds) for row in getattr(each, key)] for key in ("phases", "ahead")},
+            }
             for each in now.checks
         ],
     }

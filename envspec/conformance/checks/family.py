@@ -6,7 +6,6 @@ from typing import Any, Callable
 
 from envspec.conformance import packages
 from envspec.conformance.trial import Trial
-from envspec.conformance.values import NotRun
 
 
 def check(trial: Trial) -> None:
@@ -14,10 +13,7 @@ def check(trial: Trial) -> None:
     companions = [each for each in _COMPANIONS if packages.is_to_run(trial, each)]
     for name in sorted(set(_COMPANIONS) - set(companions)):
         trial.not_run(name, packages.why_not(trial, name))
-    if not companions:
-        raise NotRun(packages.why_not(trial, " or ".join(_COMPANIONS)))
     torch = packages.torch(trial)
-    trial.advise("take torch and its companions from one lock: each of them is built for one torch alone")
     for name in companions:
         companion = packages.load(trial, name)
         with trial.phase(f"{name}'s operator"):

@@ -20,7 +20,7 @@ def check(trial: Trial) -> None:
     if not trial.order.cuda:
         # Little is computed at a time: on a busy machine threads wait for each other longer than they work.
         torch.set_num_threads(1)
-    packages.load(trial, "torch_geometric", "pytorch-geometric", "pyg")
+    packages.load(trial, "torch_geometric")
     for module, run in _EXTENSIONS.items():
         name = module.replace("torch_", "pytorch-").replace("_", "-")
         if packages.is_to_run(trial, module, name):

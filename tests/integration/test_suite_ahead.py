@@ -1,0 +1,256 @@
+"""Processes that import before their check's turn, against imports that hang, crash, are killed and begin others.
+
+The stack is a package named torch that does it on import, as in `test_suite_frame`. `device` runs, `matmul` is next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import suite
+from tests.support.suite import (
+    PATIENCE_S,
+    assert_nothing_left,
+    assert_nothing_stays,
+    fake_torch,
+    order,
+    started,
+    wait_for,
+)
+
+HERE = Path(sys.executable)
+#: Whoever imports it says so by files of its check's name. The process that waits has no other files to be known by.
+_TORCH = """
+    import os, pathlib, signal, subprocess, sys, time
+    class version:
+        cuda = None
+    __version__ = "2.9.1"
+    check = sys.argv[sys.argv.index("--check") + 1]
+    def at(name):
+        return pathlib.Path(__file__).with_name(name)
+    def say(name, text=""):
+        at("part of " + check).write_text(text)
+        at("part of " + check).rename(at(name))
+    def wait_for(name):
+        while not at(name).exists():
+            time.sleep(0.01)
+"""
+
+
+def _run(folder: Path, body: str, *checks: str, **more: Any) -> suite.Told:
+    environ = fake_torch(folder / "fake", _TORCH, body)
+    told = suite.run(HERE, order(*checks, **{"ahead": 1, **more}), folder / "run", environ=environ)
+    assert told.status == 0 and told.document["is_whole"]
+    assert_nothing_left(folder / "run")
+    return told
+
+
+def _names(phases: list[list[Any]]) -> list[str]:
+    return [name for name, _ in phases]
+
+
+#: Only one that begins before `device` is done lets it be done.
+_DEVICE_WAITS = """
+    if check == "device":
+        wait_for("matmul")
+    say(check)
+"""
+
+
+def test_the_next_check_imports_while_one_runs(tmp_path: Path) -> None:
+    told = _run(tmp_path, _DEVICE_WAITS, "device", "matmul")
+    assert list(told.results) == ["device", "matmul"]
+    device, matmul = told.results.values()
+    assert device["status"] == "not run"
+    assert (device["ahead"], _names(device["phases"])[0]) == ([], "import torch")
+    assert _names(matmul["ahead"]) == ["import torch"]
+    # The made-up torch has nothing to multiply: what the check itself does begins in its turn.
+    assert "has no attribute" in matmul["reason"]
+    assert matmul["ran"] == {"torch": "2.9.1"}
+
+
+def test_so_many_at_once_as_the_order_says(tmp_path: Path) -> None:
+    body = """
+        if check == "device":
+            wait_for("matmul"), wait_for("amp")
+        say(check)
+    """
+    told = _run(tmp_path, body, "device", "matmul", "amp", ahead=2)
+    assert list(told.results) == ["device", "matmul", "amp"]
+    assert [_names(each["ahead"]) for each in told.results.values()] == [[], ["import torch"], ["import torch"]]
+
+
+def test_none_where_none_is_asked_for(tmp_path: Path) -> None:
+    told = _run(tmp_path, "", "device", "matmul", "amp", ahead=0)
+    assert [each["ahead"] for each in told.results.values()] == [[], [], []]
+    assert [_names(each["phases"])[0] for each in told.results.values()] == ["import torch"] * 3
+
+
+def test_coldstart_is_alone(tmp_path: Path) -> None:
+    body = """
+        if check == "coldstart":
+            time.sleep(2)
+            say("is beside", str(at("matmul").exists()))
+        say(check)
+    """
+    told = _run(tmp_path, body, "coldstart", "matmul", ahead=2)
+    assert list(told.results) == ["coldstart", "matmul"]
+    assert told.results["matmul"]["ahead"] == []
+    assert (tmp_path / "fake" / "torch" / "is beside").read_text(encoding="utf-8") == "False"
+
+
+@pytest.mark.parametrize(
+    ("body", "cause", "reason"),
+    [
+        (
+            "import ctypes; ctypes.string_at(0)",
+            "crashed",
+            "crashed in the phase 'import torch', by signal 11 (SIGSEGV)",
+        ),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "out of memory",
+            "killed in the phase 'import torch': most often the system or the container has run out of memory",
+        ),
+        ("os._exit(0)", "crashed", "ended in the phase 'import torch' with status 0 and without a word"),
+        (
+            "print('its log'); raise ImportError('x') from OSError('y')",
+            "raised",
+            "in the phase 'import torch': ImportError: x\n  because of OSError: y",
+        ),
+    ],
+    ids=["segfault", "killed", "exit 0", "raised"],
+)
+def test_an_end_before_its_turn_is_that_checks_own_result(tmp_path: Path, body: str, cause: str, reason: str) -> None:
+    ends = f"""
+        say(check)
+        if check == "matmul":
+            {body}
+        wait_for("matmul")
+        time.sleep(0.5)
+    """
+    told = _run(tmp_path, ends, "device", "matmul", "amp")
+    device, matmul, after = told.results.values()
+    assert (device["status"], device["cause"], device["log"]) == ("not run", None, "")
+    assert (matmul["status"], matmul["cause"], matmul["reason"]) == ("failed", cause, reason)
+    assert ("its log" in matmul["log"]) == ("its log" in body)
+    assert "has no attribute" in after["reason"]
+
+
+def test_a_hang_before_its_turn_has_its_limit_from_its_turn_on(tmp_path: Path) -> None:
+    body = """
+        say(check)
+        def waits_for_ever():
+            time.sleep(600)
+        if check == "matmul":
+            waits_for_ever()
+        wait_for("matmul")
+        time.sleep(5)
+    """
+    told = _run(tmp_path, body, "device", "matmul", limits={"matmul": 4})
+    result = told.results["matmul"]
+    assert told.results["device"]["status"] == "not run"
+    assert (result["cause"], result["reason"]) == (
+        "over its limit",
+        "still running after 4 s, in the phase 'import torch'",
+    )
+    assert 4 <= result["seconds"] < PATIENCE_S
+    assert "in waits_for_ever" in result["log"]
+
+
+def test_an_import_that_its_turn_finds_at_work_is_in_both_times(tmp_path: Path) -> None:
+    body = """
+        say(check)
+        if check == "matmul":
+            time.sleep(4)
+        wait_for("matmul")
+    """
+    result = _run(tmp_path, body, "device", "matmul").results["matmul"]
+    ((early_name, early),), (late_name, late) = result["ahead"], result["phases"][0]
+    assert early_name == late_name == "import torch"
+    assert early + late >= 4
+    assert late <= result["seconds"]
+
+
+def test_what_a_waiting_process_has_begun_is_there_in_its_turn(tmp_path: Path) -> None:
+    """Its child, and one that has lost its parent: the end of the check that runs ends neither."""
+    body = """
+        if check == "matmul":
+            child = subprocess.Popen(["sleep", "600"])
+            shell = subprocess.run(["sh", "-c", "sleep 600 >&- & echo $!"], stdout=subprocess.PIPE)
+            orphan = int(shell.stdout)
+            def __getattr__(name):
+                if name.startswith("__"):
+                    raise AttributeError(name)
+                os.kill(orphan, 0)
+                raise LookupError("the child's status: " + str(child.poll()))
+        say(check)
+        wait_for("matmul")
+    """
+    told = _run(tmp_path, body, "device", "matmul")
+    assert _names(told.results["matmul"]["ahead"]) == ["import torch"]
+    assert "LookupError: the child's status: None" in told.results["matmul"]["reason"]
+
+
+#: `device` ends the process that waits.
+_KILLS = """
+    if check == "matmul" and not at("matmul").exists():
+        say(check, str(os.getpid()))
+    if check == "device":
+        wait_for("matmul")
+        time.sleep(0.5)
+        os.kill(int(at("matmul").read_text()), signal.{signal})
+"""
+
+
+def test_one_that_is_killed_in_anothers_turn_begins_anew_in_its_own(tmp_path: Path) -> None:
+    """What takes too much memory is mostly the check that runs, and what the system kills for it another."""
+    told = _run(tmp_path, _KILLS.format(signal="SIGKILL"), "device", "matmul")
+    assert told.results["device"]["status"] == "not run"
+    result = told.results["matmul"]
+    assert (result["ahead"], _names(result["phases"])[0]) == ([], "import torch")
+    assert "has no attribute" in result["reason"]
+
+
+def test_one_that_crashes_while_it_waits_is_told_in_its_turn(tmp_path: Path) -> None:
+    told = _run(tmp_path, _KILLS.format(signal="SIGSEGV"), "device", "matmul")
+    assert told.results["device"]["status"] == "not run"
+    result = told.results["matmul"]
+    assert result["cause"] == "crashed"
+    assert re.fullmatch(r"crashed (in the phase 'import torch'|between two phases), by signal 11.*", result["reason"])
+
+
+@pytest.mark.parametrize("whom", ["suite", "worker"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_suite_that_is_ended_leaves_none_that_waits(tmp_path: Path, number: signal.Signals, whom: str) -> None:
+    body = """
+        if check == "amp":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(600)
+        subprocess.Popen(["sleep", "600"])
+        if check == "device":
+            wait_for("matmul")
+            say("hangs")
+            time.sleep(600)
+        say(check)
+    """
+    environ = fake_torch(tmp_path / "fake", _TORCH, body)
+    asked = order("device", "matmul", "amp", ahead=2)
+    with started(HERE, asked, tmp_path / "run", environ) as process:
+        wait_for(tmp_path / "fake" / "torch" / "hangs")
+        if whom == "worker":
+            (worker,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
+            os.kill(int(worker), number)
+        else:
+            process.send_signal(number)
+        process.wait(PATIENCE_S)
+    assert_nothing_stays(tmp_path / "run")
+    assert not json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["is_whole"]

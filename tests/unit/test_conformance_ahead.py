@@ -1,0 +1,73 @@
+"""What is imported before a check's turn: on how many cores, and how its times are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from envspec.conformance.ahead import allowed
+from envspec.conformance.checks import CHECKS
+from envspec.conformance.heard import Heard, hear
+
+
+@pytest.mark.parametrize(("cores", "processes"), [(0.5, 0), (2, 0), (3.9, 0), (4, 1), (7, 1), (8, 2), (128, 2)])
+def test_a_few_cores_are_left_to_the_check_that_runs(cores: float, processes: int) -> None:
+    assert allowed(cores) == processes
+
+
+def _heard(folder: Path, *lines: dict[str, Any]) -> Heard:
+    path = folder / "events.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return hear(path)
+
+
+_PHASES: list[dict[str, Any]] = [
+    {"begin": ["one", 10.0]},
+    {"phase": ["one", 2.0]},
+    {"begin": ["other", 12.0]},
+    {"phase": ["other", 3.0]},
+]
+
+
+@pytest.mark.parametrize(
+    ("turn", "place", "ahead", "phases"),
+    [
+        (9.0, 0, [], [("one", 2.0), ("other", 3.0)]),
+        (10.0, 0, [], [("one", 2.0), ("other", 3.0)]),
+        (12.0, 2, [("one", 2.0)], [("other", 3.0)]),
+        (14.0, 3, [("one", 2.0), ("other", 2.0)], [("other", 1.0)]),
+        (15.0, 4, [("one", 2.0), ("other", 3.0)], []),
+    ],
+)
+def test_a_phase_is_of_the_turn_or_of_the_time_before(
+    tmp_path: Path, turn: float, place: int, ahead: list[tuple[str, float]], phases: list[tuple[str, float]]
+) -> None:
+    """place: of the turn, among the lines."""
+    heard = _heard(tmp_path, *_PHASES[:place], {"turn": turn}, *_PHASES[place:])
+    assert (heard.ahead, heard.phases) == (ahead, phases)
+
+
+def test_a_phase_of_no_time_is_one(tmp_path: Path) -> None:
+    heard = _heard(tmp_path, {"turn": 1.0}, {"begin": ["x", 2.0]}, {"phase": ["x", 0.0]})
+    assert (heard.ahead, heard.phases) == ([], [("x", 0.0)])
+
+
+def test_a_phase_within_another_of_its_name_ends_first(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [{"begin": ["x", 1.0]}, {"begin": ["x", 5.0]}, {"turn": 4.0}, {"phase": ["x", 1.0]}]
+    heard = _heard(tmp_path, *lines)
+    assert (heard.phases, heard.ahead) == ([("x", 1.0)], [])
+    assert heard.begun == [("x", 1.0)]
+
+
+def test_nothing_is_imported_beside_the_cold_start() -> None:
+    assert next(iter(CHECKS)) == "coldstart"
+    assert CHECKS["coldstart"].alone
+    assert CHECKS["coldstart"].ahead == ()
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_torch_is_the_first_to_be_imported_ahead(name: str) -> None:
+    assert not CHECKS[name].ahead or CHECKS[name].ahead[0] == "torch"
