@@ -39,13 +39,16 @@ def test_a_right_stack_passes_and_says_which_kernels_ran(torch_any: Path, tmp_pa
 def test_without_a_compiler_it_says_so_and_what_to_do(torch_any: Path, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     environ = _ONE | {"PATH": str(tmp_path / "bin")}
-    told = run(torch_any, order("transformer"), tmp_path / "run", environ=environ, before=_NO_COMPILER)
+    asked = order("transformer", price_per_hour=2.5)
+    told = run(torch_any, asked, tmp_path / "run", environ=environ, before=_NO_COMPILER)
     assert_nothing_left(tmp_path / "run")
     result = told.results["transformer"]
     assert (result["status"], result["cause"]) == ("failed", "found")
     assert [name for name, each in told.findings("transformer").items() if each["ok"] is False] == [
         "torch.compile runs"
     ]
+    price = told.findings("transformer")["tokens for the price"]
+    assert (price["unit"], price["told"]) == ("1/currency unit", "2.5 an hour"), "a price needs no currency"
     assert '[image] compiler = "auto"' in result["hint"]
     assert "InvalidCxxCompiler: No working C++ compiler found" in result["reason"]
 

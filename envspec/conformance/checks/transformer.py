@@ -97,8 +97,7 @@ def _speed(torch: Any, trial: Trial, work: _Work, dtypes: dict[str, Any]) -> Non
         fastest = max(fastest, tokens_s)
     price, currency = trial.order.price_per_hour, trial.order.currency
     if price:
-        trial.inform(
-            "tokens for the price", fastest * _HOUR_S / price, f"1/{currency}", f"{price:g} {currency} an hour"
-        )
+        unit, told = f"1/{currency or 'currency unit'}", " ".join(filter(None, [f"{price:g}", currency, "an hour"]))
+        trial.inform("tokens for the price", fastest * _HOUR_S / price, unit, told)
     else:
         trial.not_run("tokens for the price", "no price is given")
