@@ -5,8 +5,6 @@ What the two say is given by variables; the check, ctypes and the libraries' cal
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,35 +12,10 @@ from typing import Final
 
 import pytest
 
-from tests.support import suite
+from tests.support import made_driver, suite
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="a driver is made with gcc")
+pytestmark = pytest.mark.skipif(not made_driver.CAN, reason="a driver is made with gcc")
 
-_CUDA: Final = """
-#include <stdlib.h>
-int cuInit(unsigned flags) { return atoi(getenv("CUDA_SAYS")); }
-int cuDeviceGetCount(int *count) { *count = atoi(getenv("GPUS")); return 0; }
-int cuGetErrorString(int status, const char **text) { *text = "no CUDA-capable device is detected"; return 0; }
-"""
-_NVML: Final = """
-#include <stdlib.h>
-#include <string.h>
-typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
-int nvmlInit_v2(void) { return 0; }
-int nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(int status) { return "Not Supported"; }
-int nvmlSystemGetDriverVersion(char *text, unsigned size) { strncpy(text, getenv("DRIVER"), size); return 0; }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = atoi(getenv("NVML_GPUS")); return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)(long)(index + 1); return 0; }
-int nvmlDeviceGetName(void *h, char *text, unsigned size) { strncpy(text, "NVIDIA H100 80GB HBM3", size); return 0; }
-int nvmlDeviceGetUUID(void *h, char *text, unsigned size) { strncpy(text, "GPU-1", size); return 0; }
-int nvmlDeviceGetCudaComputeCapability(void *h, int *major, int *minor) { *major = 9; *minor = 0; return 0; }
-int nvmlDeviceGetMemoryInfo(void *h, unsigned long long *sizes) { sizes[0] = 85899345920ull; return 0; }
-int nvmlDeviceGetPciInfo_v3(void *h, Pci *pci) { memset(pci, 0, sizeof *pci); *pci->bus_id = '0' + (long)h; return 0; }
-int nvmlDeviceGetNvLinkState(void *h, unsigned link, unsigned *on) { *on = link < 4; return 0; }
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *h, unsigned link, Pci *pci) { memset(pci, 0, sizeof *pci); return 0; }
-int nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, unsigned *level) { *level = 30; return 0; }
-"""
 _TORCH: Final = """
 import os
 from types import SimpleNamespace as _Space
@@ -64,10 +37,7 @@ def arange(count, device):
     return _Space(sum=lambda: _Space(item=lambda: int(os.environ["TORCH_SUM"])))
 """
 _RIGHT: Final = {
-    "CUDA_SAYS": "0",
-    "GPUS": "2",
-    "NVML_GPUS": "2",
-    "DRIVER": "570.124.06",
+    **made_driver.says(gpus=2),
     "TORCH_GPUS": "2",
     "TORCH_GPU": "NVIDIA H100 80GB HBM3, 90",
     "TORCH_CODE": "sm_80 sm_90 compute_90",
@@ -79,12 +49,9 @@ _RIGHT: Final = {
 def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables under which the driver and torch are found."""
     folder = tmp_path_factory.mktemp("driver")
-    for name, source in (("libcuda.so.1", _CUDA), ("libnvidia-ml.so.1", _NVML)):
-        command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(folder / name)]
-        subprocess.run(command, input=source, text=True, check=True, timeout=120)
     (folder / "torch").mkdir()
     (folder / "torch" / "__init__.py").write_text(_TORCH, encoding="utf-8")
-    return {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": str(folder)}
+    return {**made_driver.made(folder), "PYTHONPATH": str(folder)}
 
 
 def _run(driver: Mapping[str, str], folder: Path, **more: str) -> suite.Told:

@@ -35,8 +35,9 @@ def _step(torch: Any, trial: Trial) -> float:
     torch.manual_seed(trial.order.seed)
     if trial.order.cuda:
         torch.cuda.reset_peak_memory_stats()
-    side = SIZES["memory.side"]
-    model = torch.nn.Sequential(*(torch.nn.Linear(side, side, bias=False) for _ in range(4))).to(trial.device)
+    side, count = SIZES[f"memory.side.{trial.device}"], SIZES["memory.layers"]
+    layers = [torch.nn.Linear(side, side, bias=False) for _ in range(count)]
+    model = torch.nn.Sequential(*layers).to(trial.device)
     # One tensor after the other: the fast form makes copies of all of them for a moment.
     optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
     model(torch.ones(1, side, device=trial.device)).sum().backward()
