@@ -119,6 +119,9 @@ def _process(check: str, files: Files, script: Path, turn: int) -> subprocess.Po
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
         "TMPDIR": str(files.scratch),
+        # What was compiled at another time says nothing of a compiler here, wherever somebody keeps it.
+        "TORCHINDUCTOR_CACHE_DIR": str(files.scratch / "inductor"),
+        "TRITON_CACHE_DIR": str(files.scratch / "triton"),
     }
     command = [sys.executable, str(script), "--check", check, str(os.getpid()), str(files.folder), str(turn)]
     with files.log.open("wb") as log:

@@ -21,10 +21,14 @@ def _wrong(told: Told) -> set[str]:
 
 def test_a_right_stack_passes_and_says_which_kernels_ran(torch_any: Path, tmp_path: Path) -> None:
     asked = order("transformer", price_per_hour=2.0, currency="EUR")
-    told = run(torch_any, asked, tmp_path, environ=_ONE)
-    assert_nothing_left(tmp_path)
+    kept = tmp_path / "kept"
+    # Somebody's cache, in which a graph that was compiled elsewhere would be found.
+    environ = _ONE | {"TORCHINDUCTOR_CACHE_DIR": str(kept), "TRITON_CACHE_DIR": str(kept)}
+    told = run(torch_any, asked, tmp_path / "run", environ=environ)
+    assert_nothing_left(tmp_path / "run")
     result, findings = told.results["transformer"], told.findings("transformer")
     assert result["status"] == "passed", result
+    assert not kept.exists()
     assert "flash in bf16" in findings["attention's kernels that ran"]["told"]
     kernels = ("efficient", "cuDNN")
     left_out = {f"{name} attention in {dtype}" for name in kernels for dtype in ("fp32", "bf16", "fp16")}
