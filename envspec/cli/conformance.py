@@ -80,21 +80,28 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     """
     from envspec.cli.proving import prove
     from envspec.receipt.values import Verdict
-    from envspec.report import try_folder, write
+    from envspec.report import try_folder
 
     asked = _proving(chosen)
     if report is not None:
         try_folder(report)
-    found = prove(lock, asked)
+    # Who ends a run half-way has what was found by then.
+    found = prove(lock, asked, lambda until_then: _write(until_then, report))
     try:
-        for path in write(found, report) if report else ():
-            terminal.tell(f"wrote {path}")
+        _write(found, report)
     finally:
         # A disk that is full by now does not cost what the suite has found.
         _tell(found, form)
     if found.verdict is Verdict.FAILED:
         raise Failed(_failure(found), hint=_hint(found, report))
     return 0
+
+
+def _write(found: Receipt, report: Path | None) -> None:
+    from envspec.report import write
+
+    for path in write(found, report) if report else ():
+        terminal.tell(f"wrote {path}")
 
 
 def _tell(found: Receipt, form: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -45,8 +45,8 @@ class Proving:
     baseline: Receipt | None
 
 
-def prove(lock: str, asked: Proving) -> Receipt:
-    """Run the suite where it is asked for.
+def prove(lock: str, asked: Proving, interrupted: Callable[[Receipt], None]) -> Receipt:
+    """Run the suite where it is asked for. interrupted: given what was found until Ctrl-C or SIGTERM.
 
     Raises:
         UsageError, UnfitMachine, NetworkError: as the stages say.
@@ -61,10 +61,11 @@ def prove(lock: str, asked: Proving) -> Receipt:
     locked = read_lock(folder)
     digest = hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest()
     with terminable():
-        return _here(locked, digest, asked) if asked.here else _inside(locked, digest, asked)
+        run = _here if asked.here else _inside
+        return run(locked, digest, asked, interrupted)
 
 
-def _here(locked: Lock, digest: str, asked: Proving) -> Receipt:
+def _here(locked: Lock, digest: str, asked: Proving, interrupted: Callable[[Receipt], None]) -> Receipt:
     from envspec.cli.suite_progress import SuiteProgress
     from envspec.machine import this_platform
     from envspec.pipeline.conformance import prove_here
@@ -73,10 +74,11 @@ def _here(locked: Lock, digest: str, asked: Proving) -> Receipt:
     part = _part(locked, this_platform())
     python = python_here(os.environ, asked.python)
     with SuiteProgress(locked.name) as progress:
-        return prove_here(_request(locked, digest, part, asked), python, os.environ, _watch(progress, asked.baseline))
+        watch = _watch(progress, asked.baseline, interrupted)
+        return prove_here(_request(locked, digest, part, asked), python, os.environ, watch)
 
 
-def _inside(locked: Lock, digest: str, asked: Proving) -> Receipt:
+def _inside(locked: Lock, digest: str, asked: Proving, interrupted: Callable[[Receipt], None]) -> Receipt:
     from envspec.cli.container import compiled_folder, engine_platform, gpus_of, this_user
     from envspec.cli.suite_progress import SuiteProgress
     from envspec.engine.docker import open_engine
@@ -90,7 +92,8 @@ def _inside(locked: Lock, digest: str, asked: Proving) -> Receipt:
         compiled.mkdir(parents=True, exist_ok=True)
         chosen = Chosen(this_user(os.environ), gpus_of(asked.gpus), str(compiled))
         with SuiteProgress(locked.name) as progress:
-            return prove_inside(request, engine, image, chosen, _watch(progress, asked.baseline))
+            watch = _watch(progress, asked.baseline, interrupted)
+            return prove_inside(request, engine, image, chosen, watch)
 
 
 def _image(engine: Engine, locked: Lock, platform: Platform, asked: Proving) -> Present:
@@ -151,7 +154,7 @@ def _part(locked: Lock, platform: Platform) -> Resolution:
     return part_of(locked, platform)
 
 
-def _watch(progress: SuiteProgress, baseline: Receipt | None) -> Watch:
+def _watch(progress: SuiteProgress, baseline: Receipt | None, interrupted: Callable[[Receipt], None]) -> Watch:
     from envspec.pipeline.conformance import Watch
 
-    return Watch(progress.told, terminal.tell, lambda: datetime.now(timezone.utc), baseline)
+    return Watch(progress.told, terminal.tell, lambda: datetime.now(timezone.utc), baseline, interrupted)

@@ -17,6 +17,9 @@ _NO_ONE = "there is no C compiler, which torch.compile needs"
 _BRING_ONE = '[image] compiler = "auto" brings one into the image; outside of images install g++'
 _NO_HEADERS = "Python's headers are missing, which torch.compile needs"
 _BRING_HEADERS = "install them with the compiler: they come with a standalone Python, and with Debian's python3-dev"
+#: Triton asks the linker's cache, not the linker.
+_NO_DRIVER = "libcuda.so cannot found"
+_WHERE_IT_IS = "run ldconfig, as root, where NVIDIA's driver was installed, or set TRITON_LIBCUDA_PATH to its folder"
 _CHARACTERS = 300
 
 
@@ -65,7 +68,8 @@ def _why(error: BaseException) -> tuple[str, str]:
         return f"{_NO_ONE} ({_line(chain[-1])})", _BRING_ONE
     if "Python.h" in whole:
         return f"{_NO_HEADERS} ({_line(chain[-1])})", _BRING_HEADERS
-    return "; because of ".join(_line(each) for each in chain), ""
+    hint = _WHERE_IT_IS if _NO_DRIVER in whole else ""
+    return "; because of ".join(_line(each) for each in chain), hint
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -44,7 +44,10 @@ def judged(name: str, heard: Heard, end: End) -> Result:
     if failure:
         result.status = Status.FAILED
         result.cause, result.reason = failure
-        result.hint = next(iter(heard.hints), CHECKS[name].advice or _HINTS.get(result.cause, ""))
+        of_its_end = _HINTS.get(result.cause, "")
+        # What a check says was about what it found, and not about its limit or the machine's memory.
+        is_its_own = result.cause not in (Cause.OVER_LIMIT, Cause.OUT_OF_MEMORY)
+        result.hint = next(iter(heard.hints), CHECKS[name].advice or of_its_end) if is_its_own else of_its_end
     elif heard.not_run:
         result.reason, result.hint = heard.not_run
     elif not any(each.ok for each in heard.findings):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +26,7 @@ from envspec.proof import container, here
 from envspec.proof.request import Request, order_of
 from envspec.proof.staging import Stage, staged
 from envspec.proof.watching import Told
-from envspec.receipt.build import Known, receipt
+from envspec.receipt.build import BadResults, Known, receipt
 from envspec.receipt.values import Here, Image, LockName, Nodes, Receipt
 
 _WITHOUT_GPU: Final = "`--device cpu` tests what needs no GPU"
@@ -43,13 +44,15 @@ class SuiteLost(UnfitMachine):
 class Watch:
     """Who is told while the suite runs. told: of every check. warn: of what the user should know.
 
-    now: the time, with its zone. baseline: a recorded receipt that the new one is held against.
+    now: the time, with its zone. baseline: a recorded receipt that the new one is held against. interrupted: given what
+    was found until a run was interrupted; the checks that did not come to their end failed.
     """
 
     told: Told
     warn: Callable[[str], None]
     now: Callable[[], datetime]
     baseline: Receipt | None = None
+    interrupted: Callable[[Receipt], None] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,9 @@ def prove_here(request: Request, python: Path, environ: Mapping[str, str], watch
     """
     order = order_of(request, _expected(request), Start())
     with staged(order) as stage:
-        finished = here.run_here(python, stage, environ, watch.told)
         where = Here(python=str(python), prefix=str(python.parents[1]))
+        with _kept(request, order, where, watch, stage):
+            finished = here.run_here(python, stage, environ, watch.told)
         return _receipt(request, order, where, watch, _results(stage, finished))
 
 
@@ -85,16 +89,30 @@ def prove_inside(request: Request, engine: Engine, image: Present, chosen: Chose
     order = order_of(request, _expected(request), start)
     with staged(order) as stage:
         settings = container.settings_of(request, stage, engine, chosen.user, chosen.gpus, chosen.compiled)
+        where = Image(reference=image.reference, id=image.id, pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
         try:
-            finished = container.run_inside(engine, image.id, settings, watch.told, watch.warn)
+            with _kept(request, order, where, watch, stage):
+                finished = container.run_inside(engine, image.id, settings, watch.told, watch.warn)
         except NoGpuRuntime as fault:
             raise NoGpu(fault.message, hint=f"{_WITHOUT_GPU}; {(fault.hint or '').partition(';')[0]}") from fault
-        where = Image(reference=image.reference, id=image.id, pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
         return _receipt(request, order, where, watch, _results(stage, finished))
 
 
 def _expected(request: Request) -> Mapping[str, Any]:
     return asdict(expected_of(request.resolution))
+
+
+@contextlib.contextmanager
+def _kept(request: Request, order: Order, where: Image | Here, watch: Watch, stage: Stage) -> Iterator[None]:
+    """Hands on what was found until Ctrl-C, which ends the run all the same."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError, ValueError, BadResults):
+            results = json.loads(stage.document.read_text(encoding="utf-8"))
+            if results["results"]:
+                watch.interrupted(_receipt(request, order, where, watch, results))
+        raise
 
 
 def _results(stage: Stage, finished: Finished) -> Mapping[str, Any]:

@@ -130,7 +130,7 @@ def _not_run(receipt: Receipt) -> Iterator[str]:
 
 
 def _baseline(baseline: Baseline) -> Iterator[str]:
-    yield f"### Beside the receipt of {baseline.made_at:%Y-%m-%d %H:%M} UTC"
+    yield f"### Beside the receipt of {plain(baseline.lock)}, {baseline.made_at:%Y-%m-%d %H:%M} UTC"
     yield ""
     if baseline.not_compared:
         yield f"Not compared: {plain(baseline.not_compared)}"

@@ -69,7 +69,7 @@ def _parts(checks: Iterable[CheckRow], width: int) -> Iterator[str]:
 
 
 def _baseline(baseline: Baseline, width: int) -> Iterator[str]:
-    yield f"Beside the receipt of {baseline.made_at:%Y-%m-%d %H:%M} UTC"
+    yield f"Beside the receipt of {baseline.lock}, {baseline.made_at:%Y-%m-%d %H:%M} UTC"
     if baseline.not_compared:
         yield from hanging(_MARGIN, f"not compared: {baseline.not_compared}", width)
         return

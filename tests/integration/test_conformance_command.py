@@ -191,6 +191,41 @@ def test_however_it_is_ended_nothing_is_left(user: User, temporary: Path, number
     assert number == signal.SIGKILL or list(temporary.iterdir()) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_was_found_until_then_is_in_the_receipt(user: User, temporary: Path, number: int) -> None:
+    """coldstart has come to its end, and the next check hangs."""
+    lock_of(user)
+    _sleeping_torch(user)
+    (site,) = (user.folder / "env").glob("lib/python3*/site-packages")
+    # The first import raises, which is that check's result; the second one sleeps.
+    begun = site / "torch" / "__init__.py"
+    first = user.folder / "first"
+    text = f"import pathlib\nfirst = pathlib.Path({str(first)!r})\n"
+    text += f"if not first.exists():\n    first.touch()\n    raise ImportError('once')\n{begun.read_text()}"
+    begun.write_text(text)
+    python = str(user.folder / "env" / "bin" / "python")
+    words = ["conformance", "lock", "--here", "--python", python, "--device", "cpu", "--report", "receipts"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "envspec", *words],
+        cwd=user.folder,
+        env={**user.environ, "TMPDIR": str(temporary)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _until((user.folder / "begun").exists)
+    child.send_signal(number)
+    _, told = child.communicate(timeout=60)
+    assert child.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[signal.Signals(number)]
+    assert "wrote receipts/receipt.json" in told
+    document = receipt(user)
+    assert document["verdict"] == "failed"
+    reasons = {each["check"]: each["reason"] for each in document["checks"]}
+    assert "once" in reasons["coldstart"]
+    assert {reason for check, reason in reasons.items() if check != "coldstart"} == {"the suite ended before it"}
+    assert list(temporary.iterdir()) == []
+
+
 def _until(come: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
     while not come():

@@ -22,9 +22,10 @@ def check(trial: Trial) -> None:
         torch = packages.torch(trial)
         for each in running:
             task, world = each.launch.task, each.launch.world
-            one = one_process(torch, trial, task.device, world)
             with trial.phase(f"ranks of {each.launch.name}"):
                 said = each.wait()
+            # After them: a GPU may be set to take one process at a time.
+            one = one_process(torch, trial, task.device, world)
             _integers(trial, each, said)
             judge(torch, trial, each, said, one)
             _bandwidth(trial, each, said)

@@ -43,9 +43,10 @@ def check(trial: Trial) -> None:
         running = [stack.enter_context(launched(trial, each)) for each in launches]
         torch = packages.torch(trial)
         for each in running:
-            one = one_process(torch, trial, each.launch.task.device, each.launch.world)
             with trial.phase(f"ranks of {each.launch.name}"):
                 said = each.wait()
+            # After them: a GPU may be set to take one process at a time.
+            one = one_process(torch, trial, each.launch.task.device, each.launch.world)
             for rank in said:
                 held, whole = rank.values["share"]
                 told = f"{held} of {whole} parameters"
