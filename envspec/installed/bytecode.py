@@ -27,6 +27,11 @@ class Compared(Enum):
     WITHOUT_SOURCE = "without source"
 
 
+def is_bytecode(path: str) -> bool:
+    """Whether a path, from an environment's folder on, is of bytecode that Python keeps beside its source."""
+    return path.endswith(".pyc") and "/__pycache__/" in path
+
+
 def source_of(path: Path) -> Path | None:
     """`a/__pycache__/b.cpython-311.opt-1.pyc` -> `a/b.py`; None for what Python would not look for."""
     if path.parent.name != "__pycache__" or not path.name.endswith(".pyc"):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from envspec.installed.bytecode import is_bytecode
 from envspec.installed.conda_meta import CondaRecord
 from envspec.installed.distributions import Distribution
 from envspec.installed.hashing import STRONG, Wanted, from_record
@@ -34,7 +35,8 @@ class Owned:
 
     def take(self, path: str, owner: str, algorithm: str = "", digest: str = "", size_bytes: int = 0) -> None:
         self.names.setdefault(path, owner)
-        if algorithm in STRONG and from_record(digest):
+        # Bytecode is held against its source: installers compile over what a wheel brings, and images go without.
+        if algorithm in STRONG and from_record(digest) and not is_bytecode(path):
             self.hashes.setdefault(path, {})[algorithm, digest] = None
             self.sizes[path] = max(size_bytes, self.sizes.get(path, 0))
 
@@ -79,7 +81,7 @@ def _take_rows(files: Owned, one: Distribution, place: Place, condas: frozenset[
         anchored = installed_place(row.path, depth) is not None
         if inside in files.hashes:
             files.own_word += not anchored
-        elif anchored or row.algorithm:
+        elif (anchored or row.algorithm) and not is_bytecode(inside):
             files.unhashed[inside] = one.name
 
 

@@ -43,7 +43,11 @@ TOOL: Final = wheel(
         "tool-1.0.dist-info/entry_points.txt": b"[console_scripts]\ntool = tool:main\n",
     },
 )
-OTHER: Final = wheel("other", "2.0")
+#: As numpy 1.26.4 brings one.
+COMPILED: Final = "other/__pycache__/inner.cpython-{}{}.pyc".format(*sys.version_info[:2])
+OTHER: Final = wheel(
+    "other", "2.0", files={"other/__init__.py": b"", "other/inner.py": b"a = 1\n", COMPILED: b"wheel's"}
+)
 OTHER_3: Final = wheel("other", "3.0")
 
 
@@ -282,6 +286,21 @@ def test_bytecode_of_another_source(scene: Scene) -> None:
     path.write_bytes(data[:8] + importlib.util.source_hash(b"other") + data[16:])
     inside = str(path.relative_to(scene.prefix))
     assert scene.found() == {("tool", "bytecode", inside)}
+
+
+def test_bytecode_of_a_wheel_may_be_compiled_anew(scene: Scene) -> None:
+    """pip and `uv --compile-bytecode` do it over what a wheel brings."""
+    source = scene.site / "other/inner.py"
+    py_compile.compile(str(source), invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+    ran = scene.verify("--format", "json")
+    assert ran.status == 0, ran
+    assert json.loads(ran.stdout)["counts"]["bytecode_by_source"] == 1
+    path = scene.site / COMPILED
+    path.write_bytes(path.read_bytes()[:8] + importlib.util.source_hash(b"a = 2\n") + path.read_bytes()[16:])
+    inside = str(path.relative_to(scene.prefix))
+    assert scene.found() == {("other", "bytecode", inside)}
+    path.unlink()
+    assert scene.verify().status == 0
 
 
 def test_a_program_that_was_changed(scene: Scene) -> None:

@@ -138,6 +138,8 @@ def _install(folder: Path, series: str, requirements: Path) -> None:
     python = _interpreter(series)
     subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=_LIMIT_S)
     words = ["--quiet", "--python", str(folder / "bin" / "python"), "--require-hashes", "--no-deps"]
+    # Once for all the processes that import it, none of which writes into it.
+    words.append("--compile-bytecode")
     done = _uv("pip", "install", *words, "-r", str(requirements))
     if done.returncode:
         shutil.rmtree(folder, ignore_errors=True)
