@@ -44,6 +44,12 @@ _what: Final = combined(
         "--check", "checks", multiple=True, metavar="NAME", help=f"A check to run, or several: {', '.join(CHECKS)}."
     ),
     click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Another limit for a check, in seconds."),
+    click.option(
+        "--ahead",
+        type=click.IntRange(0, 4),
+        metavar="N",
+        help="Checks that import before their turn: 0 to 4; left out, as many as the cores allow.",
+    ),
     click.option("--world-size", metavar="N|all", help="Processes of the distributed checks on this machine."),
     click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Machines of this run."),
     click.option("--node-rank", type=click.IntRange(min=0), default=0, metavar="R", help="This machine's number."),
@@ -143,6 +149,7 @@ def _proving(chosen: Mapping[str, Any]) -> Proving:
         device=chosen["device"],
         checks=chosen["checks"],
         limits=dict(_limit(text) for text in chosen["limits"]),
+        ahead=chosen["ahead"],
         world_size=_world_size(chosen["world_size"]),
         nodes=nodes_of(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"]),
         price=_price(chosen["price"]),

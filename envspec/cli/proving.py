@@ -39,6 +39,7 @@ class Proving:
     device: str | None
     checks: tuple[str, ...]
     limits: Mapping[str, float]
+    ahead: int | None
     world_size: int | None
     nodes: Nodes
     price: Price | None
@@ -138,6 +139,7 @@ def _request(locked: Lock, digest: str, part: Resolution, asked: Proving) -> Req
         nodes=asked.nodes,
         price=asked.price,
         limits=asked.limits,
+        ahead=asked.ahead,
     )
 
 

@@ -57,7 +57,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a container is given of this machine. compiled: a folder for what torch.compile keeps, None for none."""
+    """What a container is given of this machine. compiled: a folder for what the driver compiles from PTX, or None."""
 
     user: User
     gpus: Gpus | tuple[str, ...] = Gpus.AS_LOCKED

@@ -46,7 +46,7 @@ def settings_of(
 ) -> ContainerSettings:
     """The container: the image as it is, the suite beside it, and nothing of the user's own.
 
-    compiled: a folder of this machine for what torch.compile keeps, so that a second run is warm.
+    compiled: a folder of this machine for what the driver compiles from PTX, so that a second run is warm.
     """
     words = ("python", f"{INSIDE}/{RUN}", f"{INSIDE}/{ORDER}", f"{RESULTS_INSIDE}/{DOCUMENT}")
     options = Options(

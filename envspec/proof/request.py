@@ -35,7 +35,8 @@ class Request:
     """What the user asks for.
 
     checks: empty for the spec's, or all where it names none. world_size: None for the spec's, or as many as there are
-    GPUs. limits: check -> seconds, where it is to have another limit than its own.
+    GPUs. limits: check -> seconds, where it is to have another limit than its own. ahead: how many checks may import
+    before their turn, None for as many as the cores allow.
     """
 
     lock: Lock
@@ -47,6 +48,7 @@ class Request:
     nodes: Nodes = field(default_factory=Nodes)
     price: Price | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
+    ahead: int | None = None
 
 
 def order_of(request: Request, expected: Mapping[str, Any], start: Start) -> Order:
@@ -73,6 +75,7 @@ def order_of(request: Request, expected: Mapping[str, Any], start: Start) -> Ord
         price_per_hour=request.price.amount if request.price else None,
         currency=request.price.currency if request.price else "",
         limits=request.limits,
+        ahead=request.ahead,
     )
 
 

@@ -191,6 +191,19 @@ def test_however_it_is_ended_nothing_is_left(user: User, temporary: Path, number
     assert number == signal.SIGKILL or list(temporary.iterdir()) == []
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_checks_import_before_their_turn_as_many_as_asked(user: User, count: int) -> None:
+    lock_of(user)
+    (site,) = (user.folder / "env").glob("lib/python3*/site-packages")
+    (site / "torch").mkdir()
+    (site / "torch" / "__init__.py").write_text("import time\ntime.sleep(2)\n")
+    words = ["--check", "matmul", "--check", "dataloader", "--report", "receipts", "--ahead", str(count)]
+    assert proves(user, *words).status == 7
+    first, second = receipt(user)["checks"]
+    assert first["ahead"] == []
+    assert [each["name"] for each in second["ahead"]] == ["import torch"] * count
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_was_found_until_then_is_in_the_receipt(user: User, temporary: Path, number: int) -> None:
     """coldstart has come to its end, and the next check hangs."""
