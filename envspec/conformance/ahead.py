@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from pathlib import Path
 
+from envspec.conformance import machine
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.supervise import Begun, Run, begin
@@ -24,7 +25,7 @@ class Ahead:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._count = allowed(_cores()) if run.order.ahead is None else run.order.ahead
+        self._count = allowed(_cores(), machine.memory_bytes() or 0) if run.order.ahead is None else run.order.ahead
         self._waiting: dict[str, Begun] = {}
 
     @property
@@ -52,9 +53,10 @@ class Ahead:
         return begun
 
 
-def allowed(cores: float) -> int:
-    """How many processes may import ahead without taking time from the check that runs."""
-    return min(SIZES["ahead.processes"], int(cores / SIZES["ahead.cores"]))
+def allowed(cores: float, memory_bytes: int) -> int:
+    """How many processes may import ahead without taking time or memory from the check that runs."""
+    room = memory_bytes // SIZES["ahead.memory_bytes"]
+    return min(SIZES["ahead.processes"], int(cores / SIZES["ahead.cores"]), room)
 
 
 def _cores() -> float:

@@ -62,6 +62,8 @@ SIZES: Mapping[str, int] = {
     # one core busy, so that one of four leaves the check that runs its time; a third process would gain nothing.
     "ahead.processes": 2,
     "ahead.cores": 4,
+    # For each of them: where memory is short, the system ends whichever process it likes.
+    "ahead.memory_bytes": 6_000_000_000,
     # |r| <= 256 is exact in bf16, whatever the order of the summation.
     "matmul.integer_k": 1024,
     "matmul.integer_side": 512,

@@ -35,7 +35,7 @@ def describe() -> dict[str, Any]:
         "architecture": platform.machine(),
         "cpu": _cpu(),
         "cpus": len(os.sched_getaffinity(0)),
-        "memory_bytes": _memory(),
+        "memory_bytes": memory_bytes(),
         "shm_bytes": _total("/dev/shm"),  # noqa: S108 (its size is what is asked)
         "python": platform.python_version(),
         "executable": sys.executable,
@@ -75,8 +75,8 @@ def _cpu() -> str:
     return ""
 
 
-def _memory() -> int | None:
-    """What this process may use: the system's memory, or less where a control group bounds it."""
+def memory_bytes() -> int | None:
+    """Bytes that this process may use: the system's memory, or less where a control group bounds it."""
     sizes = []
     with contextlib.suppress(OSError, ValueError):
         sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -15,7 +15,12 @@ from envspec.conformance.heard import Heard, hear
 
 @pytest.mark.parametrize(("cores", "processes"), [(0.5, 0), (2, 0), (3.9, 0), (4, 1), (7, 1), (8, 2), (128, 2)])
 def test_a_few_cores_are_left_to_the_check_that_runs(cores: float, processes: int) -> None:
-    assert allowed(cores) == processes
+    assert allowed(cores, 10**12) == processes
+
+
+@pytest.mark.parametrize(("gigabytes", "processes"), [(0, 0), (4, 0), (8, 1), (16, 2), (1000, 2)])
+def test_memory_is_left_to_the_check_that_runs(gigabytes: int, processes: int) -> None:
+    assert allowed(128, gigabytes * 10**9) == processes
 
 
 def _heard(folder: Path, *lines: dict[str, Any]) -> Heard:
