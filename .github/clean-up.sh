@@ -10,5 +10,6 @@ for container in "${containers[@]}"; do
   docker rm --force "$container" || true
 done
 if [ "$before" != present ] && docker image inspect "$image" >/dev/null 2>&1; then
-  docker image rm "$image"
+  # Somebody else's container may run of it by now: what was proved is proved all the same.
+  docker image rm "$image" || echo "::warning::the image $image stays: docker does not remove it"
 fi

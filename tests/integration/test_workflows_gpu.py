@@ -53,7 +53,7 @@ case "$*" in
   "pull --quiet "*) test ! -e offline; touch "images/$(at "$3")" ;;
   "ps --all --quiet "*) ls containers ;;
   "rm --force "*) rm "containers/$3" ;;
-  "image rm "*) rm "images/$(at "$3")" ;;
+  "image rm "*) test ! -e in-use; rm "images/$(at "$3")" ;;
   *) exit 64 ;;
 esac
 """
@@ -192,6 +192,14 @@ def test_an_image_that_was_there_before_stays(tmp_path: Path, repository: Reposi
     engine.holds(IMAGE).touch()
     ran = runner.runs(SUITE)
     assert ran.failed == [] and engine.holds(IMAGE).exists() and engine.containers == []
+
+
+def test_an_image_that_somebody_else_uses_by_now_is_no_failure(tmp_path: Path, repository: Repository) -> None:
+    runner, engine = suite_runner(tmp_path, repository, 0)
+    (engine.folder / "in-use").touch()
+    ran = runner.runs(SUITE)
+    assert ran.failed == [] and engine.holds(IMAGE).exists() and engine.containers == []
+    assert any(f"::warning::the image {IMAGE} stays" in said for said in ran.said.values())
 
 
 def test_an_image_that_can_not_be_pulled_is_no_receipt(tmp_path: Path, repository: Repository) -> None:
