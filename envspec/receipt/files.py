@@ -57,14 +57,14 @@ def load(text: str, where: str) -> Receipt:
     except (ValueError, RecursionError) as fault:
         raise BadReceipt(f"{where} is no JSON: {fault}", hint=_WHAT) from fault
     found = data.get("format") if isinstance(data, dict) else None
-    if not isinstance(found, int) or "checks" not in data:
-        raise BadReceipt(
-            f"{where} is no receipt: it has no format and checks of one", hint="`envspec conformance` writes receipts"
-        )
-    if found > FORMAT:
+    if isinstance(found, int) and found > FORMAT:
         raise NewerReceipt(
             f"{where} is a receipt of format {found}, this envspec reads up to {FORMAT}",
             hint=f"envspec {data.get('envspec', 'that is newer')} wrote it: update envspec",
+        )
+    if not isinstance(found, int) or "checks" not in data:
+        raise BadReceipt(
+            f"{where} is no receipt: it has no format and checks of one", hint="`envspec conformance` writes receipts"
         )
     try:
         return Receipt.model_validate_json(text)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import timezone
 from enum import Enum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from envspec.conformance.values import Cause, Kind, Level, Status
 
 #: Of the document; a reader refuses a newer one.
 FORMAT = 1
+
+
+#: A moment, whatever its zone was: pages and tables say UTC.
+Moment = Annotated[AwareDatetime, AfterValidator(lambda told: told.astimezone(timezone.utc))]
 
 
 class Verdict(Enum):
@@ -211,7 +216,7 @@ class Baseline(Part):
     """The run beside a recorded receipt."""
 
     lock: str
-    made_at: datetime
+    made_at: Moment
     machine: str
     """What the recorded receipt ran on."""
     not_compared: str = ""
@@ -224,10 +229,10 @@ class Baseline(Part):
 class Receipt(Part):
     """What one run of the conformance suite has shown."""
 
-    format: int = FORMAT
+    format: Annotated[int, Field(ge=1)] = FORMAT
     envspec: str
     """The version that wrote it."""
-    made_at: datetime
+    made_at: Moment
     """UTC."""
     verdict: Verdict
     reasons: tuple[str, ...] = ()

@@ -38,6 +38,8 @@ def changed(**keys: Any) -> str:
         ('{"format": true, "checks": "none"}', "checks: "),
         (changed(seed="many"), r"one.json is no whole receipt: seed: "),
         (changed(colour="red"), "colour: is not known"),
+        (changed(format=0), "format: "),
+        (changed(made_at="2026-11-22T10:00:00"), "made_at: .*timezone"),
         (changed(checks=[{"status": "passed"}]), r"checks\[0\].check: is missing"),
         (changed(verdict="perhaps", seed=None), r"verdict: .*; seed: "),
     ],
@@ -47,8 +49,15 @@ def test_what_is_no_receipt(text: str, said: str) -> None:
         load(text, "one.json")
 
 
-def test_a_newer_receipt_is_refused_and_named() -> None:
-    text = changed(format=FORMAT + 1, envspec="9.0", something_new=1)
+def test_a_moment_of_another_zone_is_one_of_utc() -> None:
+    found = load(changed(made_at="2026-11-22T10:00:00+09:00"), "one.json").made_at
+    assert found.isoformat() == "2026-11-22T01:00:00+00:00"
+
+
+@pytest.mark.parametrize("more", [{"something_new": 1}, {"checks": None}])
+def test_a_newer_receipt_is_refused_and_named(more: dict[str, Any]) -> None:
+    document = json.loads(changed(format=FORMAT + 1, envspec="9.0", **more))
+    text = json.dumps({key: value for key, value in document.items() if value is not None})
     with pytest.raises(NewerReceipt, match=f"of format {FORMAT + 1}, this envspec reads up to {FORMAT}") as refused:
         load(text, "one.json")
     assert refused.value.hint == "envspec 9.0 wrote it: update envspec"
