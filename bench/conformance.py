@@ -77,9 +77,10 @@ def main(words: Sequence[str] | None = None) -> int:
     text = _markdown(told["machine"], asked, rounds, ahead, hashing)
     print(text)
     if asked.output:
-        stem = asked.output / f"conformance-{machine.describe()['date']}-{asked.label}"
-        stem.with_suffix(".json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-        stem.with_suffix(".md").write_text(text, encoding="utf-8")
+        # Not by with_suffix: a label such as cpu-2.9 would lose its end.
+        stem = f"conformance-{machine.describe()['date']}-{asked.label}"
+        (asked.output / f"{stem}.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        (asked.output / f"{stem}.md").write_text(text, encoding="utf-8")
     late = [each for each in rounds if each.state == "warm" and each.seconds > GOALS_S[asked.device]]
     return 1 if late or any(each.verdict != "passed" for each in (*rounds, *ahead)) else 0
 
