@@ -11,6 +11,7 @@ from typing import Any
 from envspec.conformance import nvidia
 from envspec.conformance.bounds import SIZES, limit
 from envspec.conformance.pictures import SHAPE, Pictures
+from envspec.conformance.tensors import wait
 from envspec.conformance.trial import Trial
 
 _SAMPLE_S = 0.05
@@ -89,8 +90,7 @@ def _seconds(torch: Any, device: str, model: Any, batches: Iterable[tuple[Any, A
         with torch.no_grad():
             for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
                 parameter.sub_(gradient, alpha=_RATE)
-    if device == "cuda":
-        torch.cuda.synchronize()
+    wait(torch, device)
     return time.perf_counter() - began
 
 

@@ -109,7 +109,7 @@ def _kept(request: Request, order: Order, where: Image | Here, watch: Watch, sta
         yield
     except KeyboardInterrupt:
         with contextlib.suppress(OSError, ValueError, BadResults):
-            results = json.loads(stage.document.read_text(encoding="utf-8"))
+            results = _read(stage)
             if results["results"]:
                 watch.interrupted(_receipt(request, order, where, watch, results))
         raise
@@ -123,12 +123,16 @@ def _results(stage: Stage, finished: Finished) -> Mapping[str, Any]:
             hint=f"{_WITHOUT_GPU}; `envspec doctor` looks for what is missing",
         )
     try:
-        results: Mapping[str, Any] = json.loads(stage.document.read_text(encoding="utf-8"))
+        return _read(stage)
     except (OSError, ValueError) as fault:
         raise SuiteLost(
             f"the suite ended with status {finished.status} and left no results: {_last(finished.stderr)}",
             hint="is its Python 3.9 or newer, and may it write to its folder of results?",
         ) from fault
+
+
+def _read(stage: Stage) -> Mapping[str, Any]:
+    results: Mapping[str, Any] = json.loads(stage.document.read_text(encoding="utf-8"))
     return results
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from envspec.conformance import packages
+from envspec.conformance.tensors import wait
 from envspec.conformance.trial import Trial
 
 #: Rows and columns: large enough for a real kernel, small enough to be nothing beside its start.
@@ -23,11 +23,11 @@ def check(trial: Trial) -> None:
     imported = time.time()
     with trial.phase("the device's start"):
         ones = torch.ones(_SIDE, _SIDE, device=trial.device)
-        _wait(torch, trial)
+        wait(torch, trial.device)
     begun = time.time()
     with trial.phase("the first kernel"):
         product = ones @ ones
-        _wait(torch, trial)
+        wait(torch, trial.device)
     done = time.time()
     trial.exact("the first kernel's result", ok=bool((product == _SIDE).all()), told="ones times ones")
     trial.inform("Python's start", entered - began, "s")
@@ -53,11 +53,6 @@ def _tell_start(trial: Trial, began: float) -> None:
     else:
         trial.inform("pulled", start.pulled_bytes, "bytes")
         trial.inform("the image's pull", start.pull_s or 0.0, "s")
-
-
-def _wait(torch: Any, trial: Trial) -> None:
-    if trial.order.cuda:
-        torch.cuda.synchronize()
 
 
 def _started(process: int) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envspec.conformance import mapped
+from envspec.conformance.tensors import wait
 from envspec.conformance.trial import Trial
 from envspec.conformance.values import NotRun
 from envspec.installed.compare import compare
@@ -83,8 +84,7 @@ def _work(trial: Trial) -> None:
     torch.fft.fft(square)
     square.to_sparse_csr() @ square
     torch.multinomial(square.abs(), 2)
-    if trial.order.cuda:
-        torch.cuda.synchronize()
+    wait(torch, trial.device)
     _load_cudnn()
 
 

@@ -9,6 +9,7 @@ from typing import Any, Callable
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.ranks.process import Rank
 from envspec.conformance.ranks.training import digest
+from envspec.conformance.tensors import wait
 
 
 def integers(torch: Any, dist: Any, rank: Rank) -> None:
@@ -85,14 +86,9 @@ def _best_s(torch: Any, dist: Any, rank: Rank, move: Callable[[], object]) -> fl
     # The first one sets up connections.
     for _ in range(1 + SIZES["distributed.repeats"]):
         dist.barrier()
-        _finish(torch, rank)
+        wait(torch, rank.device.type)
         began = time.perf_counter()
         move()
-        _finish(torch, rank)
+        wait(torch, rank.device.type)
         times.append(time.perf_counter() - began)
     return min(times[1:])
-
-
-def _finish(torch: Any, rank: Rank) -> None:
-    if rank.device.type == "cuda":
-        torch.cuda.synchronize()

@@ -7,12 +7,12 @@ where one rounding decides between two branches, a bound on the difference would
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 from dataclasses import dataclass
 from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES
+from envspec.conformance.tensors import raw
 
 _LEARNING_RATE = 0.05
 _MOMENTUM = 0.9
@@ -140,9 +140,8 @@ def train(
 
 
 def digest(tensor: Any) -> str:
-    """SHA-256 of a tensor's bytes on the CPU, without numpy, which a stack may lack."""
-    tensor = tensor.contiguous()
-    return hashlib.sha256(ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())).hexdigest()
+    """SHA-256 of a tensor's bytes."""
+    return hashlib.sha256(raw(tensor)).hexdigest()
 
 
 def _batch(torch: Any, seed: int, world: int) -> tuple[Any, Any]:
