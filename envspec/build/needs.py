@@ -17,6 +17,7 @@ from envspec.model import DEFAULT_INDEX, Platform, Target
 from envspec.resolve import memory
 from envspec.resolve.index.pages import Pages
 from envspec.resolve.index.rules import Rules
+from envspec.resolve.index.select import Sdists
 from envspec.resolve.index.server import address_of, listening, serve, simple_url
 from envspec.resolve.index.store import Store
 from envspec.resolve.index.upstream import Index, Upstream
@@ -37,7 +38,8 @@ class Needs:
 async def serving(order: BuildOrder, on: Target, world: BuildWorld) -> AsyncIterator[Needs]:
     """Serve the index for one build. on: where the build runs."""
     index = Index(DEFAULT_INDEX, default_index_url(world.environ))
-    rules = Rules(order.as_of, tuple(wheel_tags(on)), index)
+    # A build that asked for a release without a wheel would need a build itself.
+    rules = Rules(order.as_of, tuple(wheel_tags(on)), index, others=Sdists.NONE)
     parts = ["build", order.as_of.isoformat(), index.key, on.platform.value, on.python.version, on.glibc, on.macos]
     key = memory.key_of(parts)[:20]
     async with AsyncExitStack() as stack:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
+
+from packaging.version import Version
 
 from envspec.errors import EnvspecError, NoSolution
 from envspec.model import Target
@@ -17,7 +19,8 @@ from envspec.resolve.index.view import Bodies, normalised
 class Request:
     """One target's question. requirements and constraints: PEP 508 lines. sdists: names that may be built from source.
 
-    preferences: (name, version) to keep where the requirements allow it.
+    preferences: (name, version) to keep where the requirements allow it. excluded: releases that can't be built for the
+    target at all, with the reason.
     """
 
     target: Target
@@ -25,6 +28,16 @@ class Request:
     constraints: tuple[str, ...] = ()
     sdists: frozenset[str] = frozenset()
     preferences: tuple[tuple[str, str], ...] = ()
+    excluded: Mapping[tuple[str, Version], str] = field(default_factory=dict)
+
+    def without(self, releases: Mapping[tuple[str, Version], str]) -> Request:
+        """The same request with more releases excluded."""
+        return replace(self, excluded={**self.excluded, **releases})
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The constraints, with those that exclude releases."""
+        return (*self.constraints, *sorted(f"{name}!={version}" for name, version in self.excluded))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +99,32 @@ class Unsolvable(NoSolution):
 
 
 class BuildFailed(NoSolution):
-    """An sdist that may be built from source can't be."""
+    """An sdist that may be built from source can't be.
 
-    def __init__(self, told: str) -> None:
+    release: its normalised name and its version, where the engine names them.
+    """
+
+    def __init__(self, told: str, release: tuple[str, Version] | None = None) -> None:
         super().__init__(told, hint="give its build what it asks for, or take a release that has a wheel")
+        self.release = release
+
+    @property
+    def of_python(self) -> str | None:
+        """What the build says of the Python that it runs on; None where it fails for another reason."""
+        found = _OF_PYTHON.search(self.message)
+        return found[0].strip() if found else None
+
+
+#: What setup.py files raise on a Python that they don't support: numba, scikit-learn, numpy, and those for Python 2.
+_OF_PYTHON: Final = re.compile(
+    r"(?:Cannot install on Python version [^\n;.]*\d[^\n\"]{0,80}"
+    r"|[^\n:]{0,60}\brequires? (?:a different )?Python\b[^\n]{0,60}"
+    r"|\bPython (?:version )?[<>=\d.]+ ?[^\n]{0,20}\b(?:is not supported|required|or (?:later|newer|higher))\b"
+    r"|[^\n:]{0,60}\b(?:does not|doesn't) support Python\b[^\n]{0,40}"
+    r"|SyntaxError: Missing parentheses in call to 'print'"
+    r"|use_2to3 is invalid)",
+    re.IGNORECASE,
+)
 
 
 class EngineFault(EnvspecError):

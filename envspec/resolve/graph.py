@@ -20,7 +20,7 @@ from envspec.resolve.index.select import moment, version_of
 from envspec.resolve.index.upstream import without_credentials
 from envspec.resolve.index.view import View, normalised
 from envspec.resolve.refusals import no_wheel_for
-from envspec.resolve.requirements import allows, declared, parsed, shown, wanted
+from envspec.resolve.requirements import allows, declared, parsed, requires_python, shown, wanted
 
 #: A package this much older than `as_of` is worth a word when something else than the spec holds it back.
 FAR_BACK_DAYS: Final = 2 * 365
@@ -81,10 +81,16 @@ async def build(request: Request, environment: Mapping[str, str], pins: Pins, vi
         for node, why, size, contents in ranked
     )
     backtracked = [why.backtracked for _, why, _, _ in ranked]
-    told = (far_back(p, went_back, view.rules.as_of) for p, went_back in zip(packages, backtracked, strict=True))
+    told = (
+        far_back(p, went_back, view.rules.as_of)
+        for p, went_back in zip(packages, backtracked, strict=True)
+        if all(name != p.name for name, _ in request.excluded)
+    )
     compiled = (_compiled_beside(node, view, environment) for node in installed)
     yanked = (_yanked(node) for node, *_ in ranked if node.file.yanked is not None)
-    return Resolution(request.target, packages, (*(text for text in (*told, *compiled) if text), *yanked))
+    excluded = (f"{name} {version} was left out: {why}" for (name, version), why in sorted(request.excluded.items()))
+    warnings = (*(text for text in (*told, *compiled) if text), *yanked, *excluded)
+    return Resolution(request.target, packages, warnings)
 
 
 def _refuse_beside_condas_torch(installed: Iterable[_Node], view: View) -> None:
@@ -131,7 +137,8 @@ async def _node(name: str, version: str, view: View) -> _Node:
         _, _, file = min(wheels, key=lambda row: (row[0], tuple(-number for number in row[1]), row[2].filename))
         return _Node(name, wanted_version, file, declared(await view.metadata(name, file.filename)))
     if ranked:
-        return _Node(name, wanted_version, ranked[0][2], await view.sdist_requirements(name, ranked[0][2].filename))
+        file = ranked[0][2]
+        return _Node(name, wanted_version, file, declared(await view.metadata(name, file.filename)))
     raise EngineFault(f"{name} {version} was chosen, and the index shows no file of it for this target")
 
 
@@ -193,10 +200,14 @@ async def _newest(
     python = request.target.python.version
     if file.requires_python and not allows(file.requires_python, python):
         return _Held(Refusal(str(version), f"needs Python {file.requires_python}, the target has {python}"))
-    if not file.filename.endswith(".whl"):
-        return _Held(Refusal(str(version), "has no wheel for this target"))
-    asked = declared(await view.metadata(node.name, file.filename))
-    return await _unmet(version, wanted(asked, environment, frozenset(node.extras)), nodes, view)
+    metadata = await view.metadata(node.name, file.filename)
+    # An index may say nothing of its Python beside an sdist.
+    needed = requires_python(metadata)
+    if needed and not allows(needed, python):
+        return _Held(Refusal(str(version), f"needs Python {needed}, the target has {python}"))
+    if why := request.excluded.get((node.name, version)) or view.unreadable.get((node.name, version)):
+        return _Held(Refusal(str(version), why))
+    return await _unmet(version, wanted(declared(metadata), environment, frozenset(node.extras)), nodes, view)
 
 
 def _refusing_askers(node: _Node, version: Version) -> Iterator[str]:

@@ -54,7 +54,7 @@ class PipTools:
         source = place.work / "requirements.in"
         source.write_text("\n".join(request.requirements) + "\n", encoding="utf-8")
         constraints = place.work / "constraints.txt"
-        constraints.write_text("\n".join(request.constraints) + "\n", encoding="utf-8")
+        constraints.write_text("\n".join(request.bounds) + "\n", encoding="utf-8")
         pins = place.work / "pins.txt"
         pins.write_text("".join(f"{name}=={version}\n" for name, version in request.preferences), encoding="utf-8")
         command = [

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Final
 
 from envspec.errors import EnvspecError, NoSolution
-from envspec.model import Target
+from envspec.model import DIRECT_URL, SPEC, Resolution, Target
 from envspec.resolve.engine import Request, Unsolvable
-from envspec.resolve.index.select import SDIST_SUFFIXES, version_of
 from envspec.resolve.index.view import View, normalised
 from envspec.resolve.provider import Provider
 from envspec.resolve.requirements import allows, parsed
@@ -33,6 +32,61 @@ async def refusal(error: Unsolvable, request: Request, view: View) -> EnvspecErr
     hints = [hint for _, hint in found if hint] or ["loosen one of the requirements named above, or move as_of"]
     place = f"no solution for Python {target.python.version} on {target.platform.value}"
     return Unsolvable(f"{place}: {'. '.join([*reasons, error.message])}", hint="; ".join(hints))
+
+
+class NeedsSdist(NoSolution):
+    """Packages that would have to be built from sdists, and may not be. names: theirs. allowed: those that may be."""
+
+    def __init__(self, message: str, names: Iterable[str], allowed: Iterable[str]) -> None:
+        listed = ", ".join(f'"{name}"' for name in sorted({*names, *allowed}))
+        super().__init__(
+            message,
+            hint="bound them to releases with wheels, or allow their builds, which run their code, in [pip]:\n"
+            f"    allow_sdist = [{listed}]",
+        )
+
+
+def needed_by_builds(names: Sequence[str], request: Request) -> NeedsSdist:
+    """The error for builds that ask for packages which would have to be built themselves."""
+    return NeedsSdist(
+        f"the builds of {', '.join(sorted(request.sdists))} for {request.target.platform.value} require "
+        f"{', '.join(names)}: no wheel, only an sdist",
+        names,
+        request.sdists,
+    )
+
+
+def refuse_sdists(answered: Sequence[tuple[Request, Resolution]]) -> None:
+    """Refuse resolutions with packages that would have to be built, and may not be: all of them at once.
+
+    Raises:
+        NeedsSdist
+    """
+    found: dict[tuple[str, str], tuple[set[str], list[str]]] = {}
+    for request, resolution in answered:
+        for package in resolution.packages:
+            # What the spec names by URL, or as a source, it means to have built.
+            named = package.built is not None or package.file.index == DIRECT_URL
+            if package.file.filename.endswith(".whl") or package.name in request.sdists or named:
+                continue
+            askers, platforms = found.setdefault((package.name, package.version), (set(), []))
+            askers |= {"the spec" if asker.name == SPEC else asker.name for asker in package.askers}
+            platforms.append(resolution.target.platform.value)
+    if not found:
+        return
+    several = len(answered) > 1
+    lines = [
+        f"{name} {version} (required by {', '.join(sorted(askers))}{'; ' + ', '.join(platforms) if several else ''})"
+        for (name, version), (askers, platforms) in sorted(found.items())
+    ]
+    target = answered[0][0].target
+    where = "" if several else f" on {target.platform.value}"
+    count = f"{len(lines)} packages have" if len(lines) > 1 else "1 package has"
+    raise NeedsSdist(
+        "\n  ".join([f"{count} no wheel for Python {target.python.series}{where}, only an sdist:", *lines]),
+        [name for name, _ in found],
+        {name for request, _ in answered for name in request.sdists},
+    )
 
 
 #: `numpy>=1.24,<2.2`, `torch[opt]==2.9.1`, `torch{platform_machine != 'aarch64'}==2.5.1`, as engines tell requirements.
@@ -60,14 +114,7 @@ async def _absence(name: str, target: Target, view: View) -> tuple[str, str]:
         if selection.files or not await view.names(name):
             return "", ""
         return f"nothing of {name} was uploaded by {_text(view.rules.cut_of(name))}", ""
-    version = selection.unloadable
-    files = [file for file in await view.names(name) if str(version_of(file)) == version]
-    if all(file.endswith(SDIST_SUFFIXES) for file in files):
-        return (
-            f"{name} {version} has an sdist and no wheel",
-            f'allow_sdist = ["{name}"] in [pip] lets it be built from source',
-        )
-    return f"{name} {version} {no_wheel_for(target)}", ""
+    return f"{name} {selection.unloadable} {no_wheel_for(target)}", ""
 
 
 def no_wheel_for(target: Target) -> str:

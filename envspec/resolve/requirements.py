@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 _FIELD: Final = re.compile(
-    r"^(Requires-Dist|Provides-Extra):[ \t]*(.+(?:\r?\n[ \t]+.+)*)", re.MULTILINE | re.IGNORECASE
+    r"^(Requires-Dist|Provides-Extra|Requires-Python):[ \t]*(.+(?:\r?\n[ \t]+.+)*)", re.MULTILINE | re.IGNORECASE
 )
 
 
@@ -24,6 +24,11 @@ def declared(metadata: bytes) -> tuple[str, ...]:
 def extras_of(metadata: bytes) -> tuple[str, ...]:
     """The values of Provides-Extra, likewise."""
     return _values(metadata, "provides-extra")
+
+
+def requires_python(metadata: bytes) -> str | None:
+    """The value of Requires-Python; None where there is none."""
+    return next(iter(_values(metadata, "requires-python")), None)
 
 
 def _values(metadata: bytes, field: str) -> tuple[str, ...]:

@@ -13,11 +13,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from packaging.version import Version
+
 from envspec.effects.http import open_http
 from envspec.errors import NoSolution, UsageError
 from envspec.model import Resolution
 from envspec.resolve import graph, memory
-from envspec.resolve.engine import Engine, Pins, Place, Request, Unsolvable
+from envspec.resolve.engine import BuildFailed, Engine, Pins, Place, Request, Unsolvable
 from envspec.resolve.index.contents import without_digest
 from envspec.resolve.index.pages import Pages
 from envspec.resolve.index.rules import Rules
@@ -26,7 +28,7 @@ from envspec.resolve.index.store import Store
 from envspec.resolve.index.upstream import Upstream
 from envspec.resolve.index.view import View, normalised
 from envspec.resolve.late import LeftOut, asked_names
-from envspec.resolve.refusals import refusal
+from envspec.resolve.refusals import needed_by_builds, refusal, refuse_sdists
 
 #: Told what goes on, one short line each: (target's platform, what).
 Report = Callable[[str, str], None]
@@ -83,7 +85,7 @@ async def resolve_all(
 
     Raises:
         UsageError: the engine can't resolve for one of the targets on this machine.
-        NoSolution: no set of releases satisfies a question.
+        NoSolution: no set of releases satisfies a question, or the one that does holds sdists that may not be built.
         NetworkError: an index failed, or offline and not in memory.
     """
     keys = [_answer_key(question, engine) for question in questions]
@@ -96,6 +98,7 @@ async def resolve_all(
             raise UsageError(f"{engine.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
     if fresh:
         known |= await _resolve_fresh(fresh, engine, world, offline=offline, jobs=jobs)
+    refuse_sdists([(question.request, known[key]) for key, question in zip(keys, questions, strict=True)])
     return tuple(known[key] for key in keys)
 
 
@@ -161,9 +164,9 @@ async def _resolve(question: Question, engine: Engine, view: View, world: World,
             Path(work),
             _BUILD_PATH if question.rules.sdists else "",
         )
-        pins = await _pins(question, engine, view, place)
+        request, pins = await _buildable(question.request, engine, view, place)
     world.report(platform, f"reading what {len(pins)} packages ask for")
-    resolution = await graph.build(question.request, question.environment, pins, view)
+    resolution = await graph.build(request, question.environment, pins, view)
     world.report(platform, f"{len(resolution.packages)} packages")
     return resolution
 
@@ -177,17 +180,46 @@ def _cache_folder(wanted: Path, work: Path) -> Path:
     return wanted if os.access(wanted, os.W_OK) else work / "cache"
 
 
-async def _pins(question: Question, engine: Engine, view: View, place: Place) -> Pins:
+async def _buildable(request: Request, engine: Engine, view: View, place: Place) -> tuple[Request, Pins]:
+    """The engine's answer, and the request that it answers: without the releases that can't be built for the target.
+
+    Raises:
+        BuildFailed: a build fails for another reason.
+    """
+    while True:
+        try:
+            pins = await _pins(request, engine, view, place)
+        except BuildFailed as fault:
+            if fault.release is None or fault.of_python is None or fault.release in request.excluded:
+                raise
+            series = request.target.python.series
+            excluded = {fault.release: f"can't be built for Python {series} (its build says: {fault.of_python})"}
+        else:
+            await asyncio.gather(*(view.read_sdist(name, version) for name, version in pins.items()))
+            chosen = ((name, Version(version)) for name, version in pins.items())
+            excluded = {release: view.unreadable[release] for release in chosen if release in view.unreadable}
+            if not excluded:
+                return request, pins
+        request = request.without(excluded)
+
+
+async def _pins(request: Request, engine: Engine, view: View, place: Place) -> Pins:
     """The engine's answer. An index that fails ends the engine: it may go round by taking something older."""
-    running = asyncio.ensure_future(engine.resolve(question.request, place))
+    running = asyncio.ensure_future(engine.resolve(request, place))
     failing = asyncio.ensure_future(view.failed.wait())
     try:
         await asyncio.wait({running, failing}, return_when=asyncio.FIRST_COMPLETED)
         if view.faults:
             raise view.faults[0]
-        return {normalised(name): version for name, version in (await running).items()}
+        pins = {normalised(name): version for name, version in (await running).items()}
+        if empty := sorted(view.hollow - pins.keys()):
+            raise needed_by_builds(empty, request)
+        return pins
+    except BuildFailed as error:
+        # What was there for the build in its place was empty.
+        raise (needed_by_builds(sorted(view.hollow), request) if view.hollow else error) from error
     except Unsolvable as error:
-        raise await refusal(error, question.request, view) from error
+        raise await refusal(error, request, view) from error
     finally:
         running.cancel()
         failing.cancel()

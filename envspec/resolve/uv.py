@@ -8,11 +8,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+from packaging.version import Version
+
 from envspec.effects.process import run
 from envspec.model import Platform, Target
 from envspec.resolve.engine import BuildFailed, EngineFault, Pins, Place, Request, Unsolvable, read_pins
-from envspec.resolve.index.view import Bodies
+from envspec.resolve.index.view import Bodies, normalised
 
+_FAILED: Final = re.compile(r"Failed to (?:download and )?build(?: `([A-Za-z0-9._-]+)==([^`\s]+)`)?")
 #: The glibc levels that uv has names for (`uv pip compile --help`, 0.9 to 0.13).
 _GLIBC_MINORS: Final = (17, 28, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40)
 
@@ -53,17 +56,17 @@ class Uv:
         done = await run(command, environ=environ, cwd=place.work, stdin="\n".join(request.requirements) + "\n")
         if done.status == 0:
             return read_pins(pins.read_text(encoding="utf-8") if request.preferences else done.stdout)
-        if "Failed to build" in done.stderr:
-            raise BuildFailed(told(done.stderr))
+        if found := _FAILED.search(done.stderr):
+            raise BuildFailed(told(done.stderr), (normalised(found[1]), Version(found[2])) if found[1] else None)
         if "No solution found" in done.stderr or done.status == 1:
             raise Unsolvable(told(done.stderr))
         raise EngineFault(f"uv ended with status {done.status}: {done.stderr.strip()}", hint="run again with --debug")
 
 
 def _constraints(request: Request, file: Path) -> tuple[str, ...]:
-    if not request.constraints:
+    if not request.bounds:
         return ()
-    file.write_text("\n".join(request.constraints) + "\n", encoding="utf-8")
+    file.write_text("\n".join(request.bounds) + "\n", encoding="utf-8")
     return ("--constraints", str(file))
 
 

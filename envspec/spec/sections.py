@@ -179,7 +179,8 @@ class Pip(Section):
     )
     allow_sdist: f.ListOf[f.PackageName] = Field(
         default=(),
-        description="Names that may be built from source where they are installed; the hash of the sdist is locked.",
+        description="Names that may be built from source if a release has no wheel; a build runs the sdist's code. "
+        "The sdist's hash is locked.",
         examples=[["deepspeed"]],
     )
     index: f.ListOf[Index] = Field(default=(), description="Private or extra indexes, each with the names it serves.")

@@ -42,7 +42,7 @@ def public() -> list[File]:
     ]
 
 
-ASKED: Final = ("app", "kit[all]", "portable", "pulled", "steady", "rebuilt", "weekly<1.9", "native", "corp-app")
+ASKED: Final = ("app", "kit[all]", "portable", "pulled", "steady", "rebuilt", "weekly<1.9", "native<1.1", "corp-app")
 
 #: A wheel that a hostile configuration points at: newer than all that the index has.
 TRAP: Final = wheel("app", "9.9.9")

@@ -63,7 +63,8 @@ def test_ranks_are_packagings_own_preference(target: Target, wheels: list[str]) 
         assert ranks.rank(f"lib-1.0-{tag}.whl") == wanted
         assert ranks.rank(f"lib-1.0-3-{tag}.whl") == wanted
     names = [f"lib-{number}.0-{tag}.whl" for number, tag in enumerate(wheels)]
-    loadable, others = ranks.sort_out([*names, "lib-9.tar.gz"])
+    loadable, sdists, others = ranks.sort_out([*names, "lib-9.tar.gz"])
+    assert sdists == [len(names)]
     assert loadable == [number for number, name in enumerate(names) if ranks.rank(name) is not None]
     assert others == {name.rsplit("-", 3)[0] for n, name in enumerate(names) if n not in loadable} | {"lib-9.tar.gz"}
 

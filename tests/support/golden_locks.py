@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import date, datetime, time, timezone
 from pathlib import Path
 from typing import Any
@@ -92,10 +93,16 @@ def _server(name: str, data: Rows) -> IndexServer:
         for tag in row.get("tags", ["py3-none-any"]):
             files.append(_file(row, wheel(row["name"], row["version"], tag=tag, **words)))
     for row in own["sdist"]:
-        words = {key: row[key] for key in ("requires", "requires_python", "metadata_version", "on_build") if key in row}
-        files.append(_file(row, sdist(row["name"], row["version"], **words)))
+        words = {key: row[key] for key in _OF_SDIST if key in row}
+        made = sdist(row["name"], row["version"], **words)
+        if row.get("damaged"):
+            made = replace(made, data=made.data[:100])
+        files.append(_file(row, replace(made, requires_python=None) if row.get("hides_python") else made))
     prefix = f"/whl/{name.removeprefix('pytorch-')}" if name.startswith("pytorch-") else ""
     return IndexServer(files, PLAIN if prefix or name in data.get("plain", ()) else FRIENDLY, prefix=prefix)
+
+
+_OF_SDIST = ("requires", "requires_python", "metadata_version", "on_build", "build_requires")
 
 
 def _file(row: Rows, artifact: Any) -> File:

@@ -139,9 +139,11 @@ def sdist(
     requires_python: str | None = None,
     on_build: str = "",
     metadata_version: str = "2.1",
+    build_requires: Sequence[str] = (),
 ) -> Artifact:
     """A `.tar.gz` source distribution that brings its own build backend: no index is asked when it is built.
 
+    build_requires: `build-system.requires`, if an index is to be asked after all.
     on_build: Python that runs before each build: to fail, or to leave a mark where something builds that must not.
     metadata_version: 2.2 or later lets a resolver trust PKG-INFO without a build; 2.1 makes it build.
     """
@@ -152,7 +154,7 @@ def sdist(
     )
     content = {
         f"{stem}/PKG-INFO": meta,
-        f"{stem}/pyproject.toml": _PYPROJECT,
+        f"{stem}/pyproject.toml": _PYPROJECT.replace(b"requires = []", f"requires = {list(build_requires)}".encode()),
         f"{stem}/backend.py": f"STEM = {stem!r}\nMODULE = {escaped!r}\n{on_build}\n{_BACKEND}".encode(),
         f"{stem}/{escaped}/__init__.py": _module(version),
     }

@@ -9,7 +9,7 @@ import pytest
 from packaging.tags import Tag
 
 from envspec.resolve.index.page import ListedFile, Listing
-from envspec.resolve.index.select import FILLED_IN_WITHIN, Selection, TagRanks, Taste, select
+from envspec.resolve.index.select import FILLED_IN_WITHIN, Sdists, Selection, TagRanks, Taste, select
 
 ASKED = datetime(2026, 11, 20, 11, 17, tzinfo=timezone.utc)
 OLD, NEW = "2025-01-01T00:00:00Z", "2026-11-19T00:00:00Z"
@@ -17,13 +17,13 @@ A_SECOND = timedelta(seconds=1)
 
 
 def selection(
-    files: Mapping[str, str | None], cut: datetime | None = ASKED, *, sdists: tuple[str, ...] = ()
+    files: Mapping[str, str | None], cut: datetime | None = ASKED, sdists: Sdists = Sdists.WITHOUT_WHEEL
 ) -> Selection:
     """files: upload times by name."""
     names = tuple(files)
     rows = [ListedFile(name, f"https://x/{name}", None, None, files[name], None, None, None) for name in names]
     ranks = TagRanks((Tag("py3", "none", "any"),))
-    return select(Listing(names, rows.__getitem__), Taste(ranks, cut, ASKED, "lib" in sdists))
+    return select(Listing(names, rows.__getitem__), "lib", Taste(ranks, cut, ASKED, sdists))
 
 
 def pure(version: str) -> str:
@@ -61,7 +61,8 @@ def test_nothing_dated_is_nothing_for_ever() -> None:
     [
         ({"lib-2.0-py2-none-any.whl": None}, None, ("2.0",)),
         ({"lib-2.0-py2-none-any.whl": OLD}, "2.0", ()),
-        ({"lib-2.0-py2-none-any.whl": None, "lib-2.0.tar.gz": OLD}, "2.0", ()),
+        ({"lib-2.0-py2-none-any.whl": OLD, "lib-2.0.exe": OLD}, "2.0", ()),
+        ({"lib-2.0-py2-none-any.whl": OLD, "lib-2.0.tar.gz": OLD}, None, ()),
         ({"lib-3.0-py2-none-any.whl": None, "lib-2.0-py2-none-any.whl": OLD}, "2.0", ("3.0",)),
         ({"lib-3.0-py2-none-any.whl": OLD, "lib-2.0-py2-none-any.whl": None}, "3.0", ()),
         ({"lib-0.9-py2-none-any.whl": None}, None, ()),
@@ -75,10 +76,31 @@ def test_what_can_not_be_loaded_counts_where_it_would_be_the_newest(
     assert (found.unloadable, found.late) == (unloadable, late)
 
 
-def test_an_sdist_counts_where_it_may_be_built() -> None:
+def test_an_sdist_counts_beside_releases_that_have_wheels() -> None:
     files = {pure("1.0"): OLD, "lib-0.9.tar.gz": None}
-    assert selection(files).is_settled
-    assert selection(files, sdists=("lib",)).late == ("0.9",)
+    assert selection(files, sdists=Sdists.NONE).is_settled
+    assert selection(files).late == ("0.9",)
+
+
+def test_an_sdist_is_a_candidate_if_its_release_has_no_wheel_for_the_target() -> None:
+    files = [pure("1.0"), "lib-1.0.tar.gz", "lib-1.1.tar.gz", "lib-1.1.zip", "lib-2.0-py2-none-any.whl", "lib-2.0.zip"]
+    dated = dict.fromkeys(files, OLD)
+    assert list(selection(dated).files) == [pure("1.0"), "lib-1.1.tar.gz", "lib-1.1.zip", "lib-2.0.zip"]
+    assert list(selection(dated, sdists=Sdists.NONE).files) == [pure("1.0")]
+    assert len(selection(dated, sdists=Sdists.ALL).files) == 5
+
+
+@pytest.mark.parametrize(
+    "name", ["lib-1.0-1.tar.gz", "lib-x-1.0.tar.gz", "lib-1.0-beta.tar.gz", "lib.tar.gz", "1.0.zip"]
+)
+def test_an_sdist_of_another_project_or_without_a_version_is_no_candidate(name: str) -> None:
+    for sdists in Sdists:
+        assert list(selection({pure("0.1"): OLD, name: OLD}, sdists=sdists).files) == [pure("0.1")]
+
+
+def test_a_wheel_that_came_later_than_the_cut_does_not_stand_for_its_release() -> None:
+    files = {pure("1.0"): OLD, pure("2.0"): NEW, "lib-2.0.tar.gz": OLD}
+    assert list(selection(files, ASKED - timedelta(days=30)).files) == [pure("1.0"), "lib-2.0.tar.gz"]
 
 
 def test_all_dated_is_settled_at_any_moment() -> None:

@@ -74,7 +74,7 @@ class Pages:
         return _Read(
             page,
             {
-                view: select(listing, Taste(self.ranks[view], bound, page.asked, name in rules.sdists))
+                view: select(listing, name, Taste(self.ranks[view], bound, page.asked, rules.sdists_of(name)))
                 for view, rules in self._rules.items()
                 if name not in rules.direct and rules.index_of(name) == index and rules.cut_of(name) == cut
             },

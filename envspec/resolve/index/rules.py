@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from envspec.model import BuiltWheel, WheelFile
 from envspec.resolve.index.page import ListedFile
+from envspec.resolve.index.select import Sdists
 from envspec.resolve.index.upstream import Index
 from envspec.resolve.provider import Provider
 
@@ -46,7 +47,8 @@ class Rules:
 
     cuts: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel, and
     those of sources, with the wheels that were built of them.
-    sdists: names that may be built from source. provided: names that conda installs; no index gives them.
+    sdists: names that may be built from source. others: which sdists of all other names are candidates.
+    provided: names that conda installs; no index gives them.
     """
 
     as_of: datetime
@@ -57,6 +59,7 @@ class Rules:
     direct: Mapping[str, ListedFile] = field(default_factory=dict)
     corrections: Mapping[str, tuple[Correction, ...]] = field(default_factory=dict)
     sdists: frozenset[str] = frozenset()
+    others: Sdists = Sdists.WITHOUT_WHEEL
     provided: Mapping[str, Provider] = field(default_factory=dict)
     sources: Mapping[str, Source] = field(default_factory=dict)
 
@@ -65,6 +68,9 @@ class Rules:
             if fnmatchcase(name, route.pattern):
                 return route.index
         return self.default
+
+    def sdists_of(self, name: str) -> Sdists:
+        return Sdists.ALL if name in self.sdists else self.others
 
     def cut_of(self, name: str) -> datetime:
         return self.cuts.get(name, self.as_of)

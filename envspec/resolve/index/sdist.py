@@ -10,20 +10,47 @@ import io
 import re
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 
-from envspec.resolve.requirements import declared
+from envspec.resolve.requirements import declared, extras_of, parsed, requires_python
 
 
-def requirements(content: bytes, filename: str) -> tuple[str, ...]:
-    """Requires-Dist of its PKG-INFO, else the lines of its requires.txt, else nothing."""
-    files = dict(_texts(content, filename))
+class BadSdist(ValueError):
+    """An archive that can't be read: nothing can be built from it."""
+
+
+def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
+    """The METADATA of the wheel that an sdist becomes, as far as the sdist states it; written anew.
+
+    Requirements are Requires-Dist of its PKG-INFO, else the lines of its requires.txt, else none.
+
+    Raises:
+        BadSdist: the archive can't be read.
+    """
+    try:
+        files = dict(_texts(content, filename))
+    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, zlib.error) as fault:
+        raise BadSdist(f"its sdist can't be read: {fault}") from fault
     info = next((body for path, body in files.items() if path.count("/") == 1 and path.endswith("/PKG-INFO")), b"")
-    found = declared(info)
-    if found or b"Dynamic: Requires-Dist" in info:
-        return found
-    listed = next((body for path, body in files.items() if path.endswith(".egg-info/requires.txt")), b"")
-    return tuple(_sections(listed.decode("utf-8", "replace")))
+    needs, extras = declared(info), set(extras_of(info))
+    if not needs and b"Dynamic: Requires-Dist" not in info:
+        # The nearest to the top: sdists of packaging tools hold those of their test data as well.
+        paths = sorted((path.count("/"), path) for path in files if path.endswith(".egg-info/requires.txt"))
+        listed = files[paths[0][1]].decode("utf-8", "replace") if paths else ""
+        needs = tuple(_sections(listed))
+        extras |= set(re.findall(r"^\[([^\]:]+)[\]:]", listed, re.MULTILINE))
+    python = requires_python(info)
+    fields = [
+        ("Metadata-Version", "2.1"),
+        ("Name", name),
+        ("Version", version),
+        *([("Requires-Python", python)] if python else []),
+        *(("Provides-Extra", extra) for extra in sorted(extras)),
+        # A resolver passes over a release with a line that it can't read, and takes an older one.
+        *(("Requires-Dist", each) for each in needs if parsed(each) is not None),
+    ]
+    return "".join(f"{field}: {value}\n" for field, value in fields).encode()
 
 
 def _sections(text: str) -> Iterator[str]:

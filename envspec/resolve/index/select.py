@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from enum import Enum
 from functools import lru_cache
 from typing import Final
 
@@ -43,16 +44,19 @@ class TagRanks:
             return None
         return self._rank_of(filename[len(filename.rsplit("-", 3)[0]) :])
 
-    def sort_out(self, names: Sequence[str]) -> tuple[list[int], set[str]]:
-        """The numbers of the wheels that the target loads, and the other files without their tags.
+    def sort_out(self, names: Sequence[str]) -> tuple[list[int], list[int], set[str]]:
+        """The numbers of the wheels that the target loads, those of the sdists, and all other files without their tags.
 
         Pages of one stack list 70,000 files: this is the one loop over all of them.
         """
         loadable: list[int] = []
+        sdists: list[int] = []
         others: set[str] = set()
         known = self._known
         for number, name in enumerate(names):
             if not name.endswith(".whl"):
+                if name.endswith(SDIST_SUFFIXES):
+                    sdists.append(number)
                 others.add(name)
                 continue
             stem = name.rsplit("-", 3)[0]
@@ -62,7 +66,7 @@ class TagRanks:
                 others.add(stem)
             else:
                 loadable.append(number)
-        return loadable, others
+        return loadable, sdists, others
 
     def _rank_of(self, tail: str) -> int | None:
         if tail not in self._known:
@@ -120,6 +124,18 @@ class Selection:
         return not (self.undated or self.late)
 
 
+class Sdists(Enum):
+    """Which sdists are candidates.
+
+    ALL: the project may be built. WITHOUT_WHEEL: those of releases without a wheel for the target, so that no release
+    is passed over for want of a wheel without anybody noticing.
+    """
+
+    ALL = "all"
+    WITHOUT_WHEEL = "without wheel"
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class Taste:
     """What a target takes of a page.
@@ -130,7 +146,7 @@ class Taste:
     ranks: TagRanks
     cut: datetime | None
     asked: datetime
-    sdists: bool = False
+    sdists: Sdists = Sdists.WITHOUT_WHEEL
 
     def sees(self, file: ListedFile) -> bool:
         """Whether the file is old enough."""
@@ -165,22 +181,40 @@ def _is_foreign(name: str, project: str, foreign: set[str]) -> bool:
     return not f"{canonicalize_name(name)}-".startswith(f"{project}-")
 
 
-def select(listing: Listing, taste: Taste) -> Selection:
+def select(listing: Listing, project: str, taste: Taste) -> Selection:
     """What a target may see of a project.
+
+    project: its normalised name.
 
     Raises:
         BadPage: a row that counts can't be read.
     """
-    numbers, others = taste.ranks.sort_out(listing.names)
-    if taste.sdists:
-        numbers += [number for number, file in enumerate(listing.names) if file.endswith(SDIST_SUFFIXES)]
-    loadable = [listing.row(number) for number in numbers]
+    wheels, sdists, others = taste.ranks.sort_out(listing.names)
+    loadable = [listing.row(number) for number in wheels]
+    if taste.sdists is not Sdists.NONE:
+        covered = {version_text(file.filename) for file in loadable if taste.sees(file)}
+        covering = _versions(covered) if taste.sdists is Sdists.WITHOUT_WHEEL else set()
+        loadable += [
+            listing.row(number) for number in sdists if _is_missing(listing.names[number], project, covered, covering)
+        ]
     if taste.cut is not None and loadable and not any(file.uploaded for file in loadable):
         return Selection({}, undated=True)
     files = {file.filename: file for file in loadable if taste.sees(file)}
     unloadable, late = _unloadable(listing, files, others, taste)
     late |= _versions({version_text(file.filename) for file in loadable if taste.awaits(file)})
     return Selection(files, unloadable, late=tuple(str(version) for version in sorted(late)))
+
+
+def _is_missing(filename: str, project: str, covered: set[str], covering: set[Version]) -> bool:
+    """Whether an sdist is of a release of `project` that is not in `covering`. covered: their versions as texts."""
+    text = version_text(filename)
+    # Most releases have a wheel, whose file name has the same version in the same form.
+    if covering and text in covered:
+        return False
+    version = _version(text)
+    name = filename[: filename.rfind("-")] if "-" in filename else ""
+    # `lib-1.0-1.tar.gz` is no release 1 of `lib-1.0`.
+    return version is not None and version not in covering and canonicalize_name(name) == project
 
 
 def newest_wheels(selection: Selection, ranks: TagRanks, count: int) -> list[ListedFile]:

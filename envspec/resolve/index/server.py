@@ -76,7 +76,8 @@ async def serve(views: Mapping[str, View], listener: socket.socket) -> AsyncIter
             return web.Response(status=404)
         except EnvspecError as error:
             return web.Response(status=_FAILED, text=error.message)
-        return web.Response(body=body, content_type="application/octet-stream", headers=_HEADERS)
+        headers = _PASSING if view.is_passing(name, filename) else _HEADERS
+        return web.Response(body=body, content_type="application/octet-stream", headers=headers)
 
     app = web.Application()
     bodies = "{bodies:" + "|".join(each.value for each in Bodies) + "}"

@@ -35,6 +35,11 @@ def stub_wheel(filename: str, metadata: bytes) -> bytes:
     return out.getvalue()
 
 
+def nothing_stated(name: str, version: str) -> bytes:
+    """METADATA without requirements."""
+    return f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
+
+
 def provided_file(provider: Provider) -> ListedFile:
     """The one wheel that a package from conda has in our index: any target loads it, and no hash is told of it."""
     filename = f"{provider.name.replace('-', '_')}-{provider.version}-py3-none-any.whl"

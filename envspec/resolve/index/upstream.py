@@ -10,15 +10,22 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
 from envspec.effects.http import Http, Response
 from envspec.errors import NetworkError
+from envspec.resolve.index import sdist
 from envspec.resolve.index.page import ACCEPT, BadPage, ListedFile
 from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record
+from envspec.resolve.index.select import SDIST_SUFFIXES
 from envspec.resolve.index.store import Store, StoredMetadata, StoredPage
 
 _METADATA_BYTES: Final = 32 * 1024 * 1024
 #: A wheel read whole because its server knows no ranges: the largest on any index known is 4 GB.
 _WHOLE_BYTES: Final = 6 * 1024**3
+#: The largest sdists on any index known hold data sets of some hundred MB.
+_SDIST_BYTES: Final = 1024**3
 #: For files of which sizes and ranges count: those of the file, not of a compressed answer.
 AS_IT_IS: Final = {"Accept-Encoding": "identity"}
 
@@ -106,10 +113,11 @@ class Upstream:
         return page
 
     async def metadata(self, index: Index, file: ListedFile) -> StoredMetadata:
-        """The METADATA of a wheel.
+        """The METADATA of a wheel; of an sdist, what it states of the wheel that it becomes.
 
         Raises:
             NetworkError: it can't be fetched, or its hash is not the one that the page gives.
+            BadSdist: the sdist can't be read.
         """
         key = file.sha256 or hashlib.sha256(without_credentials(file.url).encode()).hexdigest()
         return await self.once(("metadata", key), lambda: self._metadata(index, file, key))
@@ -126,7 +134,8 @@ class Upstream:
 
     async def content(self, index: Index, file: ListedFile) -> bytes:
         """The whole file, its hash checked (sdists: small; wheels only where a build backend asks for them)."""
-        answer = (await self.network(file.filename).get(authorised(index, file.url), max_bytes=_WHOLE_BYTES)).checked()
+        most = _WHOLE_BYTES if file.filename.endswith(".whl") else _SDIST_BYTES
+        answer = (await self.network(file.filename).get(authorised(index, file.url), max_bytes=most)).checked()
         found = hashlib.sha256(answer.body).hexdigest()
         if file.sha256 and found != file.sha256:
             raise wrong_hash(index, file.filename, file.sha256, found)
@@ -182,9 +191,22 @@ class Upstream:
     async def _metadata(self, index: Index, file: ListedFile, key: str) -> StoredMetadata:
         known = self.store.metadata(key)
         if known is None:
-            known = await self._served_metadata(index, file) or await self._metadata_of_wheel(index, file)
+            if file.filename.endswith(SDIST_SUFFIXES):
+                known = await self._metadata_of_sdist(index, file)
+            else:
+                known = await self._served_metadata(index, file) or await self._metadata_of_wheel(index, file)
             self.store.remember_metadata(key, known)
         return known
+
+    async def _metadata_of_sdist(self, index: Index, file: ListedFile) -> StoredMetadata:
+        content = await self.content(index, file)
+        name, _, version = file.filename.rpartition("-")
+        for suffix in SDIST_SUFFIXES:
+            version = version.removesuffix(suffix)
+        body = await asyncio.to_thread(
+            sdist.metadata, content, file.filename, str(canonicalize_name(name)), str(Version(version))
+        )
+        return StoredMetadata(body, len(content))
 
     async def _served_metadata(self, index: Index, file: ListedFile) -> StoredMetadata | None:
         """PEP 658: a file of its own beside the wheel; None where the index has none after all."""

@@ -17,13 +17,13 @@ from packaging.version import Version
 
 from envspec.errors import EnvspecError, NetworkError
 from envspec.model import DEFAULT_INDEX
-from envspec.resolve.index import sdist
 from envspec.resolve.index.contents import Contents
 from envspec.resolve.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.index.pages import Pages
 from envspec.resolve.index.rules import Correction, Rules
+from envspec.resolve.index.sdist import BadSdist
 from envspec.resolve.index.select import Selection, newest_wheels, own, version_of
-from envspec.resolve.index.stub import provided_file, provided_metadata, stub_wheel
+from envspec.resolve.index.stub import nothing_stated, provided_file, provided_metadata, stub_wheel
 from envspec.resolve.index.upstream import Index, IndexFault, NotListed, Upstream, unreadable
 from envspec.resolve.provider import Provider
 
@@ -69,6 +69,8 @@ class View:
     faults: what went wrong; `failed` tells at once that there is one. missing: names that the default index lacks.
     late: of the projects looked at, those with releases that may yet get an upload time that counts, and these; what
     rests on them is good for this run only. wheels: what is known of the contents of wheels.
+    unreadable: why an sdist gives no metadata, by name and version. hollow: names of which an engine fetched the wheel
+    that stands for an sdist: what was installed from it is empty.
     """
 
     def __init__(self, upstream: Upstream, pages: Pages, rules: Rules, key: str) -> None:
@@ -79,6 +81,8 @@ class View:
         self.missing: set[str] = set()
         self.late: dict[str, tuple[str, ...]] = {}
         self.wheels = Contents(upstream)
+        self.unreadable: dict[tuple[str, Version], str] = {}
+        self.hollow: set[str] = set()
         self._upstream = upstream
         self._pages = pages
         self._ranks = pages.ranks[key]
@@ -128,19 +132,28 @@ class View:
             await asyncio.gather(*(self._upstream.metadata(index, file) for file in files))
 
     async def page(self, name: str, bodies: Bodies) -> bytes:
-        """The project's page for the engines, as PEP 691 has it; of stubs, no hash is told."""
-        files = (await self.selection(name)).files.values()
+        """The project's page for the engines, as PEP 691 has it; of stubs, no hash is told.
+
+        An sdist that may not be built is shown as a wheel that holds its metadata: so it is a candidate, and no engine
+        builds it.
+        """
+        shown: dict[str, ListedFile] = {}
+        for file in (await self.selection(name)).files.values():
+            # One wheel stands for both, if a release has a .tar.gz and a .zip.
+            shown.setdefault(self._shown(name, file), file)
+        entries = [_entry(name, file, filename, bodies) for filename, file in shown.items()]
         return json.dumps(
-            {"meta": {"api-version": "1.0"}, "name": name, "files": [_entry(name, file, bodies) for file in files]},
-            separators=(",", ":"),
+            {"meta": {"api-version": "1.0"}, "name": name, "files": entries}, separators=(",", ":")
         ).encode()
 
     async def metadata(self, name: str, filename: str) -> bytes:
         """A wheel's METADATA with the requirements that it lacks; of a package from conda, its extras alone.
 
+        Of an sdist, what it states without being built.
+
         KeyError: the view has no such file.
         """
-        file = (await self.selection(name)).files[filename]
+        file = await self._file(name, filename)
         if name in self.rules.provided:
             return await self._metadata_of_provided(self.rules.provided[name])
         try:
@@ -148,7 +161,18 @@ class View:
         except NetworkError as error:
             self._fail(error)
             raise
-        return corrected(stored.body, self.rules.corrections.get(name, ()), filename)
+        except BadSdist as error:
+            version = version_of(file.filename) or Version("0")
+            self.unreadable[name, version] = str(error)
+            return nothing_stated(name, str(version))
+        return corrected(stored.body, self.rules.corrections.get(name, ()), file.filename)
+
+    async def read_sdist(self, name: str, version: str) -> None:
+        """Note in `unreadable` if a release is an sdist alone, and can't be read."""
+        files = (await self.selection(name)).files.values() if name not in self.rules.provided else ()
+        of_release = [file.filename for file in files if version_of(file.filename) == Version(version)]
+        if of_release and not any(filename.endswith(".whl") for filename in of_release):
+            await self.metadata(name, of_release[0])
 
     async def content(self, name: str, filename: str, bodies: Bodies = Bodies.WHOLE) -> bytes:
         """A file's bytes, or a stub with its metadata. KeyError: the view has no such file.
@@ -158,18 +182,21 @@ class View:
         """
         if name in self.rules.provided:
             return await self._content_of_provided(self.rules.provided[name], filename, bodies)
-        if bodies is Bodies.STUB and filename.endswith(".whl"):
+        file = await self._file(name, filename)
+        is_stand_in = file.filename != filename
+        if filename.endswith(".whl") and (bodies is Bodies.STUB or is_stand_in):
+            if is_stand_in and bodies is Bodies.WHOLE:
+                self.hollow.add(name)
             return stub_wheel(filename, await self.metadata(name, filename))
-        file = (await self.selection(name)).files[filename]
         try:
             return await self._upstream.content(self.rules.index_of(name), file)
         except NetworkError as error:
             self._fail(error)
             raise
 
-    async def sdist_requirements(self, name: str, filename: str) -> tuple[str, ...]:
-        """What an sdist says that it needs; empty where only a build would tell."""
-        return sdist.requirements(await self.content(name, filename), filename)
+    def is_passing(self, name: str, filename: str) -> bool:
+        """Whether an engine must not keep a file beyond this run: what is hollow has to be noticed in each."""
+        return name in self.hollow and filename.endswith(".whl")
 
     async def size_bytes(self, name: str, filename: str) -> int | None:
         """A file's size; None where nobody tells, and of a package from conda."""
@@ -185,6 +212,19 @@ class View:
 
     def rank(self, filename: str) -> int | None:
         return self._ranks.rank(filename)
+
+    def _shown(self, name: str, file: ListedFile) -> str:
+        """The file name that engines are shown."""
+        if file.filename.endswith(".whl") or name in self.rules.sdists:
+            return file.filename
+        return f"{name.replace('-', '_')}-{version_of(file.filename)}-py3-none-any.whl"
+
+    async def _file(self, name: str, shown: str) -> ListedFile:
+        """KeyError: the view has no such file."""
+        files = (await self.selection(name)).files
+        if shown in files:
+            return files[shown]
+        return next(iter([file for file in files.values() if self._shown(name, file) == shown]), None) or files[shown]
 
     def _fail(self, error: EnvspecError) -> None:
         self.faults.append(error)
@@ -290,13 +330,14 @@ def corrected(metadata: bytes, corrections: tuple[Correction, ...], filename: st
     return b"\n".join([first, *lines]) + newline + rest
 
 
-def _entry(name: str, file: ListedFile, bodies: Bodies) -> dict[str, object]:
+def _entry(name: str, file: ListedFile, shown: str, bodies: Bodies) -> dict[str, object]:
+    is_itself = shown == file.filename and bodies is Bodies.WHOLE
     entry: dict[str, object] = {
-        "filename": file.filename,
-        "url": f"../../files/{name}/{file.filename}",
-        "hashes": {"sha256": file.sha256} if file.sha256 and bodies is Bodies.WHOLE else {},
+        "filename": shown,
+        "url": f"../../files/{name}/{shown}",
+        "hashes": {"sha256": file.sha256} if file.sha256 and is_itself else {},
     }
-    if file.filename.endswith(".whl"):
+    if shown.endswith(".whl"):
         entry["core-metadata"] = True
     if file.requires_python:
         entry["requires-python"] = file.requires_python
