@@ -39,8 +39,13 @@ BOTH = [
     "lock_decisions/torchaudio-held-by-its-torch",
     "lock_decisions/wheel-by-url",
     "lock_decisions/yanked-and-pinned",
+    "lock_decisions/sdist-cannot-be-read",
+    "lock_decisions/sdist-states-another-python",
     "lock_refusals/conflict-below",
+    "lock_refusals/only-an-sdist-below",
+    "lock_refusals/sdist-needed-by-a-build",
     "lock_refusals/sdist-that-does-not-build",
+    "lock_refusals/sdists-all-at-once",
 ]
 HERE = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}.get((sys.platform, platform.machine()))
 
