@@ -36,7 +36,8 @@ async def make(order: BuildOrder, world: BuildWorld) -> Made:
     """The wheel out of the cache, else built.
 
     What gives a pure wheel without a compiler is built on this machine; the rest in a container of the lock's devel
-    base: here, such a build would follow from the compilers and libraries that this machine happens to have.
+    base: here, such a build would follow from the compilers and libraries that this machine happens to have. An order
+    that `compiles` is built here all the same.
 
     Raises:
         BuildFailed, WrongWheel: no wheel, or not the one that is wanted. OtherWheel: not what the lock records.
@@ -72,6 +73,10 @@ async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld)
     interpreter = await world.interpreter(order.target.python)
     if interpreter is None:
         why = f"no Python {order.target.python.series} is on this machine"
+    elif order.compiles:
+        from envspec.build.here import build_here
+
+        return await build_here(order, source, work, interpreter, world)
     else:
         found = await _try_here(order, source, work, interpreter, world)
         if isinstance(found, Path):
