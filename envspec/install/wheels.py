@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -30,7 +31,8 @@ async def install(order: Order, world: World, site: Site, patience: Patience) ->
     total = sum(package.file.size_bytes or 0 for package in packages)
     world.report(Step(Stage.WHEELS, 0, len(packages), 0, total))
     python = site.path / "bin" / "python"
-    resolution, built = order.resolution, dict[str, Path]()
+    resolution = order.resolution
+    built: Mapping[str, Path] = {}
     if any(package.built or not package.file.filename.endswith(".whl") for package in packages):
         # Not by uv while it installs: there, what a build requires would come from wherever uv finds it.
         resolution, built = await world.built(order, python)

@@ -17,7 +17,7 @@ from envspec.model import BuiltWheel, NamedIndex
 from envspec.pipeline.lock_files import lock_files
 from tests.conftest import Serve
 from tests.integration.test_build_projects import Repository, write
-from tests.integration.test_build_sdists import serving, with_files
+from tests.integration.test_build_sdists import with_files
 from tests.support import ecosystem
 from tests.support.environments import BASE, RUNNING, run_in
 from tests.support.faults import Status
@@ -140,14 +140,11 @@ def test_a_git_project_when_locked_and_when_built_again_of_the_lock(
 def test_an_sdist_by_url_when_locked_and_when_built_again_of_the_lock(
     tmp_path: Path, public: IndexServer, corp: IndexServer
 ) -> None:
-    (tmp_path / "www").mkdir()
-    (tmp_path / "www" / OWN.filename).write_bytes(OWN.data)
-    with serving(tmp_path / "www") as url:
-        user = user_of(tmp_path / "user", public, f"own @ {url}{OWN.filename}", routes_to(corp.url))
-        ran = user.locks()
-        assert ran.status == 0, ran.stderr
-        assert mark_of(user) == "1.0"
-        assert installed_elsewhere(user, tmp_path / "other", public) == "1.0"
+    user = user_of(tmp_path / "user", public, f"own @ {public.file_url(OWN.filename)}", routes_to(corp.url))
+    ran = user.locks()
+    assert ran.status == 0, ran.stderr
+    assert mark_of(user) == "1.0"
+    assert installed_elsewhere(user, tmp_path / "other", public) == "1.0"
     assert public.requests_for("*corp-*") == []
 
 
