@@ -104,6 +104,8 @@ class _Making:
         elif found.order is None:
             built, path = await asyncio.to_thread(self._as_it_is, name, found, target)
         else:
+            # A build remembers pages, too, and would wait for the end of this transaction.
+            self._work.store.save()
             made = await make(found.order, self._shop.world())
             built, path = made.wheel, made.path
         metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)
