@@ -96,6 +96,10 @@ def environ(order: BuildOrder, needs: Needs, work: str) -> Mapping[str, str]:
     """A build's whole environment, less PATH: it can reach our index and nothing else."""
     return {
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), needs.proxy),
+        # What a backend requires besides may be a repository: ssh knows no proxy, and files need none.
+        "GIT_ALLOW_PROTOCOL": "none",
+        # Our index asks the others again; of what is not to be reached, nothing comes of it.
+        "UV_HTTP_RETRIES": "0",
         "HOME": f"{work}/home",
         "TMPDIR": f"{work}/tmp",  # noqa: S108 (below the build's own folder)
         "LC_ALL": "C.UTF-8",

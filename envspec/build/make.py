@@ -17,7 +17,7 @@ from typing import Final
 
 from envspec.build.faults import BuildFailed, OtherWheel, WrongWheel
 from envspec.build.order import BuildOrder, BuildWorld, Made
-from envspec.build.sources import settle
+from envspec.build.sources import check_requirements, settle
 from envspec.build.wheel_bytes import check_release, is_loaded, is_pure, normalise, sha256_of
 from envspec.effects.cache import keeping
 from envspec.effects.default_index import default_index_url
@@ -57,6 +57,7 @@ async def make(order: BuildOrder, world: BuildWorld) -> Made:
 
 async def _make(order: BuildOrder, key: str, work: Path, world: BuildWorld) -> Made:
     source = await order.lay_out(work / "src")
+    await asyncio.to_thread(check_requirements, source, order.of)
     await asyncio.to_thread(settle, source, order.as_of)
     built = await _build(order, source, work, world)
     await asyncio.to_thread(check_release, built, order.name, order.version, order.of)

@@ -1,4 +1,4 @@
-"""What a build requires, from the indexes as they were at `as_of`: served on loopback, and nothing else can be reached.
+"""What a build requires, from the indexes as they were at `as_of`: served on loopback.
 
 Names are routed as those of the lock's packages are: a name of one of the spec's own indexes comes from there and from
 nowhere else. PyTorch's own indexes are none of these. They have no upload times, so `as_of` could not bound what they

@@ -6,14 +6,16 @@ import base64
 import shutil
 import zipfile
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from envspec.build.order import BuildOrder
 from envspec.lock.folder import read_lock, write_folder
-from envspec.model import BuiltWheel, NamedIndex
+from envspec.model import BuiltWheel, NamedIndex, Platform, Python, Target
 from envspec.pipeline.lock_files import lock_files
 from tests.conftest import Serve
 from tests.integration.test_build_projects import Repository, write
@@ -52,8 +54,11 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def backend(version: str, uploaded: str = "2024-01-01", name: str = "corp-backend") -> File:
-    files = {"corp_backend.py": BACKEND.replace("VERSION", version).encode()}
-    return File(wheel(name, version, files=files), day(uploaded))
+    return File(wheel(name, version, files={"corp_backend.py": backend_code(version)}), day(uploaded))
+
+
+def backend_code(version: str) -> bytes:
+    return BACKEND.replace("VERSION", version).encode()
 
 
 def project(requires: str = '["corp-backend"]', more: str = "") -> dict[str, bytes]:
@@ -201,8 +206,7 @@ def test_an_older_release_is_no_way_round_a_name_that_its_index_lacks(
 ) -> None:
     """uv would take tool 1.0, which does without, and build by that."""
     corp.remove("corp-backend")
-    files = {"corp_backend.py": BACKEND.replace("VERSION", "old").encode()}
-    public.add(File(wheel("tool", "1.0", files=files), day("2024-01-01")))
+    public.add(backend("1.0", name="tool"))
     public.add(ecosystem.release("tool", "2.0", requires=["corp-backend"]))
     user = local_user(tmp_path, public, routes_to(corp.url), project('["tool"]'))
     assert "has no corp-backend" in refused(user.locks(), 5)
@@ -295,3 +299,193 @@ def test_the_recorded_wheel_of_other_routes_is_not_taken(
     ran = user.locks()
     assert ran.status == 0, ran.stderr
     assert "built" not in user.packages()["own"]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Where a stranger's corp-backend lies: on an index that nobody has named, in a folder, and in a repository."""
+
+    index: IndexServer
+    folder: Path
+    repository: Path
+
+    @property
+    def wheel(self) -> Path:
+        return next(self.folder.glob("*.whl"))
+
+    def fill(self, text: str) -> str:
+        """`text` with the places in it."""
+        places = {
+            "INDEX": self.index.url,
+            "PAGE": self.index.file_url(self.wheel.name),
+            "HOST": self.index.root.partition("://")[2],
+            "FOLDER": str(self.folder),
+            "WHEEL": str(self.wheel),
+            "REPOSITORY": str(self.repository),
+        }
+        for name, place in places.items():
+            text = text.replace(f"<{name}>", place)
+        return text
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Elsewhere]:
+    made = backend("99.0")
+    folder = tmp_path / "elsewhere"
+    write(folder, {made.artifact.filename: made.artifact.data, "corp_backend.py": backend_code("99.0")})
+    text = project("[]", 'backend-path = ["."]\n[project]\nname = "corp-backend"\nversion = "99.0"\n')
+    repository = Repository(tmp_path / "elsewhere.git", {**text, "corp_backend.py": backend_code("99.0")})
+    with IndexServer([made]) as index:
+        yield Elsewhere(index, folder, repository.folder)
+
+
+#: What a project may say of where its requirements come from, in a file of its own.
+SETTINGS: Final = {
+    "sources: url": ("pyproject.toml", '[tool.uv.sources]\ncorp-backend = { url = "<PAGE>" }\n'),
+    "sources: path": ("pyproject.toml", '[tool.uv.sources]\ncorp-backend = { path = "<WHEEL>" }\n'),
+    "sources: git": ("pyproject.toml", '[tool.uv.sources]\ncorp-backend = { git = "file://<REPOSITORY>" }\n'),
+    "sources: index": (
+        "pyproject.toml",
+        '[tool.uv.sources]\ncorp-backend = { index = "x" }\n[[tool.uv.index]]\nname = "x"\nurl = "<INDEX>"\n',
+    ),
+    "index": ("pyproject.toml", '[[tool.uv.index]]\nname = "x"\nurl = "<INDEX>"\ndefault = true\n'),
+    "index-url": ("pyproject.toml", '[tool.uv]\nindex-url = "<INDEX>"\nextra-index-url = ["<INDEX>"]\n'),
+    "find-links": ("pyproject.toml", '[tool.uv]\nfind-links = ["<FOLDER>"]\n'),
+    "tool.uv.pip": ("pyproject.toml", '[tool.uv.pip]\nindex-url = "<INDEX>"\nfind-links = ["<FOLDER>"]\n'),
+    "extra-build-dependencies": (
+        "pyproject.toml",
+        '[tool.uv.extra-build-dependencies]\nproject = ["corp-backend @ file://<WHEEL>"]\n'
+        'own = ["corp-backend @ file://<WHEEL>"]\n',
+    ),
+    "build-constraints": (
+        "pyproject.toml",
+        '[tool.uv]\nbuild-constraint-dependencies = ["corp-backend @ file://<WHEEL>"]\n'
+        'override-dependencies = ["corp-backend @ file://<WHEEL>"]\n',
+    ),
+    "uv.toml": ("uv.toml", 'index-url = "<INDEX>"\nextra-index-url = ["<INDEX>"]\nfind-links = ["<FOLDER>"]\n'),
+    "pip.conf": ("pip.conf", "[global]\nindex-url = <INDEX>\nfind-links = <FOLDER>\n"),
+    "setup.cfg": ("setup.cfg", "[easy_install]\nindex_url = <INDEX>\nfind_links = <FOLDER>\n"),
+    ".env": (".env", "UV_DEFAULT_INDEX=<INDEX>\nPIP_INDEX_URL=<INDEX>\nUV_FIND_LINKS=<FOLDER>\n"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_projects_settings_lead_nowhere(
+    tmp_path: Path, public: IndexServer, corp: IndexServer, elsewhere: Elsewhere, name: str
+) -> None:
+    where, text = SETTINGS[name]
+    more = elsewhere.fill(text)
+    files = project(more=more) if where == "pyproject.toml" else {**project(), where: more.encode()}
+    user = local_user(tmp_path, public, routes_to(corp.url), files)
+    ran = user.locks()
+    assert ran.status == 0, ran.stderr
+    assert mark_of(user) == "1.0"
+    assert elsewhere.index.requests == [] and public.requests_for("*corp-*") == []
+
+
+def test_a_machines_settings_lead_nowhere(
+    tmp_path: Path, public: IndexServer, corp: IndexServer, elsewhere: Elsewhere
+) -> None:
+    url, folder = elsewhere.index.url, str(elsewhere.folder)
+    user = local_user(tmp_path, public, routes_to(corp.url))
+    settings = write(tmp_path, {"uv.toml": f'index-url = "{url}"\n'.encode()}) / "uv.toml"
+    for path in (".config/uv/uv.toml", ".config/pip/pip.conf", ".pip/pip.conf"):
+        text = f'index-url = "{url}"\n' if path.endswith("toml") else f"[global]\nindex-url = {url}\n"
+        write(user.home, {path: text.encode()})
+    environ = dict.fromkeys(("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL"), url)
+    environ |= dict.fromkeys(("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"), url)
+    environ |= dict.fromkeys(("UV_FIND_LINKS", "PIP_FIND_LINKS"), folder)
+    ran = user.locks(**environ, UV_CONFIG_FILE=str(settings), UV_NO_PROXY="*", NO_PROXY="*", no_proxy="*")
+    assert ran.status == 0, ran.stderr
+    assert mark_of(user) == "1.0"
+    assert elsewhere.index.requests == [] and public.requests_for("*corp-*") == []
+
+
+ADDRESSES: Final = (
+    *("<PAGE>", "file://<WHEEL>", "file://<REPOSITORY>", "git+http://<HOST>/x.git", "git+file://<REPOSITORY>"),
+    *("git+ssh://git@<HOST>/x.git", "https://files.example.invalid/corp_backend-99.0-py3-none-any.whl"),
+)
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_in_the_requirements_is_refused(
+    tmp_path: Path, public: IndexServer, corp: IndexServer, elsewhere: Elsewhere, address: str
+) -> None:
+    wanted = elsewhere.fill(address)
+    user = local_user(tmp_path, public, routes_to(corp.url), project(f'["corp-backend @ {wanted}"]'))
+    error = refused(user.locks(), 4)
+    assert error.startswith(f"own: its build requires corp-backend from {wanted}, and builds take")
+    assert elsewhere.index.requests == [] and user.files() == {}
+
+
+def test_a_login_in_such_an_address_is_not_told(tmp_path: Path, public: IndexServer) -> None:
+    files = project(f'["corp-backend @ https://me:{SECRET}@files.example.invalid/a-1-py3-none-any.whl"]')
+    ran = local_user(tmp_path, public, "", files).locks("--debug")
+    assert ran.status == 4 and SECRET not in ran.stderr and "https://files.example.invalid/a-1" in ran.stderr
+
+
+@pytest.mark.parametrize("address", [each for each in ADDRESSES if not each.startswith("file:")])
+def test_an_address_that_a_backend_names_leads_nowhere(
+    tmp_path: Path, public: IndexServer, corp: IndexServer, elsewhere: Elsewhere, address: str
+) -> None:
+    """A file of this machine is what its code could read as well: what keeps it from that is where it runs."""
+    wanted = f"corp-backend @ {elsewhere.fill(address)}"
+    asks = f"def get_requires_for_build_wheel(settings=None):\n    return ['{wanted}']\n"
+    text = '[build-system]\nrequires = []\nbuild-backend = "own_backend"\nbackend-path = ["."]\n'
+    files = {"pyproject.toml": text.encode(), "own_backend.py": asks.encode()}
+    user = local_user(tmp_path, public, routes_to(corp.url), files)
+    ran = user.locks()
+    assert ran.status == 4 and ran.error.startswith("own: its build failed"), ran.stderr
+    assert elsewhere.index.requests == [] and user.files() == {}
+
+
+def test_an_address_that_a_requirement_names_leads_nowhere(
+    tmp_path: Path, public: IndexServer, corp: IndexServer, elsewhere: Elsewhere
+) -> None:
+    public.add(ecosystem.release("tool", "1.0", requires=[f"corp-backend @ file://{elsewhere.wheel}"]))
+    user = local_user(tmp_path, public, routes_to(corp.url), project('["tool"]'))
+    assert refused(user.locks(), 4).startswith("own: its build failed")
+    assert user.files() == {}
+
+
+def test_a_lock_that_records_no_routes_builds_nothing(tmp_path: Path, public: IndexServer, corp: IndexServer) -> None:
+    """Such as were written before locks recorded them."""
+    corp.add(ecosystem.release("corp-app", "1.0"))
+    user = user_of(tmp_path, public, "own", routes_to(corp.url), pip='allow_sdist = ["own"]')
+    user.wants("own", "corp-app", as_of=AS_OF, python=RUNNING, rest=routes_to(corp.url), pip='allow_sdist = ["own"]')
+    assert user.locks().status == 0
+    write_folder(user.lock, lock_files(replace(read_lock(user.lock), indexes=())))
+    told = refused(user.runs("install", user.lock, "--prefix", "env", "--python", BASE), 3)
+    assert told.startswith("own 1.0 can't be built: the lock of small does not record which names index corp gives")
+
+
+def test_routes_are_part_of_an_order_and_not_of_an_image() -> None:
+    """The key of an order without routes is that of before there were any: what was built stays good."""
+    target = Target(Platform.LINUX_64, Python("3.11.7", "standalone"), glibc=(2, 28))
+
+    async def lay_out(folder: Path) -> Path:
+        return folder
+
+    moment = datetime(2026, 6, 1, tzinfo=timezone.utc)
+    order = BuildOrder("own", "1.0", "ab" * 32, lay_out, target, moment)
+    assert order.key("https://index.example/") == KEY_WITHOUT_ROUTES
+    corp = NamedIndex("corp", "https://me:sesame@corp.example/simple", ("corp-*",))
+    routed_order = replace(order, indexes=(corp,))
+    keys = {
+        order.key(""),
+        routed_order.key(""),
+        *(replace(order, indexes=(replace(corp, **change),)).key("") for change in CHANGES),
+        replace(order, compiles=True).key(""),
+    }
+    assert len(keys) == 3 + len(CHANGES)
+    other_login = replace(corp, url="https://you@corp.example/simple")
+    assert replace(order, indexes=(other_login,)).key("") == routed_order.key("")
+
+
+KEY_WITHOUT_ROUTES: Final = "a0f96be42da7265afc2abf2751fd126578ed5523c22bd352bb3b37b983d90394"
+CHANGES: Final[tuple[dict[str, Any], ...]] = (
+    {"name": "other"},
+    {"url": "https://other.example/simple"},
+    {"packages": ("corp-*", "x")},
+    {"undated": True},
+)
