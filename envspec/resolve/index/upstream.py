@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from envspec.effects.http import Http, Response
+from envspec.effects.origins import same_origin
 from envspec.errors import NetworkError
 from envspec.resolve.index.page import ACCEPT, BadPage, ListedFile
 from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record
@@ -244,12 +245,11 @@ class Upstream:
 
 
 def authorised(index: Index, url: str) -> str:
-    """`url` with the index's credentials where it is on the index's own host, as pip and uv do."""
-    ours, theirs = urlsplit(index.url), urlsplit(url)
-    user, at, host = ours.netloc.rpartition("@")
-    if not at or theirs.netloc != host or theirs.scheme != ours.scheme:
+    """`url` with the index's credentials where it is on the index's own host, as pip and uv do, and has none itself."""
+    ours = urlsplit(index.url).netloc
+    if "@" not in ours or not same_origin(index.url, url) or "@" in (theirs := urlsplit(url)).netloc:
         return url
-    return urlunsplit(theirs._replace(netloc=f"{user}@{host}"))
+    return urlunsplit(theirs._replace(netloc=ours))
 
 
 def part(answer: Response) -> Part:
