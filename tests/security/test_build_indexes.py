@@ -436,6 +436,8 @@ def test_an_address_that_a_backend_names_leads_nowhere(
     user = local_user(tmp_path, public, routes_to(corp.url), files)
     ran = user.locks()
     assert ran.status == 4 and ran.error.startswith("own: its build failed"), ran.stderr
+    # Nobody has been called, neither by ssh, which knows no proxy.
+    assert ("not allowed" in ran.stderr) == address.startswith("git+"), ran.stderr
     assert elsewhere.index.requests == [] and user.files() == {}
 
 
