@@ -17,6 +17,7 @@ from envspec.base_image.settings import DecidedSettings, decide_settings
 from envspec.effects.event_loop import run_to_end
 from envspec.errors import NetworkError
 from envspec.facts import Facts
+from envspec.lock.canonical import public_indexes
 from envspec.lock.conda_lock_file import without_md5
 from envspec.lock.document import identity
 from envspec.lock.head import FORMAT
@@ -27,12 +28,14 @@ from envspec.model import (
     Conformance,
     Decision,
     Lock,
+    NamedIndex,
     Package,
     PinnedDigest,
     Platform,
     Resolution,
     Target,
 )
+from envspec.resolve.compose import indexes_of
 from envspec.spec import Spec
 
 if TYPE_CHECKING:
@@ -83,7 +86,8 @@ def assemble(
         NoSolution: no image, or a GPU that the wheels hold no code for.
         UsageError: a service whose package is not in the lock.
     """
-    spec, resolutions = answered.spec, _with_built(answered.resolutions, _of_moment(before, answered.as_of))
+    spec, indexes = answered.spec, public_indexes(indexes_of(answered.spec))
+    resolutions = _with_built(answered.resolutions, _of_builds(before, answered.as_of, indexes))
     plan = plan_base_image(_cuda_request(spec), resolutions, answered.facts, spec.image.base)
     base = _with_digests(plan, kept, asker, spec.registry.mirrors)
     settings = decide_settings(spec, resolutions, answered.facts) if base else DecidedSettings()
@@ -117,6 +121,7 @@ def assemble(
         package_as_of=tuple(sorted(answered.moments.items())),
         conda_as_of=answered.conda_as_of,
         channels=answered.channels,
+        indexes=indexes,
         image=settings.image,
         conformance=_conformance(spec),
     )
@@ -131,9 +136,11 @@ def _conformance(spec: Spec) -> Conformance | None:
     return Conformance(tuple(check.value for check in asked.checks), asked.world_size) if asked else None
 
 
-def _of_moment(before: Lock | None, as_of: datetime) -> Lock | None:
-    """The lock whose wheels are still those that a build gives: what builds them is as old as the lock."""
-    return before if before is not None and before.as_of == as_of else None
+def _of_builds(before: Lock | None, as_of: datetime, indexes: tuple[NamedIndex, ...]) -> Lock | None:
+    """The lock whose wheels are still those that a build gives: what builds them comes from the same indexes and is as
+    old as the lock.
+    """
+    return before if before is not None and (before.as_of, before.indexes) == (as_of, indexes) else None
 
 
 def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tuple[Resolution, ...]:

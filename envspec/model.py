@@ -228,6 +228,20 @@ class CondaChannel:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedIndex:
+    """An index that the spec names: its names come from there and from nowhere else, in builds too.
+
+    url: of the simple pages, no `/` at the end; in a lock without credentials. packages: normalised names, or patterns
+    in which `*` stands for any text. undated: whether files without an upload time are taken.
+    """
+
+    name: str
+    url: str
+    packages: tuple[str, ...]
+    undated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Resolution:
     """Everything that one target installs, sorted by name.
 
@@ -379,6 +393,7 @@ class Lock:
     gpus: the GPUs that the spec names. facts: version of the facts in `data/` that decided.
     package_as_of: packages with a moment of their own, by `--upgrade-package`; conda_as_of: the same for conda's.
     channels: the conda channels, in the spec's order; none where the spec has no [conda].
+    indexes: the spec's own package indexes, in its order: builds of what is locked take their requirements by them.
     image: what the image is to be. system, images: what builds have found. conformance: None where the spec asks for no
     checks of its own. These three are no part of `lock.document.identity`.
     """
@@ -397,6 +412,7 @@ class Lock:
     package_as_of: tuple[tuple[str, datetime], ...] = ()
     conda_as_of: tuple[tuple[str, datetime], ...] = ()
     channels: tuple[CondaChannel, ...] = ()
+    indexes: tuple[NamedIndex, ...] = ()
     image: ImageSettings = ImageSettings()
     system: tuple[SystemLayer, ...] = ()
     images: tuple[ImageId, ...] = ()

@@ -1,8 +1,8 @@
 """A build by a Python on this machine, in an environment of its own: for what needs no compiler.
 
-Nothing of the user's reaches it: no setting of pip or uv, no index but ours, no time, no umask. Nor does a compiler:
-what stands in for each fails, and notes that it was asked for. Some builds do without, and would give other wheels here
-than where there is one.
+Nothing of the user's reaches it: no setting of pip or uv, no index but ours, no time, no umask. Nor does a compiler,
+unless the wheel is for this machine alone: what stands in for each fails, and notes that it was asked for. Some builds
+do without, and would give other wheels here than where there is one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _COMPILERS: Final = (
     *("cc", "gcc", "clang", "c++", "g++", "clang++", "c99", "ld", "gfortran", "f77", "f95", "nvcc", "hipcc", "icpx"),
     *("rustc", "cargo", "go", "cmake", "make", "ninja", "swig"),
 )
+_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _CC: Final = {"CC": "cc", "CXX": "c++"}
 _STAND_IN: Final = """#!/bin/sh
 echo "${0##*/}" >>"${0%/*}/../asked"
@@ -46,13 +47,19 @@ async def build_here(order: BuildOrder, source: Path, work: Path, interpreter: P
         cache = world.cache / "engines" / "uv"
         cache.mkdir(parents=True, exist_ok=True)
         words = uv_words(needs.url, str(interpreter), str(source), str(out), str(cache))
-        variables = {**environ(order, needs, str(work)), "PATH": f"{work}/bin:/usr/local/bin:/usr/bin:/bin", **_CC}
+        programs = {"PATH": f"{work}/bin:{_PATH}", **_CC}
+        if order.compiles:
+            programs = {"PATH": world.environ.get("PATH") or _PATH}
+        variables = {**environ(order, needs, str(work)), **programs}
         ended = await run([find_uv_bin(), *words], environ=variables, cwd=work)
     lines = [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
     for line in lines:
         world.told(line)
+    if needs.view.faults:
+        # Even of a build that went round it, by what is older: it would give another wheel once the index is well.
+        raise needs.view.faults[0]
     if ended.status:
-        raise needs.view.faults[0] if needs.view.faults else BuildFailed(order.of, "its build failed:", told(lines))
+        raise BuildFailed(order.of, "its build failed:", told(lines))
     return the_one(out, order)
 
 
@@ -89,6 +96,10 @@ def environ(order: BuildOrder, needs: Needs, work: str) -> Mapping[str, str]:
     """A build's whole environment, less PATH: it can reach our index and nothing else."""
     return {
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), needs.proxy),
+        # What a backend requires besides may be a repository: ssh knows no proxy, and files need none.
+        "GIT_ALLOW_PROTOCOL": "none",
+        # Our index asks the others again; of what is not to be reached, nothing comes of it.
+        "UV_HTTP_RETRIES": "0",
         "HOME": f"{work}/home",
         "TMPDIR": f"{work}/tmp",  # noqa: S108 (below the build's own folder)
         "LC_ALL": "C.UTF-8",

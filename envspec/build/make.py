@@ -17,7 +17,7 @@ from typing import Final
 
 from envspec.build.faults import BuildFailed, OtherWheel, WrongWheel
 from envspec.build.order import BuildOrder, BuildWorld, Made
-from envspec.build.sources import settle
+from envspec.build.sources import check_requirements, settle
 from envspec.build.wheel_bytes import check_release, is_loaded, is_pure, normalise, sha256_of
 from envspec.effects.cache import keeping
 from envspec.effects.default_index import default_index_url
@@ -36,7 +36,8 @@ async def make(order: BuildOrder, world: BuildWorld) -> Made:
     """The wheel out of the cache, else built.
 
     What gives a pure wheel without a compiler is built on this machine; the rest in a container of the lock's devel
-    base: here, such a build would follow from the compilers and libraries that this machine happens to have.
+    base: here, such a build would follow from the compilers and libraries that this machine happens to have. An order
+    that `compiles` is built here all the same.
 
     Raises:
         BuildFailed, WrongWheel: no wheel, or not the one that is wanted. OtherWheel: not what the lock records.
@@ -56,6 +57,7 @@ async def make(order: BuildOrder, world: BuildWorld) -> Made:
 
 async def _make(order: BuildOrder, key: str, work: Path, world: BuildWorld) -> Made:
     source = await order.lay_out(work / "src")
+    await asyncio.to_thread(check_requirements, source, order.of)
     await asyncio.to_thread(settle, source, order.as_of)
     built = await _build(order, source, work, world)
     await asyncio.to_thread(check_release, built, order.name, order.version, order.of)
@@ -72,6 +74,10 @@ async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld)
     interpreter = await world.interpreter(order.target.python)
     if interpreter is None:
         why = f"no Python {order.target.python.series} is on this machine"
+    elif order.compiles:
+        from envspec.build.here import build_here
+
+        return await build_here(order, source, work, interpreter, world)
     else:
         found = await _try_here(order, source, work, interpreter, world)
         if isinstance(found, Path):

@@ -1,5 +1,9 @@
-"""What a build asks for, from the default index as it was at `as_of`: served on loopback, and nothing else can be
-reached.
+"""What a build requires, from the indexes as they were at `as_of`: served on loopback.
+
+Names are routed as those of the lock's packages are: a name of one of the spec's own indexes comes from there and from
+nowhere else. PyTorch's own indexes are none of these. They have no upload times, so `as_of` could not bound what they
+give, and what is built when a spec is locked is built before its torch is resolved: builds that require torch take the
+default index's.
 """
 
 from __future__ import annotations
@@ -13,10 +17,11 @@ from envspec.build.order import BuildOrder, BuildWorld
 from envspec.effects.default_index import default_index_url
 from envspec.effects.http import open_http
 from envspec.fetch.values import Network
+from envspec.fetch.wheel_urls import logins
 from envspec.model import DEFAULT_INDEX, Platform, Target
 from envspec.resolve import memory
 from envspec.resolve.index.pages import Pages
-from envspec.resolve.index.rules import Rules
+from envspec.resolve.index.rules import Rules, routes_of
 from envspec.resolve.index.select import Sdists
 from envspec.resolve.index.server import address_of, listening, serve, simple_url
 from envspec.resolve.index.store import Store
@@ -39,13 +44,18 @@ async def serving(order: BuildOrder, on: Target, world: BuildWorld) -> AsyncIter
     """Serve the index for one build. on: where the build runs."""
     index = Index(DEFAULT_INDEX, default_index_url(world.environ))
     # A build that asked for a release without a wheel would need a build itself.
-    rules = Rules(order.as_of, tuple(wheel_tags(on)), index, others=Sdists.NONE)
-    parts = ["build", order.as_of.isoformat(), index.key, on.platform.value, on.python.version, on.glibc, on.macos]
+    rules = Rules(order.as_of, tuple(wheel_tags(on)), index, routes_of(order.indexes), others=Sdists.NONE)
+    parts: list[object] = ["build", order.as_of.isoformat(), index.key, on.platform.value, on.python.version]
+    parts += [on.glibc, on.macos]
+    parts += [[route.pattern, route.index.name, route.index.key, route.index.dated] for route in rules.routes]
     key = memory.key_of(parts)[:20]
+    known = logins((each.url for each in order.indexes), world.environ)
     async with AsyncExitStack() as stack:
         upstream = Upstream(stack.enter_context(closing(Store(world.cache))), world.now)
         if world.network is Network.USE:
-            upstream.http = await stack.enter_async_context(open_http(world.environ, notice=world.warn))
+            upstream.http = await stack.enter_async_context(
+                open_http(world.environ, credentials=known, notice=world.warn)
+            )
         stack.push_async_callback(upstream.close)
         view = View(upstream, Pages(upstream, {key: rules}), rules, key)
         listener = stack.enter_context(listening())

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from envspec.fetch.values import Network
-from envspec.model import BuiltWheel, Platform, Python, Target
+from envspec.model import BuiltWheel, NamedIndex, Platform, Python, Target
+from envspec.spec_hash import without_credentials
 
 #: Another way to build makes other wheels of the same source.
 _FORM: Final = 1
@@ -23,7 +24,9 @@ class BuildOrder:
 
     name: normalised. version: None where only the build tells it. source: SHA-256 of the sdist, or what else names the
     source's contents for good. lay_out: puts the source into a new folder, below which it gives the project's own.
-    as_of: nothing newer builds it, and no file of the source is newer. locked: what the lock records.
+    as_of: nothing newer builds it, and no file of the source is newer. indexes: the spec's own, by which the build's
+    requirements are routed as the lock's packages are; may hold credentials. locked: what the lock records. compiles:
+    whether this machine's compilers may be used, for a wheel that is for this machine alone.
     """
 
     name: str
@@ -32,7 +35,9 @@ class BuildOrder:
     lay_out: Callable[[Path], Awaitable[Path]]
     target: Target
     as_of: datetime
+    indexes: tuple[NamedIndex, ...] = field(default=(), repr=False)
     locked: BuiltWheel | None = None
+    compiles: bool = False
 
     @property
     def of(self) -> str:
@@ -42,10 +47,12 @@ class BuildOrder:
     def key(self, index: str) -> str:
         """SHA-256 over all that decides the wheel. index: names the default index."""
         target = self.target
-        parts = [_FORM, self.name, self.source, self.as_of.isoformat(), target.platform.value]
-        return hashlib.sha256(
-            json.dumps([*parts, target.python.version, target.glibc, target.macos, index]).encode()
-        ).hexdigest()
+        parts: list[object] = [_FORM, self.name, self.source, self.as_of.isoformat(), target.platform.value]
+        parts += [target.python.version, target.glibc, target.macos, index]
+        # Not even as a hash: who has another login gets the same wheel.
+        parts += [[each.name, without_credentials(each.url), each.packages, each.undated] for each in self.indexes]
+        parts += ["compiled here"] if self.compiles else []
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -15,19 +15,22 @@ from envspec.effects.tree import files_of
 from envspec.errors import NetworkError
 from envspec.fetch.git import check_out
 from envspec.fetch.values import Network
-from envspec.model import BuiltWheel, Target
+from envspec.model import BuiltWheel, NamedIndex, Target
 from envspec.spec.git_address import GitAddress
 from envspec.spec_hash import without_credentials
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Whose wheel it is to be. version: None where only the build tells it. locked: what the lock records."""
+    """Whose wheel it is to be. version: None where only the build tells it. indexes: see `BuildOrder`. locked: what the
+    lock records.
+    """
 
     name: str
     version: str | None
     target: Target
     as_of: datetime
+    indexes: tuple[NamedIndex, ...] = field(default=(), repr=False)
     locked: BuiltWheel | None = None
 
     @property
@@ -80,4 +83,13 @@ def _copy(root: Path, folder: Path) -> Path:
 
 
 def _order(wanted: Wanted, source: str, lay_out: Callable[[Path], Awaitable[Path]]) -> BuildOrder:
-    return BuildOrder(wanted.name, wanted.version, source, lay_out, wanted.target, wanted.as_of, wanted.locked)
+    return BuildOrder(
+        name=wanted.name,
+        version=wanted.version,
+        source=source,
+        lay_out=lay_out,
+        target=wanted.target,
+        as_of=wanted.as_of,
+        indexes=wanted.indexes,
+        locked=wanted.locked,
+    )

@@ -10,7 +10,11 @@ import zipfile
 from datetime import datetime
 from pathlib import Path, PurePosixPath
 
+from packaging.requirements import Requirement
+
+from envspec import toml
 from envspec.build.faults import BuildFailed
+from envspec.spec_hash import without_credentials
 
 
 def unpack(archive: Path, folder: Path, of: str) -> Path:
@@ -31,6 +35,30 @@ def unpack(archive: Path, folder: Path, of: str) -> Path:
     if len(tops) != 1:
         raise BuildFailed(of, f"{archive.name} has {len(tops)} top folders, not one", hint="tell its publisher")
     return tops[0]
+
+
+def check_requirements(project: Path, of: str) -> None:
+    """Refuse a project whose build requires what lies at an address: no index has it, and no `as_of` bounds it.
+
+    A pyproject.toml that can't be understood is refused by who builds by it.
+
+    Raises:
+        BuildFailed: `build-system.requires` names an address.
+    """
+    try:
+        table = toml.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
+        requires = [Requirement(text) for text in table["requires"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    for requirement in requires:
+        if requirement.url is not None:
+            raise BuildFailed(
+                of,
+                f"its build requires {requirement.name} from {without_credentials(requirement.url)}, and builds take "
+                "what they require from indexes alone",
+                hint=f"require {requirement.name} by its version, and publish it on an index: [[pip.index]] names "
+                "your own",
+            )
 
 
 def settle(root: Path, moment: datetime) -> None:

@@ -59,7 +59,7 @@ def command(lock: str, prefix: Path, platform: str | None, python: Path | None, 
     from envspec.lock.head import LOCK_FILE
     from envspec.lock.names import read_current
     from envspec.machine import this_platform
-    from envspec.model import Platform
+    from envspec.model import Platform, Resolution
 
     folder = find_lock(lock, Path())
     locked = read_lock(folder)
@@ -75,11 +75,11 @@ def command(lock: str, prefix: Path, platform: str | None, python: Path | None, 
     )
     with terminable(), Progress(locked.name) as progress:
 
-        async def built(order: Order) -> Mapping[str, Path]:
+        async def built(order: Order, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
             from envspec.cli.image_world import image_world
             from envspec.pipeline.built import installed
 
-            return await installed(order, image_world(progress, ()))
+            return await installed(order, python, image_world(progress, ()))
 
         world = World(os.environ, cache_root(os.environ).absolute(), progress.report, progress.warn, built)
         outcome = install(order, world)

@@ -26,7 +26,8 @@ from envspec.resolve.index.upstream import Index, NotListed, Upstream, authorise
 
 #: A page of any age will do: it is asked for again where the file is not on it.
 _EVER: Final = datetime.min.replace(tzinfo=timezone.utc)
-_PYTORCH: Final = "pytorch-"
+#: PyTorch's own indexes, as rows name them: `pytorch-cu128`.
+PYTORCH: Final = "pytorch-"
 
 
 def archive_of(package: Package) -> Archive:
@@ -87,7 +88,7 @@ class WheelUrls:
         )
 
 
-def logins(packages: Iterable[Package], environ: Mapping[str, str]) -> dict[str, Credential]:
+def logins(urls: Iterable[str], environ: Mapping[str, str]) -> dict[str, Credential]:
     """The logins of `~/.netrc` (or the file that NETRC names) for the hosts that locked addresses are on, by origin.
 
     A lock holds no credentials, and what they give access to is known by its hash: they can't change what comes.
@@ -95,7 +96,7 @@ def logins(packages: Iterable[Package], environ: Mapping[str, str]) -> dict[str,
     Raises:
         UsageError: the file can't be understood.
     """
-    origins = {_origin(each.file.url) for each in packages if each.file.url}
+    origins = {_origin(url) for url in urls}
     path = _netrc(environ)
     if not origins or path is None or not path.is_file():
         return {}
@@ -128,8 +129,8 @@ def _index_of(package: Package, environ: Mapping[str, str]) -> Index | None:
     if name == DEFAULT_INDEX or not package.file.url:
         return Index(DEFAULT_INDEX, default_index_url(environ))
     mirror = environ.get("ENVSPEC_PYTORCH_INDEX")
-    if mirror and name.startswith(_PYTORCH) and mirror != PYTORCH_INDEX:
-        variant = name.removeprefix(_PYTORCH)
+    if mirror and name.startswith(PYTORCH) and mirror != PYTORCH_INDEX:
+        variant = name.removeprefix(PYTORCH)
         return Index(name, mirror.format(variant=variant).rstrip("/") + "/", dated=False)
     return None
 

@@ -49,9 +49,8 @@ async def fetch_wheels(
         async def opened() -> Http:
             async with opening:
                 if upstream.http is None:
-                    door = open_http(
-                        environ, credentials=logins(packages, environ), patience=how.patience, notice=how.warn
-                    )
+                    known = logins((each.file.url for each in packages if each.file.url), environ)
+                    door = open_http(environ, credentials=known, patience=how.patience, notice=how.warn)
                     upstream.http = await stack.enter_async_context(door)
                 return upstream.http
 

@@ -48,12 +48,13 @@ class Order:
 class World:
     """The machine around it.
 
-    cache: envspec's own folder. report: told of every step. warn: told of what the user should know. built: brings the
-    wheels that the lock records of its sources, SHA-256 -> file.
+    cache: envspec's own folder. report: told of every step. warn: told of what the user should know. built: the
+    resolution with a wheel of every source, and these, SHA-256 -> file; what the lock records no wheel of is built by
+    the Python that is named.
     """
 
     environ: Mapping[str, str]
     cache: Path
     report: Callable[[Step], None]
     warn: Callable[[str], None]
-    built: Callable[[Order], Awaitable[Mapping[str, Path]]]
+    built: Callable[[Order, Path], Awaitable[tuple[Resolution, Mapping[str, Path]]]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -29,19 +30,22 @@ async def install(order: Order, world: World, site: Site, patience: Patience) ->
         return
     total = sum(package.file.size_bytes or 0 for package in packages)
     world.report(Step(Stage.WHEELS, 0, len(packages), 0, total))
-    built = await world.built(order) if any(package.built for package in packages) else {}
-    lock = replace(order.lock, resolutions=(with_built(order.resolution),))
+    python = site.path / "bin" / "python"
+    resolution = order.resolution
+    built: Mapping[str, Path] = {}
+    if any(package.built or not package.file.filename.endswith(".whl") for package in packages):
+        # Not by uv while it installs: there, what a build requires would come from wherever uv finds it.
+        resolution, built = await world.built(order, python)
+    lock = replace(order.lock, resolutions=(with_built(resolution),))
     requirements = _write(site.path / FOLDER / "requirements.txt", requirements_text(lock, order.platform))
     words = [
-        *("pip", "install", "--python", str(site.path / "bin" / "python")),
-        *("--no-deps", "--require-hashes", "--requirements", str(requirements)),
+        *("pip", "install", "--python", str(python)),
+        *("--no-deps", "--require-hashes", "--no-build", "--requirements", str(requirements)),
         # A conda Python may be marked as managed by something else, which here it is.
         "--break-system-packages",
     ]
     for path in built.values():
         words += ["--find-links", str(path.parent)]
-    if all((package.built or package.file).filename.endswith(".whl") for package in packages):
-        words.append("--no-build")
     variables = uv.environ(world, patience, order.network, order.jobs)
     # In the environment and not among the words: the address may hold a password.
     variables["UV_DEFAULT_INDEX"] = default_index_url(world.environ)

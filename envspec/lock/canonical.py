@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +15,7 @@ from envspec.model import (
     Decision,
     ImageSettings,
     Lock,
+    NamedIndex,
     Package,
     Python,
     Resolution,
@@ -29,8 +31,8 @@ def canonical(lock: Lock) -> Lock:
     """The same lock, sorted, and with no URL that carries a user name, a password or a channel's token.
 
     Resolutions, digests and images by platform, packages, askers and services by name, decisions by key. The spec's
-    lists of GPUs and of channels, what a conda package depends on and a resolution's warnings keep their order, which
-    carries meaning.
+    lists of GPUs, of channels and of indexes, what a conda package depends on and a resolution's warnings keep their
+    order, which carries meaning.
     """
     return replace(
         lock,
@@ -41,10 +43,16 @@ def canonical(lock: Lock) -> Lock:
         package_as_of=tuple(sorted(lock.package_as_of)),
         conda_as_of=tuple(sorted(lock.conda_as_of)),
         channels=tuple(map(_channel, lock.channels)),
+        indexes=public_indexes(lock.indexes),
         image=_image(lock.image),
         system=tuple(sorted(lock.system, key=lambda item: item.platform.value)),
         images=tuple(sorted(lock.images, key=lambda item: (item.platform.value, item.pyc))),
     )
+
+
+def public_indexes(indexes: Iterable[NamedIndex]) -> tuple[NamedIndex, ...]:
+    """The spec's own indexes as a lock may hold them."""
+    return tuple(replace(each, url=without_credentials(each.url)) for each in indexes)
 
 
 def _decision_key(decision: Decision) -> tuple[str, ...]:

@@ -154,6 +154,9 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
     for pinned in image.digests if image else ():
         values["image.digest", pinned.platform] = pinned.digest or "unresolved"
     values |= image_values(lock, other)
+    for index in lock.indexes:
+        words = [index.url, *index.packages, *(["undated"] if index.undated else [])]
+        values[f"index.{index.name}", None] = " ".join(words)
     for name, as_of in lock.package_as_of:
         values[f"as_of.{name}", None] = moment(as_of)
     for name, as_of in lock.conda_as_of:

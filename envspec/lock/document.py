@@ -25,6 +25,7 @@ from envspec.lock.rows import (
     GPU_CODE,
     IMAGE,
     IMAGE_ID,
+    INDEX,
     OWN_MOMENT,
     PACKAGE,
     SYSTEM_LAYER,
@@ -64,6 +65,8 @@ def dump(lock: Lock, files: Mapping[str, str]) -> str:
     head += writer.pairs({"parts": [words for channel in lock.channels for words in _part(channel)]})
     head += writer.table("files", dict(sorted(files.items())))
     rest = writer.tables("channel", map(CHANNEL.write, lock.channels))
+    # Only where the spec has its own: they decide what a build gives, and nothing else that follows from a lock.
+    rest += writer.tables("index", map(INDEX.write, lock.indexes))
     rest += writer.tables("package_as_of", _moments(lock.package_as_of))
     rest += writer.tables("conda_as_of", _moments(lock.conda_as_of))
     rest += writer.tables("decision", map(DECISION.write, lock.decisions))
@@ -81,9 +84,11 @@ def dump(lock: Lock, files: Mapping[str, str]) -> str:
 
 def identity(lock: Lock) -> str:
     """SHA-256 (hexadecimal) of all that an image follows from: the document without its files, without what builds
-    have found (`system`, `images`), what is tested in the image, and the digests by which installations are compared.
+    have found (`system`, `images`), what is tested in the image, the digests by which installations are compared, and
+    `indexes`: these decide what is built, and the wheels that were built are here by their hashes.
     """
-    bare = replace(lock, resolutions=tuple(map(_unanchored, lock.resolutions)), system=(), images=(), conformance=None)
+    parts = tuple(map(_unanchored, lock.resolutions))
+    bare = replace(lock, resolutions=parts, indexes=(), system=(), images=(), conformance=None)
     if lock.conformance is not None:
         # The spec's hash is over its [conformance] as well; all else of the spec that an image follows from is here.
         bare = replace(bare, input_sha256="")
@@ -118,6 +123,7 @@ def load(text: str, where: str) -> Lock:
             package_as_of=_read_moments(root, "package_as_of"),
             conda_as_of=_read_moments(root, "conda_as_of"),
             channels=_all(CHANNEL, root, "channel"),
+            indexes=_all(INDEX, root, "index"),
             image=IMAGE.read(settings) if (settings := root.table("image")) else ImageSettings(),
             system=_all(SYSTEM_LAYER, root, "system_layer"),
             images=_all(IMAGE_ID, root, "image_id"),

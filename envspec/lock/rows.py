@@ -38,6 +38,7 @@ from envspec.model import (
     GpuCode,
     ImageId,
     ImageSettings,
+    NamedIndex,
     Package,
     PinnedDigest,
     Provided,
@@ -211,3 +212,5 @@ CONDA_PACKAGE: Final = Row(
 _PART: Final = Row(ChannelPart, (("rows", NUMBER), ("sha256", TEXT)))
 
 CHANNEL: Final = Row(CondaChannel, (("name", TEXT), ("url", TEXT), ("part", optional_table(_PART))))
+
+INDEX: Final = Row(NamedIndex, (("name", TEXT), ("url", TEXT), ("packages", TEXTS), ("undated", FLAG)))

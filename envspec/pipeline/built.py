@@ -15,14 +15,15 @@ from envspec.build.orders import Wanted, of_git, of_sdist
 from envspec.build.wheel_bytes import contents_of
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience as patience_of
-from envspec.errors import NetworkError
+from envspec.errors import NetworkError, StaleLock
 from envspec.fetch.built_wheels import PLACE, find_built
 from envspec.fetch.values import Fetching
+from envspec.fetch.wheel_urls import PYTORCH
 from envspec.fetch.wheels import fetch_wheels
 from envspec.image.order import ImageOrder, ImageWorld
 from envspec.install.order import Order
 from envspec.lock.document import identity
-from envspec.model import DIRECT_URL, GIT, LOCAL, Lock, Package, Platform, Resolution
+from envspec.model import DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, Lock, NamedIndex, Package, Platform, Python, Resolution
 from envspec.pipeline.doors import Doors
 from envspec.pipeline.workshop import Workshop
 from envspec.spec.git_address import read_git
@@ -42,12 +43,12 @@ async def with_built(order: ImageOrder, how: Fetching, doors: Doors) -> ImageOrd
     return order if lock == order.lock else replace(order, lock=lock, identity=identity(lock))
 
 
-async def installed(order: Order, world: ImageWorld) -> Mapping[str, Path]:
-    """SHA-256 -> file of the built wheels that an installation wants; see `Builds.bring`."""
+async def installed(order: Order, python: Path, world: ImageWorld) -> tuple[Resolution, Mapping[str, Path]]:
+    """What is to be installed, with a wheel of every source, and SHA-256 -> file of these; see `Builds.install`."""
     patience = patience_of(world.environ, Patience())
     how = Fetching(world.cache, patience, order.network, order.jobs, lambda _: None, world.warn)
     async with Doors(world) as doors:
-        return await Builds(order.lock, how, doors).bring(order.resolution.packages, order.resolution)
+        return await Builds(order.lock, how, doors).install(order.resolution, python)
 
 
 class Builds:
@@ -89,8 +90,33 @@ class Builds:
                 found[each.built.sha256] = (await make(await self._order(each, part), self._shop.world())).path
         return found
 
+    async def install(self, part: Resolution, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
+        """The resolution with a wheel of every source, and SHA-256 -> file in the cache of these.
+
+        Those that the lock records no wheel of are built for this machine alone, by `python` and with the compilers
+        that are here.
+
+        Raises:
+            As `bring`.
+        """
+
+        async def interpreter(_: Python) -> Path:
+            return python
+
+        world = replace(self._shop.world(), interpreter=interpreter)
+        found = dict(await self.bring(part.packages, part))
+        packages = []
+        for each in part.packages:
+            if not _is_open(each):
+                packages.append(each)
+                continue
+            made = await make(replace(await self._order(each, part), compiles=True), world)
+            found[made.wheel.sha256] = made.path
+            packages.append(replace(each, built=made.wheel))
+        return replace(part, packages=tuple(packages)), found
+
     async def _recorded(self, package: Package, part: Resolution) -> Package:
-        if package.built or package.file.filename.endswith(".whl"):
+        if not _is_open(package):
             return package
         made = await make(await self._order(package, part), self._shop.world())
         return replace(package, built=made.wheel, contents=await asyncio.to_thread(contents_of, made.path))
@@ -108,7 +134,7 @@ class Builds:
         as_of = (
             lock.as_of if file.index in {DIRECT_URL, GIT} else max(lock.as_of, self._moments.get(package.name, _EVER))
         )
-        wanted = Wanted(package.name, package.version, part.target, as_of, package.built)
+        wanted = Wanted(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
         if file.index == LOCAL:
             raise NetworkError(
                 f"{wanted.of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
@@ -118,3 +144,26 @@ class Builds:
             address = read_git(file.url or "")
             return of_git(wanted, address, address.ref, self._world.environ, self._how.network)
         return of_sdist(wanted, file.sha256, fetch)
+
+    def _indexes(self, package: Package) -> tuple[NamedIndex, ...]:
+        """The spec's own indexes, as the lock records them.
+
+        Raises:
+            StaleLock: it has packages of one that it does not record, as locks were before they did.
+        """
+        lock = self._lock
+        known = {DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, *(index.name for index in lock.indexes)}
+        used = {each.file.index for part in lock.resolutions for each in part.packages}
+        unknown = sorted(name for name in used - known if not name.startswith(PYTORCH))
+        if unknown:
+            raise StaleLock(
+                f"{package.name} {package.version} can't be built: the lock of {lock.name} does not record which names "
+                f"index {unknown[0]} gives, and what builds it might come from another",
+                hint="run `envspec lock SPEC` to record it",
+            )
+        return lock.indexes
+
+
+def _is_open(package: Package) -> bool:
+    """Whether it is a source of which the lock records no wheel."""
+    return package.built is None and not package.file.filename.endswith(".whl")

@@ -27,11 +27,12 @@ from envspec.fetch.git import commit_of
 from envspec.fetch.sdist_url import fetch_sdist
 from envspec.fetch.values import Fetching, Network
 from envspec.image.order import ImageWorld
+from envspec.lock.canonical import public_indexes
 from envspec.model import DIRECT_URL, GIT, LOCAL, BuiltWheel, Decision, Package, Target, WheelFile
 from envspec.pipeline.doors import Doors
 from envspec.pipeline.work import Sources, Upgrade, Work
 from envspec.pipeline.workshop import Workshop, own_base
-from envspec.resolve.compose import sources_of
+from envspec.resolve.compose import indexes_of, sources_of
 from envspec.resolve.index.rules import Source
 from envspec.resolve.index.store import StoredMetadata
 from envspec.resolve.index.upstream import OfflineMiss
@@ -89,6 +90,7 @@ class _Making:
         self._work = work
         self._how = how
         self._shop = shop
+        self._indexes = indexes_of(work.spec)
         self._commits: dict[str, str] = {}
         self.decisions: dict[str, Decision] = {}
 
@@ -102,6 +104,8 @@ class _Making:
         elif found.order is None:
             built, path = await asyncio.to_thread(self._as_it_is, name, found, target)
         else:
+            # A build remembers pages, too, and would wait for the end of this transaction.
+            self._work.store.save()
             made = await make(found.order, self._shop.world())
             built, path = made.wheel, made.path
         metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)
@@ -112,7 +116,9 @@ class _Making:
         )
 
     async def _kept(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path] | None:
-        """The wheel that the old lock records of the same source, from the cache or from others."""
+        """The wheel that the old lock records of the same source, from the cache or from others; none where what built
+        it may have come from other indexes.
+        """
         old = self._old(name, target)
         same = old is not None and old.built is not None and (old.file.index, old.file.url) == (found.index, found.url)
         if not same or old is None or old.built is None:
@@ -124,13 +130,13 @@ class _Making:
 
     def _old(self, name: str, target: Target) -> Package | None:
         old = self._work.old
-        if old is None or old.as_of != self._work.as_of:
+        if old is None or (old.as_of, old.indexes) != (self._work.as_of, public_indexes(self._indexes)):
             return None
         packages = (p for part in old.resolutions if part.target == target for p in part.packages)
         return next((package for package in packages if package.name == name), None)
 
     async def _find(self, requirement: Requirement, target: Target) -> _Found:
-        wanted = Wanted(requirement.name, None, target, self._work.as_of)
+        wanted = Wanted(requirement.name, None, target, self._work.as_of, self._indexes)
         if requirement.kind is RequirementKind.GIT:
             return await self._find_git(requirement, wanted)
         if requirement.kind is RequirementKind.LOCAL:

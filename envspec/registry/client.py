@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from envspec.effects.http_answers import read_whole
 from envspec.effects.http_values import Response
+from envspec.effects.origins import same_origin
 from envspec.errors import UsageError
 from envspec.model import PinnedDigest, Platform
 from envspec.registry.auth import Access, Authorization, authorize, challenges
@@ -139,7 +139,7 @@ class Registry:
 
         The login goes to the registry's own origin: a `Location` may lead elsewhere, and what is there gets none.
         """
-        own = _origin(url) == _origin(access.place.base)
+        own = same_origin(url, access.place.base)
         known = self._known(access) if own else None
         given = {**(headers or {}), "Authorization": known.value} if known else headers
         async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as answer:
@@ -212,11 +212,6 @@ class Registry:
             margin_s = min(_TOKEN_MARGIN_S, authorization.lasts_s / 4)
             self._authorizations[access] = (authorization, time.monotonic() + authorization.lasts_s - margin_s)
             return authorization.value
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def _check_digest(where: str, computed: str, asked: str | None, answer: Response) -> None:

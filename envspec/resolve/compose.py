@@ -14,11 +14,11 @@ from envspec.facts import Facts
 from envspec.facts.family import MEMBERS, family_mismatch
 from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX, Build, Wish, choose_build
 from envspec.facts.torch import Index as Home
-from envspec.model import DEFAULT_INDEX, SPEC, Asker, CudaVersion, Decision, Target
+from envspec.model import DEFAULT_INDEX, SPEC, Asker, CudaVersion, Decision, NamedIndex, Target
 from envspec.resolve.engine import Request
 from envspec.resolve.halves import check_halves, members_beside_condas_torch
 from envspec.resolve.index.page import ListedFile
-from envspec.resolve.index.rules import Correction, Route, Rules, Source
+from envspec.resolve.index.rules import Correction, Route, Rules, Source, routes_of
 from envspec.resolve.index.select import TagRanks, version_of
 from envspec.resolve.index.upstream import Index
 from envspec.resolve.provider import Provider
@@ -83,6 +83,13 @@ def sources_of(spec: Spec, target: Target) -> tuple[Requirement, ...]:
     return tuple(r for r in spec.pip.dependencies if r.kind in kinds and r.applies_to(environment))
 
 
+def indexes_of(spec: Spec) -> tuple[NamedIndex, ...]:
+    """The spec's own indexes; their addresses may hold credentials."""
+    return tuple(
+        NamedIndex(each.name, each.url, each.packages, each.undated is Undated.ACCEPT) for each in spec.pip.index
+    )
+
+
 def compose(spec: Spec, target: Target, facts: Facts, moments: Moments, places: Places, given: Given) -> Composed:
     """The question for one target.
 
@@ -124,7 +131,7 @@ def compose(spec: Spec, target: Target, facts: Facts, moments: Moments, places: 
         else choose_build(facts, wanted.get("torch", SpecifierSet()), _wish(spec), target.platform, torch_moment)
     )
     pytorch = _pytorch(build, places)
-    routes = (*_routes(spec), *(Route(name, pytorch) for name in INDEX_FAMILY if pytorch))
+    routes = (*routes_of(indexes_of(spec)), *(Route(name, pytorch) for name in INDEX_FAMILY if pytorch))
     constraints = [str(r) for r in bounds]
     if build is not None and build.constraint:
         constraints.append(f"torch{build.constraint}")
@@ -205,16 +212,6 @@ def _pytorch(build: Build | None, places: Places) -> Index | None:
     url = places.pytorch.format(variant=build.variant).rstrip("/") + "/"
     original = PYTORCH_INDEX.format(variant=build.variant).rstrip("/") + "/"
     return Index(name, url, dated=False, stands_for=original if url != original else None)
-
-
-def _routes(spec: Spec) -> tuple[Route, ...]:
-    """The spec's own indexes: whole names before patterns, each in the spec's order."""
-    rows = [
-        Route(pattern, Index(index.name, index.url.rstrip("/") + "/", index.undated is Undated.REFUSE))
-        for index in spec.pip.index
-        for pattern in index.packages
-    ]
-    return tuple(sorted(rows, key=lambda route: "*" in route.pattern))
 
 
 def _corrections(facts: Facts) -> dict[str, tuple[Correction, ...]]:

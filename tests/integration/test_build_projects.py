@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from envspec.installed.record import wheel_contents
-from tests.integration.test_build_sdists import serving
+from tests.integration.test_build_sdists import serving, with_files
 from tests.support import ecosystem
 from tests.support.environments import BASE, RUNNING, run_in
 from tests.support.image_builds import Builder, keep_base, make_base
 from tests.support.index_server import IndexServer
+from tests.support.projects import File, day
 from tests.support.user import refused
 from tests.support.wheels import sdist, wheel
 from tests.support.zips import member
@@ -296,6 +297,22 @@ def test_an_sdist_by_url(tmp_path: Path, index: IndexServer) -> None:
         assert user.id_of(user.lock) == expected
         wrong = user_of(tmp_path / "wrong", index, f"own @ {url}{source.filename}#sha256={'ab' * 32}")
         assert "demands" in refused(wrong.locks(), 5)
+
+
+def test_what_a_build_reads_of_an_index_is_remembered(tmp_path: Path, index: IndexServer) -> None:
+    """Each build after the first, and that of a fetched sdist, waited 20 s for the lock's memory, and kept nothing."""
+    index.add(ecosystem.release("tool", "1.0"))
+    project = PROJECT["pyproject.toml"].replace(b"[]", b'["tool"]', 1)
+    source = with_files(sdist("own", "1.0"), {**PROJECT, "pyproject.toml": project})
+    index.add(File(source, day("2024-01-01")))
+    user = user_of(tmp_path, index, f"own @ {index.file_url(source.filename)}")
+    locked(user)
+    for name in (user.cache / "built", user.cache / "engines", user.lock):
+        shutil.rmtree(name)
+    index.forget()
+    # Another spec: the lock of the same one is remembered whole.
+    locked(user_of(tmp_path, index, f"own @ {index.file_url(source.filename)}", "lib"))
+    assert index.requests_for("/files/tool/*") and not index.requests_for("/simple/tool/*")
 
 
 @pytest.mark.parametrize(

@@ -294,6 +294,24 @@ def test_without_a_record_an_image_is_refused_and_an_install_builds(tmp_path: Pa
     assert user.runs("install", user.lock, "--prefix", "env", "--python", BASE).status == 0
 
 
+def test_an_install_compiles_by_what_is_here_and_no_lock_has_its_wheel(tmp_path: Path) -> None:
+    made = "import subprocess\nfrom pathlib import Path\n"
+    made += "text = subprocess.check_output(['c++'], text=True)\nPath('own', '__init__.py').write_text(text)\n"
+    with index_of(sdist("own", "1.0.0", on_build=made, metadata_version="2.2")) as index:
+        user = builder(tmp_path, index, "own")
+        assert user.locks().status == 0
+        compiler = tmp_path / "bin" / "c++"
+        compiler.parent.mkdir()
+        compiler.write_text("#!/bin/sh\necho 'BY = 1'\n")
+        compiler.chmod(0o755)
+        path = {"PATH": f"{compiler.parent}:/usr/bin:/bin"}
+        ran = user.runs("install", user.lock, "--prefix", "env", "--python", BASE, environ=path)
+        assert ran.status == 0, ran.stderr
+        assert run_in(tmp_path / "env", "python", "-c", "import own; print(own.BY)") == "1"
+        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", PATH=str(tmp_path / "bin"))
+        assert "its build asks for c++" in refused(ran, 6)
+
+
 def test_offline_and_not_in_the_cache_is_said(tmp_path: Path, index: IndexServer) -> None:
     user = builder(tmp_path, index, "own")
     assert user.locks().status == 0

@@ -30,6 +30,7 @@ from envspec.model import (
     ImageId,
     ImageSettings,
     Lock,
+    NamedIndex,
     Package,
     PinnedDigest,
     Platform,
@@ -160,6 +161,9 @@ IDS = st.builds(ImageId, platform=PLATFORMS, id=TEXT, pyc=st.booleans())
 CONFORMANCES = st.builds(
     Conformance, checks=st.lists(NAMES, max_size=3).map(tuple), world_size=st.none() | st.integers(1, 2**20)
 )
+INDEXES = st.builds(
+    NamedIndex, name=NAMES, url=TEXT, packages=st.lists(NAMES, max_size=3).map(tuple), undated=st.booleans()
+)
 LOCKS = st.builds(
     Lock,
     format=st.just(1),
@@ -179,6 +183,7 @@ LOCKS = st.builds(
     package_as_of=st.lists(st.tuples(NAMES, MOMENTS), max_size=2).map(tuple),
     conda_as_of=st.lists(st.tuples(NAMES, MOMENTS), max_size=2).map(tuple),
     channels=st.lists(CHANNELS, max_size=2).map(tuple),
+    indexes=st.lists(INDEXES, max_size=2).map(tuple),
     image=st.just(ImageSettings()) | SETTINGS,
     system=st.lists(SYSTEMS, max_size=2, unique_by=lambda item: item.platform).map(tuple),
     images=st.lists(IDS, max_size=3, unique_by=lambda item: (item.platform, item.pyc)).map(tuple),
@@ -209,6 +214,7 @@ def test_what_builds_find_is_no_part_of_the_identity_and_settings_are(
 ) -> None:
     assert identity(replace(lock, system=system, images=images)) == identity(lock)
     assert identity(canonical(lock)) == identity(lock)
+    assert identity(replace(lock, indexes=())) == identity(lock)
     other = replace(lock, image=replace(lock.image, workdir=f"{lock.image.workdir}/{word}"))
     assert identity(other) != identity(lock)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from packaging.tags import Tag
 from packaging.version import Version
 
-from envspec.model import BuiltWheel, WheelFile
+from envspec.model import BuiltWheel, NamedIndex, WheelFile
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.select import Sdists
 from envspec.resolve.index.upstream import Index
@@ -23,6 +23,16 @@ class Route:
 
     pattern: str
     index: Index
+
+
+def routes_of(indexes: Iterable[NamedIndex]) -> tuple[Route, ...]:
+    """The routes to the spec's own indexes: whole names before patterns, each in the spec's order."""
+    rows = [
+        Route(pattern, Index(index.name, index.url.rstrip("/") + "/", dated=not index.undated))
+        for index in indexes
+        for pattern in index.packages
+    ]
+    return tuple(sorted(rows, key=lambda route: "*" in route.pattern))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envspec.effects.http import Http, Response
+from envspec.effects.origins import same_origin
 from envspec.errors import NetworkError
 from envspec.resolve.index import sdist
 from envspec.resolve.index.page import ACCEPT, BadPage, ListedFile
@@ -266,12 +267,11 @@ class Upstream:
 
 
 def authorised(index: Index, url: str) -> str:
-    """`url` with the index's credentials where it is on the index's own host, as pip and uv do."""
-    ours, theirs = urlsplit(index.url), urlsplit(url)
-    user, at, host = ours.netloc.rpartition("@")
-    if not at or theirs.netloc != host or theirs.scheme != ours.scheme:
+    """`url` with the index's credentials where it is on the index's own host, as pip and uv do, and has none itself."""
+    ours = urlsplit(index.url).netloc
+    if "@" not in ours or not same_origin(index.url, url) or "@" in (theirs := urlsplit(url)).netloc:
         return url
-    return urlunsplit(theirs._replace(netloc=f"{user}@{host}"))
+    return urlunsplit(theirs._replace(netloc=ours))
 
 
 def part(answer: Response) -> Part:
