@@ -10,7 +10,8 @@ Imports next to nothing: commands that only read a lock import this.
 from __future__ import annotations
 
 import re
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
 
 #: The longest file name in bytes, of the 255 that file systems have: a file that is being written has 25 more.
 LONGEST: Final = 230
@@ -21,20 +22,26 @@ _PLAIN: Final = r"[A-Za-z0-9._+!~-]"
 _START: Final = r"[A-Za-z0-9_]"
 
 
-class Form(NamedTuple):
-    """words: what it is, as messages name it. match: the bound `fullmatch` of its pattern."""
+class Form:
+    """What a text may look like. words: what it is, as messages name it. pattern: what matches all of it.
 
-    words: str
-    pattern: re.Pattern[str]
-    longest: int = LONGEST
+    longest: in characters; where a pattern takes ASCII alone, in bytes.
+    """
+
+    __slots__ = ("_match", "longest", "pattern", "words")
+
+    def __init__(self, words: str, pattern: str, longest: int = LONGEST) -> None:
+        self.words = words
+        self.pattern = pattern
+        self.longest = longest
+        self._match: Callable[[str], object] | None = None
 
     def fits(self, text: str) -> bool:
         """Whether `text` has this form."""
-        return len(text) <= self.longest and self.pattern.fullmatch(text) is not None
-
-
-def _form(words: str, pattern: str, longest: int = LONGEST) -> Form:
-    return Form(words, re.compile(pattern), longest)
+        if self._match is None:
+            # Not when the module is imported: few commands need more than three forms.
+            self._match = re.compile(self.pattern).fullmatch
+        return len(text) <= self.longest and self._match(text) is not None
 
 
 #: Windows opens a device under these names, whatever follows their first dot.
@@ -48,38 +55,37 @@ _WHEEL: Final = (
 _SDIST: Final = rf"{_DEVICE}{_START}{_PLAIN}*{_SDIST_ENDING}"
 
 #: The last component of a path, of any kind.
-FILE_NAME: Final = _form("a plain file name", rf"{_DEVICE}{_START}{_PLAIN}*(?<!\.)")
-WHEEL: Final = _form("the name of a wheel", _WHEEL)
-SDIST: Final = _form("the name of an sdist", _SDIST)
-RELEASE_FILE: Final = _form("the name of a wheel or an sdist", rf"{_WHEEL}|{_SDIST}")
-CONDA_ARCHIVE: Final = _form(
-    "the name of a conda archive", rf"{_DEVICE}{_START}{_PLAIN}*-{_PLAIN}+-{_PLAIN}+\.(?:conda|tar\.bz2)"
+FILE_NAME: Final = Form("a plain file name", rf"{_DEVICE}{_START}{_PLAIN}*(?<!\.)")
+WHEEL: Final = Form("the name of a wheel", _WHEEL)
+SDIST: Final = Form("the name of an sdist", _SDIST)
+RELEASE_FILE: Final = Form("the name of a wheel or an sdist", rf"{_WHEEL}|{_SDIST}")
+CONDA_ARCHIVE: Final = Form(
+    "the name of a conda archive", rf"{_DEVICE}{_START}{_PLAIN}*(?:-[A-Za-z0-9._+!~]+){{2}}\.(?:conda|tar\.bz2)"
 )
 
-SHA256: Final = _form("a SHA-256 of 64 lower-case hexadecimal digits", r"[0-9a-f]{64}")
-MD5: Final = _form("an MD5 of 32 lower-case hexadecimal digits", r"[0-9a-f]{32}")
-DIGEST: Final = _form("a digest such as sha256:...", r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
+SHA256: Final = Form("a SHA-256 of 64 lower-case hexadecimal digits", r"[0-9a-f]{64}")
+MD5: Final = Form("an MD5 of 32 lower-case hexadecimal digits", r"[0-9a-f]{32}")
+DIGEST: Final = Form("a digest such as sha256:...", r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 
+_SEPARATORS: Final = frozenset("/\\:")
 #: A package, an extra, an index or an environment.
-NAME: Final = _form("a name of letters, digits, `-`, `_` and `.`", rf"{_START}[A-Za-z0-9._-]*")
+NAME: Final = Form("a name of letters, digits, `-`, `_` and `.`", rf"{_START}[A-Za-z0-9._-]*")
 #: PEP 440's and conda's.
-VERSION: Final = _form("a version", r"[A-Za-z0-9_][A-Za-z0-9._+!~-]*")
-#: Also conda's build strings.
-BUILD: Final = _form("a build string", r"[A-Za-z0-9._+!~-]+")
+VERSION: Final = Form("a version", r"[A-Za-z0-9_][A-Za-z0-9._+!~]*")
+#: Of conda.
+BUILD: Final = Form("a build string", r"[A-Za-z0-9._+!~]+")
 #: An apt package, with its version or not.
-APT: Final = _form("an apt package", r"[a-z0-9][a-z0-9.+-]*(?::[a-z0-9-]+)?(?:=[A-Za-z0-9.+:~-]+)?")
+APT: Final = Form("an apt package", r"[a-z0-9][a-z0-9.+-]*(?::[a-z0-9-]+)?(?:=[A-Za-z0-9.+:~-]+)?")
 
 _INNER: Final = r"(?!\.\.?(?:/|$))[^/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]+"
 #: A path below a folder; `.` and `..` are no part of it.
-INNER_PATH: Final = _form("a path below its folder", rf"{_INNER}(?:/{_INNER})*", 4096)
-ABSOLUTE_PATH: Final = _form("an absolute path without `..`", rf"/(?:{_INNER}(?:/{_INNER})*/?)?", 4096)
+INNER_PATH: Final = Form("a path below its folder", rf"{_INNER}(?:/{_INNER})*", 4096)
+ABSOLUTE_PATH: Final = Form("an absolute path without `..`", rf"/(?:{_INNER}(?:/{_INNER})*/?)?", 4096)
 
 #: No blank, nothing that ends a line or a quotation, no backslash (which clients take for `/`).
-URL: Final = _form("a URL", r"[A-Za-z][A-Za-z0-9+.-]*:[^\s\\\"<>^`{|}\x00-\x20\x7f-\x9f\ud800-\udfff]+", 8192)
+URL: Final = Form("a URL", r"[A-Za-z][A-Za-z0-9+.-]*:[^\s\\\"<>^`{|}\x00-\x20\x7f-\x9f\ud800-\udfff]+", 8192)
 #: One line of text: it stands in comments of files that others read line by line.
-LINE: Final = _form("one line of text", r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*", 1 << 16)
-
-_HARMFUL: Final = re.compile(r"[/\\:\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+LINE: Final = Form("one line of text", r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*", 1 << 16)
 
 
 def is_harmful(name: str) -> bool:
@@ -87,4 +93,10 @@ def is_harmful(name: str) -> bool:
 
     One that is not harmful and has no form of a release is merely none: the name of another file.
     """
-    return _HARMFUL.search(name) is not None or name in ("", ".", "..") or len(name.encode()) > LONGEST
+    # Not printable are control characters, lone surrogates and what turns the direction of text.
+    return (
+        not name.isprintable()
+        or not _SEPARATORS.isdisjoint(name)
+        or name in ("", ".", "..")
+        or len(name.encode()) > LONGEST
+    )

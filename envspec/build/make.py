@@ -24,7 +24,8 @@ from envspec.effects.default_index import default_index_url
 from envspec.effects.held import hold
 from envspec.effects.notes import Notes
 from envspec.errors import UnfitMachine
-from envspec.fetch.download import archives_folder
+from envspec.fetch.faults import UnsafeName
+from envspec.fetch.values import archive_path, archives_folder
 from envspec.model import BuiltWheel
 
 #: The same on every machine: some builds write it into what they make.
@@ -116,10 +117,10 @@ def _known(key: str, cache: Path) -> Made | None:
     """What the order gave before, if it is still there, and still is what it was."""
     try:
         wheel = BuiltWheel(**_notes(cache).read(key))
-        path = archives_folder(cache) / wheel.sha256 / wheel.filename
+        path = archive_path(cache, key, wheel.sha256, wheel.filename)
         with path.open("rb") as file:
             return Made(wheel, path) if sha256_of(file)[0] == wheel.sha256 else None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, UnsafeName):
         return None
 
 
@@ -134,7 +135,7 @@ def _keep(order: BuildOrder, key: str, built: Path, cache: Path) -> Made:
             normal.chmod(0o644)
             with normal.open("rb") as file:
                 sha256, size = sha256_of(file)
-            path = folder / sha256 / built.name
+            path = archive_path(cache, order.of, sha256, built.name)
             path.parent.mkdir(exist_ok=True)
             normal.replace(path)
     wheel = BuiltWheel(built.name, sha256, size)

@@ -29,7 +29,7 @@ _CLOSING = re.compile(r"</(?:html|body)\s*>", re.IGNORECASE)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[zZ]|[+-]\d\d:?\d\d)?")
 _SUFFIXES = (".whl", ".gz", ".zip")
 # Wheels first: they are nearly all. Then sdists, and files of other kinds, which show that a release exists.
-_LISTED = re.compile(rf"{RELEASE_FILE.pattern.pattern}|(?!.*(?:\.whl|\.gz|\.zip)$){FILE_NAME.pattern.pattern}")
+_LISTED = re.compile(rf"{RELEASE_FILE.pattern}|(?!.*(?:\.whl|\.gz|\.zip)$){FILE_NAME.pattern}")
 _ATTRIBUTE = re.compile(r"""([a-zA-Z-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>]+))|([a-zA-Z-]+)""")
 _BASE = re.compile(r"""<base\b[^>]*\bhref\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
 
