@@ -56,8 +56,7 @@ async def make(order: BuildOrder, world: BuildWorld) -> Made:
 
 
 async def _make(order: BuildOrder, key: str, work: Path, world: BuildWorld) -> Made:
-    source = await order.lay_out(work / "src")
-    await asyncio.to_thread(settle, source, order.as_of)
+    source = await _laid_out(order, work / "src")
     built = await _build(order, source, work, world)
     await asyncio.to_thread(check_release, built, order.name, order.version, order.of)
     if not is_loaded(built.name, order.target):
@@ -69,6 +68,24 @@ async def _make(order: BuildOrder, key: str, work: Path, world: BuildWorld) -> M
     return await asyncio.to_thread(_keep, order, key, built, world.cache)
 
 
+async def _laid_out(order: BuildOrder, folder: Path) -> Path:
+    """The source in a new folder, its times and modes fixed.
+
+    Raises:
+        BuildFailed: the project is not in that folder. And as the order itself.
+    """
+    source = await order.lay_out(folder)
+    await asyncio.to_thread(_settle_inside, source, folder, order)
+    return source
+
+
+def _settle_inside(source: Path, folder: Path, order: BuildOrder) -> None:
+    # Files elsewhere are not envspec's to change.
+    if not source.resolve().is_relative_to(folder.resolve()):
+        raise BuildFailed(order.of, f"its project, {source}, is not in the folder that was made for it")
+    settle(source, order.as_of)
+
+
 async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld) -> Path:
     interpreter = await world.interpreter(order.target.python)
     if interpreter is None:
@@ -78,9 +95,9 @@ async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld)
         if isinstance(found, Path):
             return found
         why = found
-        await asyncio.to_thread(shutil.rmtree, source)
-        source = await order.lay_out(work / "again")
-        await asyncio.to_thread(settle, source, order.as_of)
+        # What was laid out, whichever folder of it is the project's.
+        await asyncio.to_thread(shutil.rmtree, work / "src")
+        source = await _laid_out(order, work / "again")
     from envspec.build.container import build_in_container
 
     return await build_in_container(order, source, work, why, world)
@@ -169,7 +186,7 @@ async def _alone(key: str) -> AsyncIterator[Path]:
             raise _not_ours(folder, "it belongs to another user")
         # What a run that was killed left there.
         for left in folder.iterdir():
-            shutil.rmtree(left)
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
         yield folder
     finally:
         if os.fstat(descriptor).st_uid == os.geteuid():
