@@ -20,16 +20,18 @@ from envspec.spec_hash import without_credentials
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SETTINGS: Final = (
     *("core.autocrlf=false", "core.eol=lf", "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.fileMode=true"),
-    # A repository may name a folder of this machine as its submodule, or a program (`ext::`). Git refuses both by default
-    # and lets the user name a folder; the user's configuration could widen that.
+    # A repository may name a folder of this machine as its submodule, or a program (`ext::`). Git refuses both unless
+    # its configuration says otherwise; only the user may name a folder.
     *("protocol.allow=user", "protocol.file.allow=user", "protocol.ext.allow=never"),
     *(f"protocol.{scheme}.allow=always" for scheme in ("http", "https", "ssh", "git")),
     *("advice.detachedHead=false", "init.defaultBranch=main", "core.attributesFile=/dev/null", "gc.auto=0"),
 )
-_DROPPED: Final = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"}) | {
-    "GIT_ALLOW_PROTOCOL",
-    "GIT_PROTOCOL_FROM_USER",
-}
+_DROPPED: Final = frozenset(
+    [
+        *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"),
+        *("GIT_ALLOW_PROTOCOL", "GIT_PROTOCOL_FROM_USER"),
+    ]
+)
 
 
 async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) -> str:
