@@ -7,6 +7,7 @@ import hashlib
 import html
 import json
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,12 +25,13 @@ from envspec.lock.document import dump, load
 from envspec.lock.head import seal
 from envspec.machine import this_platform
 from envspec.model import BuiltWheel, CondaPackage, Lock, Python
+from envspec.resolve.conda.rows import package_of, record_of
 from envspec.resolve.index.page import BadPage, parse_page
 from envspec.resolve.index.upstream import Index, unreadable
 from tests.conftest import Serve
 from tests.support import conda_packages, ecosystem
 from tests.support.conda_channel import CondaChannel, write
-from tests.support.environments import RUNNING, conda_row, make_lock, pin, write_lock
+from tests.support.environments import RUNNING, SERIES, conda_row, make_lock, pin, write_lock
 from tests.support.faults import Body
 from tests.support.image_builds import X86, image_lock, keep_base, make_base
 from tests.support.projects import File
@@ -114,6 +116,64 @@ def test_the_filename_of_a_conda_package_in_a_lock(user: User, channel: CondaCha
 def test_what_else_of_a_conda_package_becomes_a_path(channel: CondaChannel, field: str, value: str) -> None:
     said = refusal_of(make_lock(conda=[tzdata(channel, **{field: value})]))
     assert f"`resolution[0].conda[0].{field}` is not" in said
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("subdir", "../.."), ("version", "1!2_3"), ("build", "0"), ("python_site_packages_path", "../../home")],
+)
+def test_a_row_of_a_channel(channel: CondaChannel, field: str, value: str) -> None:
+    row = record_of(tzdata(channel, **{field: value}))
+    if "/" not in value:
+        assert getattr(package_of(row, ()), field) == value
+        return
+    with pytest.raises(EnvspecError, match="which is not") as caught:
+        package_of(row, ())
+    assert f"its channel's row has the {field} " in one_message(caught.value, 5)
+
+
+@pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
+@pytest.mark.parametrize(
+    ("key", "fields"),
+    [
+        (f"{OUT}{OUT}victim-1-0.conda", {}),
+        ("victim\0-1-0.conda", {}),
+        ("victim-1-0.conda\n", {}),
+        ("", {"subdir": "../../.."}),
+        ("", {"name": "../../tzdata"}),
+        ("", {"build": "../../0"}),
+        ("", {"version": "1/../.."}),
+        ("", {"python_site_packages_path": "../../../.."}),
+        ("", {"sha256": "../../.."}),
+    ],
+)
+def test_a_channel_of_such_rows(
+    user: User, channel: CondaChannel, tmp_path: Path, key: str, fields: dict[str, str]
+) -> None:
+    """rattler reads them first: whatever it takes, what is locked can be read, and nothing outside changes."""
+    shutil.copytree(channel.folder, tmp_path / "evil")
+    path = tmp_path / "evil" / "noarch" / "repodata.json"
+    path.with_name("repodata.json.zst").unlink(missing_ok=True)
+    document = json.loads(path.read_text())
+    for kind in ("packages", "packages.conda"):
+        rows = document[kind]
+        for name in [name for name in rows if name.startswith("tzdata-")]:
+            row = rows.pop(name)
+            rows[key or name] = {**row, **fields}
+    path.write_text(json.dumps(document))
+    user.writes(
+        f'[env]\nname = "small"\npython = "{SERIES}"\nplatforms = ["{this_platform().value}"]\n'
+        f"[conda]\nchannels = ['{(tmp_path / 'evil').as_uri()}']\ndependencies = [\"tzdata\"]\n"
+    )
+    before = tree(user.folder)
+    ran = user.locks()
+    if ran.status == 0:
+        assert load((user.lock / "envspec.lock").read_text(), "x").resolutions
+        shutil.rmtree(user.folder / "locks")
+    else:
+        assert ran.status in (4, 5)
+        refused(ran, ran.status)
+    assert tree(user.folder) == before
 
 
 @pytest.mark.parametrize(
