@@ -37,15 +37,14 @@ class GitAddress:
 
 
 def read_git(address: str) -> GitAddress:
-    """Read the address of a requirement of kind GIT.
-
-    Raises:
-        ValueError: it is not a URL.
-    """
+    """Read the address of a requirement of kind GIT. What is no URL is left to git to refuse."""
     bare, _, fragment = address.removeprefix("git+").partition("#")
-    parts = urlsplit(bare)
+    inner = parse_qs(fragment).get("subdirectory", [""])[0].rstrip("/")
+    try:
+        parts = urlsplit(bare)
+    except ValueError:
+        return GitAddress(bare, "", inner)
     path, at, ref = parts.path.rpartition("@")
     if not at or "/" not in path:
         path, ref = parts.path, ""
-    inner = parse_qs(fragment).get("subdirectory", [""])[0].rstrip("/")
     return GitAddress(urlunsplit(parts._replace(path=path)), unquote(ref), inner)

@@ -186,10 +186,7 @@ def _from_url(plain: Requirement, address: str) -> Requirement:
 
 
 def _from_git(plain: Requirement, address: str) -> Requirement:
-    try:
-        git = read_git(address)
-    except ValueError:
-        raise BadValue(f"{shown(address)} is not an address", "write it as `git+https://host/project.git`") from None
+    git = read_git(address)
     if not git.is_inside:
         raise BadValue(
             f"{shown(git.subdirectory)} is not a folder of the repository",

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
+from envspec.build.wheel_bytes import check_release
 from envspec.effects.http_values import Patience
 from envspec.errors import EnvspecError
 from envspec.fetch.download import Downloads
@@ -288,6 +289,16 @@ def test_an_odd_name_on_a_page_is_no_release(filename: str) -> None:
 def test_a_page_that_json_chokes_on(body: str) -> None:
     with pytest.raises(BadPage):
         parse_page(body.encode(), "application/json", "http://127.0.0.1/simple/tool/")
+
+
+@pytest.mark.parametrize("name", ["tool-1.0-py3-none-any.\nRUN id.whl", "tool-1.0-py3-none-any.\u202e.whl"])
+def test_the_name_of_a_wheel_that_a_backend_gives(tmp_path: Path, name: str) -> None:
+    """Its last tag may say anything, and the name stands in the lock's Dockerfile."""
+    path = tmp_path / name
+    path.write_bytes(TOOL.data)
+    with pytest.raises(EnvspecError, match="which is not the name of a wheel") as caught:
+        check_release(path, "tool", None, "tool 1.0")
+    one_message(caught.value, 4)
 
 
 @pytest.mark.parametrize("url", ["file:///dev/zero", "file:///nul%00l", f"file:///{'x' * 300}"])

@@ -107,6 +107,13 @@ def test_a_lock_is_refused_before_anything_is_cloned(user: Builder, outside: Pat
 
 
 @needs_git
+@pytest.mark.parametrize("url", ["git+https://[::1/repo.git", "git+--upload-pack=x://repo.git", "git+ext::sh -c x://y"])
+def test_an_address_that_git_does_not_take(user: Builder, tmp_path: Path, url: str) -> None:
+    refused(locks(user, f"own @ {url.replace(' ', '%20')}"), 5)
+    assert not list(tmp_path.rglob("pwned"))
+
+
+@needs_git
 @pytest.mark.parametrize("target", ["{outside}", "../../../../../../../..{outside}", "hop", "loop", ".git", "sub"])
 def test_a_link_in_a_repository(user: Builder, outside: Path, tmp_path: Path, target: str) -> None:
     """`part` is a link to the target; `hop` leads out by a second link, `loop` to itself."""
