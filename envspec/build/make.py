@@ -24,7 +24,8 @@ from envspec.effects.default_index import default_index_url
 from envspec.effects.held import hold
 from envspec.effects.notes import Notes
 from envspec.errors import UnfitMachine
-from envspec.fetch.download import archives_folder
+from envspec.fetch.faults import UnsafeName
+from envspec.fetch.values import archive_path, archives_folder
 from envspec.model import BuiltWheel
 
 #: The same on every machine: some builds write it into what they make.
@@ -56,9 +57,8 @@ async def make(order: BuildOrder, world: BuildWorld) -> Made:
 
 
 async def _make(order: BuildOrder, key: str, work: Path, world: BuildWorld) -> Made:
-    source = await order.lay_out(work / "src")
+    source = await _laid_out(order, work / "src")
     await asyncio.to_thread(check_requirements, source, order.of)
-    await asyncio.to_thread(settle, source, order.as_of)
     built = await _build(order, source, work, world)
     await asyncio.to_thread(check_release, built, order.name, order.version, order.of)
     if not is_loaded(built.name, order.target):
@@ -68,6 +68,24 @@ async def _make(order: BuildOrder, key: str, work: Path, world: BuildWorld) -> M
             f"the build gave {built.name}, which Python {target.python.series} on {target.platform.value} can't load",
         )
     return await asyncio.to_thread(_keep, order, key, built, world.cache)
+
+
+async def _laid_out(order: BuildOrder, folder: Path) -> Path:
+    """The source in a new folder, its times and modes fixed.
+
+    Raises:
+        BuildFailed: the project is not in that folder. And as the order itself.
+    """
+    source = await order.lay_out(folder)
+    await asyncio.to_thread(_settle_inside, source, folder, order)
+    return source
+
+
+def _settle_inside(source: Path, folder: Path, order: BuildOrder) -> None:
+    # Files elsewhere are not envspec's to change.
+    if not source.resolve().is_relative_to(folder.resolve()):
+        raise BuildFailed(order.of, f"its project, {source}, is not in the folder that was made for it")
+    settle(source, order.as_of)
 
 
 async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld) -> Path:
@@ -83,9 +101,9 @@ async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld)
         if isinstance(found, Path):
             return found
         why = found
-        await asyncio.to_thread(shutil.rmtree, source)
-        source = await order.lay_out(work / "again")
-        await asyncio.to_thread(settle, source, order.as_of)
+        # What was laid out, whichever folder of it is the project's.
+        await asyncio.to_thread(shutil.rmtree, work / "src")
+        source = await _laid_out(order, work / "again")
     from envspec.build.container import build_in_container
 
     return await build_in_container(order, source, work, why, world)
@@ -122,10 +140,10 @@ def _known(key: str, cache: Path) -> Made | None:
     """What the order gave before, if it is still there, and still is what it was."""
     try:
         wheel = BuiltWheel(**_notes(cache).read(key))
-        path = archives_folder(cache) / wheel.sha256 / wheel.filename
+        path = archive_path(cache, key, wheel.sha256, wheel.filename)
         with path.open("rb") as file:
             return Made(wheel, path) if sha256_of(file)[0] == wheel.sha256 else None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, UnsafeName):
         return None
 
 
@@ -140,7 +158,7 @@ def _keep(order: BuildOrder, key: str, built: Path, cache: Path) -> Made:
             normal.chmod(0o644)
             with normal.open("rb") as file:
                 sha256, size = sha256_of(file)
-            path = folder / sha256 / built.name
+            path = archive_path(cache, order.of, sha256, built.name)
             path.parent.mkdir(exist_ok=True)
             normal.replace(path)
     wheel = BuiltWheel(built.name, sha256, size)
@@ -174,7 +192,7 @@ async def _alone(key: str) -> AsyncIterator[Path]:
             raise _not_ours(folder, "it belongs to another user")
         # What a run that was killed left there.
         for left in folder.iterdir():
-            shutil.rmtree(left)
+            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
         yield folder
     finally:
         if os.fstat(descriptor).st_uid == os.geteuid():

@@ -9,12 +9,16 @@ import tarfile
 import zipfile
 from datetime import datetime
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from packaging.requirements import Requirement
 
 from envspec import toml
 from envspec.build.faults import BuildFailed
 from envspec.spec_hash import without_credentials
+
+#: A member in place of another, below a file, or a link to one that is not there.
+_MISFITS: Final = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 def unpack(archive: Path, folder: Path, of: str) -> Path:
@@ -29,9 +33,10 @@ def unpack(archive: Path, folder: Path, of: str) -> Path:
             _unzip(archive, folder, of)
         else:
             _untar(archive, folder, of)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError) as fault:
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, *_MISFITS) as fault:
         raise BuildFailed(of, f"{archive.name} can't be unpacked: {fault}", hint="tell its publisher") from fault
-    tops = [path for path in folder.iterdir() if path.is_dir()]
+    _check_links(folder, archive, of)
+    tops = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
     if len(tops) != 1:
         raise BuildFailed(of, f"{archive.name} has {len(tops)} top folders, not one", hint="tell its publisher")
     return tops[0]
@@ -100,7 +105,8 @@ def _untar(archive: Path, folder: Path, of: str) -> None:
                     shutil.copyfileobj(file, out)
                 place.chmod(0o755 if member.mode & 0o100 else 0o644)
             elif member.issym():
-                _link(place, member.linkname, folder, archive, of)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.symlink_to(member.linkname)
             elif member.islnk():
                 shutil.copy(_place(member.linkname, folder, archive, of), place)
             else:
@@ -122,20 +128,23 @@ def _unzip(archive: Path, folder: Path, of: str) -> None:
             place.chmod(0o755 if (member.external_attr >> 16) & 0o100 else 0o644)
 
 
-def _link(place: Path, target: str, folder: Path, archive: Path, of: str) -> None:
-    """A link within the sdist. A later member must not be written through one that leads out."""
-    whole = os.path.normpath(place.parent / target)
-    if not whole.startswith(f"{folder}{os.sep}"):
-        raise BuildFailed(of, f"{archive.name} holds a link to {target!r}, out of it", hint="tell its publisher")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(target)
-
-
 def _place(name: str, folder: Path, archive: Path, of: str) -> Path:
+    """Where a member comes to lie: below the folder, and neither behind a link nor in place of one."""
     parts = PurePosixPath(name).parts
     place = folder.joinpath(*parts)
     inside = bool(parts) and not PurePosixPath(name).is_absolute() and ".." not in parts
-    # Through a link of an earlier member it could lie elsewhere.
-    if not inside or not Path(os.path.realpath(place.parent)).is_relative_to(os.path.realpath(folder)):
+    if not inside or os.path.realpath(place) != os.path.join(os.path.realpath(folder), *parts):  # noqa: PTH118
         raise BuildFailed(of, f"{archive.name} holds {name!r}, which leads out of it", hint="tell its publisher")
     return place
+
+
+def _check_links(folder: Path, archive: Path, of: str) -> None:
+    """Refuse links that lead out, once all of them are there: what one leads to may be another."""
+    top = os.path.realpath(folder)
+    for path in folder.rglob("*"):
+        if path.is_symlink() and not os.path.realpath(path).startswith(f"{top}{os.sep}"):
+            raise BuildFailed(
+                of,
+                f"{archive.name} holds a link to {os.readlink(path)!r}, out of it",  # noqa: PTH115
+                hint="tell its publisher",
+            )

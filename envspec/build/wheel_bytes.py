@@ -26,6 +26,7 @@ from packaging.version import InvalidVersion, Version
 from envspec.build.faults import WrongWheel
 from envspec.installed.record import BadRecord, wheel_contents
 from envspec.model import Target
+from envspec.names import WHEEL
 from envspec.target import wheel_tags
 
 _CHUNK: Final = 1 << 20
@@ -133,7 +134,10 @@ def check_release(wheel: Path, name: str, version: str | None, of: str) -> None:
     try:
         found_name, found_version, *_ = parse_wheel_filename(wheel.name)
     except InvalidWheelFilename as fault:
-        raise WrongWheel(of, f"the build gave {wheel.name}, which is no wheel's name") from fault
+        raise WrongWheel(of, f"the build gave {wheel.name!r}, which is no wheel's name") from fault
+    # packaging takes other letters than ASCII's, and a backend may add a line to the name.
+    if not WHEEL.fits(wheel.name):
+        raise WrongWheel(of, f"the build gave {wheel.name!r}, which is not {WHEEL.words}")
     head = BytesParser().parsebytes(metadata_of(wheel, of), headersonly=True)
     inner: tuple[str, Version | None] = (canonicalize_name(head.get("Name", "")), None)
     with suppress(InvalidVersion):

@@ -16,9 +16,9 @@ from urllib.parse import quote, urlsplit
 from envspec.effects.http import Http, open_http
 from envspec.effects.http_faults import BadStatus, shown
 from envspec.errors import NetworkError, UsageError
-from envspec.fetch.download import Downloads, archives_folder
+from envspec.fetch.download import Downloads
 from envspec.fetch.index_transport import Ask, IndexTransport
-from envspec.fetch.values import Archive, Fetching
+from envspec.fetch.values import Archive, Fetching, archive_path
 from envspec.model import BuiltWheel, Package
 
 #: The variable that names the place.
@@ -64,11 +64,12 @@ async def find_built(packages: Sequence[Package], how: Fetching, environ: Mappin
             wheel = package.built
             if wheel is None:
                 continue
-            kept = archives_folder(how.cache) / wheel.sha256 / wheel.filename
+            of = f"{package.name} {package.version}"
+            kept = archive_path(how.cache, of, wheel.sha256, wheel.filename)
             if not place and not kept.is_file():
                 continue
             url = address_of(wheel, place) if place else kept.as_uri()
-            archive = Archive(f"{package.name} {package.version}", url, wheel.filename, wheel.sha256, wheel.size_bytes)
+            archive = Archive(of, url, wheel.filename, wheel.sha256, wheel.size_bytes)
             try:
                 found |= await Downloads(how, IndexTransport(http, located)).fetch([archive])
             except NetworkError as fault:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
+import stat
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +23,7 @@ from envspec.errors import NetworkError
 from envspec.fetch.channel_transport import ChannelTransport
 from envspec.fetch.faults import Truncated, WrongArchive
 from envspec.fetch.transport import Transport, check
-from envspec.fetch.values import Archive, Arrived, Count, Fetching, Network, unheard
+from envspec.fetch.values import Archive, Arrived, Count, Fetching, Network, archives_folder, unheard
 
 #: What came of a file before a run ended is kept for the next from this size on, in bytes.
 WORTH_KEEPING: Final = 1 << 20
@@ -67,7 +69,7 @@ class Downloads:
 
     async def _have(self, archive: Archive, arrived: Arrived) -> tuple[str, Path]:
         async with self._slots:
-            path = self._folder / archive.sha256 / archive.filename
+            path = archive.path(self._how.cache)
             if not await self._is_kept(archive, path):
                 await self._bring(archive, path)
             self._done += 1
@@ -116,11 +118,11 @@ class Downloads:
         await sink.restart()
         try:
             await asyncio.to_thread(_copy, Path(url2pathname(urlsplit(archive.url).path)), sink, self._stopping)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as fault:
+        except _Unreadable as fault:
             raise NetworkError(
-                f"{archive.of}: {shown(archive.url)}: {fault.strerror}",
+                f"{archive.of}: {shown(archive.url)}: {fault}",
                 hint="is the channel's folder at hand on this machine?",
-            ) from fault
+            ) from fault.__cause__
         check(archive, sink)
 
     def _tell(self, size: int) -> None:
@@ -130,17 +132,9 @@ class Downloads:
         self._how.report(count)
 
 
-def archives_folder(cache: Path) -> Path:
-    """Where archives are kept: `<sha256>/<file name>`."""
-    return cache / "archives"
-
-
 def missing_bytes(archives: Sequence[Archive], cache: Path) -> int:
     """How much of it the cache lacks, in bytes, as far as sizes are known."""
-    folder = archives_folder(cache)
-    return sum(
-        archive.size_bytes or 0 for archive in archives if not (folder / archive.sha256 / archive.filename).is_file()
-    )
+    return sum(archive.size_bytes or 0 for archive in archives if not archive.path(cache).is_file())
 
 
 def _remove(path: Path) -> None:
@@ -196,8 +190,21 @@ def _sha256_of(path: Path, stopping: threading.Event) -> str | None:
     return digest.hexdigest()
 
 
+class _Unreadable(Exception):
+    """A local file that can't be read; its cause is the system's."""
+
+
 def _copy(path: Path, sink: Sink, stopping: threading.Event) -> None:
-    with _pieces(path, stopping) as file:
+    try:
+        # A device or a pipe may have no end.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        opened = _pieces(path, stopping)
+    except OSError as fault:
+        raise _Unreadable(fault.strerror) from fault
+    except ValueError as fault:
+        raise _Unreadable(str(fault)) from fault
+    with opened as file:
         while data := file.read(CHUNK):
             if stopping.is_set():
                 raise _Stopped

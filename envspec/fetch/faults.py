@@ -7,6 +7,7 @@ from typing import Final
 
 from envspec.effects.http_faults import BadStatus, BrokenOff, RequestFault, Stalled, Unreachable, shown
 from envspec.errors import NetworkError
+from envspec.names import Form
 
 _AGAIN: Final = "run the same command again; what was fetched is kept"
 _PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -19,6 +20,16 @@ class WrongArchive(NetworkError):
         super().__init__(
             f"{of}: {shown(url)} is not the file that the lock names: SHA-256 {found}, locked {locked}",
             hint="nothing was installed; find out who changed the file, and lock again only if the change is meant",
+        )
+
+
+class UnsafeName(NetworkError):
+    """A file name or a hash that can't be a part of a path in the cache."""
+
+    def __init__(self, of: str, text: str, wanted: Form) -> None:
+        super().__init__(
+            f"{of}: {text!r} is not {wanted.words}",
+            hint="nothing was fetched; find out who wrote it, the index, the channel, the lock or the spec's URL",
         )
 
 

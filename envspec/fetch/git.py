@@ -5,6 +5,7 @@ The user's logins and proxies are git's own matter; what would change the files 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from collections.abc import Mapping
@@ -19,9 +20,18 @@ from envspec.spec_hash import without_credentials
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SETTINGS: Final = (
     *("core.autocrlf=false", "core.eol=lf", "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.fileMode=true"),
+    # A repository may name a folder of this machine as its submodule, or a program (`ext::`). Git refuses both unless
+    # its configuration says otherwise; only the user may name a folder.
+    *("protocol.allow=user", "protocol.file.allow=user", "protocol.ext.allow=never"),
+    *(f"protocol.{scheme}.allow=always" for scheme in ("http", "https", "ssh", "git")),
     *("advice.detachedHead=false", "init.defaultBranch=main", "core.attributesFile=/dev/null", "gc.auto=0"),
 )
-_DROPPED: Final = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"})
+_DROPPED: Final = frozenset(
+    [
+        *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"),
+        *("GIT_ALLOW_PROTOCOL", "GIT_PROTOCOL_FROM_USER"),
+    ]
+)
 
 
 async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) -> str:
@@ -32,7 +42,7 @@ async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) ->
     """
     if _COMMIT.fullmatch(address.ref):
         return address.ref
-    done = await _git(["ls-remote", address.url], of, environ, Path("/"))
+    done = await _git(["ls-remote", "--", address.url], of, environ, Path("/"))
     if done.status:
         raise _unreadable(address, of, done)
     rows = {name: commit for line in done.stdout.splitlines() for commit, _, name in [line.partition("\t")]}
@@ -54,9 +64,15 @@ async def check_out(address: GitAddress, commit: str, folder: Path, of: str, env
     """Put a commit's files, with its history, into `folder`, which is made; gives the project's folder in it.
 
     Raises:
-        NetworkError: the repository can't be read, or lacks the commit or the subdirectory.
+        NetworkError: the repository can't be read, or lacks the commit or the subdirectory; or the subdirectory is not
+            a folder of the repository.
     """
-    done = await _git(["clone", "--quiet", "--no-checkout", address.url, str(folder)], of, environ, folder.parent)
+    if not _COMMIT.fullmatch(commit):
+        # From a lock: git would take what begins with a dash for an option.
+        raise NetworkError(f"{of}: {commit!r} is not a commit", hint="run `envspec lock SPEC` to write the lock again")
+    # A folder whose files were linked would get the clone's times and modes.
+    words = ["clone", "--quiet", "--no-checkout", "--no-hardlinks", "--", address.url, str(folder)]
+    done = await _git(words, of, environ, folder.parent)
     if done.status:
         raise _unreadable(address, of, done)
     for words in (["cat-file", "-e", f"{commit}^{{commit}}"], ["fetch", "--quiet", "origin", commit]):
@@ -77,10 +93,25 @@ async def check_out(address: GitAddress, commit: str, folder: Path, of: str, env
             raise _unreadable(address, of, done)
     # Its address may hold a login, and what is built must not hold that.
     await _git(["remote", "remove", "origin"], of, environ, folder)
-    project = folder / address.subdirectory
-    if not project.is_dir():
+    return _project(address, commit, folder, of)
+
+
+def _project(address: GitAddress, commit: str, folder: Path, of: str) -> Path:
+    """The project's folder, without links: whoever changes its files changes files of the clone and no others."""
+    top = folder.resolve()
+    where = without_credentials(address.url)
+    project: Path | None = None
+    # RuntimeError: a link that leads to itself, before Python 3.13.
+    with contextlib.suppress(OSError, RuntimeError):
+        project = (top / address.subdirectory).resolve(strict=True) if address.is_inside else top.parent
+    if project is not None and (not project.is_relative_to(top) or project.is_relative_to(top / ".git")):
         raise NetworkError(
-            f"{of}: {without_credentials(address.url)} has no folder {address.subdirectory} at {commit}",
+            f"{of}: the subdirectory {address.subdirectory!r} of {where} leads out of the repository at {commit}",
+            hint="name a folder of the repository by `#subdirectory=` in the spec",
+        )
+    if project is None or not project.is_dir():
+        raise NetworkError(
+            f"{of}: {where} has no folder {address.subdirectory} at {commit}",
             hint="correct `#subdirectory=` in the spec",
         )
     return project

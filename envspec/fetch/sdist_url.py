@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Final
@@ -16,8 +16,7 @@ from envspec.effects.cache import keeping
 from envspec.effects.files import beside
 from envspec.effects.http import open_http
 from envspec.errors import NetworkError
-from envspec.fetch.download import archives_folder
-from envspec.fetch.values import Fetching, Network
+from envspec.fetch.values import Fetching, Network, archive_path
 from envspec.model import DIRECT_URL, WheelFile
 from envspec.resolve import memory
 from envspec.resolve.index.store import Store
@@ -42,22 +41,25 @@ async def fetch_sdist(
     filename = unquote(urlsplit(url).path.rpartition("/")[2])
     key = memory.key_of(["sdist", url])
     known = store.answer(key)
-    path = archives_folder(how.cache) / (known or {}).get("sha256", "-") / filename
-    there = await asyncio.to_thread(path.is_file)
+
+    def kept(sha256: str) -> Path:
+        return archive_path(how.cache, requirement.name, sha256, filename)
+
+    there = known is not None and await asyncio.to_thread(kept(known["sha256"]).is_file)
     if known is None or not there or datetime.fromisoformat(known["asked"]) < as_of:
         if how.network is Network.OFFLINE:
             raise OfflineMiss(url)
         with tempfile.TemporaryFile() as file:
             async with open_http(environ) as http:
                 await http.download(str(requirement.url), lambda: _emptied(file), max_bytes=_LARGEST_BYTES)
-            sha256, path = await asyncio.to_thread(_keep, file, filename, how.cache)
-        known = {"asked": asked.isoformat(), "sha256": sha256}
+            known = {"asked": asked.isoformat(), "sha256": await asyncio.to_thread(_keep, file, kept)}
         store.remember_answer(key, known)
     if requirement.sha256 and requirement.sha256 != known["sha256"]:
         raise NetworkError(
             f"{url} has SHA-256 {known['sha256']}, the spec demands {requirement.sha256}",
             hint="correct the spec if the file is right; else tell who serves it",
         )
+    path = kept(known["sha256"])
     size = (await asyncio.to_thread(path.stat)).st_size
     return WheelFile(DIRECT_URL, filename, known["sha256"], size, url), path
 
@@ -68,15 +70,15 @@ def _emptied(file: IO[bytes]) -> IO[bytes]:
     return file
 
 
-def _keep(file: IO[bytes], filename: str, cache: Path) -> tuple[str, Path]:
+def _keep(file: IO[bytes], kept: Callable[[str], Path]) -> str:
     file.seek(0)
     digest = hashlib.sha256()
     while data := file.read(1 << 20):
         digest.update(data)
-    path = archives_folder(cache) / digest.hexdigest() / filename
+    path = kept(digest.hexdigest())
     file.seek(0)
     with keeping(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         with beside(path) as new, new.open("xb") as out:
             shutil.copyfileobj(file, out)
-    return digest.hexdigest(), path
+    return digest.hexdigest()

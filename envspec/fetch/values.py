@@ -9,6 +9,8 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from envspec.effects.http_values import Patience
+from envspec.fetch.faults import UnsafeName
+from envspec.names import FILE_NAME, SHA256
 
 
 class Network(Enum):
@@ -20,7 +22,11 @@ class Network(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A file that the lock names. of: whose archive it is, as messages say it: `numpy 2.2.6`."""
+    """A file that the lock names. of: whose archive it is, as messages say it: `numpy 2.2.6`.
+
+    Raises:
+        UnsafeName: its file name or its hash can't be a part of a path in the cache.
+    """
 
     of: str
     url: str
@@ -28,9 +34,37 @@ class Archive:
     sha256: str
     size_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        # The last line of defence: whoever reads pages, locks and specs has checked them before.
+        for text, form in ((self.filename, FILE_NAME), (self.sha256, SHA256)):
+            if not form.fits(text):
+                raise UnsafeName(self.of, text, form)
+
+    def path(self, cache: Path) -> Path:
+        """Where the file is in the cache, or will be once it is fetched: `archives/<sha256>/<file name>`."""
+        return archives_folder(cache) / self.sha256 / self.filename
+
+
+def archive_path(cache: Path, of: str, sha256: str, filename: str) -> Path:
+    """As `Archive.path`, of a file whose URL does not matter.
+
+    Raises:
+        UnsafeName
+    """
+    return Archive(of, "", filename, sha256).path(cache)
+
+
+def archives_folder(cache: Path) -> Path:
+    """The folder of all archives."""
+    return cache / "archives"
+
 
 def python_archive(version: str, url: str, sha256: str) -> Archive:
-    """A standalone build of Python."""
+    """A standalone build of Python.
+
+    Raises:
+        UnsafeName: the URL does not end in a file name.
+    """
     return Archive(f"Python {version}", url, unquote(PurePosixPath(urlsplit(url).path).name), sha256)
 
 

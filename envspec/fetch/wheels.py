@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 
 from envspec.effects.http import Http, open_http
-from envspec.fetch.download import Downloads, archives_folder
+from envspec.fetch.download import Downloads
 from envspec.fetch.index_transport import Ask, IndexTransport
-from envspec.fetch.values import Archive, Arrived, Fetching, unheard
+from envspec.fetch.values import Archive, Arrived, Fetching, archive_path, unheard
 from envspec.fetch.wheel_urls import WheelUrls, archive_of, logins
 from envspec.model import Package
 from envspec.resolve.index.store import Store
@@ -21,7 +21,7 @@ from envspec.resolve.index.upstream import Upstream
 def wheel_path(cache: Path, package: Package) -> Path:
     """Where the package's wheel is, or will be once it is fetched; for an sdist, where the wheel built of it is."""
     wheel = package.built or package.file
-    return archives_folder(cache) / wheel.sha256 / wheel.filename
+    return archive_path(cache, f"{package.name} {package.version}", wheel.sha256, wheel.filename)
 
 
 async def fetch_wheels(

@@ -17,7 +17,7 @@ from envspec.effects.held import try_hold
 from envspec.errors import UsageError
 from envspec.facts.load import load_facts
 from envspec.fetch.channel_transport import archives_of
-from envspec.fetch.download import Downloads, archives_folder
+from envspec.fetch.download import Downloads
 from envspec.fetch.values import Archive, Fetching, python_archive
 from envspec.image.assembling import Below, Foundation
 from envspec.image.cached_python import Build, standalone_program, unpack_standalone
@@ -116,7 +116,7 @@ class PythonParts:
                 hint='set [env] python_source to "standalone" or "system", or take Python from conda, and lock again',
             )
         names = frozenset(package.name for package in resolution.packages)
-        path = archives_folder(self._around.cache) / archive.sha256 / archive.filename
+        path = archive.path(self._around.cache)
         return (StandalonePython(path, archive.sha256, python.version, names, pyc),), lambda: self._fetch([archive])
 
     async def _fetch(self, archives: Sequence[Archive]) -> None:

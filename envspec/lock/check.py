@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 from envspec import toml
 from envspec.errors import StaleLock, UsageError
 from envspec.lock.head import LOCK_FILE, Head, NewerFormat, unseal
-from envspec.lock.names import is_plain, read_current, state
+from envspec.lock.names import read_current, state
+from envspec.names import FILE_NAME
 from envspec.spec_hash import input_sha256
 
 _LOOKS: Final = 100
@@ -111,7 +112,7 @@ def _spec_reasons(data: dict[str, object], spec_path: Path, head: Head) -> list[
 def _file_reasons(lock_dir: Path, head: Head) -> list[Reason]:
     reasons: list[Reason] = []
     for name, digest in head.files.items():
-        if not is_plain(name):
+        if not FILE_NAME.fits(name):
             reasons.append(Reason(Why.DAMAGED, f"{lock_dir / LOCK_FILE} names a file outside of its folder: {name!r}"))
             continue
         try:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from envspec.model import Platform
+from envspec.names import Form
 
 _REQUIRED: Final = object()
 
@@ -21,12 +22,22 @@ class Fields:
         self._data = data
         self._path = path
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._data
+
     def text(self, key: str, default: object = _REQUIRED) -> str:
         value = self._data.get(key, default)
         if value is _REQUIRED:
             raise ValueError(f"`{self._path}{key}` is missing")
         if not isinstance(value, str):
             raise self._wrong(key, "text", value)
+        return value
+
+    def formed(self, key: str, form: Form) -> str:
+        """A text of one form, see `envspec.names`."""
+        value = self.text(key)
+        if not form.fits(value):
+            raise self._wrong(key, form.words, value)
         return value
 
     def optional_text(self, key: str) -> str | None:
@@ -61,6 +72,14 @@ class Fields:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise self._wrong(key, "a list of texts", value)
         return tuple(value)
+
+    def all_formed(self, key: str, form: Form) -> tuple[str, ...]:
+        """A list of texts of one form."""
+        texts = self.texts(key)
+        for text in texts:
+            if not form.fits(text):
+                raise self._wrong(key, f"a list of which each is {form.words}", text)
+        return texts
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
         value = self._data.get(key, {})

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from envspec import toml
 from envspec.errors import StaleLock
+from envspec.names import NAME
 
 #: The document of record in a lock's folder.
 LOCK_FILE: Final = "envspec.lock"
@@ -135,9 +136,12 @@ def _refuse_other_formats(data: bytes, where: str) -> None:
 def _read(head: bytes, where: str) -> Head:
     try:
         data: dict[str, Any] = toml.loads(head.decode())
+        name = str(data["name"])
+        if not NAME.fits(name):
+            raise ValueError(f"`name` is not {NAME.words}: {name!r}")
         return Head(
             format=int(data["format"]),
-            name=str(data["name"]),
+            name=name,
             input_sha256=str(data["input_sha256"]),
             as_of=_moment(data["as_of"]),
             facts=str(data["facts"]),

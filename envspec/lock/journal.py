@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from envspec.lock.disk import sync_directory, write_synced
-from envspec.lock.names import COMMITTED, STAGED, is_plain
+from envspec.lock.names import COMMITTED, STAGED
 from envspec.lock.plan import Plan
+from envspec.names import FILE_NAME
 
 #: Names of files that go, one a line, inside the hidden folder. No file of a lock begins with a dot.
 _REMOVED: Final = ".removed"
@@ -52,7 +53,7 @@ def roll_forward(directory: Path) -> None:
 def _move_out(committed: Path, directory: Path) -> None:
     removed = committed / _REMOVED
     if removed.exists():
-        for name in filter(is_plain, removed.read_text(encoding="utf-8").splitlines()):
+        for name in filter(FILE_NAME.fits, removed.read_text(encoding="utf-8").splitlines()):
             (directory / name).unlink(missing_ok=True)
     for item in sorted(committed.iterdir()):
         if item.name != _REMOVED:

@@ -38,11 +38,6 @@ def state(directory: Path, name: str) -> tuple[int, int] | None:
     return None
 
 
-def is_plain(name: str) -> bool:
-    """Whether `name` can be a file of a lock: nothing that leads out of the folder, nothing hidden."""
-    return bool(name) and not name.startswith(".") and not set(name) & {"/", "\\", "\0", "\n"}
-
-
 def stage_prefix(directory: Path) -> str:
     """How the names of folders begin that a run writes beside the lock in `directory`, until it exchanges them."""
     return f".{directory.name}.envspec-"

@@ -11,7 +11,7 @@ from typing import Final
 from envspec.errors import StaleLock
 from envspec.lock.disk import CannotWrite
 from envspec.lock.head import LOCK_FILE, unseal
-from envspec.lock.names import is_plain
+from envspec.names import FILE_NAME
 
 #: What every file made by envspec says within its first bytes.
 _SIGNATURE: Final = b"envspec lock"
@@ -46,7 +46,7 @@ def make_plan(directory: Path, files: Mapping[str, bytes]) -> Plan:
         ValueError: a name in `files` that can't be a lock's file.
     """
     for name in files:
-        if not is_plain(name):
+        if not FILE_NAME.fits(name):
             raise ValueError(f"not a name for a file of a lock: {name!r}")
     if not directory.exists():
         return Plan(written=dict(files))
@@ -78,7 +78,7 @@ def _listed(directory: Path) -> frozenset[str]:
             for item in directory.iterdir()
             if _MADE.fullmatch(item.name) and _is_signed(directory / item.name)
         )
-    return frozenset(filter(is_plain, head.files))
+    return frozenset(filter(FILE_NAME.fits, head.files))
 
 
 def _refuse_foreign(path: Path, listed: frozenset[str]) -> None:

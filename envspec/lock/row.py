@@ -10,6 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 from envspec.lock.fields import Fields
 from envspec.lock.writer import Value
 from envspec.model import Platform
+from envspec.names import Form
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -45,6 +46,23 @@ TEXT: Final[Kind[str]] = Kind(lambda text: text, lambda item, key: item.text(key
 #: Empty where the key is left out.
 TEXT_OR_EMPTY: Final[Kind[str]] = Kind(lambda text: text or None, lambda item, key: item.text(key, ""))
 OPTIONAL_TEXT: Final[Kind[str | None]] = Kind(lambda text: text, lambda item, key: item.optional_text(key))
+
+
+def formed(form: Form) -> Kind[str]:
+    """A text of one form: names, hashes and addresses, which become parts of paths, of commands and of other files."""
+    return Kind(lambda text: text, lambda item, key: item.formed(key, form))
+
+
+def optional_formed(form: Form) -> Kind[str | None]:
+    """As `formed`; None where the key is left out."""
+    return Kind(lambda text: text, lambda item, key: item.formed(key, form) if key in item else None)
+
+
+def all_formed(form: Form) -> Kind[tuple[str, ...]]:
+    """As `formed`, for a list of texts."""
+    return Kind(lambda texts: texts, lambda item, key: item.all_formed(key, form))
+
+
 NUMBER: Final[Kind[int]] = Kind(lambda number: number, lambda item, key: item.number(key))
 OPTIONAL_NUMBER: Final[Kind[int | None]] = Kind(lambda number: number, lambda item, key: item.optional_number(key))
 TEXTS: Final[Kind[tuple[str, ...]]] = Kind(lambda texts: texts, lambda item, key: item.texts(key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from envspec import names
 from envspec.lock.row import (
     FLAG,
     LEVEL,
@@ -21,6 +22,9 @@ from envspec.lock.row import (
     TEXTS,
     Kind,
     Row,
+    all_formed,
+    formed,
+    optional_formed,
     optional_table,
     table,
     tables,
@@ -58,7 +62,7 @@ class OwnMoment(NamedTuple):
     as_of: datetime
 
 
-OWN_MOMENT: Final = Row(OwnMoment, (("name", TEXT), ("as_of", MOMENT)))
+OWN_MOMENT: Final = Row(OwnMoment, (("name", formed(names.NAME)), ("as_of", MOMENT)))
 
 DECISION: Final = Row(
     Decision,
@@ -75,7 +79,7 @@ _DIGEST: Final = Row(
     PinnedDigest,
     (
         ("platform", PLATFORM),
-        ("digest", OPTIONAL_TEXT),
+        ("digest", optional_formed(names.DIGEST)),
         ("source", TEXT),
         ("kind", TEXT_OR_EMPTY),
         ("note", TEXT_OR_EMPTY),
@@ -117,7 +121,7 @@ IMAGE: Final = Row(
         ("workdir", TEXT),
         ("env", PAIRS),
         ("compiler", TEXT),
-        ("apt", TEXTS),
+        ("apt", all_formed(names.APT)),
         ("snapshot", OPTIONAL_MOMENT),
         ("services", tables(_SERVICE)),
     ),
@@ -127,11 +131,11 @@ SYSTEM_LAYER: Final = Row(
     SystemLayer,
     (
         ("platform", PLATFORM),
-        ("base", TEXT),
-        ("apt", TEXTS),
-        ("packages", TEXTS),
-        ("diff_id", TEXT),
-        ("digest", TEXT),
+        ("base", formed(names.DIGEST)),
+        ("apt", all_formed(names.APT)),
+        ("packages", all_formed(names.APT)),
+        ("diff_id", formed(names.DIGEST)),
+        ("digest", formed(names.DIGEST)),
         ("size_bytes", NUMBER),
     ),
 )
@@ -143,56 +147,67 @@ _WORLD_SIZE: Final[Kind[int | None]] = Kind(
 
 CONFORMANCE: Final = Row(Conformance, (("checks", TEXTS), ("world_size", _WORLD_SIZE)))
 
-IMAGE_ID: Final = Row(ImageId, (("platform", PLATFORM), ("id", TEXT), ("pyc", FLAG)))
+IMAGE_ID: Final = Row(ImageId, (("platform", PLATFORM), ("id", formed(names.DIGEST)), ("pyc", FLAG)))
 
-_PYTHON: Final = Row(Python, (("version", TEXT), ("source", TEXT), ("url", OPTIONAL_TEXT), ("sha256", OPTIONAL_TEXT)))
+_PYTHON: Final = Row(
+    Python,
+    (
+        ("version", formed(names.VERSION)),
+        ("source", TEXT),
+        ("url", optional_formed(names.URL)),
+        ("sha256", optional_formed(names.SHA256)),
+    ),
+)
 
 TARGET: Final = Row(Target, (("platform", PLATFORM), ("python", table(_PYTHON)), ("glibc", LEVEL), ("macos", LEVEL)))
 
 _FILE: Final = Row(
     WheelFile,
     (
-        ("index", TEXT),
-        ("filename", TEXT),
+        ("index", formed(names.NAME)),
+        ("filename", formed(names.RELEASE_FILE)),
         ("size_bytes", OPTIONAL_NUMBER),
-        ("sha256", TEXT),
-        ("url", OPTIONAL_TEXT),
+        ("sha256", formed(names.SHA256)),
+        # A local project's is a path as its spec has it.
+        ("url", optional_formed(names.LINE)),
     ),
 )
-_BUILT: Final = Row(BuiltWheel, (("filename", TEXT), ("size_bytes", NUMBER), ("sha256", TEXT)))
-_ASKER: Final = Row(Asker, (("name", TEXT), ("requirement", TEXT)))
+_BUILT: Final = Row(
+    BuiltWheel, (("filename", formed(names.WHEEL)), ("size_bytes", NUMBER), ("sha256", formed(names.SHA256)))
+)
+_ASKER: Final = Row(Asker, (("name", formed(names.NAME)), ("requirement", TEXT)))
 _REFUSAL: Final = Row(Refusal, (("version", TEXT), ("why", TEXT)))
 
 PACKAGE: Final = Row(
     Package,
     (
-        ("name", TEXT),
-        ("version", TEXT),
-        ("extras", TEXTS),
+        ("name", formed(names.NAME)),
+        ("version", formed(names.VERSION)),
+        ("extras", all_formed(names.NAME)),
         ("uploaded", OPTIONAL_MOMENT),
         ("file", table(_FILE)),
         ("built", optional_table(_BUILT)),
-        ("contents", OPTIONAL_TEXT),
+        ("contents", optional_formed(names.SHA256)),
         ("askers", tables(_ASKER)),
         ("newest", optional_table(_REFUSAL)),
     ),
 )
 
-_PROVIDED: Final = Row(Provided, (("name", TEXT), ("version", TEXT)))
+_PROVIDED: Final = Row(Provided, (("name", formed(names.NAME)), ("version", formed(names.VERSION))))
 
 CONDA_PACKAGE: Final = Row(
     CondaPackage,
     (
-        ("name", TEXT),
-        ("version", TEXT),
-        ("build", TEXT),
+        ("name", formed(names.NAME)),
+        ("version", formed(names.VERSION)),
+        ("build", formed(names.BUILD)),
         ("build_number", NUMBER),
-        ("channel", TEXT),
-        ("subdir", TEXT),
-        ("filename", TEXT),
-        ("url", TEXT),
-        ("sha256", TEXT),
-        ("md5", OPTIONAL_TEXT),
+        ("channel", formed(names.LINE)),
+        ("subdir", formed(names.NAME)),
+        ("filename", formed(names.CONDA_ARCHIVE)),
+        ("url", formed(names.URL)),
+        ("sha256", formed(names.SHA256)),
+        ("md5", optional_formed(names.MD5)),
         ("size_bytes", OPTIONAL_NUMBER),
         ("timestamp_ms", OPTIONAL_NUMBER),
         ("depends", TEXTS),
@@ -202,15 +217,25 @@ CONDA_PACKAGE: Final = Row(
         ("license_family", OPTIONAL_TEXT),
         ("features", OPTIONAL_TEXT),
         ("track_features", TEXTS),
-        ("python_site_packages_path", OPTIONAL_TEXT),
+        ("python_site_packages_path", optional_formed(names.INNER_PATH)),
         ("provides", tables(_PROVIDED)),
         ("askers", tables(_ASKER)),
         ("newest", optional_table(_REFUSAL)),
     ),
 )
 
-_PART: Final = Row(ChannelPart, (("rows", NUMBER), ("sha256", TEXT)))
+_PART: Final = Row(ChannelPart, (("rows", NUMBER), ("sha256", formed(names.SHA256))))
 
-CHANNEL: Final = Row(CondaChannel, (("name", TEXT), ("url", TEXT), ("part", optional_table(_PART))))
+CHANNEL: Final = Row(
+    CondaChannel, (("name", formed(names.LINE)), ("url", formed(names.URL)), ("part", optional_table(_PART)))
+)
 
-INDEX: Final = Row(NamedIndex, (("name", TEXT), ("url", TEXT), ("packages", TEXTS), ("undated", FLAG)))
+INDEX: Final = Row(
+    NamedIndex,
+    (
+        ("name", formed(names.NAME)),
+        ("url", formed(names.URL)),
+        ("packages", all_formed(names.NAME_PATTERN)),
+        ("undated", FLAG),
+    ),
+)

@@ -22,10 +22,9 @@ from envspec.effects.surroundings import patience as patience_of
 from envspec.effects.tree import local_path, tree_sha256
 from envspec.errors import UsageError
 from envspec.fetch.built_wheels import find_built
-from envspec.fetch.download import archives_folder
 from envspec.fetch.git import commit_of
 from envspec.fetch.sdist_url import fetch_sdist
-from envspec.fetch.values import Fetching, Network
+from envspec.fetch.values import Fetching, Network, archive_path
 from envspec.image.order import ImageWorld
 from envspec.lock.canonical import public_indexes
 from envspec.model import DIRECT_URL, GIT, LOCAL, BuiltWheel, Decision, Package, Target, WheelFile
@@ -202,7 +201,7 @@ class _Making:
                 name, f"{path.name} can't be loaded by Python {series} on {platform}", hint="name another wheel"
             )
         sha256 = found.url.rpartition("=")[2]
-        kept = archives_folder(self._how.cache) / sha256 / path.name
+        kept = archive_path(self._how.cache, name, sha256, path.name)
         with keeping(kept.parent):
             kept.parent.mkdir(parents=True, exist_ok=True)
             with beside(kept) as new:

@@ -16,7 +16,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from envspec.names import SDIST, WHEEL
 from envspec.spec.faults import BadValue
+from envspec.spec.git_address import read_git
 from envspec.spec.words import shown
 from envspec.spec_hash import without_credentials
 
@@ -172,7 +174,7 @@ def _from_url(plain: Requirement, address: str) -> Requirement:
     url, _, fragment = address.partition("#")
     scheme = url.partition(":")[0].lower() if "://" in url else ""
     if scheme == "git" or scheme.startswith("git+"):
-        return replace(plain, kind=RequirementKind.GIT, url=address)
+        return _from_git(plain, address)
     if scheme in ("", "file"):
         return replace(plain, kind=RequirementKind.LOCAL, url=address)
     if scheme not in ("http", "https"):
@@ -183,6 +185,16 @@ def _from_url(plain: Requirement, address: str) -> Requirement:
     return _from_web(plain, url, fragment)
 
 
+def _from_git(plain: Requirement, address: str) -> Requirement:
+    git = read_git(address)
+    if not git.is_inside:
+        raise BadValue(
+            f"{shown(git.subdirectory)} is not a folder of the repository",
+            "write `#subdirectory=` relative to the repository's top folder, without `..`",
+        )
+    return replace(plain, kind=RequirementKind.GIT, url=address)
+
+
 def _from_web(plain: Requirement, url: str, fragment: str) -> Requirement:
     path = _web_path(url)
     filename = unquote(path.rpartition("/")[2])
@@ -191,6 +203,11 @@ def _from_web(plain: Requirement, url: str, fragment: str) -> Requirement:
         version = _wheel_version(plain.name, filename)
         return replace(plain, kind=RequirementKind.WHEEL_URL, url=url, sha256=sha256, wheel_version=version)
     if filename.endswith(_SDIST_ENDINGS):
+        if not SDIST.fits(filename):
+            raise BadValue(
+                f"{shown(filename)} is not the name of a file that can be locked",
+                "letters, digits and `.`, `_`, `-`, `+`, `!`, `~` only: serve the sdist under another name",
+            )
         return replace(plain, kind=RequirementKind.SDIST_URL, url=url, sha256=sha256)
     address = without_credentials(url)
     if path.rstrip("/").endswith(".git"):
@@ -214,7 +231,7 @@ def _web_path(url: str) -> str:
 
 def _wheel_version(name: str, filename: str) -> Version:
     try:
-        wheel_name, version, _, _ = parse_wheel_filename(filename)
+        wheel_name, version, _, _ = parse_wheel_filename(filename if WHEEL.fits(filename) else "")
     except InvalidWheelFilename:
         raise BadValue(
             f"{shown(filename)} is not the name of a wheel", "a wheel is `name-version-python-abi-platform.whl`"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import string
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -43,21 +42,31 @@ from envspec.model import (
     Target,
     WheelFile,
 )
+from envspec.names import LINE
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
-NAMES = st.text(string.ascii_lowercase + string.digits + "-", min_size=1, max_size=8)
+NAMES = st.from_regex(r"[a-z0-9][a-z0-9-]{0,7}", fullmatch=True)
 VERSIONS = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda pair: f"{pair[0]}.{pair[1]}")
 MOMENTS = st.datetimes(datetime(1980, 1, 1), datetime(2200, 1, 1), timezones=st.just(timezone.utc))  # noqa: DTZ001
 LEVELS = st.none() | st.tuples(st.integers(0, 99), st.integers(0, 99))
+# Names that become parts of paths: a few of each form of `envspec.names` will do.
+DIGESTS = st.integers(0, 2**256 - 1).map(lambda number: f"sha256:{number:064x}")
+URLS = st.sampled_from(
+    ["https://files.example.org/a%20b/aa-1.0.tar.gz", "http://[::1]:80/ä/x.conda", "file:///srv/c/x"]
+)
+LINES = TEXT.filter(LINE.fits)
+WHEELS = st.builds("{}-{}-py3-none-any.whl".format, st.sampled_from(["aa", "b_c", "D.e1"]), VERSIONS)
+ARCHIVES = st.builds("{}-{}-h0_0{}".format, NAMES.map("a{}".format), VERSIONS, st.sampled_from([".conda", ".tar.bz2"]))
+APTS = st.sampled_from(["git", "libc6-dev", "g++=4:13.2.0-7ubuntu1", "libstdc++6:arm64=1.0~rc1"])
 HASHES = st.integers(0, 2**256 - 1).map(lambda number: f"{number:064x}")
 PLATFORMS = st.sampled_from(Platform)
 FILES = st.builds(
     WheelFile,
     index=st.sampled_from(["default", "corp", "url"]),
-    filename=TEXT,
+    filename=WHEELS | st.sampled_from(["aa-1.0.tar.gz", "main.zip"]),
     sha256=HASHES,
     size_bytes=st.none() | st.integers(0, 2**62),
-    url=st.none() | TEXT,
+    url=st.none() | LINES,
 )
 PACKAGES = st.builds(
     Package,
@@ -68,21 +77,21 @@ PACKAGES = st.builds(
     uploaded=st.none() | MOMENTS,
     newest=st.none() | st.builds(Refusal, TEXT, TEXT),
     extras=st.lists(NAMES, max_size=2, unique=True).map(tuple),
-    built=st.none() | st.builds(BuiltWheel, filename=TEXT, sha256=HASHES, size_bytes=st.integers(0, 2**62)),
+    built=st.none() | st.builds(BuiltWheel, filename=WHEELS, sha256=HASHES, size_bytes=st.integers(0, 2**62)),
     contents=st.none() | HASHES,
 )
 CONDA = st.builds(
     CondaPackage,
     name=NAMES,
     version=VERSIONS,
-    build=TEXT,
+    build=st.sampled_from(["0", "py311h0_0", "h1+x"]),
     build_number=st.integers(0, 2**31),
-    channel=TEXT,
-    subdir=TEXT,
-    filename=TEXT,
-    url=TEXT | st.just("https://user:word@conda.example.org/t/token/t/other/mine/linux-64/a-1-0.conda"),
+    channel=LINES,
+    subdir=st.sampled_from(["noarch", "linux-64"]),
+    filename=ARCHIVES,
+    url=URLS | st.just("https://user:word@conda.example.org/t/token/t/other/mine/linux-64/a-1-0.conda"),
     sha256=HASHES,
-    md5=st.none() | TEXT,
+    md5=st.none() | st.just("0" * 32),
     size_bytes=st.none() | st.integers(0, 2**62),
     timestamp_ms=st.none() | st.integers(-(2**40), 2**42),
     depends=st.lists(TEXT, max_size=3).map(tuple),
@@ -92,18 +101,18 @@ CONDA = st.builds(
     license_family=st.none() | TEXT,
     features=st.none() | TEXT,
     track_features=st.lists(TEXT, max_size=2).map(tuple),
-    python_site_packages_path=st.none() | TEXT,
+    python_site_packages_path=st.none() | st.just("lib/python3.13t/site-packages"),
     provides=st.lists(st.builds(Provided, NAMES, VERSIONS), max_size=2).map(tuple),
     askers=st.lists(st.builds(Asker, NAMES, TEXT), max_size=3).map(tuple),
     newest=st.none() | st.builds(Refusal, TEXT, TEXT),
 )
 CHANNELS = st.builds(
     CondaChannel,
-    name=TEXT.filter(bool),
-    url=TEXT,
+    name=LINES.filter(bool),
+    url=URLS,
     part=st.none() | st.builds(ChannelPart, rows=st.integers(0, 2**40), sha256=HASHES),
 )
-PYTHONS = st.builds(Python, version=VERSIONS, source=TEXT, url=st.none() | TEXT, sha256=st.none() | HASHES)
+PYTHONS = st.builds(Python, version=VERSIONS, source=TEXT, url=st.none() | URLS, sha256=st.none() | HASHES)
 RESOLUTIONS = st.builds(
     Resolution,
     target=st.builds(Target, platform=PLATFORMS, python=PYTHONS, glibc=LEVELS, macos=LEVELS),
@@ -119,7 +128,7 @@ IMAGES = st.builds(
     flavor=st.none() | TEXT,
     os=TEXT,
     digests=st.lists(
-        st.builds(PinnedDigest, platform=PLATFORMS, digest=st.none() | TEXT, source=TEXT, kind=TEXT, note=TEXT),
+        st.builds(PinnedDigest, platform=PLATFORMS, digest=st.none() | DIGESTS, source=TEXT, kind=TEXT, note=TEXT),
         max_size=2,
         unique_by=lambda item: item.platform,
     ).map(tuple),
@@ -139,7 +148,7 @@ SETTINGS = st.builds(
     workdir=TEXT,
     env=st.dictionaries(TEXT, TEXT, max_size=3).map(lambda env: tuple(env.items())),
     compiler=st.sampled_from(["apt", "conda", "none"]),
-    apt=st.lists(TEXT, max_size=3, unique=True).map(tuple),
+    apt=st.lists(APTS, max_size=3, unique=True).map(tuple),
     snapshot=st.none() | MOMENTS,
     services=st.lists(
         st.builds(Service, name=NAMES, port=st.integers(1, 65535), logdir=st.none() | TEXT),
@@ -150,19 +159,19 @@ SETTINGS = st.builds(
 SYSTEMS = st.builds(
     SystemLayer,
     platform=PLATFORMS,
-    base=TEXT,
-    apt=st.lists(TEXT, max_size=2).map(tuple),
-    packages=st.lists(TEXT, max_size=2).map(tuple),
-    diff_id=TEXT,
-    digest=TEXT,
+    base=DIGESTS,
+    apt=st.lists(APTS, max_size=2).map(tuple),
+    packages=st.lists(APTS, max_size=2).map(tuple),
+    diff_id=DIGESTS,
+    digest=DIGESTS,
     size_bytes=st.integers(0, 2**62),
 )
-IDS = st.builds(ImageId, platform=PLATFORMS, id=TEXT, pyc=st.booleans())
+IDS = st.builds(ImageId, platform=PLATFORMS, id=DIGESTS, pyc=st.booleans())
 CONFORMANCES = st.builds(
     Conformance, checks=st.lists(NAMES, max_size=3).map(tuple), world_size=st.none() | st.integers(1, 2**20)
 )
 INDEXES = st.builds(
-    NamedIndex, name=NAMES, url=TEXT, packages=st.lists(NAMES, max_size=3).map(tuple), undated=st.booleans()
+    NamedIndex, name=NAMES, url=URLS, packages=st.lists(NAMES, max_size=3).map(tuple), undated=st.booleans()
 )
 LOCKS = st.builds(
     Lock,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
+from envspec import names
 from envspec.errors import NetworkError
 from envspec.model import SPEC, Asker, CondaPackage
 from envspec.resolve.conda.channel_client import without_credentials
@@ -17,6 +18,18 @@ from envspec.resolve.conda.question import Channel, CondaRequest
 if TYPE_CHECKING:
     from rattler import GenericVirtualPackage, RepoDataRecord
 
+#: What of a row becomes a part of paths, of commands and of the lock's other files.
+_FORMS: Final = (
+    ("name", names.NAME),
+    ("version", names.VERSION),
+    ("build", names.BUILD),
+    ("subdir", names.NAME),
+    ("filename", names.CONDA_ARCHIVE),
+    ("url", names.URL),
+    ("sha256", names.SHA256),
+    ("md5", names.MD5),
+    ("python_site_packages_path", names.INNER_PATH),
+)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NAME: Final = re.compile(r"(?:.*::)?\s*([A-Za-z0-9_.-]+)")
 
@@ -31,7 +44,7 @@ def package_of(row: RepoDataRecord, channels: Sequence[Channel]) -> CondaPackage
     """A row, whole, as one of these channels has it; nobody asks for it yet.
 
     Raises:
-        NetworkError: the channel gives no SHA-256 for it.
+        NetworkError: the channel gives no SHA-256 for it, or names that no package can have.
     """
     fields: dict[str, Any] = json.loads(row.to_json())
     home, url = without_credentials(fields["channel"]), without_credentials(fields["url"])
@@ -40,7 +53,7 @@ def package_of(row: RepoDataRecord, channels: Sequence[Channel]) -> CondaPackage
             f"{url}: its channel gives no SHA-256 for it, so it can't be locked",
             hint="have the channel indexed anew (`conda index`, `rattler-index`), or take the package from another one",
         )
-    return CondaPackage(
+    package = CondaPackage(
         name=fields["name"],
         version=fields["version"],
         build=fields["build"],
@@ -62,6 +75,14 @@ def package_of(row: RepoDataRecord, channels: Sequence[Channel]) -> CondaPackage
         track_features=_words(fields.get("track_features")),
         python_site_packages_path=fields.get("python_site_packages_path"),
     )
+    for key, form in _FORMS:
+        value = getattr(package, key)
+        if value is not None and not form.fits(value):
+            raise NetworkError(
+                f"{url!r}: its channel's row has the {key} {value!r}, which is not {form.words}",
+                hint="tell who runs the channel, or take the package from another one",
+            )
+    return package
 
 
 def record_of(package: CondaPackage) -> RepoDataRecord:

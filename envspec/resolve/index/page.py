@@ -9,11 +9,13 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
+
+from envspec.names import FILE_NAME, RELEASE_FILE, SHA256, URL, is_harmful
 
 ACCEPT: Final = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 
@@ -24,9 +26,10 @@ _ANCHOR = re.compile(
 _TAG = re.compile(r"<[^>]*>")
 _OPENING = re.compile(r"<(?:html|body)\b", re.IGNORECASE)
 _CLOSING = re.compile(r"</(?:html|body)\s*>", re.IGNORECASE)
-_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[zZ]|[+-]\d\d:?\d\d)?")
 _SUFFIXES = (".whl", ".gz", ".zip")
+# Wheels first: they are nearly all. Then sdists, and files of other kinds, which show that a release exists.
+_LISTED = re.compile(rf"{RELEASE_FILE.pattern}|(?!.*(?:\.whl|\.gz|\.zip)$){FILE_NAME.pattern}")
 _ATTRIBUTE = re.compile(r"""([a-zA-Z-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>]+))|([a-zA-Z-]+)""")
 _BASE = re.compile(r"""<base\b[^>]*\bhref\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
 
@@ -58,7 +61,8 @@ class BadPage(ValueError):
 class Listing:
     """All files of a project, read only as far as asked: a page may list thousands.
 
-    names: file names in the page's order. row: reads the file of that number; BadPage where it can't be read.
+    names: file names in the page's order, without those of odd wheels and sdists that no installer takes. row: reads
+    the file of that number; BadPage if it can't be read, or if its name could do harm.
     """
 
     names: tuple[str, ...]
@@ -73,28 +77,40 @@ def parse_page(body: bytes, content_type: str, url: str) -> Listing:
     """
     try:
         names, read = _parse_json(body, url) if "json" in content_type.partition(";")[0] else _parse_html(body, url)
-    except (UnicodeDecodeError, json.JSONDecodeError, *_MALFORMED) as error:
+    except BadPage:
+        raise
+    except _MALFORMED as error:
         raise BadPage(f"not a package index page: {error}") from error
+    listed = names
+    numbers: Sequence[int] = range(len(names))
+    # One loop in C: the pages of one stack list 70,000 files, and on nearly every page all names are of the usual form.
+    if not all(map(_LISTED.fullmatch, names)):
+        # A harmful name stays: if it counts for a target, the whole page is refused.
+        numbers = [number for number, name in enumerate(names) if _LISTED.fullmatch(name) or is_harmful(name)]
+        listed = tuple([names[number] for number in numbers])
 
     def row(number: int) -> ListedFile:
         try:
-            return _checked(read(number))
-        except (ValueError, *_MALFORMED) as error:
-            raise BadPage(f"what it says of {names[number]} can't be read: {error}") from error
+            return _checked(read(numbers[number]))
+        except _MALFORMED as error:
+            shown = repr(listed[number]) if is_harmful(listed[number]) else listed[number]
+            raise BadPage(f"what it says of {shown} can't be read: {error}") from error
 
-    return Listing(names, row)
+    return Listing(listed, row)
 
 
-#: What comes of taking JSON of another form apart.
-_MALFORMED: Final = (KeyError, TypeError, AttributeError)
+#: What is raised when JSON or HTML of another form is read: ValueError for bad text, numbers and URLs.
+_MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _Parsed = tuple[tuple[str, ...], Callable[[int], ListedFile]]
 
 
 def _checked(file: ListedFile) -> ListedFile:
     """The row itself, once it is known that all that reaches a lock is what it should be."""
-    if not file.url.startswith(("https://", "http://")):
+    if not FILE_NAME.fits(file.filename):
+        raise ValueError("its file name could lead out of a folder or break a line")
+    if not file.url.startswith(("https://", "http://")) or not URL.fits(file.url):
         raise ValueError(f"{file.url!r} is no http(s) address")
-    if file.sha256 is not None and not _SHA256.fullmatch(file.sha256):
+    if file.sha256 is not None and not SHA256.fits(file.sha256):
         raise ValueError(f"{file.sha256!r} is no SHA-256")
     if file.uploaded is not None:
         if not _TIME.fullmatch(file.uploaded):
@@ -111,7 +127,8 @@ def _parse_json(body: bytes, url: str) -> _Parsed:
     document: dict[str, Any] = json.loads(body)
     major = str(document.get("meta", {}).get("api-version", "1.0")).partition(".")[0]
     if major != "1":
-        raise BadPage(f"index API version {document['meta']['api-version']} is newer than the 1.x that is understood")
+        version = repr(str(document["meta"]["api-version"]))[1:-1]
+        raise BadPage(f"index API version {version} is newer than the 1.x that is understood")
     entries: list[dict[str, Any]] = document["files"]
 
     def read(number: int) -> ListedFile:
