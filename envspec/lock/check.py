@@ -115,7 +115,7 @@ def _spec_reasons(data: dict[str, object], spec_path: Path, head: Head) -> list[
 
 
 def _file_reasons(lock_dir: Path, head: Head) -> tuple[dict[str, bytes], list[Reason]]:
-    """The files that belong to the lock, as far as they can be read, and what is wrong with them."""
+    """The files that are what the head says, and what is wrong with the others."""
     contents: dict[str, bytes] = {}
     reasons: list[Reason] = []
     for name, digest in head.files.items():
@@ -123,13 +123,15 @@ def _file_reasons(lock_dir: Path, head: Head) -> tuple[dict[str, bytes], list[Re
             reasons.append(Reason(Why.DAMAGED, f"{lock_dir / LOCK_FILE} names a file outside of its folder: {name!r}"))
             continue
         try:
-            contents[name] = read_current(lock_dir, name)
+            content = read_current(lock_dir, name)
         except FileNotFoundError:
             reasons.append(Reason(Why.FILE, f"{lock_dir / name} is missing"))
         except OSError as fault:
             reasons.append(Reason(Why.FILE, f"{lock_dir / name} can't be read: {fault.strerror}"))
         else:
-            if hashlib.sha256(contents[name]).hexdigest() != digest:
+            if hashlib.sha256(content).hexdigest() == digest:
+                contents[name] = content
+            else:
                 reasons.append(Reason(Why.FILE, f"{lock_dir / name} was changed after envspec wrote it"))
     return contents, reasons
 

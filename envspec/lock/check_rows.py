@@ -130,10 +130,9 @@ class _Sources:
             if index != routed:
                 yield f"{of}: the spec takes {name} from index {routed}, and the lock has it from index {index}"
             elif url is None or not _is_below(url, _origins(self._indexes[index])):
-                named = self._indexes[index]["name"]
                 yield (
-                    f"{of}: {url} is neither on the host of index {named} nor on one of its `files`: if its files are "
-                    f'there, add files = ["{origin_of(url or "")}"] to its [[pip.index]] table'
+                    f"{of}: its file is at {url}, which is neither on the host of index {index} nor on one of the "
+                    "`files` that the spec gives it"
                 )
         elif index.startswith("pytorch-") and name in INDEX_FAMILY:
             if url is None or not _is_below(url, PYTORCH_FILES):
