@@ -19,7 +19,7 @@ from envspec.errors import StaleLock, UsageError
 from envspec.lock.check import Why, check
 from envspec.lock.head import LOCK_FILE
 from envspec.lock.names import stage_prefix
-from envspec.recall import is_ours, key_of, recall
+from envspec.recall import is_ours, key_of, recall, remember_ours
 from envspec.resolve.index.store import Store
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """`envspec lock --verify`: a lock beside what its spec compiles to when nothing of that lock decides.
 
 Of the cache, pages, metadata and whatever else is named by a hash or by an index's address are used: no lock writes
-them. Whole locks and answers of engines are resolved again: what they were made from may have been the lock in question.
+them. Whole locks and the answers of engines are made again: what those follow from may be the lock in question.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from envspec.lock.folder import read_lock
 from envspec.lock.head import LOCK_FILE, unseal
 from envspec.lock.names import read_current
 from envspec.lock.plan import is_lock_file
-from envspec.model import Lock
+from envspec.model import Lock, Resolution
 from envspec.pipeline.lock import make
 from envspec.pipeline.lock_files import lock_files
 from envspec.pipeline.old_lock import checked, moments_of, versions_of
@@ -127,13 +127,18 @@ def _kept(free: Lock, made: Lock) -> Iterator[str]:
     """The packages that have another version where the lock's own are preferred."""
     for before, after in zip(free.resolutions, made.resolutions, strict=True):
         platform = after.target.platform.value
-        olds = {each.name: each.version for each in (*before.packages, *before.conda)}
-        for each in (*after.packages, *after.conda):
-            if (other := olds.get(each.name, "none")) != each.version:
+        olds, news = _versions(before), _versions(after)
+        for name, version in news.items():
+            if (other := olds.get(name, "none")) != version:
                 yield (
-                    f"{platform}: {each.name} {each.version} was kept by the lock, as `--upgrade-package` keeps what it "
-                    f"is not to move; a resolution without the lock gives {other}"
+                    f"{platform}: {name} {version} was kept by the lock, as `--upgrade-package` keeps what does not have "
+                    f"to move; a resolution without the lock gives {other}"
                 )
+
+
+def _versions(part: Resolution) -> dict[str, str]:
+    wheels = {each.name: each.version for each in part.packages}
+    return wheels | {each.name: each.version for each in part.conda}
 
 
 def _recorded(lock: Lock) -> Iterator[str]:
