@@ -64,8 +64,8 @@ class Verified:
 class _Unanswered(Store):
     """The cache without answers: pages and metadata serve, and every question is resolved anew."""
 
-    def answer(self, key: str) -> dict[str, Any] | None:
-        del key
+    def answer(self, key: str) -> None:
+        """Nothing, whatever the key."""
 
 
 def verify_lock(request: LockRequest, around: Surroundings) -> Verified:
@@ -131,8 +131,8 @@ def _kept(free: Lock, made: Lock) -> Iterator[str]:
         for name, version in news.items():
             if (other := olds.get(name, "none")) != version:
                 yield (
-                    f"{platform}: {name} {version} was kept by the lock, as `--upgrade-package` keeps what does not have "
-                    f"to move; a resolution without the lock gives {other}"
+                    f"{platform}: {name} {version} was kept by the lock, as `--upgrade-package` keeps what does not "
+                    f"have to move; a resolution without the lock gives {other}"
                 )
 
 
@@ -218,7 +218,7 @@ def _named(value: object) -> dict[tuple[str, ...], dict[str, Any]] | None:
     tables = [] if value is None else value
     if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
         return None
-    found = {tuple(str(each[key]) for key in _NAMES if key in each): each for each in tables}
+    found = {tuple(each[key] for key in _NAMES if isinstance(each.get(key), str)): each for each in tables}
     return found if len(found) == len(tables) else None
 
 

@@ -1,0 +1,367 @@
+"""A lock that was changed on purpose, its checksums with it: who notices, and who shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.conftest import Serve
+from tests.support import ecosystem
+from tests.support.conda_rows import row, write_channel
+from tests.support.ecosystem import release
+from tests.support.image_builds import Standing, hold_base, make_base
+from tests.support.index_server import IndexServer
+from tests.support.projects import File, day
+from tests.support.push_registry import PushRegistry
+from tests.support.tampering import Change, replacing, tamper
+from tests.support.user import Ran, User, refused, routed
+from tests.support.wheels import wheel
+
+AS_OF: Final = "2026-06-01T00:00:00Z"
+EVIL: Final = "ab" * 32
+CUDA: Final = '[image]\nbase = "docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04"\nglibc = "2.36"\n'
+#: Everything of a user's that an attacker can change, the checksums not among it.
+LOOKS: Final = ("--check", "--verify")
+
+
+@pytest.fixture
+def registry() -> Iterator[Standing]:
+    with Standing(PushRegistry()) as running:
+        hold_base(running.held, make_base())
+        yield running
+
+
+@pytest.fixture
+def corp(serve: Serve) -> IndexServer:
+    return serve(ecosystem.private())
+
+
+@pytest.fixture
+def user(tmp_path: Path, serve: Serve, corp: IndexServer, registry: Standing) -> User:
+    """Has locked wheels of two indexes, a Python and a base image."""
+    user = User(tmp_path, serve([*ecosystem.diamond(), release("extra", "1.0.0"), *ecosystem.public_twin()]).url)
+    rest = f'{routed("corp", corp.url, "corp-*")}{CUDA}[registry.mirrors]\n"docker.io" = "{registry.host}"\n'
+    user.wants("app", "corp-app", as_of=AS_OF, python="3.11", rest=rest)
+    ran = user.locks()
+    assert ran.status == 0, ran.stderr
+    return user
+
+
+def of(user: User, name: str) -> dict[str, str]:
+    file: dict[str, str] = user.packages()[name]["file"]
+    return file
+
+
+def sha256_of(user: User, name: str) -> tuple[str, str]:
+    return of(user, name)["sha256"], EVIL
+
+
+def extra_package(user: User) -> Change:
+    """One that the public index has, with the hash that it has there."""
+    package = (
+        '\n[[resolution.package]]\nname = "extra"\nversion = "1.0.0"\n'
+        f'file = {{ index = "default", filename = "extra-1.0.0-py3-none-any.whl", sha256 = "{EVIL}" }}\n'
+        'askers = [{ name = "app", requirement = "extra" }]\n'
+    )
+
+    def change(text: str) -> str:
+        if text.startswith("# envspec.lock"):
+            before, mark, after = text.partition('\n[[resolution.package]]\nname = "left"')
+            return before + package + mark + after
+        if "--hash" not in text:
+            return text
+        before, mark, after = text.partition("left==")
+        return f"{before}extra==1.0.0 \\\n    --hash=sha256:{EVIL}\n    # via app\n{mark}{after}"
+
+    return change
+
+
+def decision_too(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True)
+class Attack:
+    """offline: whether `--check` can see it. row: what `--verify` says of it. shown: what `diff` says of it."""
+
+    change: Callable[[User], Change]
+    offline: bool
+    row: str
+    shown: str
+
+
+ATTACKS: Final = {
+    "a hash": Attack(
+        lambda user: replacing(sha256_of(user, "left")), False, f"linux-64: left: file.sha256: locked {EVIL}", "left"
+    ),
+    "a URL and its hash": Attack(
+        lambda user: replacing(
+            (of(user, "corp-core")["url"], "https://evil.example/corp_core-1.2.0-py3-none-any.whl"),
+            sha256_of(user, "corp-core"),
+        ),
+        True,
+        "linux-64: corp-core: file.url: locked https://evil.example/corp_core-1.2.0-py3-none-any.whl",
+        "https://evil.example/corp_core-1.2.0-py3-none-any.whl",
+    ),
+    "a URL on the index's host": Attack(
+        lambda user: replacing(
+            (of(user, "corp-core")["url"], of(user, "corp-core")["url"].replace("corp_core", "x/corp_core")),
+            sha256_of(user, "corp-core"),
+        ),
+        False,
+        "linux-64: corp-core: file.url: locked http://127.0.0.1",
+        "x/corp_core-1.2.0-py3-none-any.whl",
+    ),
+    "a URL for the default index": Attack(
+        lambda user: (
+            lambda text: text.replace(
+                f'sha256 = "{of(user, "left")["sha256"]}" }}',
+                f'sha256 = "{of(user, "left")["sha256"]}", url = "https://evil.example/left-1.0.0-py3-none-any.whl" }}',
+            ).replace("left==1.0.0", "left @ https://evil.example/left-1.0.0-py3-none-any.whl")
+        ),
+        True,
+        "linux-64: left: file.url: locked https://evil.example/left-1.0.0-py3-none-any.whl, resolved (none)",
+        "https://evil.example/left-1.0.0-py3-none-any.whl",
+    ),
+    "a private package from the public index": Attack(
+        lambda user: replacing(
+            ('index = "corp", filename = "corp_core', 'index = "default", filename = "corp_core'),
+            (f', url = "{of(user, "corp-core")["url"]}"', ""),
+            (f"corp-core @ {of(user, 'corp-core')['url']}", "corp-core==1.2.0"),
+        ),
+        True,
+        "linux-64: corp-core: file.index: locked default, resolved corp",
+        "corp",
+    ),
+    "a file of another package": Attack(
+        lambda user: replacing(("left-1.0.0-py3-none-any.whl", "extra-1.0.0-py3-none-any.whl")),
+        True,
+        "linux-64: left: file.filename: locked extra-1.0.0-py3-none-any.whl",
+        "extra-1.0.0-py3-none-any.whl",
+    ),
+    "a Python archive": Attack(
+        lambda user: replacing(
+            ("https://github.com/astral-sh/", "https://evil.example/astral-sh/"),
+            (user.document()["resolution"][0]["python"]["sha256"], EVIL),
+        ),
+        True,
+        "linux-64: python.url: locked https://evil.example/astral-sh/",
+        "https://evil.example/astral-sh/",
+    ),
+    "a base image's digest": Attack(
+        lambda user: replacing((user.document()["base_image"]["digests"][0]["digest"], f"sha256:{EVIL}")),
+        False,
+        f"digest: locked sha256:{EVIL}",
+        "image.digest",
+    ),
+    "a base image's repository": Attack(
+        lambda user: replacing(('repository = "docker.io/nvidia/cuda"', 'repository = "docker.io/nvidla/cuda"')),
+        True,
+        "base_image.repository: locked docker.io/nvidla/cuda",
+        "nvidla",
+    ),
+    "an extra package": Attack(
+        extra_package, False, "linux-64: extra: package: locked 1.0.0, resolved (none)", "extra"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_who_notices(name: str, user: User) -> None:
+    attack, whole = ATTACKS[name], user.files()
+    spare = user.folder / "before"
+    spare.mkdir()
+    for file, content in whole.items():
+        (spare / file).write_bytes(content)
+    assert user.locks("--check").status == 0
+    verified = user.locks("--verify")
+    assert (verified.status, verified.stdout) == (0, ""), verified
+    tamper(user.lock, attack.change(user))
+    changed = user.files()
+    assert user.locks("--check").status == (3 if attack.offline else 0)
+    found = user.locks("--verify")
+    assert found.status == 3 and "Traceback" not in found.stderr, found
+    assert attack.row in found.stdout, found
+    assert user.files() == changed, "--verify writes nothing"
+    shown = user.runs("diff", "before", user.lock)
+    assert shown.status == 10 and attack.shown in shown.stdout, shown
+    # Neither the memory of whole locks nor the old lock brings it back.
+    ran = user.locks()
+    assert ran.status == 0, ran.stderr
+    assert user.files() == whole, (ran, user.runs("diff", "before", user.lock).stdout)
+
+
+def test_the_requirements_alone(user: User) -> None:
+    """pip installs from that file; what a comment holds is a line for it where a carriage return ends one."""
+    for change in (
+        replacing(sha256_of(user, "left")),
+        lambda text: text + f"extra==1.0.0 \\\n    --hash=sha256:{EVIL}\n",
+        lambda text: text.replace("    # via app", "    # via app\rextra==1.0.0", 1),
+        lambda text: text.replace("left==1.0.0 ", "left @ https://evil.example/left-1.0.0-py3-none-any.whl "),
+    ):
+        assert user.locks().status == 0
+        tamper(user.lock, lambda text, change=change: change(text) if "--hash" in text else f"{text}\n")  # type: ignore[misc]
+        ran = user.locks("--check")
+        assert ran.status == 3 and "requirements.linux-64.txt does not install what" in ran.stderr, ran
+        found = user.locks("--verify")
+        assert found.status == 3 and "requirements.linux-64.txt: locked sha256:" in found.stdout
+
+
+def test_a_file_that_no_lock_names(user: User) -> None:
+    (user.lock / "requirements.linux-aarch64.txt").write_text("extra==1.0.0\n")
+    found = user.locks("--verify")
+    assert found.status == 3 and "requirements.linux-aarch64.txt: locked sha256:" in found.stdout
+
+
+def test_a_moment_of_the_locks_own(user: User) -> None:
+    tamper(user.lock, replacing((f"as_of = {AS_OF}", "as_of = 2023-06-01T00:00:00Z")))
+    ran = user.locks("--check")
+    assert ran.status == 3 and "its as_of is 2023-06-01" in ran.stderr
+    assert user.locks("--verify").status == 3
+
+
+def test_without_a_network_nothing_is_verified(user: User, corp: IndexServer) -> None:
+    ran = user.locks(
+        "--verify", ENVSPEC_CACHE_DIR=str(user.folder / "empty"), ENVSPEC_DEFAULT_INDEX="http://127.0.0.1:9/"
+    )
+    refused(ran, 5)
+    assert "verified" not in ran.stderr
+
+
+def test_what_does_not_go_with_it(user: User) -> None:
+    for words in (("--check",), ("--offline",), ("--upgrade",), ("--as-of", "now"), ("--image",)):
+        assert "--verify with" in refused(user.locks("--verify", *words), 2)
+
+
+def test_a_tag_that_has_moved_since(user: User, registry: Standing) -> None:
+    """The locked digest stays, as it is in the repository; that it was the tag's, nobody can say."""
+    before = user.files()
+    hold_base(registry.held, make_base(layers=3))
+    found = user.locks("--verify")
+    assert found.status == 0, found
+    assert "not verified: " in found.stderr and "nothing tells that the tag ever named it" in found.stderr
+    assert "verified but for what is not verified" in found.stderr
+    ran = user.locks(ENVSPEC_CACHE_DIR=str(user.folder / "another"))
+    assert ran.status == 0 and user.files() == before
+    assert any("not verified: " in text for text in ran.warnings)
+
+
+def test_a_registry_that_is_away_verifies_no_digest(user: User) -> None:
+    spec = user.spec.read_text()
+    user.writes(re.sub(r'"docker.io" = ".*"', '"docker.io" = "127.0.0.1:9"', spec))
+    assert "127.0.0.1:9" in refused(user.locks("--verify"), 5)
+
+
+def test_files_on_another_host(tmp_path: Path, serve: Serve, corp: IndexServer) -> None:
+    """The lock is refused until the spec names the host, and then `--check` knows it too."""
+    from tests.integration.test_lock_private_index import page_with_link
+
+    cdn = serve(ecosystem.private())
+    user = User(tmp_path, serve([]).url)
+    name = "corp_core-1.2.0-py3-none-any.whl"
+    corp.fail("/simple/corp-core/", page_with_link(cdn.file_url(name)))
+    user.wants("corp-core", rest=routed("corp", corp.url, "corp-core"))
+    told = refused(user.locks(), 2)
+    assert cdn.file_url(name) in told and "files = [" in told and user.files() == {}
+    user.wants("corp-core", rest=routed("corp", corp.url, "corp-core") + f"files = ['{cdn.root}']\n")
+    assert user.locks().status == 0
+    assert user.locks("--check").status == 0
+
+
+def conda_user(folder: Path, *, as_of: str = f"as_of = {AS_OF}\n") -> User:
+    channel = write_channel(folder / "forge", [row("python", "3.12.11", "h0_0"), row("tool", "1.0", "h0_0")])
+    user = User(folder, "http://127.0.0.1:9/")
+    user.writes(
+        f'[env]\nname = "small"\npython = "3.12"\n{as_of}[conda]\nchannels = ["{channel.as_uri()}"]\ndependencies = ["tool"]\n'
+    )
+    assert user.locks().status == 0
+    return user
+
+
+@pytest.mark.parametrize(
+    ("pairs", "offline", "told"),
+    [
+        ([("/linux-64/tool-1.0-h0_0.conda", "/../evil/linux-64/tool-1.0-h0_0.conda")], True, "tool: url: locked file:"),
+        ([("tool-1.0-h0_0.conda", "tool-1.1-h0_0.conda")], True, "tool: filename: locked tool-1.1-h0_0.conda"),
+        ([("SHA", EVIL)], False, f"tool: sha256: locked {EVIL}"),
+        ([('depends = ["SHA"', EVIL)], None, ""),
+    ],
+    ids=["url", "filename", "sha256", "none"],
+)
+def test_a_conda_row(tmp_path: Path, pairs: list[tuple[str, str]], offline: bool | None, told: str) -> None:
+    user = conda_user(tmp_path)
+    whole = user.files()
+    assert user.locks("--check").status == user.locks("--verify").status == 0
+    if offline is None:
+        return
+    [tool] = [each for each in user.document()["resolution"][0]["conda"] if each["name"] == "tool"]
+    tamper(user.lock, replacing(*((old.replace("SHA", tool["sha256"]), new) for old, new in pairs)))
+    assert user.locks("--check").status == (3 if offline else 0)
+    found = user.locks("--verify")
+    assert found.status == 3 and f"linux-64: {told}" in found.stdout, found
+    assert user.locks().status == 0
+    assert user.files() == whole
+
+
+def test_a_channel_in_place_of_the_specs(tmp_path: Path) -> None:
+    user = conda_user(tmp_path)
+    tamper(user.lock, lambda text: text.replace(f"{user.folder}/forge", f"{user.folder}/evil"))
+    assert "its channels are not those of the spec" in user.locks("--check").stderr
+    assert user.locks("--verify").status == 3
+
+
+def test_a_moved_branch_is_no_tampering_and_a_strange_commit_is(tmp_path: Path, serve: Serve) -> None:
+    from tests.integration.test_build_projects import Repository, user_of
+
+    repository = Repository(tmp_path / "repo.git")
+    first = repository.git("rev-parse", "HEAD")
+    user = user_of(tmp_path / "user", serve([]), f"own @ {repository.url}@main")
+    assert user.locks().status == 0
+    assert user.locks("--verify").status == 0
+    whole = user.files()
+    repository.commit({"own.py": b"ANSWER = 2\n"})
+    found = user.locks("--verify")
+    assert found.status == 0 and f"the locked commit {first} is in its history" in found.stderr, found
+    # A commit that the repository gives, and no branch has: a server gives those of forks too.
+    repository.git("checkout", "--quiet", "--orphan", "strange")
+    strange = repository.commit({"own.py": b"ANSWER = 3\n"})
+    repository.git("checkout", "--quiet", "main")
+    tamper(user.lock, replacing((first, strange)))
+    assert user.locks("--check").status == 0
+    found = user.locks("--verify")
+    assert found.status == 3 and strange in found.stdout, found
+    assert user.locks().status == 0
+    assert strange.encode() not in b"".join(user.files().values())
+    assert whole != user.files()
+
+
+def test_versions_that_upgrade_package_kept(tmp_path: Path, serve: Serve) -> None:
+    """Its own versions lead to the same lock, and those that nothing else leads to are told."""
+    index = serve([release("left", "1.0.0"), release("right", "1.0.0")])
+    user = User(tmp_path, index.url)
+    user.wants("left", "right")
+    assert user.locks().status == 0
+    assert user.locks("--verify").status == 0
+    index.add(File(wheel("left", "2.0.0"), day("2024-02-01")))
+    index.add(File(wheel("right", "2.0.0"), day("2024-02-01")))
+    assert user.locks("--upgrade-package", "left").status == 0
+    found = user.locks("--verify")
+    assert (found.status, found.stdout) == (0, ""), found
+
+
+def test_json_of_a_diff_names_it_first(user: User) -> None:
+    spare = user.folder / "before"
+    spare.mkdir()
+    for file, content in user.files().items():
+        (spare / file).write_bytes(content)
+    tamper(user.lock, ATTACKS["a URL and its hash"].change(user))
+    shown: Ran = user.runs("diff", "before", user.lock, "--format", "json")
+    data = json.loads(shown.stdout)
+    [other] = data["replaced"]
+    assert (other["name"], other["version"]) == ("corp-core", "1.2.0")
