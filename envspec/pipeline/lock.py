@@ -56,10 +56,10 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
         find_gpu(facts, name)
     store = Store(around.cache)
     try:
-        old = _old_lock(request, spec, facts, around, store)
+        old, before = _old_lock(request, spec, facts, around, store)
         upgraded = _upgradable(request, spec, old, around)
         as_of = _as_of(spec, old, request, started)
-        work = Work(request, around, store, spec, facts, old, started, as_of, upgraded)
+        work = Work(request, around, store, spec, facts, old, started, as_of, upgraded, before)
         made = make(_with_what_is_new(work))
         from envspec.assemble import is_open
         from envspec.pipeline.lock_files import lock_files
@@ -101,11 +101,8 @@ def _with_what_is_new(work: Work) -> Work:
     return work
 
 
-def make(work: Work, before: Lock | None = None) -> Lock:
+def make(work: Work) -> Lock:
     """The lock that a spec compiles to; nothing is written.
-
-    before: the lock whose recorded images and built wheels hold for this one where all that they follow from is the
-    same; `work.old` if None.
 
     Raises:
         EnvspecError: every refusal.
@@ -132,7 +129,7 @@ def make(work: Work, before: Lock | None = None) -> Lock:
     )
     asker = Asker(around.environ, around.home, around.warn) if work.request.network is Network.USE else None
     kept = None if work.request.upgrade is Upgrade.ALL else work.old
-    made = assemble(answered, _identity(work.request.spec_path), kept, asker, before or work.old)
+    made = assemble(answered, _identity(work.request.spec_path), kept, asker, work.before)
     for text in (*conda.warnings, *made.warnings):
         around.warn(text)
     return made.lock
@@ -211,33 +208,33 @@ def _refuse_elsewhere(spec_path: Path, files: Mapping[str, bytes]) -> None:
         )
 
 
-def _old_lock(request: LockRequest, spec: Spec, facts: Facts, around: Surroundings, store: Store) -> Lock | None:
-    """The lock that stands there; of one that this machine did not make, what is right or can't be decided."""
+def _old_lock(
+    request: LockRequest, spec: Spec, facts: Facts, around: Surroundings, store: Store
+) -> tuple[Lock | None, Lock | None]:
+    """What of the lock that stands there may decide, and that lock; see `Work`."""
     if not (request.directory / LOCK_FILE).exists():
-        return None
+        return None, None
     try:
         old = read_lock(request.directory)
     except StaleLock as error:
         around.warn(f"{error.message}: it is written anew")
-        return None
+        return None, None
     if is_ours(store, read_current(request.directory, LOCK_FILE)):
-        return old
+        return old, old
     from envspec.pipeline.old_lock import checked, moments_of, versions_of
 
     found = [reason for reason in check(request.spec_path, request.directory, None).reasons if reason.why is Why.ROW]
     for reason in found:
         around.warn(f"{reason.text}: it is resolved again")
     if found:
-        return replace(moments_of(old), decisions=(), base_image=None, resolutions=versions_of(old))
+        return replace(moments_of(old), decisions=(), base_image=None, resolutions=versions_of(old)), None
     if request.network is Network.OFFLINE or request.upgrade is Upgrade.ALL:
-        return old
+        return old, old
     try:
         right = checked(old, spec, facts, around)
     except NetworkError as error:
-        around.warn(
-            f"what {request.directory} has of base images and git sources could not be looked up: {error.message}"
-        )
-        return old
+        around.warn(f"not verified: base images and git sources of {request.directory}: {error.message}")
+        return old, old
     for text in right.unverified:
         around.warn(f"not verified: {text}")
-    return right.lock
+    return right.lock, old

@@ -88,14 +88,14 @@ def verify_lock(request: LockRequest, around: Surroundings) -> Verified:
     right = checked(locked, spec, facts, around)
     store = _Unanswered(around.cache)
     try:
-        work = Work(request, around, store, spec, facts, moments_of(right.lock), started, as_of)
-        made = make(work, locked)
+        work = Work(request, around, store, spec, facts, moments_of(right.lock), started, as_of, before=locked)
+        made = make(work)
         differences = _compare(request.directory, lock_files(made))
         kept: tuple[str, ...] = ()
         if differences and _keeps_versions(spec, locked):
             # `--upgrade-package` moved some of them and kept the others: which, the lock alone tells.
             old = replace(moments_of(right.lock), resolutions=versions_of(locked))
-            free, made = made, make(replace(work, old=old), locked)
+            free, made = made, make(replace(work, old=old))
             differences = _compare(request.directory, lock_files(made))
             kept = tuple(_kept(free, made))
     finally:
