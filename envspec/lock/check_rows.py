@@ -75,8 +75,13 @@ def _environment(spec: _Table, lock: _Table) -> Iterator[str]:
         yield f"its name is {lock['name']}, the spec's {env['name']}"
     if "as_of" in env and lock["as_of"] != env["as_of"]:
         yield f"its as_of is {lock['as_of']}, the spec's {env['as_of']}"
-    if lock.get("package_as_of") and "as_of" in env:
+    own = [*lock.get("package_as_of", ()), *lock.get("conda_as_of", ())]
+    if own and "as_of" in env:
         yield "packages have an as_of of their own, which the spec's as_of excludes"
+    # `--upgrade-package` moves a package to the present; an older moment would bring back an older release.
+    for each in own:
+        if each["as_of"] <= lock["as_of"]:
+            yield f"{each['name']} has an as_of of its own, {each['as_of']}, that is not after the lock's"
     names = [part["platform"] for part in lock.get("resolution", ())]
     if len(set(names)) != len(names):
         yield "it has a platform twice"

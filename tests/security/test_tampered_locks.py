@@ -17,11 +17,9 @@ from tests.support.conda_rows import row, write_channel
 from tests.support.ecosystem import release
 from tests.support.image_builds import Standing, hold_base, make_base
 from tests.support.index_server import IndexServer
-from tests.support.projects import File, day
 from tests.support.push_registry import PushRegistry
 from tests.support.tampering import Change, replacing, tamper
 from tests.support.user import Ran, User, refused, routed
-from tests.support.wheels import wheel
 
 AS_OF: Final = "2026-06-01T00:00:00Z"
 EVIL: Final = "ab" * 32
@@ -333,18 +331,49 @@ def test_a_moved_branch_is_no_tampering_and_a_strange_commit_is(tmp_path: Path, 
     assert whole != user.files()
 
 
-def test_versions_that_upgrade_package_kept(tmp_path: Path, serve: Serve) -> None:
-    """Its own versions lead to the same lock, and those that nothing else leads to are told."""
-    index = serve([release("left", "1.0.0"), release("right", "1.0.0")])
-    user = User(tmp_path, index.url)
-    user.wants("left", "right")
+def without_as_of(folder: Path, index: IndexServer, *names: str) -> User:
+    """Has a lock of June 2024, and a spec that says no date any more."""
+    user = User(folder, index.url)
+    user.wants(*names, as_of="2024-06-01T00:00:00Z")
     assert user.locks().status == 0
-    assert user.locks("--verify").status == 0
-    index.add(File(wheel("left", "2.0.0"), day("2024-02-01")))
-    index.add(File(wheel("right", "2.0.0"), day("2024-02-01")))
-    assert user.locks("--upgrade-package", "left").status == 0
-    found = user.locks("--verify")
+    user.wants(*names)
+    assert user.locks().status == 0
+    return user
+
+
+def test_a_lock_that_has_moments_of_its_own(tmp_path: Path, serve: Serve) -> None:
+    """It is resolved at them, by whoever has nothing of it, and that nobody else says them is told."""
+    releases = [release("right", "1.0.0"), release("right", "2.0.0", "2025-01-01")]
+    releases += [release("top", "1.0.0", requires=["right"]), release("top", "2.0.0", "2025-01-01", requires=["right"])]
+    user = without_as_of(tmp_path, serve(releases), "top")
+    assert user.locks("--upgrade-package", "top").status == 0
+    assert user.pins() == {"right": "1.0.0", "top": "2.0.0"}
+    found = user.locks("--verify", ENVSPEC_CACHE_DIR=str(tmp_path / "another"))
     assert (found.status, found.stdout) == (0, ""), found
+    assert "as of 2024-06-01T00:00:00Z, which the lock alone says" in found.stderr
+
+
+@pytest.mark.parametrize("moment", ["2024-06-01T00:00:00Z", "2025-07-01T00:00:00Z"])
+def test_a_moment_that_brings_an_old_release_back(tmp_path: Path, serve: Serve, moment: str) -> None:
+    index = serve([release("left", "1.0.0"), release("left", "2.0.0", "2025-01-01")])
+    user = without_as_of(tmp_path, index, "left")
+    own = f'# end of the head\n\n[[package_as_of]]\nname = "left"\nas_of = {moment}\n'
+    new = "as_of = 2025-06-01T00:00:00Z"
+    tamper(user.lock, replacing(("as_of = 2024-06-01T00:00:00Z", new), ("# end of the head\n", own)))
+    if moment < "2025-06":
+        assert "that is not after the lock's" in user.locks("--check").stderr
+    assert user.locks("--verify").status == 3
+
+
+def test_a_lock_from_elsewhere_is_resolved_once(user: User) -> None:
+    """A cache that has not made it knows nothing of it: what the lock says of itself is no witness."""
+    whole, elsewhere = user.files(), str(user.folder / "another")
+    cut_off = "http://127.0.0.1:9/"
+    assert user.locks(ENVSPEC_CACHE_DIR=elsewhere, ENVSPEC_DEFAULT_INDEX=cut_off).status == 5
+    assert user.locks(ENVSPEC_CACHE_DIR=elsewhere).status == 0
+    ran = user.locks(ENVSPEC_CACHE_DIR=elsewhere, ENVSPEC_DEFAULT_INDEX=cut_off)
+    assert ran.status == 0 and "nothing changed" in ran.stderr
+    assert user.files() == whole
 
 
 def test_json_of_a_diff_names_it_first(user: User) -> None:
