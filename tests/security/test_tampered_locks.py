@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from envspec.model import ImageId, Lock, Platform
+from envspec.pipeline.record_images import record_images
 from tests.conftest import Serve
 from tests.support import ecosystem
 from tests.support.conda_rows import row, write_channel
@@ -304,6 +306,33 @@ def test_a_channel_in_place_of_the_specs(tmp_path: Path) -> None:
     tamper(user.lock, lambda text: text.replace(f"{user.folder}/forge", f"{user.folder}/evil"))
     assert "its channels are not those of the spec" in user.locks("--check").stderr
     assert user.locks("--verify").status == 3
+
+
+def test_a_part_of_a_channel_has_to_be_named_again(tmp_path: Path) -> None:
+    rows = [row("python", "3.12.11", "h0_0"), row("tool", "1.0", "h0_0")]
+    part = f"https://conda.example.com/forge={write_channel(tmp_path / 'part', rows)}"
+    user = User(tmp_path, "http://127.0.0.1:9/")
+    conda = '[conda]\nchannels = ["https://conda.example.com/forge"]\ndependencies = ["tool"]\n'
+    user.writes(f'[env]\nname = "small"\npython = "3.12"\n{conda}')
+    assert user.locks("--channel-rows", part).status == 0
+    assert "--channel-rows https://conda.example.com/forge=DIR" in user.locks("--verify").stderr
+    found = user.locks("--verify", "--channel-rows", part)
+    assert (found.status, found.stdout) == (0, ""), found
+
+
+def test_what_builds_have_recorded_is_not_verified(tmp_path: Path, serve: Serve) -> None:
+    user = User(tmp_path, serve([release("left", "1.0.0")]).url)
+    base = f'[image]\nbase = "example.org/base:1@sha256:{EVIL}"\nglibc = "2.36"\npython = "3.11.7"\n'
+    user.wants("left", as_of=AS_OF, rest=base)
+    assert user.locks().status == 0
+
+    def found(lock: Lock, platform: Platform) -> Lock:
+        return replace(lock, images=(ImageId(platform, f"sha256:{EVIL}", pyc=True),))
+
+    record_images(user.lock, found, lambda _: None)
+    ran = user.locks("--verify")
+    assert ran.status == 0 and f"linux-64: the image ID sha256:{EVIL}" in ran.stderr, ran
+    assert "verified but for what is not verified" in ran.stderr
 
 
 def test_a_moved_branch_is_no_tampering_and_a_strange_commit_is(tmp_path: Path, serve: Serve) -> None:
