@@ -100,7 +100,11 @@ def verify_one(path: Path, directory: Path, options: Options) -> int:
         click.echo(f"not verified: {directory}: {text}", err=True)
     if verified.differences:
         click.echo(f"{directory}: differs from a new resolution as of {verified.at}", err=True)
-        click.echo(f"  hint: `envspec lock {path}` writes what was resolved; look at who changed the lock", err=True)
+        click.echo(
+            f"  hint: `envspec lock {path}` writes what was resolved. An index that lists other releases than it did "
+            "leads to other versions and reasons; another file, URL or hash of one version is a lock that was changed",
+            err=True,
+        )
     elif not found:
         but = " but for what is not verified" if verified.unverified else ""
         click.echo(f"{directory}: verified{but}: equal to a new resolution as of {verified.at}", err=True)

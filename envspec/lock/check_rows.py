@@ -213,7 +213,8 @@ def _askers(requested: frozenset[str], wheels: Sequence[_Table], conda: Sequence
         texts = [each["requirement"] for each in row.get("askers", ())]
         named = {normalised(match[1]) if (match := _REQUIREMENT.match(text)) else "" for text in texts}
         by_spec = "spec" in askers
-        if named != {row["name"]} or (by_spec and row["name"] not in requested) or askers - known - {"spec"}:
+        is_unknown = (by_spec and row["name"] not in requested) or askers - known - {"spec"}
+        if not askers - {row["name"]} or is_unknown or named != {row["name"]}:
             yield f"{row['name']} {row['version']}: neither the spec nor a package of the lock requires it"
 
 

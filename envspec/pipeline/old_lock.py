@@ -79,7 +79,7 @@ async def _checked(lock: Lock, spec: Spec, facts: Facts, around: Surroundings) -
 
 
 async def _commits(
-    lock: Lock, spec: Spec, environ: Mapping[str, str], tell: Callable[[str], None]
+    lock: Lock, spec: Spec, environ: Mapping[str, str], report: Callable[[str], None]
 ) -> AsyncIterator[Decision]:
     found = {each.what: each for each in lock.decisions}
     for requirement in spec.pip.dependencies:
@@ -92,15 +92,15 @@ async def _commits(
             yield decision
         elif now != address.ref and await is_in_history(address, locked, now, requirement.name, environ):
             branch = address.ref or "its default branch"
-            tell(
+            report(
                 f"{requirement.name}: {branch} has moved to {now}; the locked commit {locked} is in its history, and "
-                "nothing tells that the branch was there when it was locked"
+                "nothing shows that the branch was there when it was locked"
             )
             yield decision
 
 
 async def _digests(
-    base: BaseImage, facts: Facts, spec: Spec, around: Surroundings, tell: Callable[[str], None]
+    base: BaseImage, facts: Facts, spec: Spec, around: Surroundings, report: Callable[[str], None]
 ) -> list[PinnedDigest]:
     """The digests that are right. Those that the spec states itself, and those that are missing, need no witness."""
     ours = base.repository == REPOSITORY
@@ -113,13 +113,13 @@ async def _digests(
         registry = Registry(http, Keychain(around.environ, around.home, around.warn), spec.registry.mirrors)
         for each in doubtful:
             known = recorded.get(each.platform)
-            right = await _digest(base, each, known.digest if known else None, registry, tell)
+            right = await _digest(base, each, known.digest if known else None, registry, report)
             found += [right] if right else []
     return found
 
 
 async def _digest(
-    base: BaseImage, locked: PinnedDigest, recorded: str | None, registry: Registry, tell: Callable[[str], None]
+    base: BaseImage, locked: PinnedDigest, recorded: str | None, registry: Registry, report: Callable[[str], None]
 ) -> PinnedDigest | None:
     where = f"{base.repository}:{base.tag}"
     now = await _pinned(parse(where), locked, registry)
@@ -131,9 +131,9 @@ async def _digest(
     there = await _pinned(parse(f"{base.repository}@{locked.digest}"), locked, registry)
     if there is not None:
         has = f"names {now.digest} now" if now else "is gone"
-        tell(
+        report(
             f"{locked.platform.value}: base image {where} {has}; the locked {locked.digest} is in the repository, and "
-            "nothing tells that the tag ever named it"
+            "nothing shows that the tag ever named it"
         )
     return there
 

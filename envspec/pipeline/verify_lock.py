@@ -100,8 +100,8 @@ def verify_lock(request: LockRequest, around: Surroundings) -> Verified:
             kept = tuple(_kept(free, made))
     finally:
         store.close()
-    told = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    at = told if spec.env.as_of else f"{told}, which the lock alone says: the spec has no as_of"
+    moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    at = moment if spec.env.as_of else f"{moment}, which the lock alone says: the spec has no as_of"
     return Verified(differences, (*right.unverified, *kept, *_recorded(made)), at)
 
 

@@ -239,7 +239,7 @@ def test_a_tag_that_has_moved_since(user: User, registry: Standing) -> None:
     hold_base(registry.held, make_base(layers=3))
     found = user.locks("--verify")
     assert found.status == 0, found
-    assert "not verified: " in found.stderr and "nothing tells that the tag ever named it" in found.stderr
+    assert "not verified: " in found.stderr and "nothing shows that the tag ever named it" in found.stderr
     assert "verified but for what is not verified" in found.stderr
     ran = user.locks(ENVSPEC_CACHE_DIR=str(user.folder / "another"))
     assert ran.status == 0 and user.files() == before
