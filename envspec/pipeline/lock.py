@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 from envspec import toml
 from envspec.errors import NetworkError, NoSolution, StaleLock, UsageError
@@ -56,7 +57,7 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
         find_gpu(facts, name)
     store = Store(around.cache)
     try:
-        old, before = _old_lock(request, spec, facts, around, store)
+        old, before, is_looked_up = _old_lock(request, spec, facts, around, store)
         upgraded = _upgradable(request, spec, old, around)
         as_of = _as_of(spec, old, request, started)
         work = Work(request, around, store, spec, facts, old, started, as_of, upgraded, before)
@@ -67,8 +68,9 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
         files = lock_files(made)
         _refuse_elsewhere(request.spec_path, files)
         changed = write_folder(request.directory, files)
-        remember_ours(store, files[LOCK_FILE])
-        if key is not None and store.is_settled and not is_open(made) and not _may_change(spec):
+        if is_looked_up:
+            remember_ours(store, files[LOCK_FILE])
+        if key is not None and is_looked_up and store.is_settled and not is_open(made) and not _may_change(spec):
             remember(store, key, files, told)
     finally:
         store.close()
@@ -208,33 +210,50 @@ def _refuse_elsewhere(spec_path: Path, files: Mapping[str, bytes]) -> None:
         )
 
 
-def _old_lock(
-    request: LockRequest, spec: Spec, facts: Facts, around: Surroundings, store: Store
-) -> tuple[Lock | None, Lock | None]:
-    """What of the lock that stands there may decide, and that lock; see `Work`."""
+class _Old(NamedTuple):
+    """The lock that stands there: what of it may decide, and whole; see `Work`. None where there is none.
+
+    is_looked_up: whether nothing of it decides that could be looked up, and was not.
+    """
+
+    decides: Lock | None
+    before: Lock | None
+    is_looked_up: bool = True
+
+
+def _old_lock(request: LockRequest, spec: Spec, facts: Facts, around: Surroundings, store: Store) -> _Old:
     if not (request.directory / LOCK_FILE).exists():
-        return None, None
+        return _Old(None, None)
     try:
         old = read_lock(request.directory)
     except StaleLock as error:
         around.warn(f"{error.message}: it is written anew")
-        return None, None
+        return _Old(None, None)
     if is_ours(store, read_current(request.directory, LOCK_FILE)):
-        return old, old
-    from envspec.pipeline.old_lock import checked, moments_of, versions_of
+        return _Old(old, old)
+    from envspec.pipeline.old_lock import moments_of, versions_of
 
     found = [reason for reason in check(request.spec_path, request.directory, None).reasons if reason.why is Why.ROW]
     for reason in found:
         around.warn(f"{reason.text}: it is resolved again")
     if found:
-        return replace(moments_of(old), decisions=(), base_image=None, resolutions=versions_of(old)), None
-    if request.network is Network.OFFLINE or request.upgrade is Upgrade.ALL:
-        return old, old
+        return _Old(replace(moments_of(old), decisions=(), base_image=None, resolutions=versions_of(old)), None)
+    if request.upgrade is Upgrade.ALL:
+        return _Old(old, old)
+    return _looked_up(old, request, spec, facts, around)
+
+
+def _looked_up(old: Lock, request: LockRequest, spec: Spec, facts: Facts, around: Surroundings) -> _Old:
+    """A lock that this machine did not make, without those of its digests and commits that are wrong."""
+    from envspec.pipeline.old_lock import checked
+
+    if request.network is Network.OFFLINE:
+        return _Old(old, old, is_looked_up=False)
     try:
         right = checked(old, spec, facts, around)
     except NetworkError as error:
         around.warn(f"not verified: base images and git sources of {request.directory}: {error.message}")
-        return old, old
+        return _Old(old, old, is_looked_up=False)
     for text in right.unverified:
         around.warn(f"not verified: {text}")
-    return right.lock, old
+    return _Old(right.lock, old)

@@ -250,6 +250,14 @@ def test_a_registry_that_is_away_verifies_no_digest(user: User) -> None:
     spec = user.spec.read_text()
     user.writes(re.sub(r'"docker.io" = ".*"', '"docker.io" = "127.0.0.1:9"', spec))
     assert "127.0.0.1:9" in refused(user.locks("--verify"), 5)
+    # Who locks elsewhere is warned, and again until the registry was asked.
+    tamper(user.lock, ATTACKS["a base image's digest"].change(user))
+    for _ in range(2):
+        ran = user.locks()
+        assert ran.status == 0 and any("not verified: base images" in text for text in ran.warnings), ran
+    user.writes(spec)
+    assert user.locks().status == 0
+    assert EVIL.encode() not in b"".join(user.files().values())
 
 
 def test_files_on_another_host(tmp_path: Path, serve: Serve, corp: IndexServer) -> None:
