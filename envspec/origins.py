@@ -13,7 +13,8 @@ from envspec.spec_hash import channel_without_credentials
 
 #: PyTorch's own index of one variant. Only the torch family is ever taken from there.
 PYTORCH_INDEX: Final = "https://download.pytorch.org/whl/{variant}"
-#: The origins of the files that its pages list. Source: https://download.pytorch.org/whl/cu128/torch/, read 2026-11.
+#: The origins of the files that its pages list: its own, and its download host. Not read at its source by us; a page
+#: that lists another one is refused when it is locked.
 PYTORCH_FILES: Final = ("https://download.pytorch.org", "https://download-r2.pytorch.org")
 #: What comes from PyTorch's index together with torch. torchdata and PyG's packages do not.
 INDEX_FAMILY: Final = ("torch", "torchvision", "torchaudio", "torchtext", "triton", "pytorch-triton")
