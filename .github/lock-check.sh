@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# lock-check.sh BASE: the specs that changed since the git revision BASE are locked anew, for what they ask for may not
-# exist, and every committed lock is held against its spec. Prints Markdown; the programs' own words go to stderr as well.
-# Exit: that of the first refusal, else that of `envspec lock --check`.
+# lock-check.sh BASE: what changed since the git revision BASE is resolved again: the specs, for what they ask for may not
+# exist, and the lock of each spec or lock that changed, byte for byte, for a lock can be changed by hand, its checksums
+# with it. Then every committed lock is held against its spec. Prints Markdown; the programs' own words go to stderr too.
+# CHANNEL_ROWS: words CHANNEL=DIR, for locks that were made from a part of a channel.
+# Exit: that of the first refusal; without a network nothing is verified, and that is a refusal as well.
 set -euo pipefail
 base=$1
 scratch=$(mktemp -d)
@@ -13,13 +15,77 @@ tell() {
   printf '### %s\n\n```text\n%s\n```\n\n' "$1" "$(cat "$scratch/said")"
 }
 
+refuse() {
+  tell "$1 (exit $2)"
+  [ "$status" != 0 ] || status=$2
+}
+
+# rows_for LOCK: fills `rows` with options, which only a lock that was made from a part of a channel takes.
+rows_for() {
+  rows=()
+  if grep -q '^parts = \[' "$1/envspec.lock" 2>/dev/null; then
+    for word in ${CHANNEL_ROWS-}; do rows+=(--channel-rows "$word"); done
+  fi
+}
+
+specs=() locks=()
+while IFS= read -r -d '' path; do
+  case $path in
+    specs/*/*) ;;
+    specs/*.toml) if [ -e "$path" ]; then specs+=("$path"); fi ;;
+    locks/*/*)
+      lock=${path#locks/}
+      lock=locks/${lock%%/*}
+      if [ -e "$lock" ] && [[ " ${locks[*]-} " != *" $lock "* ]]; then locks+=("$lock"); fi
+      ;;
+  esac
+done < <(git diff -z --name-only "$base...HEAD" -- specs locks)
+
 refused=()
-while read -r spec; do
-  envspec lock "$spec" --output "$scratch/$spec" >/dev/null 2>"$scratch/said" && continue || code=$?
-  tell "\`$spec\` can't be locked (exit $code)"
+for spec in "${specs[@]}"; do
+  rows_for "locks/$(basename "$spec" .toml)"
+  envspec lock "$spec" --output "$scratch/$spec" "${rows[@]}" >/dev/null 2>"$scratch/said" && continue || code=$?
+  refuse "\`$spec\` can't be locked" "$code"
   refused+=("$spec")
-  [ "$status" != 0 ] || status=$code
-done < <(git diff --name-only --diff-filter=d "$base...HEAD" -- 'specs/*.toml')
+done
+
+verified=()
+# verify SPEC LOCK
+verify() {
+  rows_for "$2"
+  envspec lock --verify "$1" --output "$2" "${rows[@]}" >"$scratch/said" 2>&1 && code=0 || code=$?
+  if [ "$code" != 0 ]; then
+    refuse "\`$2\` was not verified to be what \`$1\` resolves to" "$code"
+    return
+  fi
+  verified+=("$2")
+  if grep '^not verified: ' "$scratch/said" >"$scratch/open"; then
+    mv "$scratch/open" "$scratch/said"
+    tell "\`$2\` is the same but for what nothing decides"
+  fi
+}
+
+for lock in "${locks[@]}"; do
+  spec=specs/${lock#locks/}.toml
+  if [ ! -e "$spec" ]; then
+    spec=$(grep -lE "^ *name *= *[\"']${lock#locks/}[\"'] *(#.*)?$" specs/*.toml | head -n 1) || true
+  fi
+  if [ -z "$spec" ]; then
+    echo "$lock: no spec in specs/ has this name" >"$scratch/said"
+    refuse "\`$lock\` belongs to no spec" 3
+  elif [[ " ${refused[*]-} " != *" $spec "* ]]; then
+    verify "$spec" "$lock"
+  fi
+done
+# A lock that its spec has left behind is told below.
+for spec in "${specs[@]}"; do
+  lock=locks/$(basename "$spec" .toml)
+  [[ " ${locks[*]-} ${refused[*]-} " != *" $lock "* && " ${refused[*]-} " != *" $spec "* && -e $lock ]] || continue
+  if envspec lock --check "$spec" >/dev/null 2>&1; then verify "$spec" "$lock"; fi
+done
+if [ "${#verified[@]}" != 0 ]; then
+  printf 'Resolved again, and the same byte for byte: %s.\n\n' "${verified[*]}"
+fi
 
 # What can't be locked has no lock that could belong to it.
 sound=()
@@ -31,8 +97,7 @@ if [ "${#sound[@]}" != 0 ]; then
   if [ "$code" = 0 ]; then
     printf '%s of %s locks belong to their specs.\n\n' "${#sound[@]}" "$((${#sound[@]} + ${#refused[@]}))"
   else
-    tell "Locks do not belong to their specs (exit $code)"
-    [ "$status" != 0 ] || status=$code
+    refuse "Locks do not belong to their specs" "$code"
   fi
 fi
 exit "$status"

@@ -1,4 +1,4 @@
-"""Whole locks that this machine has made before.
+"""Whole locks that this machine has made before, and which of those that it finds it made itself.
 
 A lock is a function of its spec, of the lock that stood there before, of the facts and of the programs that made it.
 Where all of these are the same, the lock is too: it is written again without a look at what the spec means, and without
@@ -22,7 +22,7 @@ from envspec.resolve.index.store import Store
 from envspec.spec_hash import input_sha256
 
 #: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "8"
+MADE: Final = "9"
 
 
 class Recalled(NamedTuple):
@@ -70,3 +70,16 @@ def recall(store: Store, key: str) -> Recalled | None:
 def remember(store: Store, key: str, files: Mapping[str, bytes], warnings: Sequence[str]) -> None:
     texts = {name: content.decode() for name, content in files.items()}
     store.remember_answer(key, {"files": texts, "warnings": list(warnings)})
+
+
+def is_ours(store: Store, document: bytes) -> bool:
+    """Whether this machine resolved to this very envspec.lock. What another wrote may be right, or tampered with."""
+    return store.answer(_own(document)) is not None
+
+
+def remember_ours(store: Store, document: bytes) -> None:
+    store.remember_answer(_own(document), {"made": True})
+
+
+def _own(document: bytes) -> str:
+    return hashlib.sha256(b"made here: " + hashlib.sha256(document).digest()).hexdigest()

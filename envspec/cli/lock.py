@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from envspec.errors import EnvspecError, StaleLock, UsageError
 from envspec.resolve.engines import CONDA_ENGINES, ENGINES
+
+if TYPE_CHECKING:
+    from envspec.lock.check import CheckResult
 
 
 @click.command()
@@ -47,6 +51,11 @@ from envspec.resolve.engines import CONDA_ENGINES, ENGINES
     "--check", is_flag=True, help="Only tell whether the locks belong to their specs; exit 3 if not. No network."
 )
 @click.option(
+    "--verify",
+    is_flag=True,
+    help="Resolve again and compare every byte of the locks, without writing them; exit 3 if they differ.",
+)
+@click.option(
     "--jobs",
     type=click.IntRange(min=1),
     default=4,
@@ -65,6 +74,7 @@ def command(
     as_of: str | None,
     image: bool,
     check: bool,
+    verify: bool,
     jobs: int,
 ) -> int:
     """Compile specs into locks: pinned, hashed, coherent.
@@ -77,16 +87,24 @@ def command(
     if check:
         if image:
             raise UsageError("--image with --check", hint="--check makes nothing: leave one of them out")
+        if verify:
+            raise UsageError("--verify with --check", hint="--verify does all that --check does: leave --check out")
         return _each(paths, lambda path: _check(path, _directory(path, output, len(paths))))
-    from envspec.cli.locking import Options, folders, lock_one, set_moment
+    from envspec.cli.locking import Options, folders, lock_one, set_moment, verify_one
 
+    if verify and (offline or upgrade or upgrade_package or as_of or image):
+        raise UsageError(
+            "--verify with an option that changes the lock, or without a network",
+            hint="leave out --offline, --upgrade, --upgrade-package, --as-of and --image",
+        )
     if as_of is not None:
         for path in paths:
             set_moment(path, as_of)
     pypi = _one_of(resolvers, ENGINES)
     conda = _one_of(resolvers, CONDA_ENGINES)
     options = Options(pypi, conda, folders(channel_rows), offline, upgrade, upgrade_package, image, jobs)
-    return _each(paths, lambda path: lock_one(path, _directory(path, output, len(paths)), options))
+    act = verify_one if verify else lock_one
+    return _each(paths, lambda path: act(path, _directory(path, output, len(paths)), options))
 
 
 def _one_of(named: tuple[str, ...], half: Iterable[str]) -> str:
@@ -133,6 +151,11 @@ def _name(path: Path) -> str:
 
 
 def _check(path: Path, directory: Path) -> int:
+    return StaleLock.exit_code if report_check(path, directory).reasons else 0
+
+
+def report_check(path: Path, directory: Path) -> CheckResult:
+    """Check a lock without a network, and print what was found."""
     from envspec.data import facts_version
     from envspec.lock.check import check
 
@@ -142,4 +165,4 @@ def _check(path: Path, directory: Path) -> int:
     for reason in result.reasons:
         click.echo(f"stale: {reason.text}", err=True)
         click.echo(f"  hint: {reason.hint or f'run `envspec lock {path}` and commit what it writes'}", err=True)
-    return StaleLock.exit_code if result.reasons else 0
+    return result

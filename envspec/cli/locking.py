@@ -8,17 +8,23 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from envspec.cli.lock import report_check
 from envspec.data import facts_version
 from envspec.effects.cache import cache_root
-from envspec.errors import UsageError
-from envspec.lock.check import check
+from envspec.errors import StaleLock, UsageError
+from envspec.lock.check import Why, check
 from envspec.lock.head import LOCK_FILE
 from envspec.lock.names import stage_prefix
-from envspec.recall import key_of, recall
+from envspec.recall import is_ours, key_of, recall, remember_ours
 from envspec.resolve.index.store import Store
+
+if TYPE_CHECKING:
+    from envspec.cli.progress import Progress
+    from envspec.pipeline.work import LockRequest, Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +57,13 @@ def lock_one(path: Path, directory: Path, options: Options) -> int:
 
 def _without_locking(path: Path, directory: Path, options: Options) -> Sequence[Path] | None:
     """Leave a lock that is done, or write one from this machine's memory; None where there is something to do."""
-    if _is_done(path, directory):
-        _tidy(directory)
-        return ()
-    key = key_of(path, directory, options.resolver, facts_version(), os.environ)
-    if key is None:
-        return None
     store = Store(_cache())
     try:
-        known = recall(store, key)
+        if _is_done(path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
+            _tidy(directory)
+            return ()
+        key = key_of(path, directory, options.resolver, facts_version(), os.environ)
+        known = recall(store, key) if key is not None else None
     finally:
         store.close()
     if known is None:
@@ -72,33 +76,70 @@ def _without_locking(path: Path, directory: Path, options: Options) -> Sequence[
 
 
 def _lock(path: Path, directory: Path, options: Options) -> Sequence[Path]:
-    from packaging.utils import canonicalize_name
-
     from envspec.cli.progress import Progress
     from envspec.pipeline.lock import lock
-    from envspec.pipeline.work import LockRequest, Network, Surroundings, Upgrade
 
     with Progress(path.stem) as progress:
-        request = LockRequest(
-            spec_path=path,
-            directory=directory,
-            resolver=options.resolver,
-            conda_resolver=options.conda_resolver,
-            channel_rows=options.channel_rows,
-            network=Network.OFFLINE if options.offline else Network.USE,
-            upgrade=Upgrade.ALL if options.upgrade else Upgrade.KEEP,
-            upgrade_packages=tuple(str(canonicalize_name(name)) for name in options.upgrade_package),
-            jobs=options.jobs,
+        return lock(_request(path, directory, options), _surroundings(progress)).changed
+
+
+def verify_one(path: Path, directory: Path, options: Options) -> int:
+    """Resolve one spec again and print each row of its lock that differs."""
+    found = report_check(path, directory).reasons
+    if any(reason.why in (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC) for reason in found):
+        # There is nothing to compare with what the spec compiles to.
+        return StaleLock.exit_code
+    from envspec.cli.progress import Progress
+    from envspec.pipeline.verify_lock import verify_lock
+
+    with Progress(path.stem) as progress:
+        verified = verify_lock(_request(path, directory, options), _surroundings(progress))
+    for row in verified.differences:
+        click.echo(f"{directory}: {row}")
+    for text in verified.unverified:
+        click.echo(f"not verified: {directory}: {text}", err=True)
+    if verified.differences:
+        click.echo(f"{directory}: differs from a new resolution as of {verified.at}", err=True)
+        click.echo(
+            f"  hint: `envspec lock {path}` writes what was resolved. An index that lists other releases than it did "
+            "leads to other versions and reasons; another file, URL or hash of one version is a lock that was changed",
+            err=True,
         )
-        around = Surroundings(
-            environ=os.environ,
-            home=Path.home(),
-            cache=_cache(),
-            now=lambda: datetime.now(timezone.utc),
-            warn=progress.warn,
-            report=progress.report,
-        )
-        return lock(request, around).changed
+    elif not found:
+        but = " but for what is not verified" if verified.unverified else ""
+        click.echo(f"{directory}: verified{but}: equal to a new resolution as of {verified.at}", err=True)
+    return StaleLock.exit_code if found or verified.differences else 0
+
+
+def _request(path: Path, directory: Path, options: Options) -> LockRequest:
+    from packaging.utils import canonicalize_name
+
+    from envspec.pipeline.work import LockRequest, Network, Upgrade
+
+    return LockRequest(
+        spec_path=path,
+        directory=directory,
+        resolver=options.resolver,
+        conda_resolver=options.conda_resolver,
+        channel_rows=options.channel_rows,
+        network=Network.OFFLINE if options.offline else Network.USE,
+        upgrade=Upgrade.ALL if options.upgrade else Upgrade.KEEP,
+        upgrade_packages=tuple(str(canonicalize_name(name)) for name in options.upgrade_package),
+        jobs=options.jobs,
+    )
+
+
+def _surroundings(progress: Progress) -> Surroundings:
+    from envspec.pipeline.work import Surroundings
+
+    return Surroundings(
+        environ=os.environ,
+        home=Path.home(),
+        cache=_cache(),
+        now=lambda: datetime.now(timezone.utc),
+        warn=progress.warn,
+        report=progress.report,
+    )
 
 
 def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Path]:
@@ -123,7 +164,13 @@ def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Pa
             order = ImageOrder(lock, identity(lock), (platform,), network=network, jobs=os.cpu_count() or 1)
             return run_to_end(identify(order, world))
 
-        return record_images(directory, on, progress.warn)
+        changed = record_images(directory, on, progress.warn)
+    store = Store(_cache())
+    try:
+        remember_ours(store, (directory / LOCK_FILE).read_bytes())
+    finally:
+        store.close()
+    return changed
 
 
 def folders(named: Sequence[str]) -> dict[str, Path]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Final
 
 from packaging.specifiers import SpecifierSet
 
@@ -15,12 +14,7 @@ from envspec.facts.load import Facts
 from envspec.facts.reach import Reach, in_time, reaches_past
 from envspec.facts.rows import TorchRelease, spoken_ranges
 from envspec.model import CudaVersion, Platform
-
-#: PyTorch's own index of one variant. Only the torch family is ever taken from there.
-PYTORCH_INDEX: Final = "https://download.pytorch.org/whl/{variant}"
-
-#: What comes from PyTorch's index together with torch. torchdata and PyG's packages do not.
-INDEX_FAMILY: Final = ("torch", "torchvision", "torchaudio", "torchtext", "triton", "pytorch-triton")
+from envspec.origins import PYTORCH_INDEX
 
 
 class Wish(Enum):

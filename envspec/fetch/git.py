@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -58,6 +59,22 @@ async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) ->
             hint="was it renamed or deleted there? name another in the spec",
         )
     return found
+
+
+async def is_in_history(address: GitAddress, commit: str, head: str, of: str, environ: Mapping[str, str]) -> bool:
+    """Whether a commit is `head` or an ancestor of it. A server may give commits that are on no branch of a repository
+    (those of its forks, on some), so that it has one says nothing.
+
+    Raises:
+        NetworkError: the repository can't be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="envspec-") as work:
+        folder = Path(work) / "history"
+        words = ["clone", "--quiet", "--bare", "--filter=blob:none", address.url, str(folder)]
+        done = await _git(words, of, environ, folder.parent)
+        if done.status:
+            raise _unreadable(address, of, done)
+        return (await _git(["merge-base", "--is-ancestor", commit, head], of, environ, folder)).status == 0
 
 
 async def check_out(address: GitAddress, commit: str, folder: Path, of: str, environ: Mapping[str, str]) -> Path:

@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 from envspec.effects.default_index import default_index_url
 from envspec.effects.http_values import Credential
 from envspec.errors import NetworkError, UsageError
-from envspec.facts.torch import PYTORCH_INDEX
 from envspec.fetch.index_transport import Ask
 from envspec.fetch.values import Archive
 from envspec.model import DEFAULT_INDEX, Package
+from envspec.origins import PYTORCH_INDEX
 from envspec.resolve.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.index.store import StoredPage
 from envspec.resolve.index.upstream import Index, NotListed, Upstream, authorised, unreadable

@@ -1,18 +1,21 @@
-"""Whether a lock still belongs to its spec, without a network, a resolution, or the lock's body.
+"""Whether a lock still belongs to its spec, without a network or a resolution.
 
-This is what CI and editors run on every change, so nothing heavy is imported on its way: no model, no `packaging`.
+This is what CI and editors run on every change, so nothing heavy is imported on its way: no model, no `packaging`; the
+body is parsed into plain dictionaries, for `check_rows`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from envspec import toml
 from envspec.errors import StaleLock, UsageError
+from envspec.lock.check_rows import row_faults
 from envspec.lock.head import LOCK_FILE, Head, NewerFormat, unseal
 from envspec.lock.names import read_current, state
 from envspec.names import FILE_NAME
@@ -30,6 +33,7 @@ class Why(Enum):
     DAMAGED = "damaged"
     SPEC = "spec"
     FILE = "file"
+    ROW = "row"
 
 
 class Reason(NamedTuple):
@@ -83,8 +87,10 @@ def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_versi
         return CheckResult((Reason(Why.FORMAT, fault.message, fault.hint or ""),))
     except StaleLock as fault:
         return CheckResult((Reason(Why.DAMAGED, fault.message, fault.hint or ""),))
+    contents, of_files = _file_reasons(lock_dir, head)
     return CheckResult(
-        (*_spec_reasons(data, spec_path, head), *_file_reasons(lock_dir, head), *_local_reasons(body, spec_path)),
+        # A lock of another spec names what that one leads to.
+        (*(_spec_reasons(data, spec_path, head) or _row_reasons(data, body, contents, spec_path, document)), *of_files),
         _warnings(head, facts_version),
         _by_these_facts(head, facts_version),
     )
@@ -109,33 +115,52 @@ def _spec_reasons(data: dict[str, object], spec_path: Path, head: Head) -> list[
     return [Reason(Why.SPEC, f"{spec_path} says something else than what was locked")]
 
 
-def _file_reasons(lock_dir: Path, head: Head) -> list[Reason]:
+def _file_reasons(lock_dir: Path, head: Head) -> tuple[dict[str, bytes], list[Reason]]:
+    """The files that are what the head says, and what is wrong with the others."""
+    contents: dict[str, bytes] = {}
     reasons: list[Reason] = []
     for name, digest in head.files.items():
         if not FILE_NAME.fits(name):
             reasons.append(Reason(Why.DAMAGED, f"{lock_dir / LOCK_FILE} names a file outside of its folder: {name!r}"))
             continue
         try:
-            found = hashlib.sha256(read_current(lock_dir, name)).hexdigest()
+            content = read_current(lock_dir, name)
         except FileNotFoundError:
             reasons.append(Reason(Why.FILE, f"{lock_dir / name} is missing"))
         except OSError as fault:
             reasons.append(Reason(Why.FILE, f"{lock_dir / name} can't be read: {fault.strerror}"))
         else:
-            if found != digest:
+            if hashlib.sha256(content).hexdigest() == digest:
+                contents[name] = content
+            else:
                 reasons.append(Reason(Why.FILE, f"{lock_dir / name} was changed after envspec wrote it"))
-    return reasons
+    return contents, reasons
 
 
-def _local_reasons(body: bytes, spec_path: Path) -> list[Reason]:
-    if b'index = "local"' not in body:
-        return []
+def _row_reasons(
+    data: Mapping[str, Any], body: bytes, contents: Mapping[str, bytes], spec_path: Path, document: Path
+) -> list[Reason]:
+    try:
+        lock = toml.loads(body.decode())
+    except ValueError as fault:
+        return [Reason(Why.DAMAGED, f"{document} is not TOML: {fault}")]
+    reasons = [Reason(Why.ROW, f"{document}: {text}", tampered(spec_path)) for text in row_faults(data, lock, contents)]
+    if reasons or b'index = "local"' not in body:
+        return reasons
     from envspec.lock.check_local import changed
 
-    found = changed(body, spec_path.parent)
     return [
-        Reason(Why.FILE, f"{name}: {address} is not what its wheel was built of any more") for name, address in found
+        Reason(Why.FILE, f"{name}: {address} is not what its wheel was built of any more")
+        for name, address in changed(lock, spec_path.parent)
     ]
+
+
+def tampered(spec_path: Path) -> str:
+    """What to do about a lock that says what envspec does not write."""
+    return (
+        f"envspec writes no such lock: look at who changed it, then write it again by `envspec lock {spec_path}`, "
+        "or restore it from version control"
+    )
 
 
 def _warnings(head: Head, facts_version: str | None) -> tuple[str, ...]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from envspec import toml
 from envspec.effects.tree import local_path, tree_sha256
 
 
-def changed(body: bytes, folder: Path) -> Iterator[tuple[str, str]]:
+def changed(lock: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str]]:
     """Name and address of every package whose folder or file is another now. folder: the spec's.
 
     What is not there is not told: elsewhere, the lock's wheel stands for it.
     """
     told: set[str] = set()
-    for resolution in toml.loads(body.decode()).get("resolution", ()):
+    for resolution in lock.get("resolution", ()):
         for package in resolution.get("package", ()):
             file = package["file"]
             address, _, sha256 = file.get("url", "").partition("#sha256=")

@@ -11,8 +11,9 @@ from packaging.version import InvalidVersion, Version
 
 from envspec.lock.diff_conda import CondaChange, conda_changes
 from envspec.lock.diff_image import image_values
+from envspec.lock.diff_replaced import Replaced, is_replaced_wheel, replaced_files
 from envspec.lock.writer import moment
-from envspec.model import BaseImage, GpuCode, Lock, Package, Platform, Resolution
+from envspec.model import BaseImage, GpuCode, Lock, Package, Platform, Resolution, Target
 
 
 class Move(Enum):
@@ -74,6 +75,7 @@ class LockDiff:
 
     platforms: those of both locks; what differs on all of them is told without naming them. A platform that only one
     lock has is a change of `environment`, and its packages are not listed. packages: of the PyPI half.
+    replaced: files of a version that both locks have; they are in none of the other lists.
     """
 
     old_name: str
@@ -83,10 +85,11 @@ class LockDiff:
     packages: tuple[PackageChange, ...]
     decisions: tuple[ValueChange, ...]
     conda: tuple[CondaChange, ...] = ()
+    replaced: tuple[Replaced, ...] = ()
 
     @property
     def is_empty(self) -> bool:
-        return not (self.environment or self.conda or self.packages or self.decisions)
+        return not (self.replaced or self.environment or self.conda or self.packages or self.decisions)
 
 
 def diff_locks(old: Lock, new: Lock) -> LockDiff:
@@ -102,15 +105,26 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
     environment = _values(_environment(old, new, both), _environment(new, old, both), reasons)
     decisions = _values(_decided(old, both), _decided(new, both), reasons)
     told = {change.what for change in environment}
+    replaced = replaced_files(old, new, olds, news)
+    shown = {(what, platform) for each in replaced for what in _values_of(each) for platform in each.platforms}
     return LockDiff(
         old_name=old.name,
         new_name=new.name,
         platforms=both,
-        environment=environment,
+        environment=tuple(
+            each for each in environment if not each.platforms or {(each.what, p) for p in each.platforms} - shown
+        ),
         packages=_packages(olds, news, both),
         decisions=tuple(change for change in decisions if change.what not in told),
         conda=conda_changes(olds, news, both),
+        replaced=replaced,
     )
+
+
+def _values_of(each: Replaced) -> tuple[str, ...]:
+    """The values that say no more than what was replaced."""
+    values = {"base image": ("image.digest",), "Python": ("python.sha256",), "built wheel": (f"built.{each.name}",)}
+    return values.get(each.kind, ())
 
 
 def _by_platform(lock: Lock) -> dict[Platform, Resolution]:
@@ -218,7 +232,7 @@ def _packages(
         before = {package.name: package for package in olds[platform].packages}
         after = {package.name: package for package in news[platform].packages}
         for name in before.keys() | after.keys():
-            change = _change(before.get(name), after.get(name), platform)
+            change = _change(before.get(name), after.get(name), olds[platform].target, news[platform].target)
             if change:
                 key = (name, change.old, change.new)
                 known = merged.get(key)
@@ -235,7 +249,8 @@ def _packages(
     )
 
 
-def _change(old: Package | None, new: Package | None, platform: Platform) -> PackageChange | None:
+def _change(old: Package | None, new: Package | None, before: Target, after: Target) -> PackageChange | None:
+    platform = after.platform
     if old is None and new is not None:
         return PackageChange(Move.ADDED, new.name, None, new.version, (platform,))
     if new is None and old is not None:
@@ -244,7 +259,8 @@ def _change(old: Package | None, new: Package | None, platform: Platform) -> Pac
         return None
     if old.version != new.version:
         return PackageChange(_direction(old.version, new.version), new.name, old.version, new.version, (platform,))
-    if (old.file.index, old.file.filename, old.file.sha256) == (new.file.index, new.file.filename, new.file.sha256):
+    is_same = (old.file.filename, old.file.sha256) == (new.file.filename, new.file.sha256)
+    if is_same or is_replaced_wheel(old, new, before, after):
         return None
     file = FileChange(
         platform,

@@ -12,8 +12,9 @@ from envspec.model import CondaPackage, Platform, Resolution
 
 
 class CondaMove(Enum):
-    """What happened to a conda package. MOVED: to another spelling of its version. BUILD, CHANNEL, FILE, DEPENDS:
-    the version stayed, and the first of them that differs. DEPENDS: its channel says something else of the same file.
+    """What happened to a conda package. MOVED: to another spelling of its version. BUILD, DEPENDS: the version stayed,
+    and the first of them that differs. DEPENDS: its channel says something else of the same file. Another file of the
+    same build is no move: see `diff_replaced`.
     """
 
     ADDED = "added"
@@ -22,8 +23,6 @@ class CondaMove(Enum):
     DOWN = "down"
     MOVED = "moved"
     BUILD = "build"
-    CHANNEL = "channel"
-    FILE = "file"
     DEPENDS = "depends"
 
 
@@ -128,6 +127,4 @@ def _row_move(old: CondaRow | None, new: CondaRow | None) -> CondaMove | None:
         return None
     if old.build != new.build:
         return CondaMove.BUILD
-    if old.channel != new.channel:
-        return CondaMove.CHANNEL
-    return CondaMove.DEPENDS if (old.filename, old.sha256) == (new.filename, new.sha256) else CondaMove.FILE
+    return CondaMove.DEPENDS if (old.depends, old.constrains) != (new.depends, new.constrains) else None

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from envspec.lock.diff import LockDiff
 from envspec.lock.diff_conda import CondaChange, CondaMove, CondaRow, CondaRowChange
-from envspec.lock.diff_shown import arrow, code, plain, short_hashes, versions, where
+from envspec.lock.diff_shown import arrow, code, plain, versions, where
 from envspec.model import Platform
 
 #: How the moves are counted, in the order in which they are told.
@@ -18,8 +18,6 @@ COUNTED: Final = {
     CondaMove.DOWN: "down",
     CondaMove.MOVED: "moved",
     CondaMove.BUILD: "with another build",
-    CondaMove.CHANNEL: "from another channel",
-    CondaMove.FILE: "with another file",
     CondaMove.DEPENDS: "with other dependencies",
 }
 
@@ -97,8 +95,6 @@ def _row_details(move: CondaMove, row: CondaRowChange) -> list[tuple[str, str, s
         told.append(("build", old.build, new.build))
     if old.channel != new.channel:
         told.append(("channel", old.channel, new.channel))
-    if move is CondaMove.FILE:
-        told += [("file", old.filename, new.filename), ("sha256", short_hashes(old.sha256), short_hashes(new.sha256))]
     if move is CondaMove.DEPENDS:
         told += [
             ("depends", *_without_shared(old.depends, new.depends)),

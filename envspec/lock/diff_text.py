@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from envspec.lock.diff import FileChange, LockDiff, Move, PackageChange, ValueChange
 from envspec.lock.diff_conda_text import COUNTED, conda_cells, conda_lines, conda_object
+from envspec.lock.diff_replaced import HEADING, replaced_lines, replaced_object
 from envspec.lock.diff_shown import arrow, code, markdown_table, plain, several, short_hashes, versions, where
 from envspec.lock.diff_wheels import Retagged, without_retagged
 
@@ -29,7 +30,9 @@ def as_text(diff: LockDiff, width: int = 100) -> str:
         return f"{_title(diff)}: no differences\n"
     lines = textwrap.wrap(f"{_title(diff)}: {_summary(diff)}", width)
     changes, retagged = without_retagged(diff.packages)
+    there = {each: where(each.platforms, diff) for each in diff.replaced}
     for heading, told in (
+        (HEADING, replaced_lines(diff.replaced, there)),
         ("environment", _value_lines(diff.environment, diff, width)),
         ("conda packages", conda_lines(diff, width)),
         (_noun(diff) + "s", _package_lines(changes, diff, width)),
@@ -42,12 +45,13 @@ def as_text(diff: LockDiff, width: int = 100) -> str:
 
 
 def as_json(diff: LockDiff) -> str:
-    """One object: `same`, `old`, `new`, `platforms`, `environment`, `conda`, `packages`, `decisions`, a line feed."""
+    """One object, a line feed behind it: two names, and a list for each heading of the text, in its order."""
     data = {
         "same": diff.is_empty,
         "old": diff.old_name,
         "new": diff.new_name,
         "platforms": [platform.value for platform in diff.platforms],
+        "replaced": [replaced_object(each) for each in diff.replaced],
         "environment": [_value_object(change) for change in diff.environment],
         "conda": [conda_object(change) for change in diff.conda],
         "packages": [_package_object(change) for change in diff.packages],
@@ -61,6 +65,8 @@ def as_markdown(diff: LockDiff) -> str:
     if diff.is_empty:
         return f"### {_title(diff)}\n\nNo differences.\n"
     parts = [f"### {_title(diff)}", _capital(_summary(diff)) + "."]
+    if diff.replaced:
+        parts += [f"**{_capital(HEADING)}**", markdown_table(("file", "", "old", "new"), _replaced_cells(diff))]
     if diff.environment:
         parts.append(markdown_table(("environment", "old", "new", "why"), _value_cells(diff.environment, diff)))
     if diff.conda:
@@ -85,9 +91,11 @@ def _summary(diff: LockDiff) -> str:
     conda = _counts(((change.move, change.name) for change in diff.conda), COUNTED, "conda package")
     packages = _counts(((change.move, change.name) for change in diff.packages), _COUNTED, _noun(diff))
     others = len({change.what for change in (*diff.environment, *diff.decisions)})
+    replaced = several(len(diff.replaced), "file")
     told = [
+        *([f"{replaced} replaced at the same version"] if diff.replaced else []),
         *([conda] if conda else []),
-        *([packages or "no package differs"] if packages or not conda else []),
+        *([packages or "no package differs"] if packages or not (conda or diff.replaced) else []),
         *([f"{several(others, 'other value')} changed"] if others else []),
     ]
     return "; ".join(told)
@@ -210,6 +218,15 @@ def _value_cells(changes: Sequence[ValueChange], diff: LockDiff) -> list[tuple[s
         )
         for change in changes
     ]
+
+
+def _replaced_cells(diff: LockDiff) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for each in diff.replaced:
+        title = " on ".join(filter(None, (plain(each.title), where(each.platforms, diff))))
+        for place, (what, old, new) in enumerate(each.changes):
+            rows.append(("" if place else title, what, code(old), code(new)))
+    return rows
 
 
 def _retagged_cells(retagged: Sequence[Retagged], diff: LockDiff) -> list[tuple[str, ...]]:

@@ -65,6 +65,11 @@ def make_plan(directory: Path, files: Mapping[str, bytes]) -> Plan:
     )
 
 
+def is_lock_file(name: str) -> bool:
+    """Whether envspec gives files of locks such a name."""
+    return _MADE.fullmatch(name) is not None
+
+
 def _listed(directory: Path) -> frozenset[str]:
     """The files that the lock in `directory` says are its own."""
     document = directory / LOCK_FILE
@@ -74,9 +79,7 @@ def _listed(directory: Path) -> frozenset[str]:
         head, _ = unseal(document.read_bytes(), str(document))
     except StaleLock:
         return frozenset(
-            item.name
-            for item in directory.iterdir()
-            if _MADE.fullmatch(item.name) and _is_signed(directory / item.name)
+            item.name for item in directory.iterdir() if is_lock_file(item.name) and _is_signed(directory / item.name)
         )
     return frozenset(filter(FILE_NAME.fits, head.files))
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import NamedTuple
 
 from envspec import toml
-from envspec.errors import NoSolution, StaleLock, UsageError
-from envspec.facts import load_facts
+from envspec.errors import NetworkError, NoSolution, StaleLock, UsageError
+from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import find_gpu
+from envspec.lock.check import Why, check
+from envspec.lock.check_rows import row_faults
 from envspec.lock.folder import read_lock, write_folder
 from envspec.lock.head import LOCK_FILE
+from envspec.lock.names import read_current
 from envspec.model import Lock, Resolution, Target
 from envspec.pipeline.work import CondaHalf, LockRequest, Network, PypiHalf, Surroundings, Upgrade, Work
-from envspec.recall import key_of, remember
+from envspec.recall import is_ours, key_of, remember, remember_ours
 from envspec.resolve.index.store import Store
 from envspec.resolve.upgrade import condas, known_names
 from envspec.spec import RequirementKind, Spec, load_spec
@@ -51,19 +55,22 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
     for name in spec.cuda.gpus if spec.cuda else ():
         # A name that nobody knows is told at once, not after a resolution.
         find_gpu(facts, name)
-    old = _old_lock(request.directory, around)
-    upgraded = _upgradable(request, spec, old, around)
     store = Store(around.cache)
     try:
+        old, before, is_looked_up = _old_lock(request, spec, facts, around, store)
+        upgraded = _upgradable(request, spec, old, around)
         as_of = _as_of(spec, old, request, started)
-        work = Work(request, around, store, spec, facts, old, started, as_of, upgraded)
-        made = _make(_with_what_is_new(work))
+        work = Work(request, around, store, spec, facts, old, started, as_of, upgraded, before)
+        made = make(_with_what_is_new(work))
         from envspec.assemble import is_open
         from envspec.pipeline.lock_files import lock_files
 
         files = lock_files(made)
+        _refuse_elsewhere(request.spec_path, files)
         changed = write_folder(request.directory, files)
-        if key is not None and store.is_settled and not is_open(made) and not _may_change(spec):
+        if is_looked_up:
+            remember_ours(store, files[LOCK_FILE])
+        if key is not None and is_looked_up and store.is_settled and not is_open(made) and not _may_change(spec):
             remember(store, key, files, told)
     finally:
         store.close()
@@ -92,11 +99,16 @@ def _with_what_is_new(work: Work) -> Work:
         return work
     quiet = replace(work.around, warn=lambda _: None)
     with suppress(NoSolution):
-        return replace(work, old=_make(replace(work, around=quiet, upgraded=())))
+        return replace(work, old=make(replace(work, around=quiet, upgraded=())))
     return work
 
 
-def _make(work: Work) -> Lock:
+def make(work: Work) -> Lock:
+    """The lock that a spec compiles to; nothing is written.
+
+    Raises:
+        EnvspecError: every refusal.
+    """
     around = work.around
     of_conda = condas(work.upgraded, work.old, _asked_of_conda(work.spec))
     conda = _conda_half(work, of_conda)
@@ -119,7 +131,7 @@ def _make(work: Work) -> Lock:
     )
     asker = Asker(around.environ, around.home, around.warn) if work.request.network is Network.USE else None
     kept = None if work.request.upgrade is Upgrade.ALL else work.old
-    made = assemble(answered, _identity(work.request.spec_path), kept, asker, work.old)
+    made = assemble(answered, _identity(work.request.spec_path), kept, asker, work.before)
     for text in (*conda.warnings, *made.warnings):
         around.warn(text)
     return made.lock
@@ -182,11 +194,66 @@ def _asked_of_conda(spec: Spec) -> set[str]:
     return {str(canonicalize_name(name_of(text))) for text in asked}
 
 
-def _old_lock(directory: Path, around: Surroundings) -> Lock | None:
-    if not (directory / LOCK_FILE).exists():
-        return None
+def _refuse_elsewhere(spec_path: Path, files: Mapping[str, bytes]) -> None:
+    """Refuse what `--check` would: a page may list files that are anywhere.
+
+    Raises:
+        UsageError: names the first row that the spec does not lead to.
+    """
+    document = toml.loads(files[LOCK_FILE].decode())
+    faults = row_faults(toml.loads(spec_path.read_text(encoding="utf-8")), document, files)
+    if faults:
+        raise UsageError(
+            f"{spec_path}: {faults[0]}",
+            hint="where an index has its files on another host and you trust that, name it in its [[pip.index]] table: "
+            'files = ["https://files.example.com"]',
+        )
+
+
+class _Old(NamedTuple):
+    """The lock that stands there: what of it may decide, and whole; see `Work`. None where there is none.
+
+    is_looked_up: whether nothing of it decides that could be looked up, and was not.
+    """
+
+    decides: Lock | None
+    before: Lock | None
+    is_looked_up: bool = True
+
+
+def _old_lock(request: LockRequest, spec: Spec, facts: Facts, around: Surroundings, store: Store) -> _Old:
+    if not (request.directory / LOCK_FILE).exists():
+        return _Old(None, None)
     try:
-        return read_lock(directory)
+        old = read_lock(request.directory)
     except StaleLock as error:
         around.warn(f"{error.message}: it is written anew")
-        return None
+        return _Old(None, None)
+    if is_ours(store, read_current(request.directory, LOCK_FILE)):
+        return _Old(old, old)
+    from envspec.pipeline.old_lock import moments_of, versions_of
+
+    found = [reason for reason in check(request.spec_path, request.directory, None).reasons if reason.why is Why.ROW]
+    for reason in found:
+        around.warn(f"{reason.text}: it is resolved again")
+    if found:
+        return _Old(replace(moments_of(old), decisions=(), base_image=None, resolutions=versions_of(old)), None)
+    if request.upgrade is Upgrade.ALL:
+        return _Old(old, old)
+    return _looked_up(old, request, spec, facts, around)
+
+
+def _looked_up(old: Lock, request: LockRequest, spec: Spec, facts: Facts, around: Surroundings) -> _Old:
+    """A lock that this machine did not make, without those of its digests and commits that are wrong."""
+    from envspec.pipeline.old_lock import checked
+
+    if request.network is Network.OFFLINE:
+        return _Old(old, old, is_looked_up=False)
+    try:
+        right = checked(old, spec, facts, around)
+    except NetworkError as error:
+        around.warn(f"not verified: base images and git sources of {request.directory}: {error.message}")
+        return _Old(old, old, is_looked_up=False)
+    for text in right.unverified:
+        around.warn(f"not verified: {text}")
+    return _Old(right.lock, old)

@@ -13,8 +13,8 @@ from importlib import import_module
 from envspec.effects.default_index import default_index_url
 from envspec.effects.event_loop import run_to_end
 from envspec.effects.http import open_http
-from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.model import Lock, Platform, Resolution, Target
+from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.pipeline.work import PypiHalf, Sources, Upgrade, Work
 from envspec.resolve.compose import Composed, Given, Moments, Places, compose, sources_of, wheel_urls
 from envspec.resolve.direct import fetch_wheel

@@ -67,7 +67,9 @@ class Surroundings:
 class Work:
     """One lock in the making. started: the moment of this run. upgraded: the names that `--upgrade-package` may move.
 
-    as_of: up to when releases are considered, but for packages with a moment of their own.
+    as_of: up to when releases are considered, but for packages with a moment of their own. old: what of the lock that
+    stands there may decide anything. before: that lock, whose recorded images and built wheels hold for the new one
+    where all that they follow from is the same.
     """
 
     request: LockRequest
@@ -79,6 +81,7 @@ class Work:
     started: datetime
     as_of: datetime
     upgraded: tuple[str, ...] = ()
+    before: Lock | None = None
 
     @property
     def offline(self) -> bool:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.effects.http_answers import read_whole
 from envspec.effects.http_values import Response
-from envspec.effects.origins import same_origin
 from envspec.errors import UsageError
 from envspec.model import PinnedDigest, Platform
+from envspec.origins import same_origin
 from envspec.registry.auth import Access, Authorization, authorize, challenges
 from envspec.registry.credentials import Keychain, Login
 from envspec.registry.faults import NotThere, RegistryFault, WrongDigest, refusal

@@ -12,9 +12,10 @@ from packaging.version import Version
 from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.family import MEMBERS, family_mismatch
-from envspec.facts.torch import INDEX_FAMILY, PYTORCH_INDEX, Build, Wish, choose_build
+from envspec.facts.torch import Build, Wish, choose_build
 from envspec.facts.torch import Index as Home
 from envspec.model import DEFAULT_INDEX, SPEC, Asker, CudaVersion, Decision, NamedIndex, Target
+from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve.engine import Request
 from envspec.resolve.halves import check_halves, members_beside_condas_torch
 from envspec.resolve.index.page import ListedFile

@@ -11,9 +11,6 @@ from envspec.spec.faults import BadValue
 from envspec.spec.words import shown
 from envspec.spec_hash import channel_without_credentials
 
-#: Where channels live that are asked for by name. Source: conda's documentation, setting `channel_alias`.
-ALIAS: Final = "https://conda.anaconda.org"
-
 #: A variable of the environment that stands for a credential.
 VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -47,18 +44,6 @@ def read_channel(text: str) -> str:
         _check_name(channel)
     _refuse_subdir(channel)
     return channel
-
-
-def channel_url(text: str) -> str:
-    """The address of a channel that `read_channel` takes, without credentials and without a slash at its end."""
-    public = channel_without_credentials(text).rstrip("/")
-    if "://" not in public:
-        return f"{ALIAS}/{public}"
-    scheme, _, rest = public.partition("://")
-    host, slash, path = rest.partition("/")
-    if scheme.lower() == "file":
-        host = ""
-    return f"{scheme.lower()}://{host.lower()}{slash}{path}"
 
 
 def unsecret(text: str) -> str:

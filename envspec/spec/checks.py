@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from envspec.spec.channels import channel_url, read_channel
+from envspec.origins import channel_url
+from envspec.spec.channels import read_channel
 from envspec.spec.conda_checks import CONDA_CHECKS
 from envspec.spec.document import Document, Found, get, readable, tables, texts, twice_in
 from envspec.spec.faults import BadValue

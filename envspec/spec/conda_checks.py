@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from envspec.model import Platform
-from envspec.spec.channels import channel_url, read_channel
+from envspec.origins import channel_url
+from envspec.spec.channels import read_channel
 from envspec.spec.document import Document, Found, get, readable, table, texts, twice_in
 from envspec.spec.faults import BadValue, KeyPath
 from envspec.spec.match_specs import channel_of, read_match_spec

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from envspec.model import CudaVersion, Platform
+from envspec.origins import origin_of
 from envspec.spec.channels import read_channel
 from envspec.spec.faults import BadValue
 from envspec.spec.match_specs import read_conda_name, read_match_spec
@@ -187,6 +188,15 @@ def read_index_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _read_origin(text: str) -> str:
+    """The origin of an index's files: scheme, host and port, in the form in which origins are compared."""
+    if not text or origin_of(text) != text.lower() or not text.startswith(("http://", "https://")):
+        raise BadValue(
+            f"{shown(text)} is not the origin of files", "write scheme and host, without a path: `https://files.corp`"
+        )
+    return text.lower()
+
+
 # Indexes that envspec names itself: the default one, a wheel named by URL, PyTorch's per CUDA version.
 _RESERVED: Final = ("default", "url")
 
@@ -282,6 +292,7 @@ RequirementText = Annotated[Requirement, OfText(read_requirement)]
 ConstraintText = Annotated[Requirement, OfText(read_constraint)]
 PackageName = Annotated[str, OfText(read_name)]
 IndexName = Annotated[str, OfText(_read_index_name)]
+Origin = Annotated[str, OfText(_read_origin, pattern="^https?://")]
 IndexUrl = Annotated[str, OfText(read_index_url, pattern="^https?://")]
 NamePattern = Annotated[str, OfText(read_pattern)]
 ImageReference = Annotated[str, OfText(_read_image)]

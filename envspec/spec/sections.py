@@ -154,6 +154,11 @@ class Index(Section):
         description="Names, or patterns of names, that come from this index and from nowhere else.",
         examples=[["corp-*"]],
     )
+    files: f.ListOf[f.Origin] = Field(
+        default=(),
+        description="Other hosts that its files are on; without them, files are taken from the index's own host alone.",
+        examples=[["https://files.example.com"]],
+    )
     undated: Annotated[Undated, f.Choice()] = Field(
         default=Undated.REFUSE, description="Whether files without an upload time are taken, which `as_of` can't bound."
     )

@@ -152,7 +152,7 @@ def test_files_on_the_same_host_get_the_credentials_and_others_do_not(
     user = User(tmp_path, public.url)
     name = "corp_core-1.2.0-py3-none-any.whl"
     corp.fail("/simple/corp-core/", page_with_link(cdn.file_url(name)))
-    user.wants("corp-core", rest=routed("corp", corp.url_with_credentials, "corp-core"))
+    user.wants("corp-core", rest=routed("corp", corp.url_with_credentials, "corp-core", files=[cdn.root]))
     assert user.locks().status == 0
     assert cdn.requests and not any("authorization" in request.headers for request in cdn.requests)
     assert user.packages()["corp-core"]["file"]["url"] == cdn.file_url(name)
@@ -166,7 +166,7 @@ def test_the_same_host_by_another_port_is_another_host(tmp_path: Path, serve: Se
     name = "corp_core-1.2.0-py3-none-any.whl"
     link = cdn.file_url(name).replace("//", "//link-user:link-pass@")
     corp.fail("/simple/corp-core/", page_with_link(link))
-    user.wants("corp-core", rest=routed("corp", corp.url_with_credentials, "corp-core"))
+    user.wants("corp-core", rest=routed("corp", corp.url_with_credentials, "corp-core", files=[cdn.root]))
     ran = user.locks()
     assert ran.status == 0, ran.stderr
     assert b"link-pass" not in b"".join(user.files().values())

@@ -8,32 +8,18 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shutil import copyfile, copytree
 from typing import Final
 
 import pytest
 
-from envspec.data import facts_version
-from envspec.lock.document import dump
-from envspec.lock.folder import write_folder
-from envspec.lock.head import LOCK_FILE
-from envspec.lock.requirements import requirements_name, requirements_text
-from envspec.model import Lock
-from envspec.spec_hash import input_sha256
-from envspec.toml import loads
-from tests.support.command import command_line, environment
-from tests.support.locks import example
+from tests.support.command import ROOT, command_line, environment
 
 #: Times the CPU of `python -c pass`; what the project promises.
 BUDGET: Final = 8.0
 RUNS: Final = 7
 ROUNDS: Final = 3
 HEAVY: Final = ("pydantic", "aiohttp", "packaging", "rich", "asyncio", "uv", "tomlkit", "platformdirs", "pynvml")
-SPEC: Final = """
-[env]
-name = "pytorch-2.9"
-python = "3.11"
-platforms = ["linux-64", "linux-aarch64"]
-"""
 _COMMANDS: Final = [("--help",), ("--version",), ("lock", "--check", "pytorch-2.9")]
 #: Runs the command line and tells on stderr which of the heavy modules are there when it ends.
 _TELL: Final = f"""
@@ -52,30 +38,12 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A spec and its fresh lock, as large as the committed ones."""
+    """A committed spec and its lock."""
     cwd = tmp_path_factory.mktemp("startup")
     (cwd / "specs").mkdir()
-    (cwd / "specs" / "pytorch-2.9.toml").write_text(SPEC, encoding="utf-8")
-    lock = _of(SPEC)
-    files = {
-        requirements_name(resolution.target.platform): requirements_text(lock, resolution.target.platform).encode() * 20
-        for resolution in lock.resolutions
-    }
-    hashes = {name: _sha256(data) for name, data in files.items()}
-    write_folder(cwd / "locks" / "pytorch-2.9", {**files, LOCK_FILE: dump(lock, hashes).encode()})
+    copyfile(ROOT / "specs/pytorch-2.9.toml", cwd / "specs/pytorch-2.9.toml")
+    copytree(ROOT / "locks/pytorch-2.9", cwd / "locks/pytorch-2.9")
     return cwd
-
-
-def _of(spec: str) -> Lock:
-    from dataclasses import replace
-
-    return replace(example(), input_sha256=input_sha256(loads(spec)), facts=facts_version())
-
-
-def _sha256(data: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(data).hexdigest()
 
 
 def cpu_s(command: Sequence[str], cwd: Path, environ: Mapping[str, str]) -> float:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from envspec import toml
 from tests.support import ecosystem
 from tests.support.index_server import IndexServer
+from tests.support.tampering import replacing, tamper
 from tests.support.user import ROOT
 from tests.support.workflow_repository import Repository
 from tests.support.workflow_runner import JobRan, Runner
@@ -45,7 +47,7 @@ def repository(tmp_path: Path) -> Repository:
 
 
 def runner_of(tmp_path: Path, repository: Repository, base: str, index: IndexServer) -> Runner:
-    values = {"github.event.pull_request.base.sha": base}
+    values = {"github.event.pull_request.base.sha": base, "vars.CHANNEL_ROWS": ""}
     return Runner(tmp_path / "runner", repository.folder, values, ENVSPEC_DEFAULT_INDEX=index.url)
 
 
@@ -91,7 +93,63 @@ def test_what_a_new_lock_changes_is_said(tmp_path: Path, repository: Repository,
     ran = runner.runs(CHECK)
     assert ran.failed == [] and ran.unrun == [], ran.said
     assert "2 of 2 locks belong to their specs." in ran.summary and "## locks/small" in ran.summary
+    assert "Resolved again, and the same byte for byte: locks/small." in ran.summary
     assert ran.outputs["comment"].strip() == ran.summary.strip()
+
+
+def small(tmp_path: Path, repository: Repository, index: IndexServer) -> Runner:
+    """A repository with `small` locked, and a runner of a pull request that begins there."""
+    repository.writes("specs/small.toml", SMALL)
+    runner = runner_of(tmp_path, repository, "", index)
+    runner.locks("small")
+    runner.values["github.event.pull_request.base.sha"] = repository.commits("small")
+    return runner
+
+
+def tampered(repository: Repository) -> None:
+    """Another hash for a wheel, and every checksum right."""
+    lock = repository.folder / "locks/small"
+    [row] = toml.loads((lock / "envspec.lock").read_text(encoding="utf-8"))["resolution"]
+    tamper(lock, replacing((row["package"][0]["file"]["sha256"], "ab" * 32)))
+
+
+def test_a_lock_that_was_tampered_with(tmp_path: Path, repository: Repository, index: IndexServer) -> None:
+    """Its spec is the same, `--check` finds nothing, and the comment shows the other file."""
+    runner = small(tmp_path, repository, index)
+    tampered(repository)
+    repository.commits("no difference worth a look")
+    ran = runner.runs(CHECK)
+    assert ran.status[LOCKS] == 3 and ran.failed == [LOCKS] and ran.unrun == []
+    assert "### `locks/small` was not verified to be what `specs/small.toml` resolves to (exit 3)" in ran.summary
+    assert f"app: file.sha256: locked {'ab' * 32}, resolved " in ran.summary
+    assert "**Same version, another file: find out why before you accept it**" in ran.outputs["comment"]
+    assert "| sha256 | `" in ran.summary and f"`{'ab' * 32}` |" in ran.summary
+
+
+def test_without_an_index_nothing_is_verified(tmp_path: Path, repository: Repository, index: IndexServer) -> None:
+    runner = small(tmp_path, repository, index)
+    repository.writes("specs/small.toml", f"# why\n{SMALL}")
+    repository.commits("a comment")
+    runner.environ |= {"ENVSPEC_DEFAULT_INDEX": "http://127.0.0.1:9/", "ENVSPEC_CACHE_DIR": str(tmp_path / "empty")}
+    ran = runner.runs(CHECK)
+    assert ran.status[LOCKS] == 5 and ran.failed == [LOCKS]
+    assert "the same byte for byte" not in ran.summary
+
+
+def test_a_spec_alone_has_its_lock_verified(tmp_path: Path, repository: Repository, index: IndexServer) -> None:
+    runner = small(tmp_path, repository, index)
+    repository.writes("specs/small.toml", f"# why\n{SMALL}")
+    repository.commits("a comment")
+    ran = runner.runs(CHECK)
+    assert ran.failed == [] and "Resolved again, and the same byte for byte: locks/small." in ran.summary
+
+
+def test_a_lock_without_a_spec(tmp_path: Path, repository: Repository, index: IndexServer) -> None:
+    runner = small(tmp_path, repository, index)
+    repository.writes("locks/other/requirements.linux-64.txt", "app==1.0.0\n")
+    repository.commits("a lock from nowhere")
+    ran = runner.runs(CHECK)
+    assert ran.status[LOCKS] == 3 and "### `locks/other` belongs to no spec (exit 3)" in ran.summary
 
 
 def comment(tmp_path: Path, text: str) -> tuple[JobRan, Path]:

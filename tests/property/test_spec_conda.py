@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from rattler import MatchSpec
 
 from envspec import toml
+from envspec.origins import channel_url
 from envspec.spec import Spec, SpecError, parse_spec
-from envspec.spec.channels import channel_url, read_channel
+from envspec.spec.channels import read_channel
 from envspec.spec.faults import BadValue
 from envspec.spec.match_specs import channel_of, name_of, read_match_spec
 from envspec.spec_hash import channel_without_credentials, input_sha256

@@ -1,0 +1,1 @@
+"""Attacks, each as a test that fails where it gets through."""

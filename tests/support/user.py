@@ -190,9 +190,10 @@ def _array(values: Iterable[str]) -> str:
     return "[" + ", ".join(f"'''{value}'''" for value in values) + "]"
 
 
-def routed(name: str, url: str, *packages: str, undated: str | None = None) -> str:
-    """A `[[pip.index]]` table."""
+def routed(name: str, url: str, *packages: str, undated: str | None = None, files: Iterable[str] = ()) -> str:
+    """A `[[pip.index]]` table. files: other hosts of its files."""
     rows: Mapping[str, str] = {"name": f"'{name}'", "url": f"'{url}'", "packages": _array(packages)}
     lines = [f"{key} = {value}" for key, value in rows.items()]
     lines += [f"undated = '{undated}'"] if undated else []
+    lines += [f"files = {_array(files)}"] if files else []
     return "\n".join(["[[pip.index]]", *lines, ""])

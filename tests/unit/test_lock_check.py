@@ -1,4 +1,4 @@
-"""`check`: fresh, or stale with every reason, from the head alone."""
+"""`check`: fresh, or stale with every reason."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -18,12 +18,14 @@ from envspec.lock.document import dump
 from envspec.lock.files import files_of
 from envspec.lock.folder import write_folder
 from envspec.lock.head import LOCK_FILE
+from envspec.lock.requirements import requirements_text
 from envspec.model import ChannelPart, CondaChannel
 from envspec.spec_hash import input_sha256
 from tests.support.locks import CONDA_FORGE, X86, conda, conda_resolution, lock, package, resolution, sealed
 
-SPEC = '[env]\nname = "small"\npython = "3.11"\n'
-REQUIREMENTS = b"filelock==3.20.0\n"
+SPEC = '[env]\nname = "small"\npython = "3.11"\n[pip]\ndependencies = ["filelock"]\n'
+ONE = lock(resolution(X86, package("filelock", "3.20.0")), input_sha256=input_sha256(toml.loads(SPEC)))
+REQUIREMENTS = requirements_text(ONE, X86).encode()
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,7 @@ class Place:
 
     def write(self, files: Mapping[str, bytes], names: Mapping[str, bytes] | None = None) -> None:
         hashes = {name: hashlib.sha256(data).hexdigest() for name, data in (names or files).items()}
-        one = replace(lock(resolution(X86, package("filelock", "3.20.0"))), input_sha256=input_sha256(toml.loads(SPEC)))
-        write_folder(self.folder, {**files, LOCK_FILE: dump(one, hashes).encode()})
+        write_folder(self.folder, {**files, LOCK_FILE: dump(ONE, hashes).encode()})
 
 
 @pytest.fixture
@@ -78,12 +79,14 @@ def test_other_facts_only_warn(place: Place) -> None:
 
 def test_a_part_of_a_channel_only_warns(place: Place) -> None:
     part = ChannelPart(4775, "ab" * 32)
+    spec = '[env]\nname = "small"\npython = "3.12"\n[conda]\nchannels = ["conda-forge", "https://example.org/nvidia"]\n'
+    place.spec.write_text(spec, encoding="utf-8")
     one = lock(
         conda_resolution(X86, [conda("python", "3.12.11")]),
-        input_sha256=input_sha256(toml.loads(SPEC)),
+        input_sha256=input_sha256(toml.loads(spec)),
         channels=(
             CondaChannel("conda-forge", CONDA_FORGE.url, part),
-            CondaChannel("nvidia", "https://example.org/nvidia"),
+            CondaChannel("https://example.org/nvidia", "https://example.org/nvidia"),
         ),
     )
     write_folder(place.folder, files_of(one))

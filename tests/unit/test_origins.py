@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envspec.effects.origins import same_origin
+from envspec.origins import same_origin
 from envspec.resolve.index.upstream import Index, authorised
 
 

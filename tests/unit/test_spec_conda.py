@@ -9,8 +9,9 @@ from datetime import datetime, timezone
 import pytest
 
 from envspec.model import Platform
+from envspec.origins import channel_url
 from envspec.spec import Conda, Undated, parse_spec
-from envspec.spec.channels import channel_url, read_channel
+from envspec.spec.channels import read_channel
 from envspec.spec.match_specs import channel_of, name_of, read_match_spec
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)

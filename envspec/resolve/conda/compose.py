@@ -13,9 +13,10 @@ from envspec.errors import UsageError
 from envspec.facts import Facts
 from envspec.facts.rows import minor
 from envspec.model import CondaPackage, CudaVersion, Decision, Platform
+from envspec.origins import channel_url
 from envspec.resolve.conda.question import Channel, CondaRequest, VirtualPackage
 from envspec.spec import Spec, Undated
-from envspec.spec.channels import VARIABLE, channel_url
+from envspec.spec.channels import VARIABLE
 from envspec.spec.virtual_packages import ARCHSPEC, CUDA, version_and_build
 from envspec.spec_hash import channel_without_credentials
 from envspec.target import bounds_of, has_cuda

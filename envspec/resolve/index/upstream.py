@@ -14,8 +14,8 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envspec.effects.http import Http, Response
-from envspec.effects.origins import same_origin
 from envspec.errors import NetworkError
+from envspec.origins import same_origin
 from envspec.resolve.index import sdist
 from envspec.resolve.index.page import ACCEPT, BadPage, ListedFile
 from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record

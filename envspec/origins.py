@@ -1,0 +1,68 @@
+"""Where a lock's files may come from, in plain words and values.
+
+On the way of `envspec lock --check`: it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import urlsplit
+
+from envspec.spec_hash import channel_without_credentials
+
+#: PyTorch's own index of one variant. Only the torch family is ever taken from there.
+PYTORCH_INDEX: Final = "https://download.pytorch.org/whl/{variant}"
+#: The origins of the files that its pages list: its own, and its download host. Not read at its source by us; a page
+#: that lists another one is refused when it is locked.
+PYTORCH_FILES: Final = ("https://download.pytorch.org", "https://download-r2.pytorch.org")
+#: What comes from PyTorch's index together with torch. torchdata and PyG's packages do not.
+INDEX_FAMILY: Final = ("torch", "torchvision", "torchaudio", "torchtext", "triton", "pytorch-triton")
+
+#: Where channels live that are asked for by name. Source: conda's documentation, setting `channel_alias`.
+CHANNEL_ALIAS: Final = "https://conda.anaconda.org"
+
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port of a URL, as `https://host` or `https://host:8443`; empty if it has none.
+
+    Two URLs are on one server only if these are equal (RFC 6454, section 4); a user and a password do not count.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return ""
+    if not host:
+        return ""
+    host = f"[{host}]" if ":" in host else host
+    usual = port is None or port == _PORTS.get(parts.scheme)
+    return f"{parts.scheme}://{host}" if usual else f"{parts.scheme}://{host}:{port}"
+
+
+def same_origin(one: str, other: str) -> bool:
+    """Whether what was given for one address, such as a login, may be sent to the other.
+
+    `host.` is another name than `host`; an address that can't be read is of no server.
+    """
+    origin = origin_of(one)
+    return origin.startswith(("http://", "https://")) and origin == origin_of(other)
+
+
+def normalised(name: str) -> str:
+    """A package's name, or a pattern of names, in the form of PEP 503."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def channel_url(text: str) -> str:
+    """The address of a conda channel as a spec writes it, without credentials and without a slash at its end."""
+    public = channel_without_credentials(text).rstrip("/")
+    if "://" not in public:
+        return f"{CHANNEL_ALIAS}/{public}"
+    scheme, _, rest = public.partition("://")
+    host, slash, path = rest.partition("/")
+    if scheme.lower() == "file":
+        host = ""
+    return f"{scheme.lower()}://{host.lower()}{slash}{path}"
