@@ -16,7 +16,7 @@ from typing import IO, Final, cast
 #: file of zeros alone has 1,000.
 MOST_RATIO: Final = 100
 MOST_AT_LEAST: Final = 64 << 20
-#: Of an sdist. The sources of torch with all that they bundle are 40,000 files.
+#: Of an sdist; the largest wheel of torch has 15,000.
 MOST_MEMBERS: Final = 100_000
 #: No METADATA, RECORD or PKG-INFO is larger; what says so is broken, or wants to fill the memory.
 LARGEST_METADATA: Final = 32 << 20

@@ -20,7 +20,7 @@ from envspec.errors import NetworkError, NoSolution
 from envspec.fetch.values import Fetching, Network
 from envspec.image.assembling import Below, Foundation
 from envspec.image.cached_python import made_of
-from envspec.image.conda_paths import BadPackage
+from envspec.link.packages import BadPackage
 from envspec.image.config import Base
 from envspec.image.content import PREFIX, Entry, InMemory
 from envspec.image.layer import Compression, Layer
