@@ -70,12 +70,14 @@ def members(archive: Path) -> tuple[Member, ...]:
         BadWheel: what it is about in words. OSError: the archive can't be read.
     """
     with archive.open("rb") as file:
-        start = _directory_start(archive, file)
+        start, count = _directory(archive, file)
         try:
             with zipfile.ZipFile(file) as opened:
                 listed = opened.infolist()
         except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OSError) as fault:
             raise BadWheel(archive.name, f"no zip that can be read ({fault})") from fault
+        if len(listed) != count:
+            raise BadWheel(archive.name, f"its zip directory has {len(listed)} files, and {count} by its end")
         everything = [_member(archive, file, info) for info in listed]
     _check_places(archive, listed, everything, start)
     pairs = [(info, member) for info, member in zip(listed, everything, strict=True) if not info.is_dir()]
@@ -190,8 +192,8 @@ def _check_paths(archive: Path, found: Sequence[Member]) -> None:
             parent = posixpath.dirname(parent)
 
 
-def _directory_start(archive: Path, file: IO[bytes]) -> int:
-    """Where the zip's directory begins. The one end record is the file's end: readers must not differ about which.
+def _directory(archive: Path, file: IO[bytes]) -> tuple[int, int]:
+    """Where the zip's directory begins, and how many files are in it. The one end record is the file's end: readers must not differ about which.
 
     Raises:
         BadWheel: there is none, there are bytes behind it, or it does not end where its directory does.
@@ -218,7 +220,7 @@ def _directory_start(archive: Path, file: IO[bytes]) -> int:
         raise BadWheel(archive.name, "its zip directory is not where its end says")
     if bytes_ > _DIRECTORY_MOST:
         raise BadWheel(archive.name, f"its zip directory has {bytes_} bytes, accepted are {_DIRECTORY_MOST}")
-    return int(start)
+    return int(start), int(count)
 
 
 def _check_places(archive: Path, infos: Sequence[zipfile.ZipInfo], found: Sequence[Member], end: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import stat
 import struct
 import tarfile
@@ -13,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from envspec.errors import EnvspecError
 
 FILE: Final = 0o100644
 PROGRAM: Final = 0o100755
@@ -214,31 +217,59 @@ def shown(found: dict[str, str], usual: Iterable[str], limit: int = 4) -> str:
     return ", ".join(listed) if len(listed) <= limit else f"{len(listed)} files"
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, limit: int = 60) -> str:
     text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     text = "".join(each if each.isprintable() and each.isascii() else each.encode("unicode_escape").decode() for each in text)
-    return text if len(text) <= 60 else f"{text[:30]}... ({len(text)} characters)"
+    return text if len(text) <= limit else f"{text[: limit // 2]}... {text[-limit // 4 :]}"
 
 
-def table(heading: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A section of SECURITY.md."""
-    lines = [f"### {heading}", "", _row(columns), _row(["---"] * len(columns)), *map(_row, rows), ""]
-    return "\n".join(lines)
+def outcome(fault: EnvspecError, canary: Canary) -> str:
+    """A refusal as the table has it: without what differs between machines and versions of tools."""
+    assert fault.hint and fault.exit_code != 1, fault
+    text = fault.message.replace(str(canary.root), "").removeprefix("thing 1.0: ")
+    text = re.sub(r"thing-1\.0(-py3-none-any|-0)?\.(whl|conda|zip|tar\.gz|tar\.bz2):? ?", "", text)
+    text = re.sub(r"python3\.\d+", "python3.X", re.sub(r"\bsite-packages\b", "site", text))
+    # What follows in brackets, or behind these words, is another library's text.
+    text = re.sub(r" \((?=[^()]*(?:codec|Err|line|Index|file|Expecting|Attempted|object|zip|size|unable|invalid)).*\)?$", "", text, flags=re.DOTALL)
+    text = re.sub(r"(can't be unpacked): .*", r"\1", text) if "bomb" not in text else text
+    return f"refused: {_plain(' '.join(text.split()), 150)}"
+
+
+class Section:
+    """A table of SECURITY.md: what the tests expect, and what they write there with `WRITE` set to 1."""
+
+    def __init__(self, heading: str, cases: Iterable[str], consumers: Sequence[str]) -> None:
+        self.heading, self.consumers, self.cases = heading, tuple(consumers), tuple(cases)
+        self._found: dict[str, tuple[str, ...]] = {}
+
+    def compare(self, case: str, found: Sequence[str]) -> None:
+        """The case has the outcomes that its row says, or is written there."""
+        if os.environ.get(WRITE) == "1":
+            self._found[case] = tuple(found)
+            if len(self._found) == len(self.cases):
+                self._write()
+            return
+        assert _row([case, *found]) == self._row_of(case), f"reviewed? then run these tests with {WRITE}=1"
+
+    def listed(self) -> list[str]:
+        """The cases that the document has."""
+        return [line.split(" | ")[0].removeprefix("| ") for line in self._text().splitlines() if line.startswith("| ")][2:]
+
+    def _row_of(self, case: str) -> str:
+        return next((line for line in self._text().splitlines() if line.startswith(_row([case])[:-1])), "no such row")
+
+    def _text(self) -> str:
+        """The section."""
+        return SECURITY.read_text(encoding="utf-8").partition(f"### {self.heading}\n")[2].partition("\n#")[0]
+
+    def _write(self) -> None:
+        before, heading, rest = SECURITY.read_text(encoding="utf-8").partition(f"### {self.heading}\n")
+        after = rest.partition("\n#")
+        rows = [_row([case, *self._found[case]]) for case in self.cases]
+        lines = [f"### {self.heading}", "", _row(["case", *self.consumers]), _row(["---"] * (len(self.consumers) + 1)), *rows]
+        whole = before.rstrip() + "\n\n" + "\n".join(lines) + "\n" + "".join(after[1:])
+        SECURITY.write_text(whole, encoding="utf-8")
 
 
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
-def check_document(heading: str, section: str) -> None:
-    """SECURITY.md has this section; with `WRITE` set to 1 in the environment it is put there."""
-    text = SECURITY.read_text(encoding="utf-8")
-    start = text.find(f"### {heading}\n")
-    following = [at for mark in ("\n## ", "\n### ") if (at := text.find(mark, start + 1)) > 0]
-    stop = min(following) + 1 if following else len(text)
-    if os.environ.get(WRITE) == "1":
-        changed = text[:start] + section + text[stop:] if start >= 0 else f"{text.rstrip()}\n\n{section}"
-        SECURITY.write_text(changed.rstrip("\n") + "\n", encoding="utf-8")
-        return
-    assert start >= 0, f"SECURITY.md has no section {heading}: run this test with {WRITE}=1"
-    assert text[start:stop].rstrip() == section.rstrip(), f"SECURITY.md differs: run this test with {WRITE}=1"
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tests.security.hostile import FILE, PROGRAM, SYMLINK, Entry, raw_deflate, zip_of
+from tests.support.environments import SERIES
 from tests.support.wheels import core_metadata
 
 #: Makes the bytes of a wheel. Its argument is the absolute path of a folder that must not be touched.
@@ -154,18 +155,14 @@ def _nested(_: str) -> bytes:
     return _wheel(Entry("thing/inner.whl", inner, method=0))
 
 
-def _many(number: int) -> Make:
-    def make(_: str) -> bytes:
-        empty = (Entry(f"thing/e/{n}", method=0, packed=b"") for n in range(number))
-        entries = [*entries_of(), *empty]
-        # An end record counts to 65,535; the zip64 record before it has the whole number.
-        data = zip_of(entries, count=0xFFFF)
-        at = data.rindex(b"PK\5\6")
-        size, place = struct.unpack_from("<LL", data, at + 12)
-        wide = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, len(entries), len(entries), size, place)
-        return data[:at] + wide + struct.pack("<4sLQL", b"PK\6\7", 0, at, 1) + data[at:]
-
-    return make
+def _many(_: str) -> bytes:
+    """600,000 rows of the directory for one member, with a zip64 record: an end record counts to 65,535."""
+    head, _, rows = zip_of([Entry(f"thing/{'e' * 58}", method=0)]).partition(b"PK\1\2")
+    rows = (b"PK\1\2" + rows[:-22]) * 600_000
+    at = len(head) + len(rows)
+    wide = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 600_000, 600_000, len(rows), len(head))
+    last = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
+    return b"".join([head, rows, wide, struct.pack("<4sLQL", b"PK\6\7", 0, at, 1), last])
 
 
 def _other_descriptor(_: str) -> bytes:
@@ -297,7 +294,7 @@ WHEELS: Final[Mapping[str, Make]] = {
     "a bomb: 100 files of 1 MiB of zeros": _bomb_of_many,
     "a bomb: 300 members with one stream": _bomb_by_overlap,
     "a zip in the wheel that leads out": _nested,
-    "200,001 files": _many(200_001),
+    "a directory of 66 MB": _many,
     # `.data` folders.
     "`.data/purelib` that leads out": _named("thing-1.0.data/purelib/../../../../escaped.py"),
     "`.data/scripts` that leads out": _named("thing-1.0.data/scripts/../../escaped", PROGRAM),
@@ -310,10 +307,11 @@ WHEELS: Final[Mapping[str, Make]] = {
     "`.data/data` over the interpreter": _named("thing-1.0.data/data/bin/python", PROGRAM),
     "`.data/scripts` over the interpreter": _named("thing-1.0.data/scripts/python", PROGRAM, b"#!python\nevil\n"),
     "`.data/data` over `pyvenv.cfg`": _named("thing-1.0.data/data/pyvenv.cfg", FILE, b"home = /evil\n"),
-    "`.data/data` over the standard library": _named("thing-1.0.data/data/lib/python3.11/os.py"),
+    "`.data/data` over the standard library": _named(f"thing-1.0.data/data/lib/python{SERIES}/os.py"),
     "`.data/data` into `conda-meta`": _named("thing-1.0.data/data/conda-meta/thing-1.0-0.json", FILE, b"{}"),
     "`.data/data` over envspec's own record": _named("thing-1.0.data/data/.envspec/installed.json", FILE, b"{}"),
-    "`.data/data` into another package": _named("thing-1.0.data/data/lib/python3.11/site-packages/other/x.py"),
+    "`.data/data` behind the link `lib64`": _named(f"thing-1.0.data/data/lib64/python{SERIES}/site-packages/x.py"),
+    "`.data/data` into another package": _named(f"thing-1.0.data/data/lib/python{SERIES}/site-packages/other/x.py"),
     "`.data/purelib` and the root have one path": lambda _: _wheel(
         Entry("thing/a.py", b"good\n"), Entry("thing-1.0.data/purelib/thing/a.py", b"evil\n")
     ),

@@ -22,14 +22,14 @@ from tests.security.hostile import (
     Canary,
     Entry,
     Member,
-    check_document,
+    Section,
     files_below,
     folder,
     hardlink,
+    outcome,
     raw_deflate,
     shown,
     symlink,
-    table,
     tar_of,
     zip_of,
 )
@@ -194,16 +194,33 @@ def unpacked(name: str, data: bytes, canary: Canary) -> str:
     try:
         top = unpack(archive, canary.work / "source", "thing 1.0")
     except EnvspecError as fault:
-        return f"refused: {fault.message}"
+        return outcome(fault, canary)
     assert top == canary.work / "source" / top.name
     found = files_below(canary.work / "source")
     return "accepted: " + (shown(found, {f"{_TOP}/PKG-INFO", f"{_TOP}/setup.py"}) or "nothing else")
 
 
-def read(name: str, data: bytes) -> str:
+def read(name: str, data: bytes, canary: Canary) -> str:
     """What it says that it needs, while a lock is made."""
     try:
         found = requirements(data, filename_of(name))
     except EnvspecError as fault:
-        return f"refused: {fault.message}"
+        return outcome(fault, canary)
     return f"accepted: needs {', '.join(found) or 'nothing'}"
+
+
+SECTION: Final = Section("Sdists", SDISTS, ("unpacked for a build", "read for its requirements"))
+
+
+@pytest.mark.parametrize("case", SDISTS)
+def test_an_sdist_is_refused_or_stays_inside(case: str, tmp_path: Path) -> None:
+    canary = Canary(tmp_path / "root")
+    data = SDISTS[case](str(canary.outside))
+    found = [unpacked(case, data, canary), read(case, data, canary)]
+    assert canary.touched() == []
+    assert {path.name for path in canary.work.iterdir()} == {filename_of(case), "source"}
+    SECTION.compare(case, found)
+
+
+def test_the_document_has_these_cases_alone() -> None:
+    assert SECTION.listed() == list(SDISTS)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import io
 import os
 import shutil
+import sys
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from email.parser import BytesHeaderParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,31 +20,36 @@ from typing import Final
 import pytest
 
 from envspec.build.wheel_bytes import check_release, normalise
-from envspec.errors import EnvspecError
+from envspec.effects.http_values import Patience
+from envspec.errors import EnvspecError, NetworkError
+from envspec.image.assembling import check_apart
 from envspec.image.layer import Compression
 from envspec.image.making import make
 from envspec.image.recipe import Recipe
+from envspec.image.venv_source import Venv
 from envspec.image.wheel import LockedWheel, Scheme, WheelSource
-from envspec.install.environment import install
+from envspec.install import python
+from envspec.install.environment import put_wheels
 from envspec.install.order import Order, World
+from envspec.install.place import Site
+from envspec.install.uv import UvFault
+from envspec.model import Python
 from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record
-from tests.security.hostile import Canary, check_document, files_below, mark, shown, table
+from tests.security.hostile import Canary, Section, files_below, mark, outcome, shown
 from tests.security.hostile_wheels import FILENAME, INFO, WHEELS
-from tests.support.environments import BASE, SERIES, make_lock, pin
+from tests.support.environments import BASE, RUNNING, SERIES, make_lock, pin
 from tests.support.wheels import Artifact
 
 _SITE: Final = f"lib/python{SERIES}/site-packages/"
 _INFO: Final = {f"site/{INFO}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "INSTALLER")}
 _USUAL: Final = {"site/thing/__init__.py", *_INFO}
+#: What uv writes of its own.
+_BY_UV: Final = {f"{_SITE}{INFO}/direct_url.json", f"{_SITE}{INFO}/REQUESTED", ".lock"}
 
 
 def _short(found: dict[str, str]) -> str:
-    by_path = {path.replace(_SITE, "site/", 1): what for path, what in found.items()}
+    by_path = {path.replace(_SITE, "site/", 1).replace(f"python{SERIES}", "python3.X"): what for path, what in found.items()}
     return "accepted: " + (shown(by_path, _USUAL) or "nothing else")
-
-
-def _refused(fault: EnvspecError) -> str:
-    return f"refused: {fault.message}"
 
 
 def in_image(data: bytes, canary: Canary) -> str:
@@ -54,10 +60,12 @@ def in_image(data: bytes, canary: Canary) -> str:
     folder = canary.work / "layer"
     folder.mkdir()
     try:
-        head = make(WheelSource((wheel,), Scheme.of(SERIES), None), folder, canary.work, Compression.GZIP, None)
+        source = WheelSource((wheel,), Scheme.of_venv(SERIES), None)
+        check_apart([source], {each.path: each.owner for each in Venv(Python(RUNNING, "system")).owned()})
+        head = make(source, folder, canary.work, Compression.GZIP, None)
         tar = b"".join(Recipe.opened(head, folder, canary.work).tar())
     except EnvspecError as fault:
-        return _refused(fault)
+        return outcome(fault, canary)
     found = {}
     with tarfile.open(fileobj=io.BytesIO(tar)) as opened:
         for member in opened:
@@ -113,50 +121,62 @@ def served() -> Iterator[Served]:
     server.close()
 
 
-@functools.cache
-def _of_a_venv() -> frozenset[str]:
-    """What is in an environment without wheels; filled by the first install."""
-    return frozenset()
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment without wheels."""
+    folder = tmp_path_factory.mktemp("venv") / "env"
+    folder.mkdir()
+    lock = make_lock()
+    order = Order(lock, "0" * 64, lock.resolutions[0], folder, BASE)
+    patience = Patience()
+
+    async def made() -> None:
+        world = _world(folder.parent)
+        interpreter = await python.find(order, world, patience)
+        with _site(folder) as site:
+            await python.make_venv(interpreter, order, world, site, patience)
+
+    asyncio.run(made())
+    return folder
 
 
-def in_environment(data: bytes, canary: Canary, served: Served) -> str:
-    """`envspec install` of a lock that has this wheel alone, with its true hash."""
-    artifact = Artifact("thing", "1.0", FILENAME, data, b"")
-    prefix = canary.work / "env"
-    lock = make_lock(wheels=[pin(artifact, url=served.put(data))])
-    order = Order(lock, "0" * 64, lock.resolutions[0], prefix, BASE)
-
+def _world(folder: Path) -> World:
     async def nothing_built(_: Order) -> dict[str, Path]:
         return {}
 
-    environ = {"PATH": os.environ["PATH"], "HOME": str(canary.root / "home"), "TMPDIR": str(canary.work)}
-    world = World(environ, canary.work / "cache", lambda _: None, lambda _: None, nothing_built)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    return World(environ, folder / "cache", lambda _: None, lambda _: None, nothing_built)
+
+
+@contextmanager
+def _site(folder: Path) -> Iterator[Site]:
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        install(order, world)
+        yield Site(folder, folder, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def in_environment(data: bytes, canary: Canary, served: Served, venv: Path) -> str:
+    """`envspec install` of a lock that has this wheel alone, with its true hash, into a fresh environment."""
+    artifact = Artifact("thing", "1.0", FILENAME, data, b"")
+    folder = canary.work / "env"
+    shutil.copytree(venv, folder, symlinks=True)
+    lock = make_lock(wheels=[pin(artifact, url=served.put(data))])
+    order = Order(lock, "0" * 64, lock.resolutions[0], folder, BASE)
+    before = files_below(folder)
+    try:
+        with _site(folder) as site:
+            asyncio.run(put_wheels(order, _world(canary.work), site, replace(Patience(), attempts=1)))
+    except UvFault:
+        return "refused by uv"
+    except NetworkError as fault:
+        assert fault.message == "the wheels: the file that came is damaged"
+        return "refused by uv"
     except EnvspecError as fault:
-        assert not prefix.exists()
-        return _refused(fault)
-    found = files_below(prefix)
-    for path in VENV:
-        # One that a wheel wrote over shows itself by its content.
-        if path in found and (prefix / path).is_symlink():
-            del found[path]
-    for path in ("bin/activate", "bin/python", "pyvenv.cfg"):
-        text = (prefix / path).read_bytes() if (prefix / path).exists() else b"gone"
-        if b"escaped" in text or b"evil" in text or b"gone" == text or b"thing" in text:
-            found[path] = " (overwritten)"
-    usual = {path for path in found if path in VENV and not found[path].endswith("(overwritten)")}
-    return _short({path: what for path, what in found.items() if path not in usual and not path.endswith("/REQUESTED")})
-
-
-VENV: Final = frozenset(
-    [
-        *(f"bin/activate{ending}" for ending in ("", ".bat", ".csh", ".fish", ".nu", ".ps1", "_this.py")),
-        *("bin/deactivate.bat", "bin/pydoc.bat", "bin/python", "bin/python3", f"bin/python{SERIES}"),
-        *("lib64", "pyvenv.cfg", "CACHEDIR.TAG", ".gitignore", ".lock", ".envspec/installed.json"),
-        *(f"{_SITE}_virtualenv.py", f"{_SITE}_virtualenv.pth"),
-    ]
-)
+        return outcome(fault, canary)
+    found = files_below(folder)
+    return _short({path: what for path, what in found.items() if path not in before.keys() | _BY_UV})
 
 
 def by_ranges(data: bytes, canary: Canary) -> str:
@@ -171,7 +191,7 @@ def by_ranges(data: bytes, canary: Canary) -> str:
     try:
         metadata, size, record = asyncio.run(read_with_record(read))
     except BadWheel as fault:
-        return f"refused: {fault}"
+        return f"refused: {fault}".partition(": Error")[0]
     assert size == len(data)
     head = BytesHeaderParser().parsebytes(metadata)
     rows = "no RECORD" if record is None else f"RECORD of {len(record.splitlines())} lines"
@@ -186,7 +206,29 @@ def as_built(data: bytes, canary: Canary) -> str:
         check_release(made, "thing", "1.0", "thing 1.0")
         normalise(made, into, "thing 1.0")
     except EnvspecError as fault:
-        return _refused(fault)
+        return outcome(fault, canary)
     kept = into.read_bytes()
     into.unlink()
     return in_image(kept, canary)
+
+
+CONSUMERS: Final = ("image layer", "`envspec install`", "METADATA by ranges", "wheel of a build")
+SECTION: Final = Section("Wheels", WHEELS, CONSUMERS)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a case-insensitive disk has other outcomes")
+@pytest.mark.parametrize("case", WHEELS)
+def test_a_wheel_is_refused_or_stays_inside(case: str, tmp_path: Path, served: Served, venv: Path) -> None:
+    found = []
+    for consumer in (in_image, in_environment, by_ranges, as_built):
+        canary = Canary(tmp_path / consumer.__name__ / "root")
+        data = WHEELS[case](str(canary.outside))
+        more = (served, venv) if consumer is in_environment else ()
+        found.append(consumer(data, canary, *more))  # type: ignore[operator]
+        assert canary.touched() == []
+        assert {path.name for path in canary.work.iterdir()} <= {FILENAME, "layer", "env", "cache", "normal.whl"}
+    SECTION.compare(case, found)
+
+
+def test_the_document_has_these_cases_alone() -> None:
+    assert SECTION.listed() == list(WHEELS)
