@@ -127,7 +127,7 @@ def _link(links: Mapping[Path, str], folder: Path, archive: Path, of: str) -> No
         place.symlink_to(target)
     real = Path(os.path.realpath(folder))
     for place, target in links.items():
-        if os.path.isabs(target) or not Path(os.path.realpath(place)).is_relative_to(real):
+        if target.startswith("/") or not Path(os.path.realpath(place)).is_relative_to(real):
             for each in links:
                 each.unlink()
             raise _bad(of, archive, f"holds a link to {target!r}, out of it")
@@ -144,6 +144,4 @@ def _inside(fault: OSError, folder: Path) -> str:
 
 
 def _bad(of: str, archive: Path, what: str) -> BuildFailed:
-    return BuildFailed(
-        of, f"{archive.name} {what}", hint="take another version of it, and report it to its publisher"
-    )
+    return BuildFailed(of, f"{archive.name} {what}", hint="take another version of it, and report it to its publisher")

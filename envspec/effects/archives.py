@@ -90,7 +90,7 @@ def bounded_tar(file: IO[bytes]) -> Iterator[tarfile.TarFile]:
     elif magic.startswith(b"BZh"):
         plain = cast("IO[bytes]", bz2.BZ2File(file))
     elif magic.startswith(b"\xfd7zXZ\0"):
-        plain = cast("IO[bytes]", lzma.LZMAFile(file))
+        plain = cast("IO[bytes]", lzma.LZMAFile(file))  # noqa: SIM115 (the caller closes what it reads)
     else:
         plain = file
     with tarfile.open(fileobj=cast("IO[bytes]", _Bounded(plain, most_bytes(size))), mode="r:") as tar:

@@ -29,7 +29,8 @@ def entry_points(text: str, series: str) -> tuple[Script, ...]:
         found = [Script(name, module, attr, section) for name, module, attr, section in parse_entrypoints(text)]
     except (configparser.Error, AssertionError) as fault:
         # installer asserts that an entry point names an object.
-        raise ValueError(f"entry_points.txt can't be read ({fault or 'an entry point without an object'})") from fault
+        why = str(fault) or "an entry point without an object"
+        raise ValueError(f"entry_points.txt can't be read ({why})") from fault
     for script in found:
         if "/" in script.name or why_refused(script.name):
             raise ValueError(f"an entry point is named {script.name!r}, which is no file name")

@@ -249,7 +249,9 @@ def _record_of(wheel: LockedWheel, info: Mapping[str, Member]) -> list[RecordEnt
 def _text(wheel: LockedWheel, member: Member) -> bytes:
     """A file of the `.dist-info`, which is read as a whole."""
     if member.data.size_bytes > LARGEST_METADATA:
-        raise BadWheel(wheel.filename, f"{member.raw!r} has {member.data.size_bytes} bytes, more than {LARGEST_METADATA}")
+        raise BadWheel(
+            wheel.filename, f"{member.raw!r} has {member.data.size_bytes} bytes, more than {LARGEST_METADATA}"
+        )
     return read(member.data)
 
 

@@ -83,7 +83,7 @@ def members(archive: Path) -> tuple[Member, ...]:
     pairs = [(info, member) for info, member in zip(listed, everything, strict=True) if not info.is_dir()]
     infos, found = [info for info, _ in pairs], [member for _, member in pairs]
     for info in listed:
-        if info.is_dir() and (info.file_size or info.compress_size):
+        if info.is_dir() and info.file_size:
             raise BadWheel(archive.name, f"{info.orig_filename!r} is a folder of {info.file_size} bytes")
     _check_paths(archive, found)
     _check_sizes(archive, found)
@@ -193,7 +193,9 @@ def _check_paths(archive: Path, found: Sequence[Member]) -> None:
 
 
 def _directory(archive: Path, file: IO[bytes]) -> tuple[int, int]:
-    """Where the zip's directory begins, and how many files are in it. The one end record is the file's end: readers must not differ about which.
+    """Where the zip's directory begins, and how many files are in it.
+
+    The one end record is the file's end: readers must not differ about which it is.
 
     Raises:
         BadWheel: there is none, there are bytes behind it, or it does not end where its directory does.
@@ -232,14 +234,13 @@ def _check_places(archive: Path, infos: Sequence[zipfile.ZipInfo], found: Sequen
     ends = [member.data.offset + member.data.packed_bytes for member in found]
     placed = sorted(zip((info.header_offset for info in infos), ends, found, strict=True), key=lambda each: each[:2])
     at, slack = 0, 0
-    for start, stop, member in [*placed, (end, end, None)]:
+    for start, stop in [*((first, last) for first, last, _ in placed), (end, end)]:
         if start < at:
             before = next(each for _, last, each in placed if last == at)
             raise BadWheel(archive.name, f"{before.raw!r} reaches into what comes after it")
         if start - at > slack:
             raise BadWheel(archive.name, f"{start - at} bytes at {at} are of no file in it")
         at, slack = stop, _DESCRIPTOR_MOST
-        del member
 
 
 def _check_sizes(archive: Path, found: Sequence[Member]) -> None:

@@ -25,10 +25,13 @@ _ENTRY_POINT: Final = re.compile(r"([^/\\=\s]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)", 
 
 
 class Environment:
-    """What the packages that are linked so far put into one environment. series: of its Python; None without one."""
+    """What the packages that are linked so far put into one environment.
 
-    def __init__(self, series: str | None) -> None:
-        self._series = series
+    site_packages: of its Python, below the environment; None without one.
+    """
+
+    def __init__(self, site_packages: str | None) -> None:
+        self._site_packages = site_packages
         self._folders: dict[str, str] = {}
         self._links: dict[str, str] = {}
 
@@ -55,16 +58,16 @@ class Environment:
             if folder not in inside and not Path(os.path.realpath(unpacked / folder)).is_relative_to(root):
                 return f"{path!r} is behind a link of it that leads out"
             inside.add(folder)
-            placed += self._places(path)
+            placed.append(self._place(path))
         links = [path for path in paths if (unpacked / path).is_symlink()]
         return self._put(name, placed, links)
 
-    def _places(self, path: str) -> list[str]:
-        """Where rattler puts a path; of noarch packages for Python it has two names."""
+    def _place(self, path: str) -> str:
+        """Where rattler puts a path: noarch packages for Python have two folders that are moved."""
         top, _, rest = path.partition("/")
-        if top == "site-packages" and self._series:
-            return [path, *(f"lib/python{self._series}{build}/{path}" for build in ("", "t"))]
-        return [path, f"bin/{rest}"] if top == "python-scripts" else [path]
+        if top == "site-packages" and self._site_packages:
+            return f"{self._site_packages}/{rest}"
+        return f"bin/{rest}" if top == "python-scripts" else path
 
     def _put(self, name: str, placed: Iterable[str], links: Iterable[str]) -> str | None:
         for path in placed:

@@ -94,7 +94,9 @@ async def _link(order: dict[str, Any]) -> None:
     records = [record_of(package) for package in packages]
     for record, row in zip(records, order["rows"], strict=True):
         record.url = row["archive"]
-    series = next((".".join(each.version.split(".")[:2]) for each in packages if each.name == "python"), None)
+    python = next((each for each in packages if each.name == "python"), None)
+    series = ".".join(python.version.split(".")[:2]) if python else ""
+    site_packages = (python.python_site_packages_path or f"lib/python{series}/site-packages") if python else None
     # Environments share these files by hard links: one that was edited in an environment must not come into another.
     layer = PackageCacheLayer(order["cache"]).with_validation_mode(ValidationMode.full())
     await install(
@@ -110,7 +112,7 @@ async def _link(order: dict[str, Any]) -> None:
         reporter=_Reporter(
             len(records) - len(order["there"]),
             {each.name: (Path(order["cache"], stem_of(each)), each.filename) for each in packages},
-            Environment(series),
+            Environment(site_packages),
         ),
     )
     for package in packages:

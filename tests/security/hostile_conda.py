@@ -51,7 +51,9 @@ def info_of(
     return [Member(name, data) for name, data in found.items() if data is not None]
 
 
-def conda_of(package: bytes, info: bytes, *, members: Sequence[Entry] = (), stem: str = STEM, meta: bytes | None = None) -> bytes:
+def conda_of(
+    package: bytes, info: bytes, *, members: Sequence[Entry] = (), stem: str = STEM, meta: bytes | None = None
+) -> bytes:
     """A `.conda` of two packed tars. members: further ones."""
     return zip_of(
         [
@@ -89,7 +91,9 @@ def _text(data: bytes, **row: object) -> Make:
 def _python(link: object) -> Make:
     """A noarch package of Python with this `info/link.json`."""
     member = Member("site-packages/thing.py", b"x = 1\n")
-    data = json.dumps({"noarch": {"type": "python", **link}, "package_metadata_version": 1} if isinstance(link, dict) else link)
+    data = json.dumps(
+        {"noarch": {"type": "python", **link}, "package_metadata_version": 1} if isinstance(link, dict) else link
+    )
     return _conda(member, index={"noarch": "python"}, more={"info/link.json": data.encode()})
 
 
@@ -176,7 +180,9 @@ CONDA: Final[Mapping[str, Make]] = {
     "`../` in the lines of `info/files`": _conda(
         more={"info/paths.json": None, "info/files": f"share/thing.txt\n../{STEM}/share/thing.txt\n".encode()}
     ),
-    "a second paths.json in the tar of the package": _second(lambda out: row_of(Member(f"../{STEM}/share/thing.txt", HONEST.data))),
+    "a second paths.json in the tar of the package": _second(
+        lambda out: row_of(Member(f"../{STEM}/share/thing.txt", HONEST.data))
+    ),
     "a listed file behind an unlisted link to the host": lambda out: _conda(
         symlink("share/link", out), rows=[row_of(HONEST), row_of(Member("share/link/victim", b"precious\n"))]
     )(out),
@@ -196,7 +202,9 @@ CONDA: Final[Mapping[str, Make]] = {
     "a file behind a symlink that leads out": lambda out: _conda(
         symlink("share/link", out), Member("share/link/escaped", b"x")
     )(out),
-    "a file behind a symlink inside": _conda(folder("share/real"), symlink("share/link", "real"), Member("share/link/b", b"x")),
+    "a file behind a symlink inside": _conda(
+        folder("share/real"), symlink("share/link", "real"), Member("share/link/b", b"x")
+    ),
     "a file over a symlink that leads out": lambda out: _conda(
         symlink("share/link", f"{out}/victim"), Member("share/link", b"evil\n"), rows=[row_of(HONEST)]
     )(out),
@@ -209,7 +217,8 @@ CONDA: Final[Mapping[str, Make]] = {
         hardlink("share/link", "share/thing.txt"), rows=[row_of(HONEST), row_of(Member("share/link", HONEST.data))]
     ),
     "a hard link to a symlink that leads out": lambda out: _conda(
-        symlink("share/first", f"{out}/victim"), hardlink("share/second", "share/first"),
+        symlink("share/first", f"{out}/victim"),
+        hardlink("share/second", "share/first"),
         rows=[row_of(HONEST), row_of(Member("share/second", b"precious\n"))],
     )(out),
     "a character device": _conda(Member("share/null", kind=tarfile.CHRTYPE)),
@@ -254,15 +263,19 @@ CONDA: Final[Mapping[str, Make]] = {
     "an entry point without an object": _python({"entry_points": ["run = thing"]}),
     "a link.json that is no JSON": _conda(index={"noarch": "python"}, more={"info/link.json": b"{"}),
     "`site-packages/../`": _conda(
-        Member("site-packages/../../../../../escaped", b"x"), index={"noarch": "python"},
+        Member("site-packages/../../../../../escaped", b"x"),
+        index={"noarch": "python"},
         more={"info/link.json": b'{"noarch": {"type": "python"}, "package_metadata_version": 1}'},
     ),
     "`python-scripts/../`": _conda(
-        Member("python-scripts/../../escaped", b"x"), index={"noarch": "python"},
+        Member("python-scripts/../../escaped", b"x"),
+        index={"noarch": "python"},
         more={"info/link.json": b'{"noarch": {"type": "python"}, "package_metadata_version": 1}'},
     ),
     "`lib` as a link, and modules": lambda out: _conda(
-        symlink("lib", out), Member("site-packages/thing.py", b"x"), index={"noarch": "python"},
+        symlink("lib", out),
+        Member("site-packages/thing.py", b"x"),
+        index={"noarch": "python"},
         more={"info/link.json": b'{"noarch": {"type": "python"}, "package_metadata_version": 1}'},
     )(out),
     # What it says that it is, and what it brings.
@@ -285,19 +298,31 @@ CONDA: Final[Mapping[str, Make]] = {
     "envspec's own folder as a link": lambda out: _conda(symlink(".envspec", out))(out),
     "a menu entry": _conda(Member("Menu/thing.json", b'{"menu_name": "evil"}')),
     # The archive's form.
-    "two packages in one archive": _zip(members=[Entry("pkg-other-1.0-0.tar.zst", zstd_stored(tar_of([Member("evil", b"x")])), method=0)]),
-    "one tar twice": _zip(members=[Entry(f"pkg-{STEM}.tar.zst", zstd_stored(tar_of([Member("evil", b"x")])), method=0)]),
+    "two packages in one archive": _zip(
+        members=[Entry("pkg-other-1.0-0.tar.zst", zstd_stored(tar_of([Member("evil", b"x")])), method=0)]
+    ),
+    "one tar twice": _zip(
+        members=[Entry(f"pkg-{STEM}.tar.zst", zstd_stored(tar_of([Member("evil", b"x")])), method=0)]
+    ),
     "tars of another name": _zip(stem="other-1.0-0"),
     "a member that leads out": _zip(members=[Entry("../escaped", b"x", method=0)]),
     "a newer format": _zip(meta=b'{"conda_pkg_format_version": 3}'),
     "a metadata.json that is no JSON": _zip(meta=b"{"),
-    "no tar of the package": lambda _: zip_of([Entry("metadata.json", b"{}", method=0), Entry(f"info-{STEM}.tar.zst", _INFO, method=0)]),
-    "no tar of the metadata": lambda _: zip_of([Entry("metadata.json", b"{}", method=0), Entry(f"pkg-{STEM}.tar.zst", _PACKAGE, method=0)]),
+    "no tar of the package": lambda _: zip_of(
+        [Entry("metadata.json", b"{}", method=0), Entry(f"info-{STEM}.tar.zst", _INFO, method=0)]
+    ),
+    "no tar of the metadata": lambda _: zip_of(
+        [Entry("metadata.json", b"{}", method=0), Entry(f"pkg-{STEM}.tar.zst", _PACKAGE, method=0)]
+    ),
     "an `info/` in the tar of the package": _conda(
         Member("info/index.json", json.dumps({**_INDEX, "name": "other"}).encode()), rows=[row_of(HONEST)]
     ),
     "deflated members": lambda _: zip_of(
-        [Entry("metadata.json", b'{"conda_pkg_format_version": 2}'), Entry(f"pkg-{STEM}.tar.zst", _PACKAGE), Entry(f"info-{STEM}.tar.zst", _INFO)]
+        [
+            Entry("metadata.json", b'{"conda_pkg_format_version": 2}'),
+            Entry(f"pkg-{STEM}.tar.zst", _PACKAGE),
+            Entry(f"info-{STEM}.tar.zst", _INFO),
+        ]
     ),
     "a tar that is not packed": lambda _: conda_of(tar_of([HONEST]), _INFO),
     "a tar that is cut short": lambda _: conda_of(_PACKAGE[:-700], _INFO),
@@ -310,8 +335,17 @@ CONDA: Final[Mapping[str, Make]] = {
     "no archive": lambda _: b"this is no archive\n" * 9,
     "no archive (.tar.bz2)": lambda _: b"this is no archive\n" * 9,
     "a sparse file of 1 TiB": _conda(
-        Member("share/sparse", b"x", pax=(("GNU.sparse.major", "0"), ("GNU.sparse.minor", "1"),
-               ("GNU.sparse.realsize", str(1 << 40)), ("GNU.sparse.size", str(1 << 40)), ("GNU.sparse.map", "0,1"))),
+        Member(
+            "share/sparse",
+            b"x",
+            pax=(
+                ("GNU.sparse.major", "0"),
+                ("GNU.sparse.minor", "1"),
+                ("GNU.sparse.realsize", str(1 << 40)),
+                ("GNU.sparse.size", str(1 << 40)),
+                ("GNU.sparse.map", "0,1"),
+            ),
+        ),
         rows=[row_of(HONEST)],
     ),
     "a bomb: 200 MiB of zeros": _bomb(200 << 20),

@@ -1,4 +1,4 @@
-"""Hostile wheels: how each is made. All are `thing 1.0`, under its right file name, with their true hash in the lock."""
+"""Hostile wheels: how each is made. All are `thing 1.0`, under its right file name, locked with their true hash."""
 
 from __future__ import annotations
 
@@ -134,7 +134,8 @@ def _bomb_by_overlap(_: str) -> bytes:
     zeros = Entry("thing/0", bytes(4 << 20), packed=stream)
     start = len(zip_of([MODULE]).partition(b"PK\1\2")[0])
     again = [
-        Entry(f"thing/{n}", b"", packed=b"", crc=zlib.crc32(zeros.data), size=4 << 20, offset=start) for n in range(1, 300)
+        Entry(f"thing/{n}", b"", packed=b"", crc=zlib.crc32(zeros.data), size=4 << 20, offset=start)
+        for n in range(1, 300)
     ]
     return zip_of([MODULE, zeros, *again, *entries_of()[1:]])
 
@@ -233,7 +234,9 @@ WHEELS: Final[Mapping[str, Make]] = {
     "one name in two spellings": lambda _: _wheel(Entry("thing/a.py", b"x"), Entry("thing//./a.py", b"y")),
     "a file and a folder of one name": lambda _: _wheel(Entry("thing/a", b"x"), Entry("thing/a/b.py", b"y")),
     "names that differ in case": lambda _: _wheel(Entry("thing/a.py", b"x"), Entry("thing/A.py", b"y")),
-    "names that differ in Unicode's form": lambda _: _wheel(Entry("thing/\u00e9.py", b"x"), Entry("thing/e\u0301.py", b"y")),
+    "names that differ in Unicode's form": lambda _: _wheel(
+        Entry("thing/\u00e9.py", b"x"), Entry("thing/e\u0301.py", b"y")
+    ),
     # Kinds and modes.
     "a symlink to an absolute path": lambda out: _wheel(Entry("thing/link", f"{out}/victim".encode(), SYMLINK)),
     "a symlink that leads out": _named("thing/link", SYMLINK, b"../../../../../../victim"),
@@ -269,7 +272,11 @@ WHEELS: Final[Mapping[str, Make]] = {
     "two members with one stream": _same_stream,
     "a member inside of another one's data": _overlapping,
     "a member that no directory names": lambda _: zip_of(
-        [MODULE, Entry(**{**vars(entries_of()[1]), "before": zip_of([Entry("evil.py", b"evil")]).partition(b"PK\1\2")[0]}), *entries_of()[2:]]
+        [
+            MODULE,
+            Entry(**{**vars(entries_of()[1]), "before": zip_of([Entry("evil.py", b"evil")]).partition(b"PK\1\2")[0]}),
+            *entries_of()[2:],
+        ]
     ),
     "data before the zip": lambda _: zip_of(entries_of(), start=b"#!/bin/sh\necho evil\n"),
     "data before the zip, offsets from its end": lambda _: b"#!/bin/sh\necho evil\n" + zip_of(entries_of()),

@@ -34,7 +34,12 @@ SECTION: Final = Section("conda archives", CONDA, _CONSUMERS)
 
 def _row(case: str, data: bytes) -> CondaPackage:
     return CondaPackage(
-        **{"name": "thing", "version": "1.0", "build": "0", "build_number": 0, "channel": "forge", "subdir": "noarch"},
+        name="thing",
+        version="1.0",
+        build="0",
+        build_number=0,
+        channel="forge",
+        subdir="noarch",
         filename=filename_of(case),
         url=f"https://forge.example/noarch/{filename_of(case)}",
         sha256=hashlib.sha256(data).hexdigest(),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import stat
 import tarfile
 import zlib
@@ -96,10 +95,10 @@ SDISTS: Final[Mapping[str, Make]] = {
     "`../` at the start": _tar(Member("../escaped.py", b"x")),
     "`../` in the middle": _tar(Member(f"{_TOP}/../../escaped.py", b"x")),
     "an absolute path": lambda out: _tar(Member(f"{out}/victim", b"x"))(out),
-    "an absolute path in a pax header": lambda out: _tar(Member(f"{_TOP}/a", b"x", pax=(("path", f"{out}/victim"),)))(out),
-    "`..` as a GNU long name": _tar(
-        Member("../" * 50 + "escaped.py", b"x"), form=tarfile.GNU_FORMAT
+    "an absolute path in a pax header": lambda out: _tar(Member(f"{_TOP}/a", b"x", pax=(("path", f"{out}/victim"),)))(
+        out
     ),
+    "`..` as a GNU long name": _tar(Member("../" * 50 + "escaped.py", b"x"), form=tarfile.GNU_FORMAT),
     "an empty name": _tar(Member("", b"x")),
     "a newline in a name": _tar(Member(f"{_TOP}/a\nb.py", b"x")),
     "an escape sequence in a name": _tar(Member(f"{_TOP}/\x1b[2J", b"x")),
@@ -113,9 +112,13 @@ SDISTS: Final[Mapping[str, Make]] = {
         symlink(f"{_TOP}/here", "."), symlink(f"{_TOP}/link", "here/../../../victim")
     ),
     "a file through a chain of links": _tar(
-        folder(f"{_TOP}/a"), folder(f"{_TOP}/a/b"), symlink(f"{_TOP}/short", "a/b"),
-        symlink(f"{_TOP}/link", "short/../../../../victim"), symlink(f"{_TOP}/here", "."),
-        symlink(f"{_TOP}/out", "here/here/../../../victim"), Member(f"{_TOP}/out", b"escaped\n"),
+        folder(f"{_TOP}/a"),
+        folder(f"{_TOP}/a/b"),
+        symlink(f"{_TOP}/short", "a/b"),
+        symlink(f"{_TOP}/link", "short/../../../../victim"),
+        symlink(f"{_TOP}/here", "."),
+        symlink(f"{_TOP}/out", "here/here/../../../victim"),
+        Member(f"{_TOP}/out", b"escaped\n"),
     ),
     "a file behind a link to a folder outside": lambda out: _tar(
         symlink(f"{_TOP}/link", out), Member(f"{_TOP}/link/escaped", b"x")
@@ -126,11 +129,13 @@ SDISTS: Final[Mapping[str, Make]] = {
     "a hard link to what is not there": _tar(hardlink(f"{_TOP}/link", f"{_TOP}/missing")),
     "a hard link to a folder": _tar(folder(f"{_TOP}/a"), hardlink(f"{_TOP}/link", f"{_TOP}/a")),
     "a hard link to a symlink that leads out through a link": _tar(
-        symlink(f"{_TOP}/here", "."), symlink(f"{_TOP}/out", "here/here/../../../victim"),
+        symlink(f"{_TOP}/here", "."),
+        symlink(f"{_TOP}/out", "here/here/../../../victim"),
         hardlink(f"{_TOP}/stolen", f"{_TOP}/out"),
     ),
     "a hard link over a symlink": _tar(
-        symlink(f"{_TOP}/here", "."), symlink(f"{_TOP}/out", "here/here/../../../victim"),
+        symlink(f"{_TOP}/here", "."),
+        symlink(f"{_TOP}/out", "here/here/../../../victim"),
         hardlink(f"{_TOP}/out", f"{_TOP}/setup.py"),
     ),
     "a symlink to itself": _tar(symlink(f"{_TOP}/loop", "loop"), Member(f"{_TOP}/loop/x", b"x")),
@@ -139,7 +144,9 @@ SDISTS: Final[Mapping[str, Make]] = {
     "a block device": _tar(Member(f"{_TOP}/disk", kind=tarfile.BLKTYPE)),
     "a pipe": _tar(Member(f"{_TOP}/pipe", kind=tarfile.FIFOTYPE)),
     "setuid and setgid": _tar(Member(f"{_TOP}/run", b"x", mode=0o6755)),
-    "a folder without permissions": _tar(Member(f"{_TOP}/a", kind=tarfile.DIRTYPE, mode=0), Member(f"{_TOP}/a/b", b"x")),
+    "a folder without permissions": _tar(
+        Member(f"{_TOP}/a", kind=tarfile.DIRTYPE, mode=0), Member(f"{_TOP}/a/b", b"x")
+    ),
     "two top folders": _tar(Member("other/setup.py", b"x")),
     "no top folder": _tar(honest=(Member("setup.py", b"x"),)),
     "a file beside the top folder": _tar(Member("beside.py", b"x")),
@@ -154,8 +161,17 @@ SDISTS: Final[Mapping[str, Make]] = {
     "a bomb: 100,002 members": _many,
     "a bomb: a name of 200 MiB": _long_header,
     "a sparse file of 1 TiB": _tar(
-        Member(f"{_TOP}/sparse", b"x", pax=(("GNU.sparse.major", "0"), ("GNU.sparse.minor", "1"),
-               ("GNU.sparse.realsize", str(1 << 40)), ("GNU.sparse.size", str(1 << 40)), ("GNU.sparse.map", "0,1")))
+        Member(
+            f"{_TOP}/sparse",
+            b"x",
+            pax=(
+                ("GNU.sparse.major", "0"),
+                ("GNU.sparse.minor", "1"),
+                ("GNU.sparse.realsize", str(1 << 40)),
+                ("GNU.sparse.size", str(1 << 40)),
+                ("GNU.sparse.map", "0,1"),
+            ),
+        )
     ),
     "a size that lies": _tar(Member(f"{_TOP}/a", b"x", pax=(("size", "99999999999"),))),
     "cut short": lambda _: _tar()("")[:-60],

@@ -48,7 +48,9 @@ _BY_UV: Final = {f"{_SITE}{INFO}/direct_url.json", f"{_SITE}{INFO}/REQUESTED", "
 
 
 def _short(found: dict[str, str]) -> str:
-    by_path = {path.replace(_SITE, "site/", 1).replace(f"python{SERIES}", "python3.X"): what for path, what in found.items()}
+    by_path = {
+        path.replace(_SITE, "site/", 1).replace(f"python{SERIES}", "python3.X"): what for path, what in found.items()
+    }
     return "accepted: " + (shown(by_path, _USUAL) or "nothing else")
 
 
@@ -224,7 +226,7 @@ def test_a_wheel_is_refused_or_stays_inside(case: str, tmp_path: Path, served: S
         canary = Canary(tmp_path / consumer.__name__ / "root")
         data = WHEELS[case](str(canary.outside))
         more = (served, venv) if consumer is in_environment else ()
-        found.append(consumer(data, canary, *more))  # type: ignore[operator]
+        found.append(consumer(data, canary, *more))
         assert canary.touched() == []
         assert {path.name for path in canary.work.iterdir()} <= {FILENAME, "layer", "env", "cache", "normal.whl"}
     SECTION.compare(case, found)
