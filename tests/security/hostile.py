@@ -6,6 +6,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import stat
 import struct
 import tarfile
@@ -174,6 +175,11 @@ class Canary:
         (self.outside / "folder").mkdir()
         (self.outside / "folder" / "kept").write_bytes(b"kept\n")
         self._before = self._seen()
+
+    def clear(self) -> None:
+        """Empty `work` for the next consumer."""
+        for path in self.work.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def touched(self) -> list[str]:
         """What was created, changed or deleted outside of `work`."""

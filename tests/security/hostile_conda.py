@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tests.security.hostile import Entry, Member, folder, hardlink, symlink, tar_of, zip_of
 from tests.support.conda_archive import PREFIX, zstd_stored
+from tests.support.environments import SERIES
 
 #: Makes the bytes of an archive. Its argument is the absolute path of a folder that must not be touched.
 Make = Callable[[str], bytes]
@@ -102,8 +103,7 @@ def _zstd_zeros(start: bytes, zeros: int) -> bytes:
     # A window of 128 KiB (3.1.1.1.2), and no size of the content.
     frame = [b"\x28\xb5\x2f\xfd\x00\x38"]
     frame.append(struct.pack("<I", len(start) << 3)[:3] + start)
-    for _ in range(zeros >> 17):
-        frame.append(struct.pack("<I", 1 << 17 << 3 | 1 << 1)[:3] + b"\0")
+    frame += [struct.pack("<I", 1 << 17 << 3 | 1 << 1)[:3] + b"\0"] * (zeros >> 17)
     return b"".join([*frame, struct.pack("<I", 1)[:3]])
 
 
@@ -153,7 +153,7 @@ PYTHON: Final = frozenset(
         *("an entry point `../../run`", "an entry point with an absolute path", "an entry point that calls code"),
         *("an entry point whose module is code", "an entry point with a newline", "an entry point `python`"),
         *("an entry point without an object", "a link.json that is no JSON", "`site-packages/../`"),
-        *("`python-scripts/../`", "`lib` as a link, and modules"),
+        *("`python-scripts/../`", "a link in site-packages, and modules behind it"),
     }
 )
 
@@ -272,9 +272,9 @@ CONDA: Final[Mapping[str, Make]] = {
         index={"noarch": "python"},
         more={"info/link.json": b'{"noarch": {"type": "python"}, "package_metadata_version": 1}'},
     ),
-    "`lib` as a link, and modules": lambda out: _conda(
-        symlink("lib", out),
-        Member("site-packages/thing.py", b"x"),
+    "a link in site-packages, and modules behind it": lambda out: _conda(
+        symlink(f"lib/python{SERIES}/site-packages/thing", out),
+        Member("site-packages/thing/x.py", b"x"),
         index={"noarch": "python"},
         more={"info/link.json": b'{"noarch": {"type": "python"}, "package_metadata_version": 1}'},
     )(out),
