@@ -34,6 +34,8 @@ class Environment:
         self._site_packages = site_packages
         self._folders: dict[str, str] = {}
         self._links: dict[str, str] = {}
+        self._files: set[str] = set()
+        self._programs: set[str] = set()
 
     def fault_of(self, name: str, unpacked: Path) -> str | None:
         """Why a package must not be linked, in words that follow its file name; None if it may.
@@ -44,12 +46,12 @@ class Environment:
             paths, programs = list(_paths(unpacked)), list(_entry_points(unpacked))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as fault:
             return f"its metadata can't be read ({' '.join(str(fault).split())})"
-        placed = []
+        made, placed = [], list[str]()
         for program in programs:
             match = _ENTRY_POINT.fullmatch(program)
             if not match or why_refused(match[1]):
                 return f"its entry point {program!r} is not of the form `name = module:function`"
-            placed.append(f"bin/{match[1]}")
+            made.append(f"bin/{match[1]}")
         inside, root = {""}, os.path.realpath(unpacked)
         for path in paths:
             if why := _why_not_below(path):
@@ -60,7 +62,7 @@ class Environment:
             inside.add(folder)
             placed.append(self._place(path))
         links = [path for path in paths if (unpacked / path).is_symlink()]
-        return self._put(name, placed, links)
+        return self._twice(made, placed) or self._put(name, [*made, *placed], links)
 
     def _place(self, path: str) -> str:
         """Where rattler puts a path: noarch packages for Python have two folders that are moved."""
@@ -68,6 +70,13 @@ class Environment:
         if top == "site-packages" and self._site_packages:
             return f"{self._site_packages}/{rest}"
         return f"bin/{rest}" if top == "python-scripts" else path
+
+    def _twice(self, made: Iterable[str], placed: Iterable[str]) -> str | None:
+        """An entry point is in no list of files: rattler would write over what another package has there."""
+        self._files.update(path for path in placed if path.startswith("bin/"))
+        self._programs.update(made)
+        both = sorted(self._programs & self._files)
+        return f"{both[0]} is an entry point of a package and a file of a package" if both else None
 
     def _put(self, name: str, placed: Iterable[str], links: Iterable[str]) -> str | None:
         for path in placed:

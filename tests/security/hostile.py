@@ -245,7 +245,7 @@ def outcome(fault: EnvspecError, canary: Canary) -> str:
     """A refusal as the table has it: without what differs between machines and versions of tools."""
     assert fault.hint and fault.exit_code != 1, fault
     text = fault.message.replace(str(canary.root), "").removeprefix("thing 1.0: ")
-    text = re.sub(r"thing-1\.0(-py3-none-any|-0)?\.(whl|conda|zip|tar\.gz|tar\.bz2):? ?", "", text)
+    text = re.sub(r"(?:thing-1\.0|python-[^ ]+)(-py3-none-any|-0)?\.(whl|conda|zip|tar\.gz|tar\.bz2):? ?", "", text)
     text = re.sub(r"\d{6,}", "N", text)
     text = re.sub(r"python3\.\d+", "python3.X", re.sub(r"\bsite-packages\b", "site", text))
     # What follows in brackets, or behind these words, is another library's text.
@@ -282,7 +282,7 @@ class Section:
         ]
 
     def _row_of(self, case: str) -> str:
-        return next((line for line in self._text().splitlines() if line.startswith(_row([case])[:-1])), "no such row")
+        return next((line for line in self._text().splitlines() if line.startswith(_row([case]))), "no such row")
 
     def _text(self) -> str:
         """The section."""
