@@ -158,8 +158,8 @@ def _nested(_: str) -> bytes:
 
 def _many(_: str) -> bytes:
     """600,000 rows of the directory for one member, with a zip64 record: an end record counts to 65,535."""
-    head, _, row = zip_of([Entry(f"thing/{'e' * 58}", method=0)]).partition(b"PK\1\2")
-    rows = (b"PK\1\2" + row[:-22]) * 600_000
+    head, signature, row = zip_of([Entry(f"thing/{'e' * 58}", method=0)]).partition(b"PK\1\2")
+    rows = (signature + row[:-22]) * 600_000
     at = len(head) + len(rows)
     wide = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 600_000, 600_000, len(rows), len(head))
     last = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
