@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import lzma
 import os
 import shutil
 import tarfile
-import zipfile
+import zlib
+from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path, PurePosixPath
-from typing import Final
+from pathlib import Path
+from typing import IO
 
 from packaging.requirements import Requirement
 
 from envspec import toml
 from envspec.build.faults import BuildFailed
+from envspec.effects.archives import bounded_tar, counted, why_refused
+from envspec.image.wheel_zip import BadWheel, members, unpacked
 from envspec.spec_hash import without_credentials
-
-#: A member in place of another, below a file, or a link to one that is not there.
-_MISFITS: Final = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 def unpack(archive: Path, folder: Path, of: str) -> Path:
-    """Unpack an sdist into `folder`; its one top folder.
+    """Unpack an sdist into `folder`, which is not there yet; its one top folder.
+
+    Nothing is written outside of `folder`, nothing is read through a link, and no more than `most_bytes` are unpacked.
 
     Raises:
-        BuildFailed: it can't be read, or is laid out otherwise.
+        BuildFailed: it can't be read, is a bomb, or is laid out otherwise.
     """
     folder.mkdir(parents=True)
     try:
@@ -33,12 +37,15 @@ def unpack(archive: Path, folder: Path, of: str) -> Path:
             _unzip(archive, folder, of)
         else:
             _untar(archive, folder, of)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, *_MISFITS) as fault:
-        raise BuildFailed(of, f"{archive.name} can't be unpacked: {fault}", hint="tell its publisher") from fault
-    _check_links(folder, archive, of)
+    except BadWheel as fault:
+        raise BuildFailed(of, fault.message, hint=fault.hint) from fault
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as fault:
+        raise _bad(of, archive, f"holds {_inside(fault, folder)!r}, which is a file and a folder") from fault
+    except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as fault:
+        raise _bad(of, archive, f"can't be unpacked: {' '.join(str(fault).split())}") from fault
     tops = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
     if len(tops) != 1:
-        raise BuildFailed(of, f"{archive.name} has {len(tops)} top folders, not one", hint="tell its publisher")
+        raise _bad(of, archive, f"has {len(tops)} top folders, not one")
     return tops[0]
 
 
@@ -94,57 +101,75 @@ def packed(root: Path) -> bytes:
 
 
 def _untar(archive: Path, folder: Path, of: str) -> None:
-    with tarfile.open(archive) as tar:
-        for member in tar:
+    links: dict[Path, str] = {}
+    with archive.open("rb") as file, bounded_tar(file) as tar:
+        for member in counted(tar):
             place = _place(member.name, folder, archive, of)
+            if place in links:
+                raise _bad(of, archive, f"holds {member.name!r} twice, and once as a link")
             if member.isdir():
                 place.mkdir(parents=True, exist_ok=True)
-            elif member.isreg() and (file := tar.extractfile(member)):
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with place.open("wb") as out:
-                    shutil.copyfileobj(file, out)
-                place.chmod(0o755 if member.mode & 0o100 else 0o644)
+            elif member.isreg() and not member.issparse() and (source := tar.extractfile(member)):
+                _write(place, source, 0o755 if member.mode & 0o100 else 0o644)
             elif member.issym():
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.symlink_to(member.linkname)
+                if os.path.lexists(place):
+                    raise _bad(of, archive, f"holds {member.name!r} twice, and once as a link")
+                links[place] = member.linkname
             elif member.islnk():
-                shutil.copy(_place(member.linkname, folder, archive, of), place)
+                first = _place(member.linkname, folder, archive, of)
+                if not first.is_file():
+                    raise _bad(of, archive, f"holds {member.name!r}, a hard link to no file before it")
+                if first != place:
+                    with first.open("rb") as again:
+                        _write(place, again, 0o755 if os.access(first, os.X_OK) else 0o644)
             else:
-                raise BuildFailed(
-                    of, f"{archive.name} holds {member.name!r}, which is no file", hint="tell its publisher"
-                )
+                raise _bad(of, archive, f"holds {member.name!r}, which is no file")
+    _link(links, folder, archive, of)
 
 
 def _unzip(archive: Path, folder: Path, of: str) -> None:
-    with zipfile.ZipFile(archive) as source:
-        for member in source.infolist():
-            place = _place(member.filename, folder, archive, of)
-            if member.is_dir():
-                place.mkdir(parents=True, exist_ok=True)
-                continue
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with source.open(member) as file, place.open("wb") as out:
-                shutil.copyfileobj(file, out)
-            place.chmod(0o755 if (member.external_attr >> 16) & 0o100 else 0o644)
+    for member in members(archive):
+        place = _place(member.path, folder, archive, of)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("xb") as out:
+            out.writelines(unpacked(member.data))
+        place.chmod(0o755 if member.is_executable else 0o644)
+
+
+def _write(place: Path, source: IO[bytes], mode: int) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("wb") as out:
+        shutil.copyfileobj(source, out)
+    place.chmod(mode)
+
+
+def _link(links: Mapping[Path, str], folder: Path, archive: Path, of: str) -> None:
+    """The links of an sdist, made when all its files are written: none is written or read through one.
+
+    Where one leads may depend on the others, so they are looked at together.
+    """
+    for place, target in links.items():
+        if os.path.lexists(place):
+            raise _bad(of, archive, f"holds {place.relative_to(folder).as_posix()!r} twice, and once as a link")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(target)
+    real = Path(os.path.realpath(folder))
+    for place, target in links.items():
+        if target.startswith("/") or not Path(os.path.realpath(place)).is_relative_to(real):
+            for each in links:
+                each.unlink()
+            raise _bad(of, archive, f"holds a link to {target!r}, out of it")
 
 
 def _place(name: str, folder: Path, archive: Path, of: str) -> Path:
-    """Where a member comes to lie: below the folder, and neither behind a link nor in place of one."""
-    parts = PurePosixPath(name).parts
-    place = folder.joinpath(*parts)
-    inside = bool(parts) and not PurePosixPath(name).is_absolute() and ".." not in parts
-    if not inside or os.path.realpath(place) != os.path.join(os.path.realpath(folder), *parts):  # noqa: PTH118
-        raise BuildFailed(of, f"{archive.name} holds {name!r}, which leads out of it", hint="tell its publisher")
-    return place
+    if why := why_refused(name):
+        raise _bad(of, archive, f"holds {name!r}, which {why}")
+    return folder / os.path.normpath(name)
 
 
-def _check_links(folder: Path, archive: Path, of: str) -> None:
-    """Refuse links that lead out, once all of them are there: what one leads to may be another."""
-    top = os.path.realpath(folder)
-    for path in folder.rglob("*"):
-        if path.is_symlink() and not os.path.realpath(path).startswith(f"{top}{os.sep}"):
-            raise BuildFailed(
-                of,
-                f"{archive.name} holds a link to {os.readlink(path)!r}, out of it",  # noqa: PTH115
-                hint="tell its publisher",
-            )
+def _inside(fault: OSError, folder: Path) -> str:
+    return os.path.relpath(fault.filename, folder)
+
+
+def _bad(of: str, archive: Path, what: str) -> BuildFailed:
+    return BuildFailed(of, f"{archive.name} {what}", hint="take another version of it, and report it to its publisher")

@@ -24,6 +24,8 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from envspec.build.faults import WrongWheel
+from envspec.effects.archives import LARGEST_METADATA
+from envspec.image.wheel_zip import BadWheel, Member, members, read, unpacked
 from envspec.installed.record import BadRecord, wheel_contents
 from envspec.model import Target
 from envspec.names import WHEEL
@@ -41,41 +43,50 @@ def normalise(made: Path, into: Path, of: str) -> None:
     Raises:
         WrongWheel: it is no wheel that could be installed.
     """
-    try:
-        with zipfile.ZipFile(made) as source, zipfile.ZipFile(into, "w", zipfile.ZIP_STORED) as target:
-            _rewrite(source, target, of)
-    except (zipfile.BadZipFile, EOFError) as fault:
-        raise WrongWheel(of, f"the build gave {made.name}, which is no zip: {fault}") from fault
-
-
-def _rewrite(source: zipfile.ZipFile, target: zipfile.ZipFile, of: str) -> None:
-    members = {each.filename: each for each in source.infolist() if not each.is_dir()}
-    folders = {name.partition("/")[0] for name in members if name.partition("/")[0].endswith(".dist-info")}
-    unsafe = [name for name in members if name.startswith("/") or ".." in name.split("/") or "\\" in name]
-    if len(folders) != 1 or unsafe:
-        what = f"{unsafe[0]!r}, which leads out of it" if unsafe else f"{len(folders)} .dist-info folders"
-        raise WrongWheel(of, f"the build gave a wheel with {what}")
+    found = {each.path: each for each in _members(made, of)}
+    folders = {path.partition("/")[0] for path in found if path.partition("/")[0].endswith(".dist-info")}
+    if len(folders) != 1:
+        raise WrongWheel(of, f"the build gave a wheel with {len(folders)} .dist-info folders")
     info = folders.pop()
     dropped = {f"{info}/{name}" for name in _RECORDS}
-    names = sorted(members.keys() - dropped, key=lambda name: (name.startswith(f"{info}/"), name))
-    rows = [_copy(source, members[name], target) for name in names]
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([*rows, (f"{info}/RECORD", "", "")])
-    target.writestr(_member(f"{info}/RECORD", 0o644), text.getvalue().encode())
+    paths = sorted(found.keys() - dropped, key=lambda path: (path.startswith(f"{info}/"), path))
+    try:
+        with zipfile.ZipFile(into, "w", zipfile.ZIP_STORED) as target:
+            rows = [_copy(found[path], target) for path in paths]
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows([*rows, (f"{info}/RECORD", "", "")])
+            target.writestr(_member(f"{info}/RECORD", 0o644), text.getvalue().encode())
+    except BadWheel as fault:
+        raise _wrong(of, fault) from fault
 
 
-def _copy(source: zipfile.ZipFile, old: zipfile.ZipInfo, target: zipfile.ZipFile) -> tuple[str, str, str]:
+def _members(wheel: Path, of: str) -> tuple[Member, ...]:
+    """The files of a wheel that a build gave.
+
+    Raises:
+        WrongWheel: it is no zip that could be installed.
+    """
+    try:
+        return members(wheel)
+    except BadWheel as fault:
+        raise _wrong(of, fault) from fault
+
+
+def _wrong(of: str, fault: BadWheel) -> WrongWheel:
+    return WrongWheel(of, f"the build gave a wheel that can't be installed: {fault.message}")
+
+
+def _copy(old: Member, target: zipfile.ZipFile) -> tuple[str, str, str]:
     """Copy one file; its row in RECORD."""
-    mode = 0o755 if (old.external_attr >> 16) & stat.S_IXUSR else 0o644
-    new = _member(old.filename, mode)
-    new.file_size = old.file_size
+    new = _member(old.path, 0o755 if old.is_executable else 0o644)
+    new.file_size = old.data.size_bytes
     digest = hashlib.sha256()
-    with source.open(old) as reader, target.open(new, "w") as writer:
-        while data := reader.read(_CHUNK):
+    with target.open(new, "w") as writer:
+        for data in unpacked(old.data):
             digest.update(data)
             writer.write(data)
     encoded = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
-    return old.filename, f"sha256={encoded}", str(old.file_size)
+    return old.path, f"sha256={encoded}", str(old.data.size_bytes)
 
 
 def _member(name: str, mode: int) -> zipfile.ZipInfo:
@@ -100,18 +111,28 @@ def metadata_of(wheel: Path, of: str) -> bytes:
     Raises:
         WrongWheel: it has none.
     """
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            if name.count("/") == 1 and name.endswith(".dist-info/METADATA"):
-                return archive.read(name)
-    raise WrongWheel(of, f"the build gave {wheel.name}, which has no METADATA")
+    return _dist_info(wheel, of, "METADATA")
 
 
 def record_of(wheel: Path) -> bytes | None:
     """The wheel's RECORD; None where it has none."""
-    with zipfile.ZipFile(wheel) as archive:
-        found = [name for name in archive.namelist() if name.count("/") == 1 and name.endswith(".dist-info/RECORD")]
-        return archive.read(found[0]) if len(found) == 1 else None
+    try:
+        return _dist_info(wheel, wheel.name, "RECORD")
+    except WrongWheel:
+        return None
+
+
+def _dist_info(wheel: Path, of: str, name: str) -> bytes:
+    found = [
+        each for each in _members(wheel, of) if each.path.count("/") == 1 and each.path.endswith(f".dist-info/{name}")
+    ]
+    if len(found) != 1 or found[0].data.size_bytes > LARGEST_METADATA:
+        what = f"{found[0].data.size_bytes} bytes of" if len(found) == 1 else str(len(found) or "no")
+        raise WrongWheel(of, f"the build gave {wheel.name}, which has {what} {name}")
+    try:
+        return read(found[0].data)
+    except BadWheel as fault:
+        raise _wrong(of, fault) from fault
 
 
 def contents_of(wheel: Path) -> str | None:

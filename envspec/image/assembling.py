@@ -20,6 +20,7 @@ from envspec.errors import UsageError
 from envspec.fetch.values import Arrived, Step, unheard
 from envspec.fetch.wheels import wheel_path
 from envspec.image.base import Documents, base_on
+from envspec.image.conda_paths import above
 from envspec.image.config import Base, annotations_of, image_config
 from envspec.image.content import GpuCodeFound, Source
 from envspec.image.cut import cut
@@ -321,7 +322,18 @@ def _check_owners(plan: _Plan) -> None:
     Raises:
         OwnedTwice: names both.
     """
-    owned = conflicts(listing for source in plan.wheels for listing in source.listings())
-    for path, owner in plan.below.owners().items():
-        if path in owned:
-            raise OwnedTwice(path, owner, owned[path])
+    check_apart(plan.wheels, plan.below.owners())
+
+
+def check_apart(wheels: Sequence[WheelSource], below: Mapping[str, str]) -> None:
+    """Refuse two owners of one path. below: path -> owner, of the files and links of the layers below.
+
+    Raises:
+        OwnedTwice: names both. BadWheel, OSError: a wheel can't be read.
+    """
+    owned = conflicts(listing for source in wheels for listing in source.listings())
+    folders = {folder: owner for path, owner in owned.items() for folder in above(path)}
+    for path, owner in below.items():
+        # A folder in the place of a link of a lower layer would hide all that the link leads to.
+        if other := owned.get(path) or folders.get(path):
+            raise OwnedTwice(path, owner, other)

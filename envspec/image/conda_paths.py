@@ -7,20 +7,9 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from envspec.errors import EnvspecError
+from envspec.effects.archives import why_refused
+from envspec.link.packages import BadPackage
 from envspec.model import CondaPackage
-
-
-class BadPackage(EnvspecError):
-    """A package of conda's that no layer can be made of."""
-
-    exit_code = 5
-
-    def __init__(self, package: CondaPackage, what: str) -> None:
-        super().__init__(
-            f"{package.filename}: {what}",
-            hint="its hash is the lock's, so it was published like this: take another build, and tell its channel",
-        )
 
 
 async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, Path]) -> None:
@@ -34,20 +23,21 @@ async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, P
     owners: dict[str, CondaPackage] = {}
     links: dict[str, CondaPackage] = {}
     for package in packages:
-        for path, kind in await _paths(archives[package.sha256]):
+        for path, kind in await _paths(package, archives[package.sha256]):
             if not is_below(path):
-                raise BadPackage(package, f"{path!r} is in it, which is not below its prefix")
+                raise BadPackage(f"{package.filename}: {path!r} is in it, which is not below its prefix")
             owners[path] = package
             if kind == "softlink":
                 links[path] = package
     for path, package in owners.items():
         if behind := next((folder for folder in above(path) if folder in links), None):
-            raise BadPackage(package, f"{path} of it is behind the link {behind} of {links[behind].name}")
+            of = links[behind].name
+            raise BadPackage(f"{package.filename}: {path} of it is behind the link {behind} of {of}")
 
 
 def is_below(path: str) -> bool:
     """Whether a path of a package stays below its prefix."""
-    return not path.startswith(("/", "../")) and posixpath.normpath(path) == path and not {"\0", "\\"} & set(path)
+    return why_refused(path) is None and posixpath.normpath(path) == path
 
 
 def above(path: str) -> list[str]:
@@ -58,9 +48,12 @@ def above(path: str) -> list[str]:
     return found
 
 
-async def _paths(archive: Path) -> list[tuple[str, str]]:
+async def _paths(package: CondaPackage, archive: Path) -> list[tuple[str, str]]:
     from rattler.package_streaming import PackageArchive
 
-    data = await (await PackageArchive.from_path(archive)).read_file("info/paths.json")
-    # Archives from before 2017 have none; what they hold is looked at once it is linked.
-    return [(row["_path"], row["path_type"]) for row in json.loads(data)["paths"]] if data else []
+    try:
+        data = await (await PackageArchive.from_path(archive)).read_file("info/paths.json")
+        # Archives from before 2017 have none; what they hold is looked at once it is linked.
+        return [(str(row["_path"]), str(row["path_type"])) for row in json.loads(data)["paths"]] if data else []
+    except (OSError, ValueError, LookupError, TypeError) as fault:
+        raise BadPackage(f"{package.filename}: it can't be read ({' '.join(str(fault).split())})") from fault

@@ -16,13 +16,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from envspec.image.conda_paths import BadPackage, above, is_below
+from envspec.image.conda_paths import above, is_below
 from envspec.image.content import PREFIX, Entry, InMemory, Kind, OnDisk
 from envspec.image.cut import cut
 from envspec.image.folders import Folders
 from envspec.image.owned import LINK, Owned
 from envspec.image.owners import OwnedTwice
 from envspec.image.pyc import Module, Pyc, compiled
+from envspec.link.packages import BadPackage
 from envspec.model import CondaPackage
 
 _FORM: Final = "conda 1"
@@ -118,7 +119,7 @@ class CondaSource:
         links = {path for path, file in files.items() if file.entry.kind is Kind.SYMLINK}
         for path, file in files.items():
             if not links.isdisjoint(above(path)):
-                raise BadPackage(file.package, f"{path} is behind a link of conda's")
+                raise BadPackage(f"{file.package.filename}: {path} is behind a link of conda's")
         return files
 
     def _meta(self, package: CondaPackage) -> Any:
@@ -167,7 +168,7 @@ def stem_of(package: CondaPackage) -> str:
 
 def _file_of(package: CondaPackage, path: str, real: Path, digest: str | None) -> _File:
     if not is_below(path):
-        raise BadPackage(package, f"{path!r} is in it, which is not below its prefix")
+        raise BadPackage(f"{package.filename}: {path!r} is in it, which is not below its prefix")
     place, owner = f"{PREFIX}/{path}", f"conda's {package.name} {package.version}"
     if real.is_symlink():
         target = str(real.readlink())

@@ -11,9 +11,10 @@ from typing import Final
 from installer.scripts import Script
 from installer.utils import fix_shebang, parse_entrypoints
 
+from envspec.effects.archives import why_refused
+
 #: What a script begins with that is to run by the Python that it is installed for (binary distribution format).
 _PLACEHOLDER: Final = b"#!python"
-_NAME: Final = re.compile(r"[^/\\\0\n]+")
 
 
 def entry_points(text: str, series: str) -> tuple[Script, ...]:
@@ -28,9 +29,10 @@ def entry_points(text: str, series: str) -> tuple[Script, ...]:
         found = [Script(name, module, attr, section) for name, module, attr, section in parse_entrypoints(text)]
     except (configparser.Error, AssertionError) as fault:
         # installer asserts that an entry point names an object.
-        raise ValueError(f"entry_points.txt can't be read ({fault or 'an entry point without an object'})") from fault
+        why = str(fault) or "an entry point without an object"
+        raise ValueError(f"entry_points.txt can't be read ({why})") from fault
     for script in found:
-        if not _NAME.fullmatch(script.name) or script.name in {".", ".."}:
+        if "/" in script.name or why_refused(script.name):
             raise ValueError(f"an entry point is named {script.name!r}, which is no file name")
     return tuple(_named_for(found, series))
 

@@ -22,9 +22,11 @@ from installer.scripts import Script
 from installer.utils import Scheme as InstallerScheme
 from installer.utils import construct_record_file
 
+from envspec.effects.archives import LARGEST_METADATA, why_refused
 from envspec.image.content import PREFIX, Entry, InMemory
 from envspec.image.scripts import entry_points, for_interpreter, generated, has_placeholder, replaces
 from envspec.image.wheel_zip import BadWheel, Member, members, read, unpacked
+from envspec.link.extracted import RESERVED
 
 #: Who installed it, as a distribution's INSTALLER tells.
 INSTALLER: Final = "envspec"
@@ -183,6 +185,8 @@ class _Laying:
     def _place(self, member: Member, path: str, mode: int) -> None:
         if path in self.files:
             raise BadWheel(self._wheel.filename, f"two files of it would be {path}")
+        if posixpath.relpath(path, self._scheme.data).split("/", 1)[0] in RESERVED:
+            raise BadWheel(self._wheel.filename, f"{member.raw!r} is in it, which only conda and envspec write")
         self._moved[member.raw] = path
         self.files[path] = Entry(path, mode, data=member.data)
 
@@ -202,7 +206,7 @@ def _dist_info(wheel: LockedWheel, found: Sequence[Member]) -> Mapping[str, Memb
     if missing := [name for name in ("METADATA", "RECORD", "WHEEL") if name not in info]:
         raise BadWheel(wheel.filename, f"no {' and no '.join(missing)} in {infos[0]}")
     folder_name, _, folder_version = infos[0].removesuffix(".dist-info").rpartition("-")
-    metadata = BytesHeaderParser().parsebytes(read(info["METADATA"].data))
+    metadata = BytesHeaderParser().parsebytes(_text(wheel, info["METADATA"]))
     for where, name, version in (
         (infos[0], folder_name, folder_version),
         ("METADATA", str(metadata["Name"]), str(metadata["Version"])),
@@ -213,7 +217,7 @@ def _dist_info(wheel: LockedWheel, found: Sequence[Member]) -> Mapping[str, Memb
 
 
 def _is_pure(wheel: LockedWheel, info: Mapping[str, Member]) -> bool:
-    told = BytesHeaderParser().parsebytes(read(info["WHEEL"].data))
+    told = BytesHeaderParser().parsebytes(_text(wheel, info["WHEEL"]))
     if not str(told["Wheel-Version"]).startswith("1."):
         raise BadWheel(wheel.filename, f"its format is {told['Wheel-Version']}, known is 1")
     return str(told["Root-Is-Purelib"]).lower() == "true"
@@ -224,17 +228,31 @@ def _scripts(wheel: LockedWheel, info: Mapping[str, Member], scheme: Scheme) -> 
     if member is None:
         return ()
     try:
-        return entry_points(read(member.data).decode("utf-8"), scheme.series)
+        return entry_points(_text(wheel, member).decode("utf-8"), scheme.series)
     except ValueError as fault:
         raise BadWheel(wheel.filename, str(fault)) from fault
 
 
 def _record_of(wheel: LockedWheel, info: Mapping[str, Member]) -> list[RecordEntry]:
     try:
-        lines = read(info["RECORD"].data).decode("utf-8").splitlines()
-        return [RecordEntry.from_elements(*row) for row in parse_record_file(lines)]
+        lines = _text(wheel, info["RECORD"]).decode("utf-8").splitlines()
+        rows = [RecordEntry.from_elements(*row) for row in parse_record_file(lines)]
     except (InvalidRecordEntry, UnicodeDecodeError) as fault:
         raise BadWheel(wheel.filename, f"RECORD can't be read ({fault})") from fault
+    for row in rows:
+        # Whoever uninstalls the wheel deletes what its RECORD names.
+        if why := why_refused(row.path):
+            raise BadWheel(wheel.filename, f"{row.path!r} of RECORD {why}")
+    return rows
+
+
+def _text(wheel: LockedWheel, member: Member) -> bytes:
+    """A file of the `.dist-info`, which is read as a whole."""
+    if member.data.size_bytes > LARGEST_METADATA:
+        raise BadWheel(
+            wheel.filename, f"{member.raw!r} has {member.data.size_bytes} bytes, more than {LARGEST_METADATA}"
+        )
+    return read(member.data)
 
 
 def _direct_url(url: str, sha256: str) -> bytes:

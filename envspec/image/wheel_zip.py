@@ -7,7 +7,7 @@ Source: APPNOTE.TXT 6.3.10, 4.3.7 (local header), 4.4.4 (flags).
 
 from __future__ import annotations
 
-import bisect
+import io
 import posixpath
 import stat
 import struct
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from envspec.effects.archives import most_bytes, why_refused
 from envspec.errors import EnvspecError
 from envspec.image.content import Method, ZipMember
 
@@ -28,9 +29,13 @@ _UNKNOWN: Final = 0xFFFFFFFF
 _UNIX: Final = 3
 #: Deflate packs no more than 1032 bytes into one (zlib's own technical notes); a few go to the frame.
 _DEFLATE_MOST: Final = 1032
-#: Of a whole wheel: 100 times its size, over a start. The largest ratio among 1,085 wheels of the index is 18.
-_WHEEL_MOST: Final = 100
-_WHEEL_START: Final = 64 << 20
+#: What zipfile reads into memory at once; 500,000 files have less, and torch's largest wheel has 15,000.
+_DIRECTORY_MOST: Final = 64 << 20
+_END: Final = struct.Struct("<4s4H2LH")
+_END64: Final = struct.Struct("<4sQ2H2L4Q")
+_END64_LOCATOR: Final = struct.Struct("<4sLQL")
+#: Behind a member's data: its CRC and two sizes of up to eight bytes, with a signature or without.
+_DESCRIPTOR_MOST: Final = 24
 _CHUNK: Final = 1 << 20
 
 
@@ -65,14 +70,22 @@ def members(archive: Path) -> tuple[Member, ...]:
         BadWheel: what it is about in words. OSError: the archive can't be read.
     """
     with archive.open("rb") as file:
+        start, count = _directory(archive, file)
         try:
             with zipfile.ZipFile(file) as opened:
-                infos, end = [info for info in opened.infolist() if not info.is_dir()], opened.start_dir
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as fault:
+                listed = opened.infolist()
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OSError) as fault:
             raise BadWheel(archive.name, f"no zip that can be read ({fault})") from fault
-        found = [_member(archive, file, info) for info in infos]
+        if len(listed) != count:
+            raise BadWheel(archive.name, f"its zip directory has {len(listed)} files, and {count} by its end")
+        everything = [_member(archive, file, info) for info in listed]
+    _check_places(archive, listed, everything, start)
+    pairs = [(info, member) for info, member in zip(listed, everything, strict=True) if not info.is_dir()]
+    infos, found = [info for info, _ in pairs], [member for _, member in pairs]
+    for info in listed:
+        if info.is_dir() and info.file_size:
+            raise BadWheel(archive.name, f"{info.orig_filename!r} is a folder of {info.file_size} bytes")
     _check_paths(archive, found)
-    _check_places(archive, infos, found, end)
     _check_sizes(archive, found)
     for info, member in zip(infos, found, strict=True):
         if info.create_system == _UNIX and stat.S_ISLNK(info.external_attr >> 16):
@@ -160,10 +173,9 @@ def _start(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> int:
 
 
 def _normal(archive: Path, raw: str) -> str:
-    path = posixpath.normpath(raw)
-    if raw.startswith("/") or ".." in raw.split("/") or "\\" in raw or "\0" in raw or path == "." or raw[1:2] == ":":
-        raise BadWheel(archive.name, f"{raw!r} would be put outside of its folder")
-    return path
+    if why := why_refused(raw):
+        raise BadWheel(archive.name, f"{raw!r} {why}")
+    return posixpath.normpath(raw)
 
 
 def _check_paths(archive: Path, found: Sequence[Member]) -> None:
@@ -180,13 +192,55 @@ def _check_paths(archive: Path, found: Sequence[Member]) -> None:
             parent = posixpath.dirname(parent)
 
 
+def _directory(archive: Path, file: IO[bytes]) -> tuple[int, int]:
+    """Where the zip's directory begins, and how many files are in it.
+
+    The one end record is the file's end: readers must not differ about which it is.
+
+    Raises:
+        BadWheel: there is none, there are bytes behind it, or it does not end where its directory does.
+    """
+    size = file.seek(0, io.SEEK_END)
+    file.seek(max(0, size - _END.size - 0xFFFF))
+    tail = file.read()
+    # A comment could hold a second end record, and no tool writes one into wheels.
+    at = len(tail) - _END.size
+    if at < 0 or not tail.startswith(b"PK\5\6", at):
+        what = "its end is not that of a zip" if b"PK\5\6" in tail else "it is cut short, or something else"
+        raise BadWheel(archive.name, f"no zip that can be read ({what})")
+    _, disk, start_disk, here, count, bytes_, start, comment = _END.unpack_from(tail, at)
+    end = size - _END.size
+    if 0xFFFF in (here, count) or 0xFFFFFFFF in (bytes_, start):
+        at -= _END64_LOCATOR.size
+        signature, _, place, _ = _END64_LOCATOR.unpack_from(tail, at) if at >= 0 else (b"", 0, 0, 0)
+        file.seek(min(place, size))
+        record = file.read(_END64.size)
+        if signature == b"PK\6\7" and record.startswith(b"PK\6\6") and len(record) == _END64.size:
+            _, _, _, _, disk, start_disk, here, count, bytes_, start = _END64.unpack(record)
+            end = place
+    if disk or start_disk or here != count or comment or start + bytes_ != end:
+        raise BadWheel(archive.name, "its zip directory is not where its end says")
+    if bytes_ > _DIRECTORY_MOST:
+        raise BadWheel(archive.name, f"its zip directory has {bytes_} bytes, accepted are {_DIRECTORY_MOST}")
+    return int(start), int(count)
+
+
 def _check_places(archive: Path, infos: Sequence[zipfile.ZipInfo], found: Sequence[Member], end: int) -> None:
-    """No two members share bytes: a few MiB that are many members at once are how a zip unpacks to terabytes."""
-    starts = sorted({*(info.header_offset for info in infos), end})
-    for info, member in zip(infos, found, strict=True):
-        following = bisect.bisect_right(starts, info.header_offset)
-        if following == len(starts) or member.data.offset + member.data.packed_bytes > starts[following]:
-            raise BadWheel(archive.name, f"{member.raw!r} reaches into what comes after it")
+    """Members lie one behind the other, without bytes of two of them or of none.
+
+    A few MiB that are many members at once are how a zip unpacks to terabytes; a member that no directory names is
+    there for readers that go from the start.
+    """
+    ends = [member.data.offset + member.data.packed_bytes for member in found]
+    placed = sorted(zip((info.header_offset for info in infos), ends, found, strict=True), key=lambda each: each[:2])
+    at, slack = 0, 0
+    for start, stop in [*((first, last) for first, last, _ in placed), (end, end)]:
+        if start < at:
+            before = next(each for _, last, each in placed if last == at)
+            raise BadWheel(archive.name, f"{before.raw!r} reaches into what comes after it")
+        if start - at > slack:
+            raise BadWheel(archive.name, f"{start - at} bytes at {at} are of no file in it")
+        at, slack = stop, _DESCRIPTOR_MOST
 
 
 def _check_sizes(archive: Path, found: Sequence[Member]) -> None:
@@ -199,7 +253,7 @@ def _check_sizes(archive: Path, found: Sequence[Member]) -> None:
                 archive.name, f"{member.raw!r} can't be {data.size_bytes} bytes, it has {data.packed_bytes} packed"
             )
         total, packed = total + data.size_bytes, packed + data.packed_bytes
-    if total > packed * _WHEEL_MOST + _WHEEL_START:
+    if total > most_bytes(packed):
         raise BadWheel(archive.name, f"a zip bomb: {packed} bytes that unpack to {total}")
 
 

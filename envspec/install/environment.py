@@ -74,11 +74,21 @@ async def _build(order: Order, world: World, site: place.Site) -> None:
         await _conda(order, world, site, patience)
     else:
         await _venv(order, world, site, patience)
-    conda_files = owners.conda_files(site.path)
-    before = owners.states(site.path, conda_files)
+    await put_wheels(order, world, site, patience)
+
+
+async def put_wheels(order: Order, world: World, site: place.Site, patience: Patience) -> None:
+    """The lock's wheels into an environment that has its Python, and a look at what they did there.
+
+    Raises:
+        NetworkError, NoSpace, UnfitMachine, UvFault: see `wheels.install`. OwnedTwice, Touched, LeadsOut: see
+        `owners.check`. NotMovable: see `relocate`.
+    """
+    before = owners.files_before(site.path)
+    were = owners.states(site.path, before)
     await wheels.install(order, world, site, patience)
     world.report(Step(Stage.CHECKING))
-    owners.check(site.path, conda_files, before)
+    owners.check(site.path, before, were)
     relocate(site.path)
 
 

@@ -9,9 +9,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from envspec.errors import NoSolution
+from envspec.effects.archives import why_refused
+from envspec.errors import EnvspecError, NoSolution
 from envspec.install.relocate import site_packages
+from envspec.link.extracted import RESERVED
+
+_PUBLISHED: Final = "its hash is the lock's, so it was published like this: take another version, and tell its owner"
 
 
 class OwnedTwice(NoSolution):
@@ -19,7 +24,13 @@ class OwnedTwice(NoSolution):
 
 
 class Touched(NoSolution):
-    """A file of conda's is not any more what conda's package holds."""
+    """A file of conda's, or of the environment itself, is not any more what it was before wheels were installed."""
+
+
+class LeadsOut(EnvspecError):
+    """A wheel names files outside of the environment: whoever uninstalls it deletes them."""
+
+    exit_code = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +42,17 @@ class State:
     mtime_ns: int
 
 
-def conda_files(site: Path) -> dict[str, str]:
-    """Path below `site` -> the conda package that it belongs to, as `name version`."""
+def files_before(site: Path) -> dict[str, str]:
+    """Path below `site` -> whose it is, of all that is there before wheels are: conda's packages', or the Python's."""
     owners: dict[str, str] = {}
+    for folder, names, files in os.walk(site):
+        links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
+        inner = os.path.relpath(folder, site)
+        paths = (name if inner == "." else f"{inner}/{name}" for name in (*files, *links))
+        owners.update(dict.fromkeys(paths, "the environment's Python"))
     for path in sorted((site / "conda-meta").glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
-        owners.update(dict.fromkeys(data["files"], f"{data['name']} {data['version']}"))
+        owners.update(dict.fromkeys(data["files"], f"conda's {data['name']} {data['version']}"))
     return owners
 
 
@@ -53,42 +69,44 @@ def _state(path: Path) -> State | None:
     return State(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def check(site: Path, conda: Mapping[str, str], before: Mapping[str, State | None]) -> None:
-    """Refuse an environment in which a file is owned twice, or a file of conda's was touched.
+def check(site: Path, before: Mapping[str, str], were: Mapping[str, State | None]) -> None:
+    """Refuse an environment in which a file is owned twice, or what was there before was touched.
 
     Two wheels may both bring a file with the same content: several of NVIDIA's share an empty `nvidia/__init__.py`.
+    before, were: `files_before` and their `states`.
 
     Raises:
-        OwnedTwice: names the file and both owners. Touched: names the file and its owner.
+        OwnedTwice: names the file and both owners. Touched: names the file and its owner. LeadsOut: a RECORD does.
     """
     wheels: dict[str, tuple[str, str]] = {}
-    for name, owner, digest in _rows(site, conda):
-        if name in conda:
+    for name, owner, digest in _rows(site, before):
+        if name in before:
             raise OwnedTwice(
-                f"{name} belongs to conda's {conda[name]} and to the wheel {owner}",
+                f"{name} belongs to {before[name]} and to the wheel {owner}",
                 hint="take both from conda, or both from PyPI",
             )
+        if why := why_refused(name):
+            raise LeadsOut(f"{name!r}, which the wheel {owner} lists as its own, {why}", hint=_PUBLISHED)
+        if name.split("/", 1)[0] in RESERVED:
+            raise OwnedTwice(f"{name} is of the wheel {owner}, and only conda and envspec write it", hint=_PUBLISHED)
         other, known = wheels.setdefault(name, (owner, digest))
         if other != owner and (known != digest or not digest):
             raise OwnedTwice(
                 f"{name} belongs to the wheel {other} and to the wheel {owner}, with different content",
                 hint="one of them has to go, or another version of it to be taken: they can't be installed together",
             )
-    for name, owner in conda.items():
-        if before[name] != _state(site / name):
-            raise Touched(
-                f"{name} of conda's {owner} was changed while wheels were installed",
-                hint="a wheel writes where it has no right to: report this with the lock",
-            )
+    for name, owner in before.items():
+        if were[name] != _state(site / name):
+            raise Touched(f"{name} of {owner} was changed while wheels were installed", hint=_PUBLISHED)
 
 
-def _rows(site: Path, conda: Mapping[str, str]) -> list[tuple[str, str, str]]:
+def _rows(site: Path, before: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """(path below `site`, the wheel that it belongs to, its hash) of every file that came in a wheel."""
     found = []
     for folder in site_packages(site):
         for record in sorted(folder.glob("*.dist-info/RECORD")):
             # A package of conda's may bring a RECORD of its own; its files are conda's.
-            if os.path.relpath(record.parent / "METADATA", site) in conda:
+            if os.path.relpath(record.parent / "METADATA", site) in before:
                 continue
             owner = record.parent.name.removesuffix(".dist-info").replace("-", " ")
             for row in csv.reader(io.StringIO(record.read_text(encoding="utf-8"))):

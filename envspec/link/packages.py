@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +17,17 @@ from envspec.model import CondaPackage, Platform
 
 class LinkFault(EnvspecError):
     """rattler could not put a package into the folder."""
+
+
+class BadPackage(EnvspecError):
+    """A package of conda's that must not be put into an environment, or that no layer can be made of."""
+
+    exit_code = 5
+
+    def __init__(self, told: str) -> None:
+        super().__init__(
+            told, hint="its hash is the lock's, so it was published like this: take another build, and tell its channel"
+        )
 
 
 class NoRoom(EnvspecError):
@@ -59,6 +71,7 @@ async def link(
     When the caller is cancelled nothing writes into the folder any more.
 
     Raises:
+        BadPackage: it would write outside of the folder, through a link, or over what conda and envspec write.
         NoRoom, TooLong, LinkFault
     """
     told(0, len(packages) - len(into.there))
@@ -91,6 +104,9 @@ async def link(
         bond=Bond(into.holds, Ending.STDIN, json.dumps(words).encode() + b"\n"),
         told=hear,
     )
+    for line in ended.lines:
+        if refused := json.loads(line).get("refused"):
+            raise BadPackage(refused)
     last = json.loads(ended.lines[-1]) if ended.lines else {}
     if ended.status != 0 or not last.get("done"):
         raise _fault(last.get("error") or ended.stderr.strip() or f"rattler ended with status {ended.status}")
@@ -105,7 +121,9 @@ def _fields(package: CondaPackage) -> dict[str, object]:
 
 def _fault(text: str) -> EnvspecError:
     """rattler's chain of causes as one message."""
-    told = ": ".join(dict.fromkeys(line.removeprefix("Caused by: ").strip() for line in text.splitlines() if line))
+    panic = re.search(r"panicked at [^\n]*\n(.+?)(?:\nnote: |\Z)", text, re.DOTALL)
+    lines = (panic[1] if panic else text).splitlines()
+    told = ": ".join(dict.fromkeys(line.removeprefix("Caused by: ").strip() for line in lines if line))
     if "os error 28" in told or "os error 122" in told:
         return NoRoom(f"no space left while conda's packages were linked: {told}", hint="make room and try again")
     if "longer than the placeholder" in told:

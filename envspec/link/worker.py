@@ -4,7 +4,7 @@ rattler goes on writing in threads of its own when its caller is cancelled. A pr
 the folder can be removed. It ends by itself as soon as its stdin does: when the run that started it was killed.
 
 stdin: one line of JSON, see `packages.py`. stdout: lines of JSON, `{"linked": 3, "total": 90}`, at last
-`{"done": true}` or `{"error": "..."}`.
+`{"done": true}`, `{"error": "..."}` or `{"refused": "..."}`, when a package must not be linked.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from envspec.link.extracted import Environment
 from envspec.model import CondaPackage
 from envspec.resolve.conda.rows import record_of
 
@@ -47,11 +49,31 @@ def _end_with_the_parent() -> None:
 
 
 class _Reporter:
-    """rattler's callbacks, of which only the end of each link is told."""
+    """rattler's callbacks: a package is checked when its link begins, and the end of each link is told.
 
-    def __init__(self, total: int) -> None:
+    unpacked: a package's name -> the folder in rattler's cache that it is linked from, and its file name.
+    """
+
+    def __init__(self, total: int, unpacked: Mapping[str, tuple[Path, str]], environment: Environment) -> None:
         self._total = total
         self._linked = 0
+        self._unpacked = unpacked
+        self._environment = environment
+
+    def on_link_start(self, operation: int, package_name: str) -> int:
+        """End the process before rattler writes anything of a package that must not be linked.
+
+        rattler takes no answer from a callback, and it may link others at the same time.
+        """
+        try:
+            folder, filename = self._unpacked[package_name]
+            why = self._environment.fault_of(package_name, folder)
+        except BaseException as fault:
+            filename, why = package_name, f"it can't be checked ({fault!r})"
+        if why is not None:
+            _tell(refused=f"{filename}: {why}")
+            os._exit(1)
+        return operation
 
     def on_link_complete(self, index: int) -> None:  # noqa: ARG002 (rattler's signature)
         self._linked += 1
@@ -72,6 +94,9 @@ async def _link(order: dict[str, Any]) -> None:
     records = [record_of(package) for package in packages]
     for record, row in zip(records, order["rows"], strict=True):
         record.url = row["archive"]
+    python = next((each for each in packages if each.name == "python"), None)
+    series = ".".join(python.version.split(".")[:2]) if python else ""
+    site_packages = (python.python_site_packages_path or f"lib/python{series}/site-packages") if python else None
     # Environments share these files by hard links: one that was edited in an environment must not come into another.
     layer = PackageCacheLayer(order["cache"]).with_validation_mode(ValidationMode.full())
     await install(
@@ -84,12 +109,21 @@ async def _link(order: dict[str, Any]) -> None:
         ignored_packages=set(order["there"]),
         execute_link_scripts=False,
         show_progress=False,
-        reporter=_Reporter(len(records) - len(order["there"])),
+        reporter=_Reporter(
+            len(records) - len(order["there"]),
+            {each.name: (Path(order["cache"], stem_of(each)), each.filename) for each in packages},
+            Environment(site_packages),
+        ),
     )
     for package in packages:
         if package.name in order["there"]:
             continue
-        _name_origin(site / "conda-meta" / f"{package.name}-{package.version}-{package.build}.json", package)
+        _name_origin(site / "conda-meta" / f"{stem_of(package)}.json", package)
+
+
+def stem_of(package: CondaPackage) -> str:
+    """How rattler and conda name what belongs to a package."""
+    return f"{package.name}-{package.version}-{package.build}"
 
 
 def _package(fields: dict[str, Any]) -> CondaPackage:

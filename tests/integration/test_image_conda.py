@@ -20,7 +20,6 @@ from envspec.errors import NetworkError, NoSolution
 from envspec.fetch.values import Fetching, Network
 from envspec.image.assembling import Below, Foundation
 from envspec.image.cached_python import made_of
-from envspec.image.conda_paths import BadPackage
 from envspec.image.config import Base
 from envspec.image.content import PREFIX, Entry, InMemory
 from envspec.image.layer import Compression, Layer
@@ -28,6 +27,7 @@ from envspec.image.owned import Owner
 from envspec.image.pyc import Pyc
 from envspec.image.python_parts import Around, PythonParts
 from envspec.image.store import LayerStore
+from envspec.link.packages import BadPackage
 from envspec.machine import this_platform
 from envspec.model import CondaPackage, Python
 from tests.support import conda_packages

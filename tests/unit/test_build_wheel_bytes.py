@@ -65,8 +65,8 @@ def test_what_runs_stays_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"../out.py": b""}, "leads out of it"),
-        ({"/etc/out.py": b""}, "leads out of it"),
+        ({"../out.py": b""}, "would be put outside of its folder"),
+        ({"/etc/out.py": b""}, "would be put outside of its folder"),
         ({"own.py": b"", "other-1.0.dist-info/METADATA": b""}, "2 .dist-info folders"),
     ],
 )

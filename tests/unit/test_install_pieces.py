@@ -243,7 +243,7 @@ def conda_of(site: Path, name: str, files: dict[str, bytes]) -> None:
 
 def test_nobody_owns_a_file_twice(site: Path) -> None:
     conda_of(site, "numpy", {"lib/python3.11/site-packages/numpy.py": b"conda's"})
-    files = owners.conda_files(site)
+    files = owners.files_before(site)
     before = owners.states(site, files)
     wheel_of(site, "one", {"one.py": b"1", "shared.py": b""})
     wheel_of(site, "two", {"two.py": b"2", "shared.py": b""})
@@ -255,7 +255,7 @@ def test_nobody_owns_a_file_twice(site: Path) -> None:
 
 def test_a_file_of_condas_in_a_wheel(site: Path) -> None:
     conda_of(site, "numpy", {"bin/f2py": b"conda's"})
-    files = owners.conda_files(site)
+    files = owners.files_before(site)
     before = owners.states(site, files)
     wheel_of(site, "greedy", {"../../../bin/f2py": b"conda's"})
     with pytest.raises(owners.OwnedTwice, match=r"bin/f2py belongs to conda's numpy 2.0 and to the wheel greedy 1.0"):
@@ -265,7 +265,7 @@ def test_a_file_of_condas_in_a_wheel(site: Path) -> None:
 @pytest.mark.parametrize("harm", ["changed", "replaced", "removed"])
 def test_a_file_of_condas_that_was_touched(site: Path, harm: str) -> None:
     conda_of(site, "numpy", {"lib/numpy.so": b"conda's"})
-    files = owners.conda_files(site)
+    files = owners.files_before(site)
     before = owners.states(site, files)
     file = site / "lib/numpy.so"
     if harm == "removed":
@@ -284,7 +284,7 @@ def test_a_distribution_of_condas_is_no_wheel(site: Path) -> None:
     packages = "lib/python3.11/site-packages"
     held = ["numpy.py", "numpy-1.0.dist-info/METADATA", "numpy-1.0.dist-info/RECORD"]
     conda_of(site, "numpy", {f"{packages}/{path}": (site / packages / path).read_bytes() for path in held})
-    files = owners.conda_files(site)
+    files = owners.files_before(site)
     owners.check(site, files, owners.states(site, files))
 
 

@@ -7,17 +7,22 @@ Sources: PEP 643 (metadata 2.2: what is not `Dynamic` holds for the wheel too); 
 from __future__ import annotations
 
 import io
+import lzma
 import re
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 
+from envspec.effects.archives import LARGEST_METADATA, bounded_tar, counted
 from envspec.resolve.requirements import declared, extras_of, parsed, requires_python
 
 
-class BadSdist(ValueError):
-    """An archive that can't be read: nothing can be built from it."""
+class BadSdist(Exception):
+    """An archive that can't be read within the bounds of `effects.archives`: nothing can be built from it."""
+
+    def __init__(self, fault: Exception) -> None:
+        super().__init__(f"its sdist can't be read: {' '.join(str(fault).split())}")
 
 
 def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
@@ -30,8 +35,11 @@ def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
     """
     try:
         files = dict(_texts(content, filename))
-    except (tarfile.TarError, zipfile.BadZipFile, OSError, EOFError, zlib.error) as fault:
-        raise BadSdist(f"its sdist can't be read: {fault}") from fault
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as fault:
+        raise BadSdist(fault) from fault
+    except (RuntimeError, NotImplementedError) as fault:
+        # zipfile's words for an encrypted member, and for a method of packing that it does not have.
+        raise BadSdist(fault) from fault
     info = next((body for path, body in files.items() if path.count("/") == 1 and path.endswith("/PKG-INFO")), b"")
     needs, extras = declared(info), set(extras_of(info))
     if not needs and b"Dynamic: Requires-Dist" not in info:
@@ -69,9 +77,21 @@ def _texts(content: bytes, filename: str) -> Iterator[tuple[str, bytes]]:
     wanted = ("/PKG-INFO", ".egg-info/requires.txt")
     if filename.endswith(".zip"):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            yield from ((path, archive.read(path)) for path in archive.namelist() if path.endswith(wanted))
+            for info in archive.infolist():
+                if info.filename.endswith(wanted):
+                    _check_size(info.filename, info.file_size)
+                    yield info.filename, archive.read(info)
         return
-    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
-        for member in tar:
-            if member.isfile() and member.name.endswith(wanted) and (file := tar.extractfile(member)):
-                yield member.name, file.read()
+    with bounded_tar(io.BytesIO(content)) as tar:
+        for member in counted(tar):
+            if member.isfile() and member.name.endswith(wanted):
+                _check_size(member.name, member.size)
+                if member.issparse():
+                    raise tarfile.ReadError(f"{member.name!r} is a sparse file")
+                if file := tar.extractfile(member):
+                    yield member.name, file.read()
+
+
+def _check_size(path: str, size_bytes: int) -> None:
+    if size_bytes > LARGEST_METADATA:
+        raise tarfile.ReadError(f"{path!r} has {size_bytes} bytes, accepted are {LARGEST_METADATA}")

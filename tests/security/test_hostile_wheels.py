@@ -1,0 +1,237 @@
+"""Hostile wheels through all that reads wheels: an image's layer, `envspec install`, the index reader, built wheels."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import shutil
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from email.parser import BytesHeaderParser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from envspec.build.wheel_bytes import check_release, normalise
+from envspec.effects.http_values import Patience
+from envspec.errors import EnvspecError, NetworkError
+from envspec.image.assembling import check_apart
+from envspec.image.layer import Compression
+from envspec.image.making import make
+from envspec.image.recipe import Recipe
+from envspec.image.venv_source import Venv
+from envspec.image.wheel import LockedWheel, Scheme, WheelSource
+from envspec.install import python
+from envspec.install.environment import put_wheels
+from envspec.install.order import Order, World
+from envspec.install.place import Site
+from envspec.install.uv import UvFault
+from envspec.model import Python, Resolution
+from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record
+from tests.security.hostile import Canary, Section, files_below, mark, outcome, shown
+from tests.security.hostile_wheels import FILENAME, INFO, WHEELS
+from tests.support.environments import BASE, RUNNING, SERIES, make_lock, pin
+from tests.support.wheels import Artifact
+
+_SITE: Final = f"lib/python{SERIES}/site-packages/"
+_INFO: Final = {f"site/{INFO}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "INSTALLER")}
+_USUAL: Final = {"site/thing/__init__.py", *_INFO}
+#: What uv writes of its own.
+_BY_UV: Final = {f"{_SITE}{INFO}/direct_url.json", f"{_SITE}{INFO}/REQUESTED", ".lock"}
+
+
+def _short(found: dict[str, str]) -> str:
+    by_path = {
+        path.replace(_SITE, "site/", 1).replace(f"python{SERIES}", "python3.X"): what for path, what in found.items()
+    }
+    return "accepted: " + (shown(by_path, _USUAL) or "nothing else")
+
+
+def in_image(data: bytes, canary: Canary) -> str:
+    """A layer of the wheel, and what the tar holds."""
+    path = canary.work / FILENAME
+    path.write_bytes(data)
+    wheel = LockedWheel("thing", "1.0", FILENAME, "0" * 64, path)
+    folder = canary.work / "layer"
+    folder.mkdir()
+    try:
+        source = WheelSource((wheel,), Scheme.of_venv(SERIES), None)
+        check_apart([source], {each.path: each.owner for each in Venv(Python(RUNNING, "system")).owned()})
+        head = make(source, folder, canary.work, Compression.GZIP, None)
+        tar = b"".join(Recipe.opened(head, folder, canary.work).tar())
+    except EnvspecError as fault:
+        return outcome(fault, canary)
+    found = {}
+    with tarfile.open(fileobj=io.BytesIO(tar)) as opened:
+        for member in opened:
+            if member.isdir():
+                continue
+            assert member.isreg()
+            found[member.name.removeprefix("opt/env/")] = mark(member.mode)
+    return _short(found)
+
+
+class Served:
+    """A server on loopback that has each wheel at an address of its own."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[str, bytes] = {}
+        bodies = self._bodies
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                body = bodies.get(self.path)
+                self.send_response(404 if body is None else 200)
+                self.send_header("Content-Length", str(len(body or b"")))
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(body or b"")
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def put(self, data: bytes) -> str:
+        path = f"/{len(self._bodies)}/{FILENAME}"
+        self._bodies[path] = data
+        return f"http://127.0.0.1:{self.server.server_port}{path}"
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    server = Served()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment without wheels."""
+    folder = tmp_path_factory.mktemp("venv") / "env"
+    folder.mkdir()
+    lock = make_lock()
+    order = Order(lock, "0" * 64, lock.resolutions[0], folder, BASE)
+    patience = Patience()
+
+    async def made() -> None:
+        world = _world(folder.parent)
+        interpreter = await python.find(order, world, patience)
+        with _site(folder) as site:
+            await python.make_venv(interpreter, order, world, site, patience)
+
+    asyncio.run(made())
+    return folder
+
+
+def _world(folder: Path) -> World:
+    async def nothing_built(order: Order, _: Path) -> tuple[Resolution, dict[str, Path]]:
+        return order.resolution, {}
+
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    return World(environ, folder / "cache", lambda _: None, lambda _: None, nothing_built)
+
+
+@contextmanager
+def _site(folder: Path) -> Iterator[Site]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield Site(folder, folder, descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def in_environment(data: bytes, canary: Canary, served: Served, venv: Path) -> str:
+    """`envspec install` of a lock that has this wheel alone, with its true hash, into a fresh environment."""
+    artifact = Artifact("thing", "1.0", FILENAME, data, b"")
+    folder = canary.work / "env"
+    shutil.copytree(venv, folder, symlinks=True)
+    lock = make_lock(wheels=[pin(artifact, url=served.put(data))])
+    order = Order(lock, "0" * 64, lock.resolutions[0], folder, BASE)
+    before = files_below(folder)
+    try:
+        with _site(folder) as site:
+            asyncio.run(put_wheels(order, _world(canary.work), site, replace(Patience(), attempts=1)))
+    except UvFault:
+        return "refused by uv"
+    except NetworkError as fault:
+        assert fault.message == "the wheels: the file that came is damaged"
+        return "refused by uv"
+    except EnvspecError as fault:
+        return outcome(fault, canary)
+    found = files_below(folder)
+    return _short({path: what for path, what in found.items() if path not in before.keys() | _BY_UV})
+
+
+def by_ranges(data: bytes, canary: Canary) -> str:
+    """METADATA and RECORD as `envspec lock` reads them from an index."""
+    del canary
+
+    async def read(start: int | None, end: int) -> Part:
+        first = max(0, len(data) - end) if start is None else start
+        body = data[first:] if start is None else data[first:end]
+        return Part(first, len(data), body)
+
+    try:
+        metadata, size, record = asyncio.run(read_with_record(read))
+    except BadWheel as fault:
+        return f"refused: {fault}".partition(": Error")[0]
+    assert size == len(data)
+    head = BytesHeaderParser().parsebytes(metadata)
+    rows = "no RECORD" if record is None else f"RECORD of {len(record.splitlines())} lines"
+    return f"accepted: METADATA of {head['Name']} {head['Version']}, {rows}"
+
+
+def as_built(data: bytes, canary: Canary) -> str:
+    """The wheel as the result of a build, in the one form that is kept."""
+    made, into = canary.work / FILENAME, canary.work / "normal.whl"
+    made.write_bytes(data)
+    try:
+        check_release(made, "thing", "1.0", "thing 1.0")
+        normalise(made, into, "thing 1.0")
+    except EnvspecError as fault:
+        return outcome(fault, canary)
+    kept = into.read_bytes()
+    into.unlink()
+    return in_image(kept, canary)
+
+
+CONSUMERS: Final = ("image layer", "`envspec install`", "METADATA by ranges", "wheel of a build")
+SECTION: Final = Section("Wheels", WHEELS, CONSUMERS)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a case-insensitive disk has other outcomes")
+@pytest.mark.parametrize("case", WHEELS)
+def test_a_wheel_is_refused_or_stays_inside(case: str, tmp_path: Path, served: Served, venv: Path) -> None:
+    found = []
+    canary = Canary(tmp_path / "root")
+    data = WHEELS[case](str(canary.outside))
+    for consumer in (in_image, in_environment, by_ranges, as_built):
+        more = (served, venv) if consumer is in_environment else ()
+        found.append(consumer(data, canary, *more))
+        assert canary.touched() == []
+        assert {path.name for path in canary.work.iterdir()} <= {FILENAME, "layer", "env", "cache", "normal.whl"}
+        canary.clear()
+    SECTION.compare(case, found)
+
+
+def test_the_document_has_these_cases_alone() -> None:
+    assert SECTION.listed() == list(WHEELS)
