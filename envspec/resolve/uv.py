@@ -8,7 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from envspec.effects.process import run
 from envspec.model import Platform, Target
 from envspec.resolve.engine import BuildFailed, EngineFault, Pins, Place, Request, Unsolvable, read_pins
 from envspec.resolve.index.view import Bodies
@@ -50,7 +49,8 @@ class Uv:
         environ = place.environ()
         if request.target.macos is not None:
             environ["MACOSX_DEPLOYMENT_TARGET"] = ".".join(map(str, request.target.macos))
-        done = await run(command, environ=environ, cwd=place.work, stdin="\n".join(request.requirements) + "\n")
+        stdin = "\n".join(request.requirements) + "\n"
+        done = await place.run(command, environ, stdin, reads=[Path(command[0])])
         if done.status == 0:
             return read_pins(pins.read_text(encoding="utf-8") if request.preferences else done.stdout)
         if "Failed to build" in done.stderr:
