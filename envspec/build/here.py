@@ -115,7 +115,7 @@ def the_one(out: Path, order: BuildOrder) -> Path:
     Raises:
         BuildFailed: there is another number of them.
     """
-    found = [] if out.is_symlink() else [each for each in sorted(out.glob("*.whl")) if not each.is_symlink()]
+    found = [] if out.is_symlink() else [each for each in sorted(out.glob("*.whl")) if each.is_file() and not each.is_symlink()]
     if len(found) != 1:
         raise BuildFailed(order.of, f"its build gave {len(found)} wheels, not one")
     return found[0]

@@ -20,6 +20,7 @@ from envspec.build.order import BuildOrder, BuildWorld, Made
 from envspec.build.sources import settle
 from envspec.build.wheel_bytes import check_release, is_loaded, is_pure, normalise, sha256_of
 from envspec.effects.cache import keeping
+from envspec.effects.confine import NoConfinement
 from envspec.effects.default_index import default_index_url
 from envspec.effects.held import hold
 from envspec.effects.notes import Notes
@@ -70,19 +71,30 @@ async def _make(order: BuildOrder, key: str, work: Path, world: BuildWorld) -> M
 
 async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld) -> Path:
     interpreter = await world.interpreter(order.target.python)
+    loose: NoConfinement | None = None
     if interpreter is None:
         why = f"no Python {order.target.python.series} is on this machine"
     else:
-        found = await _try_here(order, source, work, interpreter, world)
-        if isinstance(found, Path):
-            return found
-        why = found
-        await asyncio.to_thread(shutil.rmtree, source)
-        source = await order.lay_out(work / "again")
-        await asyncio.to_thread(settle, source, order.as_of)
+        try:
+            found = await _try_here(order, source, work, interpreter, world)
+        except NoConfinement as fault:
+            loose, why = fault, "nothing else on this machine confines its build"
+        else:
+            if isinstance(found, Path):
+                return found
+            why = found
+            # All of it: the build could write there, and a link at the new place would lead elsewhere.
+            await asyncio.to_thread(_clear, work)
+            source = await order.lay_out(work / "again")
+            await asyncio.to_thread(settle, source, order.as_of)
     from envspec.build.container import build_in_container
 
-    return await build_in_container(order, source, work, why, world)
+    try:
+        return await build_in_container(order, source, work, why, world)
+    except UnfitMachine as fault:
+        if loose is None:
+            raise
+        raise NoConfinement(f"{loose.message}; {fault.message}", hint=f"{loose.hint}; or {fault.hint}") from fault
 
 
 async def _try_here(order: BuildOrder, source: Path, work: Path, interpreter: Path, world: BuildWorld) -> Path | str:
@@ -110,6 +122,11 @@ async def _try_here(order: BuildOrder, source: Path, work: Path, interpreter: Pa
             "what it would have compiled is not in its wheel"
         )
     return built
+
+
+def _clear(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _known(key: str, cache: Path) -> Made | None:
@@ -167,8 +184,7 @@ async def _alone(key: str) -> AsyncIterator[Path]:
         if os.fstat(descriptor).st_uid != os.geteuid():
             raise _not_ours(folder, "it belongs to another user")
         # What a run that was killed left there.
-        for left in folder.iterdir():
-            shutil.rmtree(left)
+        _clear(folder)
         yield folder
     finally:
         if os.fstat(descriptor).st_uid == os.geteuid():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from envspec.cli.options import UNCONFINED
 from envspec.errors import EnvspecError, StaleLock, UsageError
 from envspec.resolve.engines import CONDA_ENGINES, ENGINES
 
@@ -54,6 +55,7 @@ from envspec.resolve.engines import CONDA_ENGINES, ENGINES
     metavar="N",
     help="How many platforms to resolve at the same time.",
 )
+@UNCONFINED
 def command(
     specs: tuple[str, ...],
     output: Path | None,
@@ -66,6 +68,7 @@ def command(
     image: bool,
     check: bool,
     jobs: int,
+    unconfined: bool,
 ) -> int:
     """Compile specs into locks: pinned, hashed, coherent.
 
@@ -85,7 +88,7 @@ def command(
             set_moment(path, as_of)
     pypi = _one_of(resolvers, ENGINES)
     conda = _one_of(resolvers, CONDA_ENGINES)
-    options = Options(pypi, conda, folders(channel_rows), offline, upgrade, upgrade_package, image, jobs)
+    options = Options(pypi, conda, folders(channel_rows), offline, upgrade, upgrade_package, image, jobs, unconfined)
     return _each(paths, lambda path: lock_one(path, _directory(path, output, len(paths)), options))
 
 

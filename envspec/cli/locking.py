@@ -33,6 +33,7 @@ class Options:
     upgrade_package: tuple[str, ...]
     image: bool
     jobs: int
+    unconfined: bool
 
 
 def lock_one(path: Path, directory: Path, options: Options) -> int:
@@ -75,6 +76,7 @@ def _lock(path: Path, directory: Path, options: Options) -> Sequence[Path]:
     from packaging.utils import canonicalize_name
 
     from envspec.cli.progress import Progress
+    from envspec.effects.confine import Unconfined
     from envspec.pipeline.lock import lock
     from envspec.pipeline.work import LockRequest, Network, Surroundings, Upgrade
 
@@ -97,6 +99,7 @@ def _lock(path: Path, directory: Path, options: Options) -> Sequence[Path]:
             now=lambda: datetime.now(timezone.utc),
             warn=progress.warn,
             report=progress.report,
+            unconfined=Unconfined.ALLOWED if options.unconfined else Unconfined.REFUSED,
         )
         return lock(request, around).changed
 
@@ -117,7 +120,8 @@ def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Pa
     spec = load_spec(path, datetime.now(timezone.utc))
     network = Network.OFFLINE if options.offline else Network.USE
     with terminable(), Progress(path.stem) as progress:
-        world = image_world(progress, (), spec.registry.mirrors)
+        unconfined = options.unconfined or spec.pip.unconfined_builds
+        world = image_world(progress, (), spec.registry.mirrors, unconfined=unconfined)
 
         def on(lock: Lock, platform: Platform) -> Lock:
             order = ImageOrder(lock, identity(lock), (platform,), network=network, jobs=os.cpu_count() or 1)

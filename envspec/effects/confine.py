@@ -18,7 +18,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -34,6 +35,8 @@ Listen = Callable[[socket.socket], Awaitable[None]]
 INIT: Final = Path(__file__).with_name("confine_init.py")
 #: In a network namespace of its own every port is free; the address is the same in every build.
 PORT: Final = 8484
+#: In the folder of `door`.
+SOCKET: Final = "socket"
 #: Through which the index is reached from inside.
 PROXY: Final = f"http://127.0.0.1:{PORT}"
 
@@ -96,11 +99,11 @@ class Sandbox:
         return [*words, "--chdir", str(self.folder or "/"), "--", *command]
 
 
-async def bubblewrap(environ: Mapping[str, str], unconfined: Unconfined, what: str) -> str | None:
+async def bubblewrap(environ: Mapping[str, str], unconfined: Unconfined, what: str, instead: str = "") -> str | None:
     """The bubblewrap that confines foreign code here; None: there is none, and `unconfined` allows to do without.
 
     It is found by running it once: many systems have the program and forbid what it does. what: would run, for the
-    message: "the build of tool 1.0".
+    message: "building tool 1.0". instead: what else the user may do, for the hint.
 
     Raises:
         NoConfinement: there is none, and it is not allowed to do without.
@@ -112,9 +115,9 @@ async def bubblewrap(environ: Mapping[str, str], unconfined: Unconfined, what: s
     if unconfined is Unconfined.ALLOWED:
         return None
     raise NoConfinement(
-        f"{what} runs code that is not yours, and nothing on this machine confines it: {why}",
-        hint="install bubblewrap (Linux; it needs unprivileged user namespaces); or allow it by `--unconfined` to run "
-        "with your rights, your files and your network",
+        f"{what} runs code from outside, and nothing on this machine confines it: {why}",
+        hint="install bubblewrap on a Linux that allows unprivileged user namespaces"
+        f"{'; or ' if instead else ''}{instead}; or permit it by `--unconfined` to run with your rights, files and network",
     )
 
 
@@ -149,9 +152,7 @@ async def run_confined(
             return await run(words, environ=environ, cwd=Path("/"), stdin=stdin, bond=Bond(holds=theirs.fileno()))
         finally:
             theirs.close()
-            handing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await handing
+            await _ended(handing)
 
 
 async def handed(channel: socket.socket) -> socket.socket | None:
@@ -166,9 +167,45 @@ async def handed(channel: socket.socket) -> socket.socket | None:
     return socket.socket(fileno=descriptors[0]) if descriptors else None
 
 
+@contextlib.asynccontextmanager
+async def door(listen: Listen) -> AsyncIterator[Path]:
+    """A folder to mount in one container without a network: by its SOCKET `confine_init.py` there hands a listener out.
+
+    The folder around it is this user's alone; a container's root need not be this user.
+    """
+    # Not the user's folder for temporary files: the path of a socket has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="envspec-", dir="/tmp") as private, socket.socket(socket.AF_UNIX) as waiting:  # noqa: S108
+        folder = Path(private, "index")
+        folder.mkdir()
+        folder.chmod(0o755)
+        waiting.bind(str(folder / SOCKET))
+        (folder / SOCKET).chmod(0o666)
+        waiting.listen(1)
+        waiting.setblocking(False)  # noqa: FBT003
+        handing = asyncio.ensure_future(_accept(waiting, listen))
+        try:
+            yield folder
+        finally:
+            await _ended(handing)
+
+
+async def _accept(waiting: socket.socket, listen: Listen) -> None:
+    """Take the one listener that is offered; what connects later finds nobody."""
+    channel, _ = await asyncio.get_running_loop().sock_accept(waiting)
+    waiting.close()
+    with channel:
+        await _hand_over(channel, listen)
+
+
+async def _ended(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
 async def _hand_over(channel: socket.socket, listen: Listen) -> None:
     if (listener := await handed(channel)) is not None:
-        listener.setblocking(False)
+        listener.setblocking(False)  # noqa: FBT003 (its name is the standard library's)
         channel.send(b"!")
         await listen(listener)
 
