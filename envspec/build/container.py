@@ -23,7 +23,17 @@ from envspec.effects.confine import INIT, PORT, PROXY, SOCKET, door
 from envspec.effects.surroundings import is_loopback
 from envspec.engine.faults import NoEngine
 from envspec.errors import UnfitMachine
-from envspec.image.system_container import INDEX, ArchiveSilent, Builder, InstallFailed, Job, Plain, Work, choose, run_job
+from envspec.image.system_container import (
+    INDEX,
+    ArchiveSilent,
+    Builder,
+    InstallFailed,
+    Job,
+    Plain,
+    Work,
+    choose,
+    run_job,
+)
 from envspec.image.system_script import WORK
 
 _KEPT_LINES: Final = 200

@@ -1,7 +1,7 @@
 """A build by a Python on this machine, in an environment of its own: for what needs no compiler.
 
-A build is code: it runs confined (`envspec.effects.confine`), with a cache of its own, so that no other build meets what
-it left there. Nothing of the user's reaches it: no setting of pip or uv, no index but ours, no time, no umask. Nor does a
+A build is code: it runs confined (`envspec.effects.confine`), with a cache of its own, so that no other build reads what
+it wrote. Nothing of the user's reaches it: no setting of pip or uv, no index but ours, no time, no umask. Nor does a
 compiler: what stands in for each fails, and notes that it was asked for. Some builds do without, and would give other
 wheels here than where there is one.
 """
@@ -65,7 +65,7 @@ async def build_here(order: BuildOrder, source: Path, work: Path, interpreter: P
 
 
 def asked_for(work: Path) -> str | None:
-    """The first compiler that a build asked for. What it left there is its own: only names of compilers are believed."""
+    """The first compiler that a build asked for; the build can write this file, so any other word is ignored."""
     asked = work / "asked"
     if asked.is_symlink() or not asked.is_file():
         return None
@@ -115,7 +115,11 @@ def the_one(out: Path, order: BuildOrder) -> Path:
     Raises:
         BuildFailed: there is another number of them.
     """
-    found = [] if out.is_symlink() else [each for each in sorted(out.glob("*.whl")) if each.is_file() and not each.is_symlink()]
+    found = (
+        []
+        if out.is_symlink()
+        else [each for each in sorted(out.glob("*.whl")) if each.is_file() and not each.is_symlink()]
+    )
     if len(found) != 1:
         raise BuildFailed(order.of, f"its build gave {len(found)} wheels, not one")
     return found[0]

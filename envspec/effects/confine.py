@@ -1,11 +1,10 @@
 """The one place where foreign code is confined: builds of sources, and Pythons that come from a lock.
 
-bubblewrap gives it user, mount, process, IPC, host name and network namespaces of its own. It sees the system's programs
-and libraries, what it is given to read, and one folder to write; no home, no socket, no process and no environment of
-the user's. Of the network it has a loopback interface of its own, on which envspec serves the index: see
-`confine_init.py`.
+bubblewrap gives it user, mount, process, IPC, host name and network namespaces of its own. It can read the system's
+programs and libraries and what it is given, and write one folder. It reaches no home, socket, process or environment
+of the user. Its network is a loopback interface of its own, on which envspec serves the index: see `confine_init.py`.
 
-What it does not give: a limit on memory, processors or disk, or protection from a fault in the kernel.
+Nothing limits its memory, processor time or disk space, and a fault of the kernel may let it out.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -117,7 +116,8 @@ async def bubblewrap(environ: Mapping[str, str], unconfined: Unconfined, what: s
     raise NoConfinement(
         f"{what} runs code from outside, and nothing on this machine confines it: {why}",
         hint="install bubblewrap on a Linux that allows unprivileged user namespaces"
-        f"{'; or ' if instead else ''}{instead}; or permit it by `--unconfined` to run with your rights, files and network",
+        f"{'; or ' if instead else ''}{instead}; or permit by `--unconfined` that it runs with your rights, files and "
+        "network",
     )
 
 
@@ -132,8 +132,8 @@ async def run_confined(
 ) -> Finished:
     """Run `command` in the sandbox, with an index at PROXY; as `envspec.effects.process.run` otherwise.
 
-    python: an interpreter that the user trusts; it may be a link or a venv's. Inside it is the Python that this one
-    leads to. listen: is given what listens at PROXY.
+    python: the path of an interpreter that the user trusts; it may be a link or a venv's. Inside it is the Python that
+    this one leads to. listen: is given what listens at PROXY.
     """
     program, *prefixes = await _places(python)
     reads = [program, INIT, *(prefix / name for prefix in prefixes for name in _OF_PREFIX)]
@@ -141,7 +141,7 @@ async def run_confined(
         sandbox.bubblewrap,
         (*sandbox.reads, *reads),
         sandbox.folder,
-        {Path(os.path.abspath(python)): program},  # noqa: PTH100 (it may be a link, which is what is wanted)
+        {python: program},
     )
     ours, theirs = socket.socketpair()
     with ours:
@@ -173,20 +173,27 @@ async def door(listen: Listen) -> AsyncIterator[Path]:
 
     The folder around it is this user's alone; a container's root need not be this user.
     """
+    with _offering() as (folder, waiting):
+        handing = asyncio.ensure_future(_accept(waiting, listen))
+        try:
+            yield folder
+        finally:
+            await _ended(handing)
+
+
+@contextlib.contextmanager
+def _offering() -> Iterator[tuple[Path, socket.socket]]:
     # Not the user's folder for temporary files: the path of a socket has 107 bytes at most.
-    with tempfile.TemporaryDirectory(prefix="envspec-", dir="/tmp") as private, socket.socket(socket.AF_UNIX) as waiting:  # noqa: S108
-        folder = Path(private, "index")
+    private = tempfile.TemporaryDirectory(prefix="envspec-", dir="/tmp")
+    with private as root, socket.socket(socket.AF_UNIX) as waiting:
+        folder = Path(root, "index")
         folder.mkdir()
         folder.chmod(0o755)
         waiting.bind(str(folder / SOCKET))
         (folder / SOCKET).chmod(0o666)
         waiting.listen(1)
         waiting.setblocking(False)  # noqa: FBT003
-        handing = asyncio.ensure_future(_accept(waiting, listen))
-        try:
-            yield folder
-        finally:
-            await _ended(handing)
+        yield folder, waiting
 
 
 async def _accept(waiting: socket.socket, listen: Listen) -> None:

@@ -30,9 +30,9 @@ class Ending(Enum):
 class Bond:
     """How a program is bound to this process.
 
-    holds: a descriptor that it inherits: with it the lock on where it writes, or a channel to this process. ending: with
-    STDIN it is given some time before it is killed. stdin: written at once; the pipe stays open while this process lives, so that the program
-    can see its end.
+    holds: a descriptor that it inherits: with it the lock on where it writes, or a channel to this process. ending:
+    with STDIN it is given some time before it is killed. stdin: written at once; the pipe stays open while this process
+    lives, so that the program can see its end.
     """
 
     holds: int | None = None
