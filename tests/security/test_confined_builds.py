@@ -20,7 +20,7 @@ from envspec.effects.confine import PROXY
 from envspec.model import Python
 from tests.integration.test_build_sdists import builder, index_of, wheel_in
 from tests.support import standalone
-from tests.support.confinement import ALL, Prey, confined, prey, running
+from tests.support.confinement import ALL, Prey, confined, path_with_bubblewrap, prey, running
 from tests.support.image_builds import Builder, small_wheel
 from tests.support.image_scene import standing
 from tests.support.standalone import SERIES, VERSION, Program
@@ -171,7 +171,7 @@ def test_through_the_index_nothing_else_is_reached(tmp_path: Path, victim: Prey)
 
 
 @confined
-@pytest.mark.parametrize("left", ["out/x.whl", "asked", "again", "src/link"])
+@pytest.mark.parametrize("left", ["asked", "again", "src/link"])
 def test_links_that_a_build_leaves_are_not_followed(left: str, tmp_path: Path) -> None:
     """envspec reads and lays out what lies in the build's folder when it is over."""
     mine = tmp_path / "mine"
@@ -179,16 +179,17 @@ def test_links_that_a_build_leaves_are_not_followed(left: str, tmp_path: Path) -
     (mine / "secret").write_text("hunter2 cc\n")
     target = mine if left == "again" else mine / "secret"
     leaves = f"""
-import os, pathlib
+import os, pathlib, subprocess
+subprocess.run(["cc"])
 _work = pathlib.Path(os.environ["HOME"]).parent
 (_work / "{left}").unlink(missing_ok=True)
 (_work / "{left}").symlink_to({str(target)!r})
 raise SystemExit("not like this")
 """
     with index_of(sdist("own", "1.0.0", on_build=leaves, metadata_version="2.2")) as index:
-        ran = builder(tmp_path, index, "own").locks("--image", **NOTHING)
-    assert "hunter2" not in ran.stderr and "Traceback" not in ran.stderr
-    assert [path.name for path in mine.iterdir()] == ["secret"] and ran.status in {4, 6}, ran.stderr
+        ran = builder(tmp_path, index, "own").locks("--image", **NOTHING, PATH=path_with_bubblewrap(tmp_path / "bin"))
+    told = refused(ran, 4 if left == "asked" else 6)
+    assert "hunter2" not in told and [path.name for path in mine.iterdir()] == ["secret"]
 
 
 _SLEEPS = """
@@ -218,16 +219,20 @@ def test_a_build_ends_with_envspec(how: signal.Signals, words: tuple[str, ...], 
         process = subprocess.Popen(
             [sys.executable, "-m", "envspec", "lock", str(user.spec), *words],
             cwd=user.folder,
-            env=user.environ,
+            env=user.environ | {"TMPDIR": str(tmp_path)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         try:
             assert _until(lambda: running(victim.sleep))
+            place = Path(os.readlink(f"/proc/{running(victim.sleep)[0]}/cwd"))
         finally:
             process.send_signal(how)
             process.wait(30)
         assert _until(lambda: not running(victim.sleep), 5)
+        if words:
+            # Where a killed run leaves it, the next one removes it: it is the same place for the same build.
+            shutil.rmtree(place.parents[1], ignore_errors=True)
 
 
 # Bytecode by a Python that only the lock names

@@ -202,8 +202,9 @@ def prey(home: Path, cache: Path) -> Iterator[Prey]:
             listener.listen()
             listeners.append(listener)
         for listener in listeners:
+            stack.enter_context(listener)
             # A thread that waits in accept() ends by this, and not by a close.
-            stack.callback(lambda each=listener: (each.shutdown(socket.SHUT_RDWR), each.close()))
+            stack.callback(listener.shutdown, socket.SHUT_RDWR)
             threading.Thread(target=_greet, args=(listener,), daemon=True).start()
         port = listeners[0].getsockname()[1]
         found = Prey(home, cache, f"secret-{number}", port, unix, f"envspec-test-{number}", f"98.{number}")
