@@ -85,13 +85,13 @@ class Sandbox:
     def words(self, command: Sequence[str]) -> list[str]:
         """The command that runs `command` confined. It ends when the thread that started it does."""
         words = [self.bubblewrap, *_NAMESPACES, *_system()]
-        shown = [Path("/usr"), Path("/nix/store"), Path("/gnu/store")]
+        shown = [*map(Path, _SYSTEM)]
         for path in sorted(set(self.reads)):
             if not _is_below(path, shown) and path.exists():
                 words += ["--ro-bind", str(path), str(path)]
                 shown.append(path)
         for path, target in (self.links or {}).items():
-            if not _is_below(path, shown):
+            if not _is_below(path, shown) and not _is_below(path.parent.resolve(), shown):
                 words += ["--symlink", str(target), str(path)]
         if self.folder is not None:
             words += ["--bind", str(self.folder), str(self.folder)]

@@ -167,9 +167,9 @@ class Prey:
         }
         return _PROBE % json.dumps(targets)
 
-    def source(self) -> Artifact:
-        """An sdist whose wheel holds what its build reached; no resolver has to build it."""
-        return sdist("own", "1.0.0", on_build=self.probe() + _TELLING, metadata_version="2.2")
+    def source(self, first: str = "") -> Artifact:
+        """An sdist whose wheel holds what its build reached; no resolver has to build it. first: runs before."""
+        return sdist("own", "1.0.0", on_build=f"import os\n{first}{self.probe()}{_TELLING}", metadata_version="2.2")
 
     def unresolved(self) -> Artifact:
         """An sdist that resolvers have to build, which says what it reached and fails."""
