@@ -51,8 +51,8 @@ def input_sha256(data: Mapping[str, Any]) -> str:
     """SHA-256, in hexadecimal, of the canonical form of a parsed TOML document.
 
     Comments, layout, the order of keys and tables, the offset a moment is written in and credentials in URLs and in
-    conda's channels do not matter; `[registry.mirrors]` and whether builds are confined do not belong. Every other value
-    does, and so does its type.
+    conda's channels do not matter; `[registry.mirrors]` and whether builds are confined do not belong. Every other
+    value does, and so does its type.
     """
     canonical = json.dumps(_canonical(_identity(data)), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()

@@ -1,8 +1,8 @@
 """A build by a Python on this machine, in an environment of its own: for what needs no compiler.
 
 A build is code: it runs confined (`envspec.effects.confine`), with a cache of its own, so that no other build reads
-what it wrote. Nothing of the user's reaches it: no setting of pip or uv, no index but ours, no time, no umask. Nor does a
-compiler: what stands in for each fails, and notes that it was asked for. Some builds do without, and would give other
+what it wrote. Nothing of the user's reaches it: no setting of pip or uv, no index but ours, no time, no umask. Nor does
+a compiler: what stands in for each fails, and notes that it was asked for. Some builds do without, and would give other
 wheels here than where there is one.
 """
 

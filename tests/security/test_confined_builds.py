@@ -5,7 +5,6 @@ Each attack is run unconfined as well, where it gets everything: a test of it ca
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
@@ -227,7 +226,7 @@ def test_a_build_ends_with_envspec(how: signal.Signals, words: tuple[str, ...], 
         )
         try:
             assert _until(lambda: running(victim.sleep))
-            place = Path(os.readlink(f"/proc/{running(victim.sleep)[0]}/cwd"))
+            place = Path(f"/proc/{running(victim.sleep)[0]}/cwd").readlink()
         finally:
             process.send_signal(how)
             process.wait(30)
