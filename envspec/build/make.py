@@ -125,6 +125,12 @@ async def _try_here(order: BuildOrder, source: Path, work: Path, interpreter: Pa
 
 
 def _clear(folder: Path) -> None:
+    """Remove all that is in a build's folder. The build may have left folders that nobody may enter."""
+    folder.chmod(0o700)
+    for place, names, _ in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            if not path.is_symlink():
+                path.chmod(0o700)
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
@@ -188,6 +194,7 @@ async def _alone(key: str) -> AsyncIterator[Path]:
         yield folder
     finally:
         if os.fstat(descriptor).st_uid == os.geteuid():
+            await asyncio.to_thread(_clear, folder)
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         os.close(descriptor)
 

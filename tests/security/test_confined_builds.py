@@ -193,6 +193,39 @@ raise SystemExit("not like this")
     assert "hunter2" not in told and [path.name for path in mine.iterdir()] == ["secret"]
 
 
+@confined
+@pytest.mark.skipif(os.geteuid() == 0, reason="not run: root may enter every folder")
+def test_folders_that_nobody_may_enter_are_removed(tmp_path: Path) -> None:
+    leaves = """
+import os, pathlib
+_shut = pathlib.Path(os.environ["HOME"], "shut")
+(_shut / "inner").mkdir(parents=True, exist_ok=True)
+os.chmod(_shut, 0)
+os.chmod(_shut.parents[1], 0)
+raise SystemExit(f"left <{_shut}>")
+"""
+    with index_of(sdist("own", "1.0.0", on_build=leaves, metadata_version="2.2")) as index:
+        told = refused(builder(tmp_path, index, "own").locks("--image"), 4)
+    left = re.search("left <([^>]+)>", told)
+    assert left and not Path(left[1]).parents[1].exists()
+
+
+_NAMES = """
+import getpass, pathlib, pwd, os, socket
+_found = [getpass.getuser(), pwd.getpwuid(os.getuid()).pw_name, socket.gethostbyname("localhost"), os.uname().nodename]
+pathlib.Path("own", "__init__.py").write_text(f"GOT = {_found!r}\\n")
+"""
+
+
+@confined
+def test_names_are_the_same_everywhere(tmp_path: Path) -> None:
+    with index_of(sdist("own", "1.0.0", on_build=_NAMES, metadata_version="2.2")) as index:
+        user = builder(tmp_path, index, "own")
+        ran = user.locks("--image")
+    assert ran.status == 0, ran.stderr
+    assert got(user) == "GOT = ['build', 'build', '127.0.0.1', 'localhost']\n"
+
+
 _SLEEPS = """
 import os
 os.execv("/bin/sleep", ["sleep", {sleep!r}])
