@@ -67,9 +67,11 @@ async def build_here(order: BuildOrder, source: Path, work: Path, interpreter: P
 def asked_for(work: Path) -> str | None:
     """The first compiler that a build asked for; the build can write this file, so any other word is ignored."""
     asked = work / "asked"
-    if asked.is_symlink() or not asked.is_file():
+    try:
+        words = [] if asked.is_symlink() or not asked.is_file() else asked.read_text("utf-8", "replace").split()
+    except OSError:
         return None
-    return next((name for name in asked.read_text("utf-8", "replace").split() if name in _COMPILERS), None)
+    return next((name for name in words if name in _COMPILERS), None)
 
 
 def _furnish(work: Path) -> None:

@@ -5,6 +5,7 @@ Each attack is run unconfined as well, where it gets everything: a test of it ca
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
