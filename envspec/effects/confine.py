@@ -91,7 +91,7 @@ class Sandbox:
                 words += ["--ro-bind", str(path), str(path)]
                 shown.append(path)
         for path, target in (self.links or {}).items():
-            if not _is_below(path, shown) and not _is_below(path.parent.resolve(), shown):
+            if not _is_below(path, shown):
                 words += ["--symlink", str(target), str(path)]
         if self.folder is not None:
             words += ["--bind", str(self.folder), str(self.folder)]
