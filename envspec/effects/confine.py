@@ -84,7 +84,7 @@ class Sandbox:
 
     def words(self, command: Sequence[str]) -> list[str]:
         """The command that runs `command` confined. It ends when the thread that started it does."""
-        words = [self.bubblewrap, *_NAMESPACES, *_system()]
+        words = [self.bubblewrap, *_NAMESPACES, *_no_further(self.bubblewrap), *_system()]
         shown = [*map(Path, _SYSTEM)]
         for path in sorted(set(self.reads)):
             if not _is_below(path, shown) and path.exists():
@@ -231,6 +231,18 @@ def _why_not(program: str) -> str | None:
         return None
     told = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
     return f"{program} does not work here ({told.removeprefix('bwrap: ')})"
+
+
+@cache
+def _no_further(program: str) -> tuple[str, ...]:
+    """Forbids user namespaces inside, which would put more of the kernel within reach. Since bubblewrap 0.8."""
+    option = "--disable-userns"
+    words = [program, *_NAMESPACES, option, *_system(), "--", "/bin/sh", "-c", ":"]
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=_PROBE_S, check=False, env={})  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return () if done.returncode else (option,)
 
 
 def _system() -> list[str]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -77,6 +78,14 @@ print(sorted(os.environ), os.getuid(), len([each for each in os.listdir("/proc")
     assert done.stdout.startswith("work written shown OSError 30 FileNotFoundError 2 "), done
     assert "'A'" in done.stdout and "HOME" not in done.stdout and done.stdout.endswith(" 1000 2\n"), done
     assert (shown / "file").read_text() == "shown"
+
+
+def test_there_are_no_further_namespaces(tmp_path: Path) -> None:
+    if "--disable-userns" not in subprocess.run(["bwrap", "--help"], capture_output=True, text=True).stdout:
+        pytest.skip("not run: bubblewrap is older than 0.8")
+    done, (listener,) = run(tmp_path, BASE, "import os; os.execvp('unshare', ['unshare', '-Ur', 'echo', 'nested'])")
+    listener.close()
+    assert done.status and "nested" not in done.stdout and "unshare" in done.stderr, done
 
 
 @pytest.mark.parametrize(("end", "status"), [("os._exit(7)", 7), ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL)])
