@@ -7,6 +7,9 @@ said=$(mktemp)
 trap 'rm -f "$said"' EXIT
 changed=no failed=no
 
+# What some specs build runs confined.
+[ ! -x .ci/with-bubblewrap ] || .ci/with-bubblewrap true >&2
+
 # Of a diff, as JSON on stdin: `moment` where nothing but that has changed, and what is said about it; else `news`.
 kind_of() {
   python3 -c '

@@ -14,6 +14,7 @@ from typing import Any
 
 # Which server stands in for a registry says nothing about the environment itself.
 _OUTSIDE = (("registry", "mirrors"),)
+_CONFINING = "unconfined_builds"
 
 # Everything before the last `@` of the part between `//` and the path.
 _USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^\s/?#]*)@")
@@ -50,7 +51,8 @@ def input_sha256(data: Mapping[str, Any]) -> str:
     """SHA-256, in hexadecimal, of the canonical form of a parsed TOML document.
 
     Comments, layout, the order of keys and tables, the offset a moment is written in and credentials in URLs and in
-    conda's channels do not matter; `[registry.mirrors]` does not belong. Every other value does, and so does its type.
+    conda's channels do not matter; `[registry.mirrors]` and whether builds are confined do not belong. Every other
+    value does, and so does its type.
     """
     canonical = json.dumps(_canonical(_identity(data)), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()
@@ -60,6 +62,10 @@ def _identity(data: Mapping[str, Any]) -> dict[str, Any]:
     kept = dict(data)
     for path in _OUTSIDE:
         kept = _without(kept, path)
+    # How wheels are built says nothing about them. (A [pip] that is empty otherwise has always counted.)
+    pip = kept.get("pip")
+    if isinstance(pip, Mapping) and _CONFINING in pip:
+        kept = _without(kept, ("pip", _CONFINING))
     conda = kept.get("conda")
     if isinstance(conda, Mapping) and isinstance(conda.get("channels"), (list, tuple)):
         kept["conda"] = {**conda, "channels": [_channel(value) for value in conda["channels"]]}

@@ -1,7 +1,7 @@
 """A build in a container of the lock's devel base: for what needs a compiler, and loads that base's libraries.
 
-The container has uv, a standalone Python of the target's series, and the source; its network is this machine's, and of
-that it is told the loopback index alone.
+The container has uv, a standalone Python of the target's series, and the source. It has no network but a loopback
+interface of its own, on which envspec serves the index: see `envspec.effects.confine_init`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,21 @@ from envspec.build.here import told as log_of
 from envspec.build.needs import serving
 from envspec.build.order import BuildOrder, BuildWorld, Room
 from envspec.build.sources import packed
+from envspec.effects.confine import INIT, PORT, PROXY, SOCKET, door
 from envspec.effects.surroundings import is_loopback
 from envspec.engine.faults import NoEngine
 from envspec.errors import UnfitMachine
-from envspec.image.system_container import ArchiveSilent, Builder, InstallFailed, Job, Plain, Work, choose, run_job
+from envspec.image.system_container import (
+    INDEX,
+    ArchiveSilent,
+    Builder,
+    InstallFailed,
+    Job,
+    Plain,
+    Work,
+    choose,
+    run_job,
+)
 from envspec.image.system_script import WORK
 
 _KEPT_LINES: Final = 200
@@ -43,13 +54,13 @@ async def build_in_container(order: BuildOrder, source: Path, work: Path, why: s
             hint=f"record its wheel by `envspec lock --image SPEC` on a {target.platform.value} machine",
         )
     # Before anything is fetched for it.
-    probe = Job("", target.platform, Plain.TLS, "", {})
+    probe = Job("", target.platform, Plain.TLS, "", {}, Path("/"))
     await asyncio.to_thread(_engine, probe, order, why, world)
     room = await world.room(target)
-    async with serving(order, target, world) as needs:
+    async with serving(order, target, world) as needs, door(needs.listen) as index:
         words = uv_words(needs.url, "python/bin/python3", "src", "out", f"{WORK}/cache")
         variables = {
-            **environ(order, needs, WORK),
+            **environ(order, PROXY, WORK),
             # A standalone Python remembers the compiler that it was made by.
             **{"CC": "gcc", "CXX": "g++", "UV_LINK_MODE": "copy"},
         }
@@ -61,6 +72,7 @@ async def build_in_container(order: BuildOrder, source: Path, work: Path, why: s
             else Plain.TLS,
             name=f"envspec-build-{order.key('')[:16]}",
             files=await asyncio.to_thread(_files, room, source, words, variables),
+            index=index,
         )
         making = await asyncio.to_thread(_engine, job, order, why, world)
         lines: list[str] = []
@@ -109,6 +121,8 @@ def _files(room: Room, source: Path, words: list[str], variables: Mapping[str, s
     return {
         "install.sh": files("envspec.build").joinpath("in_container.sh").read_bytes(),
         "environment": exported.encode(),
+        "init": f"confine_init.py {INDEX}/{SOCKET} {PORT}".encode(),
+        "confine_init.py": INIT.read_bytes(),
         "words": "\n".join(words).encode(),
         "uv": Path(find_uv_bin()).read_bytes(),
         "python.tar.gz": room.python.read_bytes(),

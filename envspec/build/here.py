@@ -1,20 +1,23 @@
 """A build by a Python on this machine, in an environment of its own: for what needs no compiler.
 
-Nothing of the user's reaches it: no setting of pip or uv, no index but ours, no time, no umask. Nor does a compiler,
-unless the wheel is for this machine alone: what stands in for each fails, and notes that it was asked for. Some builds
-do without, and would give other wheels here than where there is one.
+A build is code: it runs confined (`envspec.effects.confine`), with a cache of its own, so that no other build reads
+what it wrote. Nothing of the user's reaches it: no setting of pip or uv, no index but ours, no time, no umask. Nor does
+a compiler, unless the wheel is for this machine alone: what stands in for each fails, and notes that it was asked for.
+Some builds do without, and would give other wheels here than where there is one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from envspec.build.faults import BuildFailed
-from envspec.build.needs import Needs, serving, this_target
+from envspec.build.needs import serving, this_target
 from envspec.build.order import BuildOrder, BuildWorld
+from envspec.effects.confine import ALONE, PROXY, Sandbox, bubblewrap, run_confined
 from envspec.effects.process import run
 from envspec.model import Platform
 
@@ -36,22 +39,28 @@ async def build_here(order: BuildOrder, source: Path, work: Path, interpreter: P
     """The wheel, below `work`, which is a folder of this build's alone; `asked_for` then tells of compilers.
 
     Raises:
-        BuildFailed: there is none. NetworkError: what the build asks for is not to be had.
+        BuildFailed: there is none. NetworkError: what the build asks for is not to be had. NoConfinement: nothing was
+        run, since nothing here confines it.
     """
     from uv import find_uv_bin
 
+    program = await bubblewrap(world.environ, world.unconfined, f"building {order.of}")
     out = work / "out"
     await asyncio.to_thread(_furnish, work)
     on = this_target(order, world.here or Platform.LINUX_64)
     async with serving(order, on, world) as needs:
-        cache = world.cache / "engines" / "uv"
-        cache.mkdir(parents=True, exist_ok=True)
-        words = uv_words(needs.url, str(interpreter), str(source), str(out), str(cache))
-        programs = {"PATH": f"{work}/bin:{_PATH}", **_CC}
+        uv = Path(find_uv_bin())
+        command = [str(uv), *uv_words(needs.url, str(interpreter), str(source), str(out), f"{work}/cache")]
+        programs, reads = {"PATH": f"{work}/bin:{_PATH}", **_CC}, [uv]
         if order.compiles:
             programs = {"PATH": world.environ.get("PATH") or _PATH}
-        variables = {**environ(order, needs, str(work)), **programs}
-        ended = await run([find_uv_bin(), *words], environ=variables, cwd=work)
+            reads += toolchains(programs["PATH"], world.environ.get("HOME"))
+        variables = {**environ(order, PROXY if program else needs.proxy, str(work)), **programs}
+        if program:
+            sandbox = Sandbox(program, tuple(reads), work)
+            ended = await run_confined(sandbox, interpreter, command, needs.listen, environ=variables)
+        else:
+            ended = await run(command, environ=variables, cwd=work)
     lines = [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
     for line in lines:
         world.told(line)
@@ -64,9 +73,13 @@ async def build_here(order: BuildOrder, source: Path, work: Path, interpreter: P
 
 
 def asked_for(work: Path) -> str | None:
-    """The first compiler that a build asked for."""
+    """The first compiler that a build asked for; the build can write this file, so any other word is ignored."""
     asked = work / "asked"
-    return asked.read_text(encoding="utf-8").split()[0] if asked.is_file() else None
+    try:
+        words = [] if asked.is_symlink() or not asked.is_file() else asked.read_text("utf-8", "replace").split()
+    except OSError:
+        return None
+    return next((name for name in words if name in _COMPILERS), None)
 
 
 def _furnish(work: Path) -> None:
@@ -76,6 +89,17 @@ def _furnish(work: Path) -> None:
         path = work / "bin" / name
         path.write_text(_STAND_IN, encoding="utf-8")
         path.chmod(0o755)
+
+
+def toolchains(path: str, home: str | None) -> Iterator[Path]:
+    """What a build that may compile reads beside the system's programs: the folders of PATH and what goes with them.
+
+    A home as a whole is none: of `~/bin`, the programs alone are shown.
+    """
+    for folder in map(Path, filter(None, path.split(os.pathsep))):
+        yield folder
+        if folder.is_absolute() and folder.name in ("bin", "sbin") and str(folder.parent) != home:
+            yield from (folder.parent / name for name in ("lib", "lib64", "libexec", "include"))
 
 
 def uv_words(url: str, interpreter: str, source: str, out: str, cache: str) -> list[str]:
@@ -92,14 +116,11 @@ def told(lines: Iterable[str]) -> list[str]:
     return [line.removeprefix("error: ") for line in lines if not line.lstrip().startswith(("hint: ", "help: "))]
 
 
-def environ(order: BuildOrder, needs: Needs, work: str) -> Mapping[str, str]:
-    """A build's whole environment, less PATH: it can reach our index and nothing else."""
+def environ(order: BuildOrder, proxy: str, work: str) -> Mapping[str, str]:
+    """A build's whole environment, less PATH. proxy: leads to our index alone."""
     return {
-        **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), needs.proxy),
-        # What a backend requires besides may be a repository: ssh knows no proxy, and files need none.
-        "GIT_ALLOW_PROTOCOL": "none",
-        # Our index asks the others again; of what is not to be reached, nothing comes of it.
-        "UV_HTTP_RETRIES": "0",
+        **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy),
+        **ALONE,
         "HOME": f"{work}/home",
         "TMPDIR": f"{work}/tmp",  # noqa: S108 (below the build's own folder)
         "LC_ALL": "C.UTF-8",
@@ -111,12 +132,16 @@ def environ(order: BuildOrder, needs: Needs, work: str) -> Mapping[str, str]:
 
 
 def the_one(out: Path, order: BuildOrder) -> Path:
-    """The one wheel in a folder.
+    """The one wheel in a folder, which a build may have filled as it liked: links lead anywhere.
 
     Raises:
         BuildFailed: there is another number of them.
     """
-    found = sorted(out.glob("*.whl"))
+    found = (
+        []
+        if out.is_symlink()
+        else [each for each in sorted(out.glob("*.whl")) if each.is_file() and not each.is_symlink()]
+    )
     if len(found) != 1:
         raise BuildFailed(order.of, f"its build gave {len(found)} wheels, not one")
     return found[0]

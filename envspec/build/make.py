@@ -20,6 +20,7 @@ from envspec.build.order import BuildOrder, BuildWorld, Made
 from envspec.build.sources import check_requirements, settle
 from envspec.build.wheel_bytes import check_release, is_loaded, is_pure, normalise, sha256_of
 from envspec.effects.cache import keeping
+from envspec.effects.confine import NoConfinement
 from envspec.effects.default_index import default_index_url
 from envspec.effects.held import hold
 from envspec.effects.notes import Notes
@@ -90,6 +91,7 @@ def _settle_inside(source: Path, folder: Path, order: BuildOrder) -> None:
 
 async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld) -> Path:
     interpreter = await world.interpreter(order.target.python)
+    loose: NoConfinement | None = None
     if interpreter is None:
         why = f"no Python {order.target.python.series} is on this machine"
     elif order.compiles:
@@ -97,16 +99,25 @@ async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld)
 
         return await build_here(order, source, work, interpreter, world)
     else:
-        found = await _try_here(order, source, work, interpreter, world)
-        if isinstance(found, Path):
-            return found
-        why = found
-        # What was laid out, whichever folder of it is the project's.
-        await asyncio.to_thread(shutil.rmtree, work / "src")
-        source = await _laid_out(order, work / "again")
+        try:
+            found = await _try_here(order, source, work, interpreter, world)
+        except NoConfinement as fault:
+            loose, why = fault, "nothing else on this machine confines its build"
+        else:
+            if isinstance(found, Path):
+                return found
+            why = found
+            # All of it: the build could write there, and a link at the new place would lead elsewhere.
+            await asyncio.to_thread(_clear, work)
+            source = await _laid_out(order, work / "again")
     from envspec.build.container import build_in_container
 
-    return await build_in_container(order, source, work, why, world)
+    try:
+        return await build_in_container(order, source, work, why, world)
+    except UnfitMachine as fault:
+        if loose is None:
+            raise
+        raise NoConfinement(f"{loose.message}; {fault.message}", hint=f"{loose.hint}; or {fault.hint}") from fault
 
 
 async def _try_here(order: BuildOrder, source: Path, work: Path, interpreter: Path, world: BuildWorld) -> Path | str:
@@ -134,6 +145,17 @@ async def _try_here(order: BuildOrder, source: Path, work: Path, interpreter: Pa
             "what it would have compiled is not in its wheel"
         )
     return built
+
+
+def _clear(folder: Path) -> None:
+    """Remove all that is in a build's folder. The build may have left folders that nobody may enter."""
+    folder.chmod(0o700)
+    for place, names, _ in os.walk(folder):
+        for path in (Path(place, name) for name in names):
+            if not path.is_symlink():
+                path.chmod(0o700)
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _known(key: str, cache: Path) -> Made | None:
@@ -191,11 +213,11 @@ async def _alone(key: str) -> AsyncIterator[Path]:
         if os.fstat(descriptor).st_uid != os.geteuid():
             raise _not_ours(folder, "it belongs to another user")
         # What a run that was killed left there.
-        for left in folder.iterdir():
-            shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        _clear(folder)
         yield folder
     finally:
         if os.fstat(descriptor).st_uid == os.geteuid():
+            await asyncio.to_thread(_clear, folder)
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         os.close(descriptor)
 

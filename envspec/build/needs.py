@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
 
 from envspec.build.order import BuildOrder, BuildWorld
+from envspec.effects.confine import Listen
 from envspec.effects.default_index import default_index_url
 from envspec.effects.http import open_http
 from envspec.fetch.values import Network
@@ -32,11 +33,15 @@ from envspec.target import wheel_tags
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """url: of the index's pages. proxy: through which it is reached. view: knows what went wrong."""
+    """url: of the index's pages. proxy: through which it is reached on this machine. view: knows what went wrong.
+
+    listen: serves it at a sandbox's listener as well, where it is reached through `PROXY`.
+    """
 
     url: str
     proxy: str
     view: View
+    listen: Listen
 
 
 @asynccontextmanager
@@ -59,8 +64,8 @@ async def serving(order: BuildOrder, on: Target, world: BuildWorld) -> AsyncIter
         stack.push_async_callback(upstream.close)
         view = View(upstream, Pages(upstream, {key: rules}), rules, key)
         listener = stack.enter_context(listening())
-        await stack.enter_async_context(serve({key: view}, listener))
-        yield Needs(simple_url(key, Bodies.WHOLE), address_of(listener), view)
+        listen = await stack.enter_async_context(serve({key: view}, listener))
+        yield Needs(simple_url(key, Bodies.WHOLE), address_of(listener), view, listen)
 
 
 def this_target(order: BuildOrder, here: Platform) -> Target:

@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from envspec.effects.confine import Unconfined
 from envspec.fetch.values import Network
 from envspec.model import BuiltWheel, NamedIndex, Platform, Python, Target
 from envspec.spec_hash import without_credentials
@@ -73,6 +74,7 @@ class BuildWorld:
 
     here: this machine's platform, None where envspec locks nothing for it. interpreter: a Python of the series on this
     machine, None where there is none. room: finds a container, once one is needed. told: every line of a build's log.
+    unconfined: whether a build may run where nothing confines it.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -84,6 +86,7 @@ class BuildWorld:
     told: Callable[[str], None]
     interpreter: Callable[[Python], Awaitable[Path | None]]
     room: Callable[[Target], Awaitable[Room]]
+    unconfined: Unconfined = Unconfined.REFUSED
 
 
 @dataclass(frozen=True, slots=True)

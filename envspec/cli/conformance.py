@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import LOCK, MIRROR, combined
+from envspec.cli.options import LOCK, MIRROR, UNCONFINED, combined
 from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UsageError
 
@@ -37,6 +37,7 @@ _where: Final = combined(
     click.option("--no-pyc", is_flag=True, help="The lock's image without compiled Python."),
     click.option("--offline", is_flag=True, help="Make the image from what is in the cache, if it has to be made."),
     MIRROR,
+    UNCONFINED,
 )
 _what: Final = combined(
     click.option("--device", type=click.Choice(["cuda", "cpu"]), help="GPUs where the lock has CUDA, if left out."),
@@ -146,6 +147,7 @@ def _proving(chosen: Mapping[str, Any]) -> Proving:
         bytecode=not chosen["no_pyc"],
         offline=chosen["offline"],
         mirrors=chosen["mirrors"],
+        unconfined=chosen["unconfined"],
         device=chosen["device"],
         checks=chosen["checks"],
         limits=dict(_limit(text) for text in chosen["limits"]),
@@ -164,6 +166,7 @@ def _refuse_containers(chosen: Mapping[str, Any]) -> None:
         "--no-pyc": chosen["no_pyc"],
         "--offline": chosen["offline"],
         "--mirror": bool(chosen["mirrors"]),
+        "--unconfined": chosen["unconfined"],
     }
     for option, is_given in given.items():
         if is_given:

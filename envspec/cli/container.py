@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import IMAGE_PLATFORMS, MIRROR, combined
+from envspec.cli.options import IMAGE_PLATFORMS, MIRROR, UNCONFINED, combined
 from envspec.errors import UnfitMachine, UsageError
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ options: Final = combined(
     click.option("--no-pyc", is_flag=True, help="The image without compiled Python."),
     click.option("--offline", is_flag=True, help="Make the image from what is in the cache, if it has to be made."),
     MIRROR,
+    UNCONFINED,
 )
 
 
@@ -87,7 +88,8 @@ def start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
         # Before an image is made for nothing.
         container_settings(locked, this_user(os.environ), engine.facts, folders, asked)
         with terminable(), Progress(locked.name) as progress:
-            image = image_in_engine(engine, order, image_world(progress, chosen["mirrors"]))
+            world = image_world(progress, chosen["mirrors"], unconfined=chosen["unconfined"])
+            image = image_in_engine(engine, order, world)
         if not (engine.address.is_remote or chosen["no_cache"]):
             folders = replace(folders, compiled=compiled_folder(image))
         settings = container_settings(locked, this_user(os.environ), engine.facts, folders, asked)

@@ -13,7 +13,7 @@ from envspec.cli import terminal
 from envspec.cli.ending import terminable
 from envspec.cli.image_order import Opened, tag_of
 from envspec.cli.image_world import image_world
-from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, combined
+from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, UNCONFINED, combined
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _MAKING: Final = combined(
         help="An interpreter of the locked version, to compile with; found by itself where it is left out.",
     ),
     MIRROR,
+    UNCONFINED,
     click.option("--offline", is_flag=True, help="Use what is in the cache and no network."),
     click.option(
         "--jobs",
@@ -100,7 +101,7 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
         chosen["output"], chosen["layout"], chosen["pushed"], tag if chosen["loaded"] else None, tag
     )
     with terminable(), Progress(name) as progress:
-        world = image_world(progress, chosen["mirrors"])
+        world = image_world(progress, chosen["mirrors"], unconfined=chosen["unconfined"])
         if builder == "docker":
             world = replace(world, told=progress.tell)
             terminal.answer(f"{pipeline.build_by_docker(opened.folder, opened.order, outputs, world)}\n")
@@ -123,7 +124,8 @@ def image_id(lock: str, **chosen: Any) -> int:
     from envspec.pipeline import image as pipeline
 
     with terminable(), Progress(opened.lock.name) as progress:
-        built = pipeline.build(opened.order, pipeline.Outputs(), image_world(progress, chosen["mirrors"]))
+        world = image_world(progress, chosen["mirrors"], unconfined=chosen["unconfined"])
+        built = pipeline.build(opened.order, pipeline.Outputs(), world)
     return _made(opened, built)
 
 

@@ -14,17 +14,34 @@ if TYPE_CHECKING:
     from envspec.image.order import ImageWorld
 
 
-def image_world(progress: Progress, mirrors: Sequence[str], of_spec: Mapping[str, str] | None = None) -> ImageWorld:
+def image_world(
+    progress: Progress,
+    mirrors: Sequence[str],
+    of_spec: Mapping[str, str] | None = None,
+    *,
+    unconfined: bool = False,
+) -> ImageWorld:
     """This machine. mirrors: `REGISTRY=HOST` of the command line. of_spec: the spec's own, which these go before.
+
+    unconfined: whether `--unconfined` is given.
 
     Raises:
         UsageError: a mirror that names none.
     """
     from envspec.effects.cache import cache_root
+    from envspec.effects.confine import Unconfined
     from envspec.image.order import ImageWorld
 
     found = {**(of_spec or {}), **mirrors_of(mirrors)}
-    return ImageWorld(os.environ, Path.home(), cache_root(os.environ).absolute(), progress.report, progress.warn, found)
+    return ImageWorld(
+        os.environ,
+        Path.home(),
+        cache_root(os.environ).absolute(),
+        progress.report,
+        progress.warn,
+        found,
+        unconfined=Unconfined.ALLOWED if unconfined else Unconfined.REFUSED,
+    )
 
 
 def mirrors_of(texts: Sequence[str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import click
 
 from envspec.cli import terminal
 from envspec.cli.ending import terminable
+from envspec.cli.options import UNCONFINED
 
 _PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
 
@@ -40,7 +41,10 @@ _PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
     metavar="N",
     help="How many files to fetch at the same time.",
 )
-def command(lock: str, prefix: Path, platform: str | None, python: Path | None, offline: bool, jobs: int) -> int:
+@UNCONFINED
+def command(
+    lock: str, prefix: Path, platform: str | None, python: Path | None, offline: bool, jobs: int, unconfined: bool
+) -> int:
     """Make the environment of a lock on this machine, whole or not at all.
 
     LOCK is a folder, its envspec.lock, or a name under locks/. Nothing is resolved. The path of the environment is
@@ -79,7 +83,7 @@ def command(lock: str, prefix: Path, platform: str | None, python: Path | None, 
             from envspec.cli.image_world import image_world
             from envspec.pipeline.built import installed
 
-            return await installed(order, python, image_world(progress, ()))
+            return await installed(order, python, image_world(progress, (), unconfined=unconfined))
 
         world = World(os.environ, cache_root(os.environ).absolute(), progress.report, progress.warn, built)
         outcome = install(order, world)

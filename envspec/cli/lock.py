@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envspec.cli.options import UNCONFINED
 from envspec.errors import EnvspecError, StaleLock, UsageError
 from envspec.resolve.engines import CONDA_ENGINES, ENGINES
 
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     metavar="N",
     help="How many platforms to resolve at the same time.",
 )
+@UNCONFINED
 def command(
     specs: tuple[str, ...],
     output: Path | None,
@@ -76,6 +78,7 @@ def command(
     check: bool,
     verify: bool,
     jobs: int,
+    unconfined: bool,
 ) -> int:
     """Compile specs into locks: pinned, hashed, coherent.
 
@@ -102,7 +105,7 @@ def command(
             set_moment(path, as_of)
     pypi = _one_of(resolvers, ENGINES)
     conda = _one_of(resolvers, CONDA_ENGINES)
-    options = Options(pypi, conda, folders(channel_rows), offline, upgrade, upgrade_package, image, jobs)
+    options = Options(pypi, conda, folders(channel_rows), offline, upgrade, upgrade_package, image, jobs, unconfined)
     act = verify_one if verify else lock_one
     return _each(paths, lambda path: act(path, _directory(path, output, len(paths)), options))
 

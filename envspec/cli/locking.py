@@ -39,6 +39,7 @@ class Options:
     upgrade_package: tuple[str, ...]
     image: bool
     jobs: int
+    unconfined: bool
 
 
 def lock_one(path: Path, directory: Path, options: Options) -> int:
@@ -80,7 +81,7 @@ def _lock(path: Path, directory: Path, options: Options) -> Sequence[Path]:
     from envspec.pipeline.lock import lock
 
     with Progress(path.stem) as progress:
-        return lock(_request(path, directory, options), _surroundings(progress)).changed
+        return lock(_request(path, directory, options), _surroundings(progress, options)).changed
 
 
 def verify_one(path: Path, directory: Path, options: Options) -> int:
@@ -93,7 +94,7 @@ def verify_one(path: Path, directory: Path, options: Options) -> int:
     from envspec.pipeline.verify_lock import verify_lock
 
     with Progress(path.stem) as progress:
-        verified = verify_lock(_request(path, directory, options), _surroundings(progress))
+        verified = verify_lock(_request(path, directory, options), _surroundings(progress, options))
     for row in verified.differences:
         click.echo(f"{directory}: {row}")
     for text in verified.unverified:
@@ -129,7 +130,8 @@ def _request(path: Path, directory: Path, options: Options) -> LockRequest:
     )
 
 
-def _surroundings(progress: Progress) -> Surroundings:
+def _surroundings(progress: Progress, options: Options) -> Surroundings:
+    from envspec.effects.confine import Unconfined
     from envspec.pipeline.work import Surroundings
 
     return Surroundings(
@@ -139,6 +141,7 @@ def _surroundings(progress: Progress) -> Surroundings:
         now=lambda: datetime.now(timezone.utc),
         warn=progress.warn,
         report=progress.report,
+        unconfined=Unconfined.ALLOWED if options.unconfined else Unconfined.REFUSED,
     )
 
 
@@ -158,7 +161,8 @@ def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Pa
     spec = load_spec(path, datetime.now(timezone.utc))
     network = Network.OFFLINE if options.offline else Network.USE
     with terminable(), Progress(path.stem) as progress:
-        world = image_world(progress, (), spec.registry.mirrors)
+        unconfined = options.unconfined or spec.pip.unconfined_builds
+        world = image_world(progress, (), spec.registry.mirrors, unconfined=unconfined)
 
         def on(lock: Lock, platform: Platform) -> Lock:
             order = ImageOrder(lock, identity(lock), (platform,), network=network, jobs=os.cpu_count() or 1)

@@ -27,6 +27,11 @@ def combined(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
 
 
 LOCK: Final = click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
+UNCONFINED: Final = click.option(
+    "--unconfined",
+    is_flag=True,
+    help="Run builds, and a Python that only the lock names, with your rights where nothing confines them.",
+)
 MIRROR: Final = click.option(
     "--mirror",
     "mirrors",

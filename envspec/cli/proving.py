@@ -36,6 +36,7 @@ class Proving:
     bytecode: bool
     offline: bool
     mirrors: tuple[str, ...]
+    unconfined: bool
     device: str | None
     checks: tuple[str, ...]
     limits: Mapping[str, float]
@@ -108,7 +109,8 @@ def _image(engine: Engine, locked: Lock, platform: Platform, asked: Proving) -> 
         if asked.image:
             return present(engine, asked.image, lambda done, total: progress.report(_pulling(done, total)))
         chosen = {"no_pyc": not asked.bytecode, "offline": asked.offline}
-        name = image_in_engine(engine, image_order(locked, platform, chosen), image_world(progress, asked.mirrors))
+        world = image_world(progress, asked.mirrors, unconfined=asked.unconfined)
+        name = image_in_engine(engine, image_order(locked, platform, chosen), world)
     found = inspected(engine, name)
     if found is None:
         raise EngineRefused(f"the engine ({engine.facts}) has let go of {name}", hint="run the same command again")

@@ -30,9 +30,9 @@ class Ending(Enum):
 class Bond:
     """How a program is bound to this process.
 
-    holds: a descriptor that it inherits, and with it the lock on where it writes. ending: with STDIN it is given some
-    time before it is killed. stdin: written at once; the pipe stays open while this process lives, so that the program
-    can see its end.
+    holds: a descriptor that it inherits: with it the lock on where it writes, or a channel to this process. ending:
+    with STDIN it is given some time before it is killed. stdin: written at once; the pipe stays open while this process
+    lives, so that the program can see its end.
     """
 
     holds: int | None = None
@@ -54,13 +54,15 @@ class Finished:
         return self.stdout.removesuffix("\n").split("\n") if self.stdout else []
 
 
-async def run(command: Sequence[str], *, environ: Mapping[str, str], cwd: Path, stdin: str = "") -> Finished:
+async def run(
+    command: Sequence[str], *, environ: Mapping[str, str], cwd: Path, stdin: str = "", bond: Bond | None = None
+) -> Finished:
     """Run a program to its end. When the caller is cancelled it is killed with all that it started, not left behind.
 
     Raises:
         FileNotFoundError, PermissionError: the program can't be started.
     """
-    async with _started(command, environ, cwd, Bond()) as process:
+    async with _started(command, environ, cwd, bond or Bond()) as process:
         stdout, stderr = await process.communicate(stdin.encode())
     return _finished(process, stdout, stderr)
 

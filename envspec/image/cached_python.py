@@ -19,7 +19,7 @@ from envspec.image.python_archive import TOP, BadPython, content, members, readi
 class Build:
     """A Python that can be had. sha256: of its archive. fetch: brings that. unpack: puts it into an empty folder.
 
-    program: its interpreter, below that folder.
+    program: its interpreter, below that folder. is_known: whether envspec's own data names it, and not only a lock.
     """
 
     cache: Path
@@ -27,6 +27,12 @@ class Build:
     program: str
     fetch: Callable[[], Awaitable[Path]]
     unpack: Callable[[Path, Path], Awaitable[None]]
+    is_known: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where it is unpacked."""
+        return self.cache / "pythons" / self.sha256
 
 
 async def made_of(build: Build) -> Path:
@@ -35,8 +41,8 @@ async def made_of(build: Build) -> Path:
     Raises:
         NetworkError, BadPython: it is not to be had. CannotKeep: the cache can't be written.
     """
-    folder = build.cache / "pythons"
-    made = folder / build.sha256
+    made = build.folder
+    folder = made.parent
     if not (made / build.program).exists():
         archive = await build.fetch()
         with keeping(folder):

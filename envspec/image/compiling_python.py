@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.effects.confine import NoConfinement, Sandbox, Unconfined, bubblewrap
 from envspec.effects.interpreter import Interpreter, ask
 from envspec.errors import NetworkError, UnfitMachine, UsageError
 from envspec.fetch.faults import WrongArchive
 from envspec.image.cached_python import Build, made_of
-from envspec.image.pyc import Pyc
+from envspec.image.pyc import WORKER, Pyc
 from envspec.model import Platform, Python
 
 #: Of each series from its first release on. Source: CPython, Lib/importlib/_bootstrap_external.py of 3.9 to 3.13.
@@ -31,7 +32,8 @@ class Looking:
     """Where to look. here: this machine's platform. named: an interpreter that the user names.
 
     own: the build that the image has, where this machine can run it. other: one of the same version that it can run.
-    jobs: how many processes compile one layer.
+    jobs: how many processes compile one layer. unconfined: whether a Python that only the lock names may run where
+    nothing confines it.
     """
 
     here: Platform
@@ -41,23 +43,31 @@ class Looking:
     other: Build | None
     warn: Callable[[str], None]
     jobs: int = 1
+    unconfined: Unconfined = Unconfined.REFUSED
 
 
 async def find(python: Python, looking: Looking) -> Pyc:
     """The first of: the one that is named; the image's own build; one of exactly its version that is here; another
     build of that version; one of its series, with a warning.
 
+    The image's own is whatever the lock says. Unless envspec's own data names it, it runs confined; where nothing
+    confines it, another of exactly its version does as well.
+
     Raises:
         UsageError: the named one is no CPython of the series. NoCompiler: there is none. NetworkError: the image's own
-        build is not the locked file.
+        build is not the locked file. NoConfinement: there is only the image's own, and nothing confines it.
     """
     if looking.named is not None:
         return _pyc(await _named(looking.named, python, looking), python, looking)
-    if (path := await _made(looking.own, looking)) is not None:
-        return Pyc(path, python.version, looking.jobs)
+    loose: NoConfinement | None = None
+    try:
+        if (found := await _own(python, looking)) is not None:
+            return found
+    except NoConfinement as fault:
+        loose = fault
     near: Interpreter | None = None
-    for path in _places(python, looking.environ):
-        there = await ask(path, looking.environ)
+    for place in _places(python, looking.environ):
+        there = await ask(place, looking.environ)
         if there is None or not _takes(there, python):
             continue
         if there.version == python.version:
@@ -65,6 +75,8 @@ async def find(python: Python, looking: Looking) -> Pyc:
         near = near or there
     if (path := await _made(looking.other, looking)) is not None:
         return Pyc(path, python.version, looking.jobs)
+    if loose is not None:
+        raise loose
     if near is not None:
         return _pyc(near, python, looking)
     raise NoCompiler(
@@ -73,6 +85,25 @@ async def find(python: Python, looking: Looking) -> Pyc:
         hint=f"name one by --python PATH (`uv python install {python.version}` fetches it), or leave bytecode out with "
         "--no-pyc",
     )
+
+
+async def _own(python: Python, looking: Looking) -> Pyc | None:
+    """The image's own build, confined unless it is known; None where there is none to be had.
+
+    Raises:
+        NoConfinement
+    """
+    build = looking.own
+    if build is None:
+        return None
+    program = None
+    if not build.is_known:
+        what = f"the lock's own Python {python.version}, which compiles the image's modules,"
+        instead = f"name a Python {python.version} of yours by --python PATH; or leave bytecode out with --no-pyc"
+        program = await bubblewrap(looking.environ, looking.unconfined, what, instead)
+    if (path := await _made(build, looking)) is None:
+        return None
+    return Pyc(path, python.version, looking.jobs, Sandbox(program, (build.folder, WORKER)) if program else None)
 
 
 async def _made(build: Build | None, looking: Looking) -> Path | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from envspec.effects.confine import Unconfined
 from envspec.fetch.values import Network, Step
 from envspec.image.layer import Compression
 from envspec.model import Lock, Platform
@@ -57,6 +58,7 @@ class ImageWorld:
     """The machine around it. cache: envspec's own folder. mirrors: registries that stand in for others.
 
     report: told of every step. warn: told of what the user should know. told: every line of a log, such as apt's.
+    unconfined: whether a lock's code may run where nothing confines it.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -66,3 +68,4 @@ class ImageWorld:
     warn: Callable[[str], None] = field(repr=False)
     mirrors: Mapping[str, str] = field(default_factory=dict)
     told: Callable[[str], None] = field(repr=False, default=lambda _: None)
+    unconfined: Unconfined = Unconfined.REFUSED

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
+from envspec.effects.confine import Sandbox
 from envspec.errors import EnvspecError, UnfitMachine
 
-_WORKER: Final = Path(__file__).with_name("pyc_worker.py")
+WORKER: Final = Path(__file__).with_name("pyc_worker.py")
 _LENGTH: Final = struct.Struct("<I")
 #: How many modules are compiled ahead of whoever takes them: enough to bridge a large library, some MiB at most.
 _AHEAD: Final = 256
@@ -38,12 +39,14 @@ class WorkerFault(EnvspecError):
 class Pyc:
     """Who makes bytecode. python: an executable on this machine. version: its exact one, which the bytes follow from.
 
-    jobs: how many processes at once for one layer; no matter for what comes of it.
+    jobs: how many processes at once for one layer; no matter for what comes of it. sandbox: confines a Python that is
+    not the user's; None: it runs as it is.
     """
 
     python: Path = field(compare=False)
     version: str
     jobs: int = field(default=1, compare=False)
+    sandbox: Sandbox | None = field(default=None, compare=False)
 
     @property
     def key(self) -> str:
@@ -134,9 +137,10 @@ class _Worker:
     def __init__(self, pyc: Pyc) -> None:
         self._pyc = pyc
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it is closed by end())
+        words = [str(pyc.python), "-s", "-S", "-B", "-W", "ignore", "-X", "utf8", str(WORKER)]
         try:
-            self._process = subprocess.Popen(  # noqa: S603 (a Python that the user or the lock names)
-                [pyc.python, "-s", "-S", "-B", "-W", "ignore", "-X", "utf8", _WORKER],
+            self._process = subprocess.Popen(  # noqa: S603 (a Python that the user names, or a confined one of the lock)
+                pyc.sandbox.words(words) if pyc.sandbox else words,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,

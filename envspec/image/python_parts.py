@@ -85,7 +85,10 @@ class PythonParts:
         if conda:
             rows = [package for package in conda if package.name == "python"]
             return self._conda_build(rows[0], platform) if rows else None
-        return self._standalone_build(python.version, _archive_of(python))
+        archive = _archive_of(python)
+        known = {row.sha256 for row in load_facts().standalone_pythons(python.series, platform)}
+        is_known = archive is not None and archive.sha256 in known
+        return self._standalone_build(python.version, archive, is_known)
 
     def other_build(self, python: Python) -> Build | None:
         """A standalone build of the same exact version that this machine can run."""
@@ -95,7 +98,7 @@ class PythonParts:
         row = next((row for row in rows if row.version == python.version), None)
         if row is None:
             return None
-        return self._standalone_build(row.version, python_archive(row.version, row.url, row.sha256))
+        return self._standalone_build(row.version, python_archive(row.version, row.url, row.sha256), is_known=True)
 
     def _sources(
         self, foundation: Foundation
@@ -162,7 +165,7 @@ class PythonParts:
                     shutil.rmtree(other, ignore_errors=True)
                     os.close(descriptor)
 
-    def _standalone_build(self, version: str, archive: Archive | None) -> Build | None:
+    def _standalone_build(self, version: str, archive: Archive | None, is_known: bool) -> Build | None:  # noqa: FBT001
         if archive is None:
             return None
 
@@ -170,7 +173,8 @@ class PythonParts:
             return (await Downloads(self._around.fetching).fetch([archive]))[archive.sha256]
 
         series = ".".join(version.split(".")[:2])
-        return Build(self._around.cache, archive.sha256, standalone_program(series), fetch, unpack_standalone)
+        program = standalone_program(series)
+        return Build(self._around.cache, archive.sha256, program, fetch, unpack_standalone, is_known)
 
     def _conda_build(self, row: CondaPackage, platform: Platform) -> Build:
         around = self._around

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, cast
 
 from envspec.engine.docker import open_engine
 from envspec.engine.faults import EngineRefused, NoEngine
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: What apt says of a source whose snapshots it does not know where to find (apt 2.7 to 3.0).
 _NO_SERVER: Final = ("Snapshots not supported for", "Cannot identify snapshot server for")
 _HOURS_S: Final = 6 * 3600
+#: Where a job's index is mounted.
+INDEX: Final = "/.envspec-index"
 _COMMAND: Final = ("/bin/sh", f"{WORK}/install.sh")
 
 
@@ -53,13 +55,18 @@ class Plain(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One container. base: what is pulled, `host/repository@sha256:...`. files: below WORK. name: of the container."""
+    """One container. base: what is pulled, `host/repository@sha256:...`. files: below WORK. name: of the container.
+
+    index: a folder of `envspec.effects.confine.door`, mounted at INDEX: what runs is foreign code, which gets no
+    capabilities and no network. None: what runs is envspec's own, and its network is this machine's.
+    """
 
     base: str
     platform: Platform
     plain: Plain
     name: str
     files: Mapping[str, bytes]
+    index: Path | None = None
 
 
 class InstallFailed(EnvspecError):
@@ -112,7 +119,12 @@ def choose(builder: Builder, job: Job, environ: Mapping[str, str]) -> Work:
     program = shutil.which("buildah", path=environ.get("PATH"))
     if builder is not Builder.BUILDAH:
         try:
-            with open_engine(environ):
+            with open_engine(environ) as engine:
+                if job.index is not None and engine.address.is_remote:
+                    raise NoEngine(
+                        f"the engine at {engine.address} is another machine, which can't reach the index of a build",
+                        hint="use an engine on this machine",
+                    )
                 return ByDocker(job, environ)
         except NoEngine as fault:
             if builder is Builder.DOCKER:
@@ -129,7 +141,7 @@ def choose(builder: Builder, job: Job, environ: Mapping[str, str]) -> Work:
 
 @dataclass(frozen=True, slots=True)
 class ByDocker:
-    """By a Docker engine's API: nothing is mounted, so that the engine may be on another machine."""
+    """By a Docker engine's API. Only the index is mounted: without it the engine may be on another machine."""
 
     job: Job
     environ: Mapping[str, str]
@@ -142,7 +154,7 @@ class ByDocker:
             client.timeout = _HOURS_S
             _pull(engine, job, told)
             _remove(engine, job)
-            config = client.create_host_config(network_mode="host")
+            config = client.create_host_config(**_reach(job))
             created = client.create_container(
                 job.base,
                 list(_COMMAND[1:]),
@@ -182,8 +194,7 @@ class ByBuildah:
         job = self.job
         platform = "/".join(OCI_PLATFORMS[job.platform])
         tls = ["--tls-verify=false"] if job.plain is Plain.HTTP else []
-        # The one isolation that needs no runtime and no cgroups, as machines of CI have them or not.
-        isolation = self.environ.get("BUILDAH_ISOLATION") or "chroot"
+        isolation = self._isolation()
         with contextlib.suppress(InstallFailed):
             self._do(["rm", job.name])
         try:
@@ -199,13 +210,34 @@ class ByBuildah:
                 self._do(["copy", "--quiet", job.name, str(given), WORK])
                 # Through a pipe the end of the output got lost on a busy machine (buildah 1.28, chroot).
                 volume = f"{out}:{OUT}:rw,Z"
-                options = ["--isolation", isolation, "--network", "host", "--user", "0:0", "--volume", volume]
+                options = ["--isolation", isolation, "--user", "0:0", "--volume", volume]
+                if job.index is None:
+                    options += ["--network", "host"]
+                else:
+                    options += ["--network", "none", "--cap-drop", "all", "--volume", f"{job.index}:{INDEX}:ro"]
                 self._do(["run", *options, "--workingdir", "/", job.name, "--", *_COMMAND], told)
                 take(in_folder(out))
         finally:
             self._stopped = False
             with contextlib.suppress(InstallFailed):
                 self._do(["rm", job.name])
+
+    def _isolation(self) -> str:
+        """How buildah runs what it runs.
+
+        Raises:
+            NoEngine: foreign code is to run in a mere chroot, which has this machine's network and processes.
+        """
+        named = self.environ.get("BUILDAH_ISOLATION")
+        if self.job.index is None:
+            # The one isolation that needs no runtime and no cgroups, as machines of CI have them or not.
+            return named or "chroot"
+        if named == "chroot":
+            raise NoEngine(
+                "BUILDAH_ISOLATION=chroot confines nothing, and a build is code from outside",
+                hint="set it to oci or rootless, which need runc or crun, or use Docker or Podman",
+            )
+        return named or "oci"
 
     def stop(self) -> None:
         self._stopped = True
@@ -228,6 +260,18 @@ class ByBuildah:
         with process:
             lines = telling(lines_of(process.stdout or ()), told)
         _judge(process.returncode, lines, self.job)
+
+
+def _reach(job: Job) -> Mapping[str, Any]:
+    """What a container of the engine reaches."""
+    if job.index is None:
+        return {"network_mode": "host"}
+    return {
+        "network_mode": "none",
+        "binds": [f"{job.index}:{INDEX}:ro"],
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+    }
 
 
 def _judge(status: int, lines: list[str], job: Job) -> None:

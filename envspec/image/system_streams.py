@@ -17,8 +17,10 @@ Outputs = Iterator[tuple[str, IO[bytes]]]
 
 
 def in_folder(folder: Path) -> Outputs:
-    """A folder's files."""
+    """A folder's files. What wrote there may have left links, which lead anywhere, and what can't be read to an end."""
     for path in sorted(folder.iterdir()):
+        if path.is_symlink() or not path.is_file():
+            continue
         with path.open("rb") as file:
             yield path.name, file
 

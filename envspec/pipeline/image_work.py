@@ -177,6 +177,7 @@ class ImageWork(Doors):
             warn=self.world.warn,
             # Of one layer too: the last one that is made should not leave processors idle.
             jobs=self.order.jobs,
+            unconfined=self.world.unconfined,
         )
         return await find(target.python, looking)
 

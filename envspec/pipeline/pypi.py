@@ -118,6 +118,7 @@ class Pypi:
             around.report,
             _later,
             self._warn_once,
+            work.unconfined,
         )
         asked = [q.question for q in questions]
         return run_to_end(

@@ -67,7 +67,13 @@ def build_sources(work: Work, targets: Sequence[Target]) -> Sources:
 async def _build(work: Work, wanted: Mapping[Target, Sequence[Requirement]]) -> Sources:
     around = work.around
     world = ImageWorld(
-        around.environ, around.home, around.cache, lambda _: None, around.warn, work.spec.registry.mirrors
+        around.environ,
+        around.home,
+        around.cache,
+        lambda _: None,
+        around.warn,
+        work.spec.registry.mirrors,
+        unconfined=work.unconfined,
     )
     network = Network.OFFLINE if work.offline else Network.USE
     patience = patience_of(around.environ, Patience())

@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envspec.effects.confine import Unconfined
 from envspec.facts import Facts
 from envspec.model import CondaChannel, CondaPackage, Decision, Lock, Platform, Resolution, Target
 from envspec.resolve.index.store import Store
@@ -61,6 +62,7 @@ class Surroundings:
     now: Callable[[], datetime]
     warn: Callable[[str], None]
     report: Callable[[str, str], None]
+    unconfined: Unconfined = Unconfined.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,11 @@ class Work:
     @property
     def offline(self) -> bool:
         return self.request.network is Network.OFFLINE
+
+    @property
+    def unconfined(self) -> Unconfined:
+        """Whether builds may run where nothing confines them: as the command says, or the user's spec."""
+        return Unconfined.ALLOWED if self.spec.pip.unconfined_builds else self.around.unconfined
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Workshop:
             told=world.told,
             interpreter=self._interpreter,
             room=self._room,
+            unconfined=world.unconfined,
         )
 
     async def _interpreter(self, python: Python) -> Path | None:

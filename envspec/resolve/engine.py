@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 from packaging.version import Version
 
+from envspec.effects.confine import ALONE, Listen, Sandbox, run_confined
+from envspec.effects.process import Finished, run
 from envspec.errors import EnvspecError, NoSolution
 from envspec.model import Target
 from envspec.resolve.index.view import Bodies, normalised
@@ -45,7 +48,8 @@ class Place:
     """Where an engine works.
 
     simple_url: the one index. proxy: through which it is reached. cache: a folder of envspec's own. work: an empty
-    folder for this run alone. path: the PATH for builds from source; empty where nothing is built.
+    folder for this run alone. path: the PATH for builds from source; empty where nothing is built. sandbox: confines
+    these, with a cache of its own; None where nothing is built, or nothing confines it. listen: see `run_confined`.
     """
 
     simple_url: str
@@ -53,15 +57,34 @@ class Place:
     cache: Path
     work: Path
     path: str = ""
+    sandbox: Sandbox | None = None
+    listen: Listen | None = None
+
+    async def run(
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        stdin: str = "",
+        *,
+        python: str = sys.executable,
+        reads: Sequence[Path] = (),
+    ) -> Finished:
+        """Run an engine. python: what builds are made with, and may run the engine. reads: what else it has to see."""
+        if self.sandbox is None or self.listen is None:
+            return await run(command, environ=environ, cwd=self.work, stdin=stdin)
+        sandbox = replace(self.sandbox, reads=(*self.sandbox.reads, *reads))
+        return await run_confined(sandbox, Path(python), command, self.listen, environ=environ, stdin=stdin)
 
     def environ(self) -> dict[str, str]:
         """A whole environment: nothing of the user's comes through, and nothing but the proxy can be reached."""
         return {
+            **ALONE,
             "HTTP_PROXY": self.proxy,
             "HTTPS_PROXY": self.proxy,
             "http_proxy": self.proxy,
             "https_proxy": self.proxy,
             "HOME": str(self.work),
+            "TMPDIR": str(self.work),
             "PATH": self.path,
             "LC_ALL": "C.UTF-8",
             "SOURCE_DATE_EPOCH": "315532800",

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from envspec.effects.process import run
 from envspec.model import Platform, Target
 from envspec.resolve.engine import BuildFailed, EngineFault, Pins, Place, Request, Unsolvable, read_pins
 from envspec.resolve.index.select import version_text
@@ -51,6 +50,8 @@ class PipTools:
     async def resolve(self, request: Request, place: Place) -> Pins:
         import piptools
 
+        # pip-tools and what it needs are plain Python: another interpreter can run them from where they are.
+        packages = Path(piptools.__file__).parent.parent
         source = place.work / "requirements.in"
         source.write_text("\n".join(request.requirements) + "\n", encoding="utf-8")
         constraints = place.work / "constraints.txt"
@@ -71,11 +72,10 @@ class PipTools:
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_NO_INPUT": "1",
-            # pip-tools and what it needs are plain Python: another interpreter can run them from where they are.
-            "PYTHONPATH": str(Path(piptools.__file__).parent.parent),
+            "PYTHONPATH": str(packages),
             "PYTHONNOUSERSITE": "1",
         }
-        done = await run(command, environ=environ, cwd=place.work)
+        done = await place.run(command, environ, python=command[0], reads=[packages])
         if done.status == 0:
             return read_pins(pins.read_text(encoding="utf-8"))
         if any(

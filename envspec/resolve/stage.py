@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
+from socket import socket
 from typing import Final
 
 from packaging.version import Version
 
+from envspec.effects.confine import PROXY, Listen, Sandbox, Unconfined, bubblewrap
 from envspec.effects.http import open_http
 from envspec.errors import NoSolution, UsageError
 from envspec.model import Resolution
@@ -33,6 +35,8 @@ from envspec.resolve.refusals import needed_by_builds, refusal, refuse_sdists
 #: Told what goes on, one short line each: (target's platform, what).
 Report = Callable[[str, str], None]
 
+#: What may be built before a lock is there.
+_WHAT: Final = "resolving with [pip] allow_sdist"
 _BUILD_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -74,6 +78,7 @@ class World:
     report: Report
     meanwhile: Callable[[], object] = bool
     warn: Callable[[str], object] = str
+    unconfined: Unconfined = Unconfined.REFUSED
 
 
 async def resolve_all(
@@ -86,6 +91,7 @@ async def resolve_all(
     Raises:
         UsageError: the engine can't resolve for one of the targets on this machine.
         NoSolution: no set of releases satisfies a question, or the one that does holds sdists that may not be built.
+        NoConfinement: sdists may be built, and nothing here confines that.
         NetworkError: an index failed, or offline and not in memory.
     """
     keys = [_answer_key(question, engine) for question in questions]
@@ -113,11 +119,16 @@ async def _resolve_fresh(
     turn = asyncio.Semaphore(jobs)
     left_out = LeftOut()
 
+    served: asyncio.Future[Listen] = asyncio.get_running_loop().create_future()
+
+    async def listen(listener: socket) -> None:
+        await (await asyncio.shield(served))(listener)
+
     async def one(key: str, question: Question, proxy: str) -> Resolution:
         view = views[question.view_key]
         try:
             async with turn:
-                resolution = await _resolve(question, engine, view, world, proxy)
+                resolution = await _resolve(question, engine, view, world, proxy, listen)
         except NoSolution:
             left_out.add(view.late, asked_names(question.request))
             raise
@@ -135,7 +146,7 @@ async def _resolve_fresh(
         try:
             await asyncio.to_thread(import_module, "aiohttp.web")
             upstream.http = None if offline else await stack.enter_async_context(open_http(world.environ))
-            await stack.enter_async_context(serve(views, listener))
+            served.set_result(await stack.enter_async_context(serve(views, listener)))
             guesses += [
                 asyncio.ensure_future(views[q.view_key].foresee(name)) for q in questions.values() for name in q.walked
             ]
@@ -153,16 +164,24 @@ async def _resolve_fresh(
                 world.warn(text)
 
 
-async def _resolve(question: Question, engine: Engine, view: View, world: World, proxy: str) -> Resolution:
+async def _resolve(
+    question: Question, engine: Engine, view: View, world: World, proxy: str, listen: Listen
+) -> Resolution:
     platform = question.request.target.platform.value
+    builds = bool(question.request.sdists)
+    program = await bubblewrap(world.environ, world.unconfined, _WHAT) if builds else None
     world.report(platform, "resolving")
-    with tempfile.TemporaryDirectory(prefix="envspec-") as work:
+    with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
+        work = Path(folder)
         place = Place(
             simple_url(view.key, engine.bodies(question.request)),
-            proxy,
-            _cache_folder(world.cache / "engines", Path(work)),
-            Path(work),
-            _BUILD_PATH if question.rules.sdists else "",
+            PROXY if program else proxy,
+            # What a build writes into an engine's cache would be in the next lock.
+            work / "cache" if builds else _cache_folder(world.cache / "engines", work),
+            work,
+            _BUILD_PATH if builds else "",
+            Sandbox(program, folder=work) if program else None,
+            listen,
         )
         request, pins = await _buildable(question.request, engine, view, place)
     world.report(platform, f"reading what {len(pins)} packages ask for")

@@ -10,7 +10,6 @@ from typing import Final
 
 from packaging.version import Version
 
-from envspec.effects.process import run
 from envspec.model import Platform, Target
 from envspec.resolve.engine import BuildFailed, EngineFault, Pins, Place, Request, Unsolvable, read_pins
 from envspec.resolve.index.view import Bodies, normalised
@@ -53,7 +52,8 @@ class Uv:
         environ = place.environ()
         if request.target.macos is not None:
             environ["MACOSX_DEPLOYMENT_TARGET"] = ".".join(map(str, request.target.macos))
-        done = await run(command, environ=environ, cwd=place.work, stdin="\n".join(request.requirements) + "\n")
+        stdin = "\n".join(request.requirements) + "\n"
+        done = await place.run(command, environ, stdin, reads=[Path(command[0])])
         if done.status == 0:
             return read_pins(pins.read_text(encoding="utf-8") if request.preferences else done.stdout)
         if found := _FAILED.search(done.stderr):

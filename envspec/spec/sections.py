@@ -188,6 +188,11 @@ class Pip(Section):
         "The sdist's hash is locked.",
         examples=[["deepspeed"]],
     )
+    unconfined_builds: bool = Field(
+        default=False,
+        description="Whether locking may build sources with the rights of whoever runs it, on machines where neither "
+        "bubblewrap nor a container confines the build.",
+    )
     index: f.ListOf[Index] = Field(default=(), description="Private or extra indexes, each with the names it serves.")
 
     def index_for(self, name: str) -> Index | None:

@@ -13,6 +13,7 @@ from docker import DockerClient
 
 from tests.integration.test_build_sdists import serving, with_files
 from tests.support import standin
+from tests.support.confinement import confined, path_with_bubblewrap, prey
 from tests.support.containers import removed
 from tests.support.ecosystem import release
 from tests.support.engine import program
@@ -23,7 +24,7 @@ from tests.support.standin import Pushed
 from tests.support.user import User, refused
 from tests.support.wheels import Artifact, sdist
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, confined]
 
 SERIES = standin.PYTHON.rpartition(".")[0]
 #: A backend that gives a wheel of this platform alone, with what it sees of where it runs.
@@ -126,8 +127,8 @@ def test_its_log_is_shown_where_it_fails(standin_base: Pushed, pythons: str, tmp
 def test_without_an_engine_it_is_said_what_needs_one(standin_base: Pushed, pythons: str, tmp_path: Path) -> None:
     with index_of(source("own.c")) as index:
         user = user_of(tmp_path, index, standin_base, pythons)
-        (tmp_path / "bin").mkdir()
-        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", PATH=str(tmp_path / "bin"))
+        path = path_with_bubblewrap(tmp_path / "bin")
+        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", PATH=path)
     told = refused(ran, 6)
     assert "is for one platform" in told and "ENVSPEC_BUILT_WHEELS" in told
 
@@ -142,3 +143,42 @@ def test_buildah_gives_the_same(standin_base: Pushed, pythons: str, tmp_path: Pa
             assert ran.status == 0, ran.stderr
             rows.append(user.packages()["own"]["built"])
     assert rows[0] == rows[1]
+
+
+#: What is asked for a compiler here is built in a container.
+_ELSEWHERE = """
+if os.environ["CC"] == "cc":
+    import subprocess
+    subprocess.run(["cc"])
+    raise SystemExit("not here")
+"""
+
+
+@pytest.mark.parametrize("how", ["docker", "buildah", "docker, where nothing else confines"])
+def test_a_build_in_a_container_reaches_nothing(how: str, standin_base: Pushed, pythons: str, tmp_path: Path) -> None:
+    """It had this machine's network: its loopback, and the abstract sockets of its programs."""
+    environ = {}
+    if how == "buildah":
+        program("buildah")
+        environ = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    elif how != "docker":
+        (tmp_path / "bin").mkdir()
+        environ = {"PATH": str(tmp_path / "bin")}
+    with prey(tmp_path / "home", tmp_path / "cache") as victim:
+        own = victim.source("" if "PATH" in environ else _ELSEWHERE)
+        with index_of(own) as index:
+            user = user_of(tmp_path, index, standin_base, pythons)
+            ran = user.runs("lock", "spec.toml", "--image", environ=victim.environ | environ)
+        assert ran.status == 0, ran.stderr
+        row = user.packages()["own"]["built"]
+        with zipfile.ZipFile(user.cache / "archives" / row["sha256"] / row["filename"]) as archive:
+            assert archive.read("own/__init__.py") == b"GOT = []\n"
+        assert victim.is_unharmed()
+
+
+def test_a_chroot_does_not_confine(standin_base: Pushed, pythons: str, tmp_path: Path) -> None:
+    program("buildah")
+    with index_of(source("own.c")) as index:
+        user = user_of(tmp_path, index, standin_base, pythons)
+        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", BUILDAH_ISOLATION="chroot")
+    assert "BUILDAH_ISOLATION=chroot confines nothing" in refused(ran, 6)

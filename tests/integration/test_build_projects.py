@@ -13,6 +13,7 @@ import pytest
 from envspec.installed.record import wheel_contents
 from tests.integration.test_build_sdists import serving, with_files
 from tests.support import ecosystem
+from tests.support.confinement import confined
 from tests.support.environments import BASE, RUNNING, run_in
 from tests.support.image_builds import Builder, keep_base, make_base
 from tests.support.index_server import IndexServer
@@ -22,6 +23,8 @@ from tests.support.wheels import sdist, wheel
 from tests.support.zips import member
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
+
+pytestmark = confined
 
 AS_OF = "2026-06-01T00:00:00Z"
 #: A project with a backend of its own: its version is what `VERSION` says.

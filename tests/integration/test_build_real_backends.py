@@ -18,7 +18,10 @@ from envspec.model import DEFAULT_INDEX, Asker, BuiltWheel, Package, Python, Res
 from envspec.pipeline.built import Builds
 from envspec.pipeline.doors import Doors
 from tests.support import locks
+from tests.support.confinement import confined
 from tests.support.environments import RUNNING
+
+pytestmark = confined
 
 #: File and SHA-256 as the index has them, and what builds it.
 SDISTS = {

@@ -21,6 +21,7 @@ import pytest
 from envspec.lock.folder import read_lock, write_folder
 from envspec.pipeline.lock_files import lock_files
 from tests.support import ecosystem
+from tests.support.confinement import confined, path_with_bubblewrap
 from tests.support.environments import BASE, RUNNING, SERIES, run_in
 from tests.support.faults import Status
 from tests.support.image_builds import Builder, keep_base, make_base
@@ -28,6 +29,8 @@ from tests.support.index_server import IndexServer
 from tests.support.projects import File, day
 from tests.support.user import IMPATIENT, refused
 from tests.support.wheels import Artifact, sdist, wheel
+
+pytestmark = confined
 
 AS_OF = "2026-06-01T00:00:00Z"
 OWN = sdist("own", "1.0.0", requires=["lib"])
@@ -275,8 +278,8 @@ def test_what_fails_without_a_compiler_is_not_built_by_whatever_is_here(tmp_path
     own = sdist("own", "1.0.0", on_build=COMPILES + "raise SystemExit('not without it')", metadata_version="2.2")
     with index_of(own) as index:
         user = builder(tmp_path, index, "own")
-        (tmp_path / "bin").mkdir()
-        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", PATH=str(tmp_path / "bin"))
+        path = path_with_bubblewrap(tmp_path / "bin")
+        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", PATH=path)
     assert "its build asks for c++" in refused(ran, 6)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from envspec.installed.record import wheel_contents
 from tests.conftest import Serve
+from tests.support.confinement import confined
 from tests.support.faults import Status, Wire
 from tests.support.index_server import FRIENDLY, IndexServer
 from tests.support.projects import MIRROR, Dialect, File, MetadataFiles, Ranges, Sizes, day
@@ -167,6 +168,7 @@ def test_a_record_that_tells_nothing(tmp_path: Path, serve: Serve, record: bytes
     assert index.requests_for(index.file_path(SMALL.filename)) == []
 
 
+@confined
 def test_a_wheel_by_url_and_an_sdist(tmp_path: Path, serve: Serve) -> None:
     source = sdist("sourced", "1.0.0", metadata_version="2.2")
     index = serve([File(big()), File(SMALL), File(source, day("2024-01-01"))])

@@ -15,6 +15,7 @@ from envspec.model import BuiltWheel, ImageId, Lock, Platform, SystemLayer
 from envspec.pipeline.lock_files import lock_files
 from envspec.pipeline.record_images import record_images
 from tests.support import ecosystem
+from tests.support.confinement import confined
 from tests.support.index_server import IndexServer
 from tests.support.projects import File, day
 from tests.support.user import User, refused
@@ -88,6 +89,7 @@ def test_they_go_when_anything_is_different(user: User, rest: str) -> None:
     assert "system_layer" not in user.document()
 
 
+@confined
 def test_a_built_wheel_stays_beside_its_sdist(user: User) -> None:
     def wants(*names: str) -> None:
         user.wants(*names, as_of="2026-06-01T00:00:00Z", pip='allow_sdist = ["own"]\n', rest=BASE)

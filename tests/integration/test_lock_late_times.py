@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.confinement import confined
 from tests.support.ecosystem import release
 from tests.support.index_server import FRIENDLY, IndexServer
 from tests.support.projects import MIRROR, Dialect, File
@@ -159,6 +160,7 @@ def test_a_late_release_that_the_target_can_not_load_is_the_newest_once_it_count
         assert user.files() == cold(user, tmp_path / "cold") != early
 
 
+@confined
 def test_a_late_sdist_counts_where_it_may_be_built(tmp_path: Path) -> None:
     source = File(sdist("lib", "2.0.0"), None)
     with IndexServer([release("lib", "1.0.0"), source]) as index:

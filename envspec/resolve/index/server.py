@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
+from envspec.effects.confine import Listen
 from envspec.errors import EnvspecError
 from envspec.resolve.index.upstream import NotListed
 from envspec.resolve.index.view import Bodies, View
@@ -47,8 +48,8 @@ def address_of(listener: socket.socket) -> str:
 
 
 @asynccontextmanager
-async def serve(views: Mapping[str, View], listener: socket.socket) -> AsyncIterator[None]:
-    """Serve each view under its key until the context ends.
+async def serve(views: Mapping[str, View], listener: socket.socket) -> AsyncIterator[Listen]:
+    """Serve each view under its key until the context ends; what is yielded serves them at a further listener.
 
     A fault of an index ends the engine and is kept in the view: the engine's own words for it are not told.
     """
@@ -86,8 +87,12 @@ async def serve(views: Mapping[str, View], listener: socket.socket) -> AsyncIter
     # Engines ask for hundreds of small answers: no log line and no signal handler for each.
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
     await runner.setup()
+
+    async def listen(each: socket.socket) -> None:
+        await web.SockSite(runner, each).start()
+
     try:
-        await web.SockSite(runner, listener).start()
-        yield
+        await listen(listener)
+        yield listen
     finally:
         await runner.cleanup()

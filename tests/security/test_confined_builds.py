@@ -1,0 +1,347 @@
+"""A lock that builds is code. What builds, and a Python that only a lock names, reach nothing of the user's.
+
+Each attack is run unconfined as well, where it gets everything: a test of it can fail.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envspec.effects.confine import PROXY
+from envspec.model import Python
+from tests.integration.test_build_sdists import builder, index_of, wheel_in
+from tests.support import standalone
+from tests.support.confinement import ALL, Prey, confined, path_with_bubblewrap, prey, running
+from tests.support.image_builds import Builder, small_wheel
+from tests.support.image_scene import standing
+from tests.support.standalone import SERIES, VERSION, Program
+from tests.support.user import refused
+from tests.support.wheels import sdist
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what confines is Linux's")
+#: Programs of a machine where nothing confines: neither bubblewrap nor an engine nor buildah.
+NOTHING = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Prey]:
+    with prey(tmp_path / "home", tmp_path / "cache") as found:
+        yield found
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """An environment in which nothing is found that confines."""
+    (tmp_path / "bin").mkdir()
+    return {**NOTHING, "PATH": str(tmp_path / "bin")}
+
+
+def got(user: Builder) -> str:
+    with zipfile.ZipFile(wheel_in(user)) as archive:
+        return archive.read("own/__init__.py").decode()
+
+
+def said(stderr: str) -> list[str]:
+    """What a failing build says that it reached, in a resolver's words with their line breaks."""
+    found = re.search(r"GOT\(([^)]*)\)", re.sub(r"[\s\u2502]", "", stderr))
+    assert found, stderr
+    return [name for name in found[1].split("+") if name]
+
+
+# Builds
+
+
+@confined
+def test_a_build_reaches_nothing(tmp_path: Path, victim: Prey) -> None:
+    with index_of(victim.source()) as index:
+        user = builder(tmp_path, index, "own")
+        ran = user.runs("lock", "spec.toml", "--image", environ=victim.environ)
+    assert ran.status == 0, ran.stderr
+    assert got(user) == "GOT = []\n"
+    assert victim.is_unharmed()
+
+
+def test_unconfined_it_reaches_all(tmp_path: Path, victim: Prey, bare: dict[str, str]) -> None:
+    with index_of(victim.source()) as index:
+        user = builder(tmp_path, index, "own")
+        ran = user.runs("lock", "spec.toml", "--image", "--unconfined", environ=victim.environ | bare)
+        assert ran.status == 0, ran.stderr
+        assert got(user) == f"GOT = {ALL}\n"
+        assert not victim.is_unharmed()
+
+
+@pytest.mark.parametrize("resolver", ["uv", "pip-tools"])
+@confined
+def test_a_build_for_a_resolver_reaches_nothing(resolver: str, tmp_path: Path, victim: Prey) -> None:
+    with index_of(victim.unresolved()) as index:
+        ran = builder(tmp_path, index, "own").runs("lock", "spec.toml", "--resolver", resolver, environ=victim.environ)
+    assert said(refused(ran, 4)) == []
+    assert victim.is_unharmed()
+
+
+@pytest.mark.parametrize("resolver", ["uv", "pip-tools"])
+def test_unconfined_it_reaches_all_for_a_resolver(
+    resolver: str, tmp_path: Path, victim: Prey, bare: dict[str, str]
+) -> None:
+    with index_of(victim.unresolved()) as index:
+        user = builder(tmp_path, index, "own")
+        ran = user.runs("lock", "spec.toml", "--resolver", resolver, "--unconfined", environ=victim.environ | bare)
+    assert said(refused(ran, 4)) == ALL
+
+
+@pytest.mark.parametrize("words", [(), ("--image",)], ids=["resolving", "building"])
+def test_where_nothing_confines_nothing_is_run(
+    words: tuple[str, ...], tmp_path: Path, victim: Prey, bare: dict[str, str]
+) -> None:
+    """For `--image` the resolver is answered from memory: it is the build that is refused."""
+    source = victim.source() if words else victim.unresolved()
+    with index_of(source) as index:
+        user = builder(tmp_path, index, "own")
+        if words:
+            assert user.locks("--unconfined", **bare).status == 0
+        told = refused(user.runs("lock", "spec.toml", *words, environ=victim.environ | bare), 6)
+    assert "runs code from outside" in told and "bubblewrap is not installed" in told
+    assert "install bubblewrap" in told and "--unconfined" in told
+    assert victim.is_unharmed()
+    assert not words or "DOCKER_HOST" in told or "engine" in told
+
+
+def test_a_spec_may_allow_it(tmp_path: Path, victim: Prey, bare: dict[str, str]) -> None:
+    with index_of(victim.source()) as index:
+        user = builder(tmp_path, index, "own")
+        user.spec.write_text(user.spec.read_text().replace("[pip]\n", "[pip]\nunconfined_builds = true\n"))
+        ran = user.runs("lock", "spec.toml", "--image", environ=victim.environ | bare)
+        assert ran.status == 0, ran.stderr
+        assert got(user) == f"GOT = {ALL}\n"
+
+
+@confined
+def test_bubblewrap_that_does_not_work_is_as_none(tmp_path: Path, victim: Prey, bare: dict[str, str]) -> None:
+    """As where user namespaces are restricted: the program is there."""
+    program = tmp_path / "bin/bwrap"
+    program.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    program.chmod(0o755)
+    with index_of(victim.unresolved()) as index:
+        told = refused(builder(tmp_path, index, "own").locks(**bare), 6)
+    assert "does not work here (setting up uid map: Permission denied)" in told
+
+
+_HOSTILE_CLIENT = f"""
+import socket
+
+def _asks(text):
+    with socket.create_connection(("127.0.0.1", {PROXY.rpartition(":")[2]}), 5) as client:
+        client.sendall(text.encode())
+        return client.recv(1 << 16).partition(b"\\r\\n")[0].split()[1].decode()
+
+_PORT = TARGETS["port"]
+_got = [
+    _asks(f"GET http://127.0.0.1:{{_PORT}}/ HTTP/1.0\\r\\n\\r\\n"),
+    _asks(f"CONNECT 127.0.0.1:{{_PORT}} HTTP/1.1\\r\\nHost: 127.0.0.1:{{_PORT}}\\r\\n\\r\\n"),
+    _asks("GET /../../etc/passwd HTTP/1.0\\r\\n\\r\\n"),
+    _asks("GET /x/whole/files/own/..%2f..%2fetc%2fpasswd HTTP/1.0\\r\\n\\r\\n"),
+]
+try:
+    socket.create_connection(("127.0.0.1", 9), 5)
+except OSError as fault:
+    _got.append(type(fault).__name__)
+import pathlib
+pathlib.Path("own", "__init__.py").write_text(f"GOT = {{_got!r}}\\n")
+"""
+
+
+@confined
+def test_through_the_index_nothing_else_is_reached(tmp_path: Path, victim: Prey) -> None:
+    own = sdist("own", "1.0.0", on_build=victim.probe() + _HOSTILE_CLIENT, metadata_version="2.2")
+    with index_of(own) as index:
+        user = builder(tmp_path, index, "own")
+        ran = user.locks("--image")
+    assert ran.status == 0, ran.stderr
+    assert set(re.findall(r"'([^']+)'", got(user))) <= {"404", "405", "400", "500", "ConnectionRefusedError"}
+    assert "ConnectionRefusedError" in got(user)
+
+
+@confined
+@pytest.mark.parametrize("left", ["asked", "again", "src/link"])
+def test_links_that_a_build_leaves_are_not_followed(left: str, tmp_path: Path) -> None:
+    """envspec reads and lays out what lies in the build's folder when it is over."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "secret").write_text("hunter2 cc\n")
+    target = mine if left == "again" else mine / "secret"
+    leaves = f"""
+import os, pathlib, subprocess
+subprocess.run(["cc"])
+_work = pathlib.Path(os.environ["HOME"]).parent
+(_work / "{left}").unlink(missing_ok=True)
+(_work / "{left}").symlink_to({str(target)!r})
+raise SystemExit("not like this")
+"""
+    with index_of(sdist("own", "1.0.0", on_build=leaves, metadata_version="2.2")) as index:
+        ran = builder(tmp_path, index, "own").locks("--image", **NOTHING, PATH=path_with_bubblewrap(tmp_path / "bin"))
+    told = refused(ran, 4 if left == "asked" else 6)
+    assert "hunter2" not in told and [path.name for path in mine.iterdir()] == ["secret"]
+
+
+@confined
+@pytest.mark.skipif(os.geteuid() == 0, reason="not run: root may enter every folder")
+def test_folders_that_nobody_may_enter_are_removed(tmp_path: Path) -> None:
+    leaves = """
+import os, pathlib
+_shut = pathlib.Path(os.environ["HOME"], "shut")
+(_shut / "inner").mkdir(parents=True, exist_ok=True)
+os.chmod(_shut, 0)
+os.chmod(_shut.parents[1], 0)
+raise SystemExit(f"left <{_shut}>")
+"""
+    with index_of(sdist("own", "1.0.0", on_build=leaves, metadata_version="2.2")) as index:
+        told = refused(builder(tmp_path, index, "own").locks("--image"), 4)
+    left = re.search("left <([^>]+)>", told)
+    assert left and not Path(left[1]).parents[1].exists()
+
+
+_NAMES = """
+import getpass, pathlib, pwd, os, socket
+_found = [getpass.getuser(), pwd.getpwuid(os.getuid()).pw_name, socket.gethostbyname("localhost"), os.uname().nodename]
+pathlib.Path("own", "__init__.py").write_text(f"GOT = {_found!r}\\n")
+"""
+
+
+@confined
+def test_names_are_the_same_everywhere(tmp_path: Path) -> None:
+    with index_of(sdist("own", "1.0.0", on_build=_NAMES, metadata_version="2.2")) as index:
+        user = builder(tmp_path, index, "own")
+        ran = user.locks("--image")
+    assert ran.status == 0, ran.stderr
+    assert got(user) == "GOT = ['build', 'build', '127.0.0.1', 'localhost']\n"
+
+
+_SLEEPS = """
+import os
+os.execv("/bin/sleep", ["sleep", {sleep!r}])
+"""
+
+
+def _until(condition: object, seconds: float = 20) -> bool:
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@confined
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("words", [(), ("--image",)], ids=["resolving", "building"])
+def test_a_build_ends_with_envspec(how: signal.Signals, words: tuple[str, ...], tmp_path: Path, victim: Prey) -> None:
+    version = "2.2" if words else "2.1"
+    own = sdist("own", "1.0.0", on_build=_SLEEPS.format(sleep=victim.sleep), metadata_version=version)
+    with index_of(own) as index:
+        user = builder(tmp_path, index, "own")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "envspec", "lock", str(user.spec), *words],
+            cwd=user.folder,
+            env=user.environ | {"TMPDIR": str(tmp_path)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            assert _until(lambda: running(victim.sleep))
+            place = Path(f"/proc/{running(victim.sleep)[0]}/cwd").readlink()
+        finally:
+            process.send_signal(how)
+            process.wait(30)
+        assert _until(lambda: not running(victim.sleep), 5)
+        if words:
+            # Where a killed run leaves it, the next one removes it: it is the same place for the same build.
+            shutil.rmtree(place.parents[1], ignore_errors=True)
+
+
+# Bytecode by a Python that only the lock names
+
+
+def hostile(folder: Path, victim: Prey) -> Python:
+    """A standalone build whose interpreter first says what it reaches, and then is none."""
+    script = f"""#!/bin/bash
+got=
+grep -qs hunter2 {victim.home}/.netrc && got+=netrc+
+cat /proc/[0-9]*/environ 2>/dev/null | grep -qa {victim.secret} && got+=environ+
+(exec 3<>/dev/tcp/127.0.0.1/{victim.port}) 2>/dev/null && got+=loopback+
+(echo owned >{victim.home}/owned) 2>/dev/null && got+=home+
+setsid sleep {victim.sleep} >/dev/null 2>&1 </dev/null &
+echo "GOT(${{got%+}})" >&2
+exit 3
+"""
+    archive = folder / "cpython-hostile.tar.gz"
+    files = standalone.made_up() | {f"python/bin/python{SERIES}": Program(script.encode())}
+    return Python(VERSION, "standalone", archive.as_uri(), standalone.write(archive, files))
+
+
+def image_of(folder: Path, python: Python, command: str, *words: str, **environ: str) -> tuple[Builder, str]:
+    with standing(small_wheel("one")) as around:
+        user = around.builder_in(folder)
+        lock = user.writes_lock(around.lock_of(small_wheel("one"), python=python))
+        # A process of its own: what is forked has the environment of whoever started it in /proc.
+        ran = user.runs("image", command, lock, *words, environ=environ)
+    assert ran.status in {1, 6}, ran.stderr
+    return user, ran.stderr
+
+
+@confined
+@pytest.mark.parametrize("command", ["build", "id"])
+def test_a_python_of_the_lock_reaches_nothing(command: str, tmp_path: Path, victim: Prey) -> None:
+    _, stderr = image_of(tmp_path, hostile(tmp_path, victim), command, **victim.environ)
+    assert said(stderr) == []
+    assert victim.is_unharmed()
+
+
+def test_unconfined_a_python_of_the_lock_reaches_all(tmp_path: Path, victim: Prey, bare: dict[str, str]) -> None:
+    _, stderr = image_of(tmp_path, hostile(tmp_path, victim), "id", "--unconfined", **victim.environ, **bare)
+    assert said(stderr) == ["netrc", "environ", "loopback", "home"]
+
+
+def test_where_nothing_confines_it_another_of_that_version_compiles(
+    tmp_path: Path, victim: Prey, bare: dict[str, str]
+) -> None:
+    """The one that runs the tests."""
+    with standing(small_wheel("one")) as around:
+        user = around.builder_in(tmp_path)
+        lock = user.writes_lock(around.lock_of(small_wheel("one"), python=hostile(tmp_path, victim)))
+        assert user.image("build", lock, **victim.environ, **bare).status == 0
+    assert victim.is_unharmed()
+
+
+def test_where_there_is_no_other_it_is_refused(tmp_path: Path, victim: Prey, bare: dict[str, str]) -> None:
+    python = hostile(tmp_path, victim)
+    future = Python(f"{SERIES}.97", python.source, python.url, python.sha256)
+    _, stderr = image_of(tmp_path, future, "build", **victim.environ, **bare)
+    assert "nothing on this machine confines it" in stderr
+    assert all(word in stderr for word in ("--unconfined", "--no-pyc", "--python"))
+    assert victim.is_unharmed()
+
+
+@confined
+def test_confined_or_not_the_image_is_the_same(tmp_path: Path, bare: dict[str, str]) -> None:
+    archive = tmp_path / "cpython-mine.tar.gz"
+    python = Python(VERSION, "standalone", archive.as_uri(), standalone.write(archive, standalone.of_running()))
+    ids = []
+    for name, environ in (("a", {}), ("b", bare)):
+        with standing(small_wheel("one")) as around:
+            user = around.builder_in(tmp_path / name)
+            lock = user.writes_lock(around.lock_of(small_wheel("one"), python=python))
+            ids.append(user.id_of(lock, "--unconfined", **environ))
+            assert (user.cache / "pythons" / str(python.sha256)).is_dir()
+    assert ids[0] == ids[1]
