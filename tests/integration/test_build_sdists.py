@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import shutil
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -311,9 +310,8 @@ def test_an_install_compiles_by_what_is_here_and_no_lock_has_its_wheel(tmp_path:
         ran = user.runs("install", user.lock, "--prefix", "env", "--python", BASE, environ=path)
         assert ran.status == 0, ran.stderr
         assert run_in(tmp_path / "env", "python", "-c", "import own; print(own.BY)") == "1"
-        # No buildah or podman, but what confines.
-        (tmp_path / "bin" / "bwrap").symlink_to(shutil.which("bwrap") or "bwrap")
-        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", PATH=str(tmp_path / "bin"))
+        path = {"PATH": path_with_bubblewrap(tmp_path / "bin")}
+        ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", **path)
         assert "its build asks for c++" in refused(ran, 6)
 
 

@@ -157,13 +157,12 @@ def _nested(_: str) -> bytes:
 
 
 def _many(_: str) -> bytes:
-    """600,000 rows of the directory for one member, with a zip64 record: an end record counts to 65,535."""
-    head, signature, row = zip_of([Entry(f"thing/{'e' * 58}", method=0)]).partition(b"PK\1\2")
-    rows = (signature + row[:-22]) * 600_000
-    at = len(head) + len(rows)
-    wide = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 600_000, 600_000, len(rows), len(head))
-    last = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
-    return b"".join([head, rows, wide, struct.pack("<4sLQL", b"PK\6\7", 0, at, 1), last])
+    """1,030 rows of the directory for one member, each with a comment of 65,535 bytes."""
+    head, signature, row = zip_of([Entry("thing/e", method=0)]).partition(b"PK\1\2")
+    # The comment's length is at byte 32 of a row, of which the signature is 4.
+    row = row[:28] + b"\xff\xff" + row[30:-22] + bytes(0xFFFF)
+    rows = (signature + row) * 1_030
+    return b"".join([head, rows, struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1_030, 1_030, len(rows), len(head), 0)])
 
 
 def _other_descriptor(_: str) -> bytes:
@@ -301,7 +300,7 @@ WHEELS: Final[Mapping[str, Make]] = {
     "a bomb: 100 files of 1 MiB of zeros": _bomb_of_many,
     "a bomb: 300 members with one stream": _bomb_by_overlap,
     "a zip in the wheel that leads out": _nested,
-    "a directory of 66 MB": _many,
+    "a directory of 68 MB": _many,
     # `.data` folders.
     "`.data/purelib` that leads out": _named("thing-1.0.data/purelib/../../../../escaped.py"),
     "`.data/scripts` that leads out": _named("thing-1.0.data/scripts/../../escaped", PROGRAM),
