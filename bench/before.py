@@ -1,0 +1,174 @@
+"""What a change costs: this envspec beside an earlier one, in interleaved pairs: `python -m bench.before ENVSPEC`.
+
+ENVSPEC is the earlier one's executable, in an environment of its own. Locks are made from the package index; images of
+`bench/images/small.toml` on a base of one small layer, in a registry on loopback (Debian's docker-registry), with the
+wheels in the cache. Prints a Markdown table of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import statistics
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench import machine
+from bench.environment import clean
+from bench.image_registry import Base, Registry
+from bench.image_stack import SPECS, Stock
+from bench.measure import Cost, run
+from bench.workshop import NotHere
+
+_SPEC: Final = Path("specs/pytorch-2.9.toml")
+_LIMIT_S: Final = 300.0
+_CONFIG: Final = "application/vnd.oci.image.config.v1+json"
+_LAYER: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
+_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
+
+#: Prepares what one run needs and gives its arguments: of a folder that is its own, and of its environment.
+Prepare = Callable[[Path, Mapping[str, str]], tuple[Sequence[str | Path], Mapping[str, str]]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.before", description=__doc__)
+    parser.add_argument("before", type=Path, help="the earlier envspec")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args(arguments)
+    commands = {"before": [options.before.absolute()], "now": [sys.executable, "-m", "envspec"]}
+    with tempfile.TemporaryDirectory(prefix="envspec-bench-") as folder:
+        root = Path(folder)
+        environ = clean(os.environ, home=root, proxy=None)
+        environ |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+        print(", ".join(f"{name}: {value}" for name, value in machine.describe().items()))
+        print(f"\n{options.rounds} interleaved pairs; medians, CPU and wall time in seconds\n")
+        print("| | before, CPU | now, CPU | ratio | before, wall | now, wall | ratio |\n|---|---|---|---|---|---|---|")
+        for name, prepare in _locks().items():
+            _row(name, commands, prepare, root, environ, options.rounds)
+        try:
+            registry = Registry.at(root / "registry")
+            registry.start_empty(_base(root / "base"))
+            try:
+                for name, prepare in _images(root, registry).items():
+                    _row(name, commands, prepare, root, environ, options.rounds)
+            finally:
+                registry.stop()
+        except NotHere as why:
+            print(f"not run, images: {why}", file=sys.stderr)
+    return 0
+
+
+def _row(
+    name: str,
+    commands: Mapping[str, Sequence[str | Path]],
+    prepare: Prepare,
+    root: Path,
+    environ: Mapping[str, str],
+    rounds: int,
+) -> None:
+    costs: dict[str, list[Cost]] = {which: [] for which in commands}
+    for turn in range(rounds + 1):
+        # In turns, and in turns the first: the machine's speed drifts.
+        for which in sorted(commands, reverse=bool(turn % 2)):
+            own = root / which
+            own.mkdir(exist_ok=True)
+            words, variables = prepare(own, environ)
+            cost = run([*commands[which], *words], cwd=Path.cwd(), env=variables, limit_s=_LIMIT_S)
+            if not cost.is_done:
+                raise SystemExit(f"{name}, {which}: {cost.exit_code}: {cost.said}")
+            if turn:  # the first fills caches
+                costs[which].append(cost)
+    cells = []
+    for kind in ("cpu_s", "wall_s"):
+        before, now = ([float(getattr(cost, kind)) for cost in costs[which]] for which in ("before", "now"))
+        ratio = statistics.median(b / a for a, b in zip(before, now, strict=True))
+        cells += [f"{statistics.median(before):.3f}", f"{statistics.median(now):.3f}", f"{ratio:.2f}"]
+    print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+def _locks() -> dict[str, Prepare]:
+    def lock(cache: str, *, is_cold: bool) -> Prepare:
+        def prepare(own: Path, environ: Mapping[str, str]) -> tuple[Sequence[str | Path], Mapping[str, str]]:
+            shutil.rmtree(own / "out", ignore_errors=True)
+            if is_cold:
+                shutil.rmtree(own / cache, ignore_errors=True)
+            words: list[str | Path] = ["lock", _SPEC, "--output", own / "out"]
+            return words, {**environ, "ENVSPEC_CACHE_DIR": str(own / cache)}
+
+        return prepare
+
+    def check(_: Path, environ: Mapping[str, str]) -> tuple[Sequence[str | Path], Mapping[str, str]]:
+        return ["lock", "--check", _SPEC], environ
+
+    def version(_: Path, environ: Mapping[str, str]) -> tuple[Sequence[str | Path], Mapping[str, str]]:
+        return ["--version"], environ
+
+    return {
+        "start-up (`--version`)": version,
+        "`lock --check`, pytorch-2.9": check,
+        "`lock`, cold": lock("cold", is_cold=True),
+        "`lock`, again": lock("warm", is_cold=False),
+    }
+
+
+def _images(root: Path, registry: Registry) -> dict[str, Prepare]:
+    stack = Stock(root / "stock", root / "stock" / "cache", registry.host).stack(SPECS / "small.toml")
+
+    def build(*, is_cold: bool) -> Prepare:
+        def prepare(own: Path, environ: Mapping[str, str]) -> tuple[Sequence[str | Path], Mapping[str, str]]:
+            cache, layout = own / "image", own / "layout"
+            shutil.rmtree(layout, ignore_errors=True)
+            if is_cold:
+                shutil.rmtree(cache, ignore_errors=True)
+                shutil.copytree(root / "stock" / "cache" / "archives", cache / "archives", copy_function=os.link)
+            words: list[str | Path] = ["image", "build", stack.first.folder, "--layout", layout]
+            mirrors = {"ENVSPEC_REGISTRY_MIRRORS": f"docker.io={registry.host}"}
+            return words, {**environ, **mirrors, "ENVSPEC_CACHE_DIR": str(cache)}
+
+        return prepare
+
+    return {
+        "`image build`, wheels cached": build(is_cold=True),
+        "`image build`, again": build(is_cold=False),
+    }
+
+
+def _base(layout: Path) -> Base:
+    """An image of one file."""
+    blobs = layout / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+
+    def put(data: bytes) -> dict[str, object]:
+        digest = hashlib.sha256(data).hexdigest()
+        (blobs / digest).write_bytes(data)
+        return {"digest": f"sha256:{digest}", "size": len(data)}
+
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("etc/base"))
+    plain = tar.getvalue()
+    layer = put(gzip.compress(plain, mtime=0)) | {"mediaType": _LAYER}
+    rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(plain).hexdigest()}"]}
+    config = put(json.dumps({"architecture": "amd64", "os": "linux", "config": {}, "rootfs": rootfs}).encode())
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": _MANIFEST,
+        "config": config | {"mediaType": _CONFIG},
+        "layers": [layer],
+    }
+    top = put(json.dumps(manifest).encode()) | {"mediaType": _MANIFEST}
+    (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [top]}), encoding="utf-8")
+    return Base(layout, "nvidia/cuda:12.8.1-base-ubuntu24.04")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
