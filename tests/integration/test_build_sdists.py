@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
