@@ -27,6 +27,7 @@ _TAG = re.compile(r"<[^>]*>")
 _OPENING = re.compile(r"<(?:html|body)\b", re.IGNORECASE)
 _CLOSING = re.compile(r"</(?:html|body)\s*>", re.IGNORECASE)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[zZ]|[+-]\d\d:?\d\d)?")
+SDIST_SUFFIXES: Final = (".tar.gz", ".zip")
 _SUFFIXES = (".whl", ".gz", ".zip")
 # Wheels first: they are nearly all. Then sdists, and files of other kinds, which show that a release exists.
 _LISTED = re.compile(rf"{RELEASE_FILE.pattern}|(?!.*(?:\.whl|\.gz|\.zip)$){FILE_NAME.pattern}")

@@ -13,9 +13,7 @@ from packaging.tags import Tag
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envspec.resolve.index.page import ListedFile, Listing
-
-SDIST_SUFFIXES: Final = (".tar.gz", ".zip")
+from envspec.resolve.index.page import SDIST_SUFFIXES, ListedFile, Listing
 
 #: How long after its upload an index may still fill in a file's upload time. The longest seen is 16 days
 #: (nvidia-cudnn-cu12 9.28.0.42, uploaded 2026-11-04, without a time on 2026-11-20); this is more than five times that.

@@ -10,16 +10,11 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from packaging.utils import canonicalize_name
-from packaging.version import Version
-
 from envspec.effects.http import Http, Response
 from envspec.errors import NetworkError
 from envspec.origins import same_origin
-from envspec.resolve.index import sdist
-from envspec.resolve.index.page import ACCEPT, BadPage, ListedFile
+from envspec.resolve.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, ListedFile
 from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record
-from envspec.resolve.index.select import SDIST_SUFFIXES
 from envspec.resolve.index.store import Store, StoredMetadata, StoredPage
 
 _METADATA_BYTES: Final = 32 * 1024 * 1024
@@ -200,6 +195,12 @@ class Upstream:
         return known
 
     async def _metadata_of_sdist(self, index: Index, file: ListedFile) -> StoredMetadata:
+        # Few locks need it: whoever reads remembered pages alone starts without.
+        from packaging.utils import canonicalize_name
+        from packaging.version import Version
+
+        from envspec.resolve.index import sdist
+
         content = await self.content(index, file)
         name, _, version = file.filename.rpartition("-")
         for suffix in SDIST_SUFFIXES:
