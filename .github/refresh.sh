@@ -8,7 +8,7 @@ trap 'rm -f "$said"' EXIT
 changed=no failed=no
 
 # What some specs build runs confined.
-[ ! -x .ci/with-bubblewrap ] || .ci/with-bubblewrap true >&2
+[ ! -f .github/with-bubblewrap.sh ] || bash .github/with-bubblewrap.sh true >&2
 
 # Of a diff, as JSON on stdin: `moment` where nothing but that has changed, and what is said about it; else `news`.
 kind_of() {

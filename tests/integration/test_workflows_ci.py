@@ -73,7 +73,7 @@ def test_a_fault_fails_the_checks(tmp_path: Path) -> None:
 
 
 def test_what_the_readme_says_is_run_as_anywhere(tmp_path: Path) -> None:
-    runner = runner_on(tmp_path, (".ci", "README.md"), CI_INSTALL="no", CI_ENGINE="no", CI_STACK="no")
+    runner = runner_on(tmp_path, (".ci", ".github", "README.md"), CI_INSTALL="no", CI_ENGINE="no", CI_STACK="no")
     runner.program("python3", PYTHON3.format(python=sys.executable, notes=tmp_path / "notes"))
     ran = runner.runs(README)
     assert ran.failed == [] and ran.unrun == [], ran.said

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# .ci/with-bubblewrap COMMAND...: runs it with bubblewrap, which confines builds, as far as this machine allows. As root on
+# with-bubblewrap.sh COMMAND...: runs it with bubblewrap, which confines builds, as far as this machine allows. As root on
 # Debian or Ubuntu it installs bubblewrap if it is missing; on GitHub's runners also by sudo. Where AppArmor restricts user
 # namespaces (Ubuntu 24.04) it loads a profile that permits them to bubblewrap. What is not possible is reported, and
 # COMMAND runs all the same: its tests report what they miss.
