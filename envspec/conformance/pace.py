@@ -101,8 +101,8 @@ def _uuid(torch: Any) -> str:
 
 def _tell_busy(trial: Trial, sampler: _Sampler) -> None:
     name = "GPU busy while training"
-    if sampler.reason or not sampler.shares:
-        trial.not_run(name, sampler.reason or "it took less time than a sample")
+    if sampler.reason:
+        trial.not_run(name, sampler.reason)
     else:
         share = sum(sampler.shares) / len(sampler.shares)
         trial.inform(name, share, "%", f"the mean of {len(sampler.shares)} samples; {_UNCALIBRATED}")
@@ -125,7 +125,10 @@ class _Sampler(threading.Thread):
         try:
             with nvidia.nvml() as nvml:
                 index = next(gpu.index for gpu in nvml.gpus() if gpu.uuid.endswith(self._uuid))
-                while not self._ended.wait(_SAMPLE_S):
+                is_over = False
+                while not is_over:
+                    # Also once at the end: NVML looks back over a time that is longer than a short training.
+                    is_over = self._ended.wait(_SAMPLE_S)
                     self.shares.append(nvml.busy(index))
         except nvidia.NoDriver as reason:
             self.reason = str(reason)
