@@ -101,8 +101,8 @@ def _uuid(torch: Any) -> str:
 
 def _tell_busy(trial: Trial, sampler: _Sampler) -> None:
     name = "GPU busy while training"
-    if sampler.reason:
-        trial.not_run(name, sampler.reason)
+    if sampler.reason or not sampler.shares:
+        trial.not_run(name, sampler.reason or "NVML gives no sample")
     else:
         share = sum(sampler.shares) / len(sampler.shares)
         trial.inform(name, share, "%", f"the mean of {len(sampler.shares)} samples; {_UNCALIBRATED}")
