@@ -80,7 +80,7 @@ for lock in "${locks[@]}"; do
     verify "$spec" "$lock"
   fi
 done
-# A lock that its spec has left behind is told below.
+# A lock whose spec has changed since is reported below.
 for spec in "${specs[@]}"; do
   lock=locks/$(basename "$spec" .toml)
   [[ " ${locks[*]-} ${refused[*]-} " != *" $lock "* && " ${refused[*]-} " != *" $spec "* && -e $lock ]] || continue

@@ -10,9 +10,9 @@ works() { bwrap --unshare-all --ro-bind / / true 2>&1; }
 
 as_root=()
 [ "$(id -u)" = 0 ] || as_root=(sudo -n)
-if [ "$(uname -s)" = Linux ] && ! told=$(works); then
+if [ "$(uname -s)" = Linux ] && ! output=$(works); then
   if [ "$(id -u)" != 0 ] && [ "${GITHUB_ACTIONS:-}" != true ]; then
-    echo "bubblewrap: not run, what needs it: ${told##*: }" >&2
+    echo "bubblewrap: not run, what needs it: ${output##*: }" >&2
   else
     if ! command -v bwrap >/dev/null; then
       "${as_root[@]}" apt-get update -qq || true
@@ -22,7 +22,7 @@ if [ "$(uname -s)" = Linux ] && ! told=$(works); then
       printf 'abi <abi/4.0>,\nprofile bwrap /usr/bin/bwrap flags=(unconfined) {\n  userns,\n}\n' |
         "${as_root[@]}" tee /etc/apparmor.d/bwrap >/dev/null && "${as_root[@]}" apparmor_parser -r /etc/apparmor.d/bwrap || true
     fi
-    told=$(works) || echo "bubblewrap: not run, what needs it: ${told##*: }" >&2
+    output=$(works) || echo "bubblewrap: not run, what needs it: ${output##*: }" >&2
   fi
 fi
 exec "$@"

@@ -46,7 +46,9 @@ class Form:
 
 #: Windows opens a device under these names, whatever follows their first dot.
 _DEVICE: Final = r"(?!(?i:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|$))"
-_SDIST_ENDING: Final = r"\.(?:tar\.gz|zip|tgz|tar\.bz2|tar\.xz)"
+#: Of sdists that a spec names by URL; an index's are `.tar.gz` and `.zip`.
+SDIST_ENDINGS: Final = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
+_SDIST_ENDING: Final = f"(?:{'|'.join(map(re.escape, SDIST_ENDINGS))})"
 # name-version(-build)?-python-abi-platform.whl (PyPA, "Binary distribution format").
 _WHEEL: Final = (
     r"[A-Za-z0-9][A-Za-z0-9_.]*-[A-Za-z0-9][A-Za-z0-9_.!+]*(?:-[0-9][A-Za-z0-9_.]*)?(?:-[A-Za-z0-9_.]+){3}\.whl"
@@ -65,6 +67,8 @@ CONDA_ARCHIVE: Final = Form(
 
 SHA256: Final = Form("a SHA-256 of 64 lower-case hexadecimal digits", r"[0-9a-f]{64}")
 MD5: Final = Form("an MD5 of 32 lower-case hexadecimal digits", r"[0-9a-f]{32}")
+#: Of git, with SHA-1 or SHA-256.
+COMMIT: Final = Form("a commit", r"[0-9a-f]{40}|[0-9a-f]{64}")
 DIGEST: Final = Form("a digest such as sha256:...", r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 
 _SEPARATORS: Final = frozenset("/\\:")
@@ -82,7 +86,6 @@ APT: Final = Form("an apt package", r"[a-z0-9][a-z0-9.+-]*(?::[a-z0-9-]+)?(?:=[A
 _INNER: Final = r"(?!\.\.?(?:/|$))[^/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]+"
 #: A path below a folder; `.` and `..` are no part of it.
 INNER_PATH: Final = Form("a path below its folder", rf"{_INNER}(?:/{_INNER})*", 4096)
-ABSOLUTE_PATH: Final = Form("an absolute path without `..`", rf"/(?:{_INNER}(?:/{_INNER})*/?)?", 4096)
 
 #: Without blanks, quotation marks, angle brackets, braces, `\` (which clients take for `/`), `^`, `|` and controls. The
 #: characters that may stand are listed, ASCII first: that matches twice as fast as listing the others.
@@ -93,6 +96,11 @@ URL: Final = Form(
 )
 #: One line of text: it stands in comments of files that others read line by line.
 LINE: Final = Form("one line of text", r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*", 1 << 16)
+
+
+def normalised(name: str) -> str:
+    """A package's name, or a pattern of names, in the form of PEP 503; conda's names fit it too."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def is_harmful(name: str) -> bool:

@@ -5,7 +5,6 @@ On the way of `envspec lock --check`: it imports next to nothing.
 
 from __future__ import annotations
 
-import re
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -49,11 +48,6 @@ def same_origin(one: str, other: str) -> bool:
     """
     origin = origin_of(one)
     return origin.startswith(("http://", "https://")) and origin == origin_of(other)
-
-
-def normalised(name: str) -> str:
-    """A package's name, or a pattern of names, in the form of PEP 503."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def channel_url(text: str) -> str:

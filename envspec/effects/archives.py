@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+import posixpath
 import tarfile
 import unicodedata
 from collections.abc import Iterator
@@ -54,6 +55,12 @@ def why_refused(path: str) -> str | None:
     if len(path.encode()) > LONGEST_PATH:
         return f"has a path of more than {LONGEST_PATH} bytes"
     return None
+
+
+def above(path: str) -> Iterator[str]:
+    """The folders that a path is in, the innermost first."""
+    while path := posixpath.dirname(path):
+        yield path
 
 
 def most_bytes(packed: int) -> int:

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -144,12 +144,7 @@ async def run_confined(
     """
     program, *prefixes = await _places(python)
     reads = [program, INIT, *(prefix / name for prefix in prefixes for name in _OF_PREFIX)]
-    sandbox = Sandbox(
-        sandbox.bubblewrap,
-        (*sandbox.reads, *reads),
-        sandbox.folder,
-        {python: program},
-    )
+    sandbox = replace(sandbox, reads=(*sandbox.reads, *reads), links={python: program})
     ours, theirs = socket.socketpair()
     with ours:
         handing = asyncio.ensure_future(_hand_over(ours, listen))
@@ -162,7 +157,7 @@ async def run_confined(
             await _ended(handing)
 
 
-async def handed(channel: socket.socket) -> socket.socket | None:
+async def _handed(channel: socket.socket) -> socket.socket | None:
     """The listener that `confine_init.py` sends; None: it is gone without."""
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(channel, arrived.set)
@@ -218,7 +213,7 @@ async def _ended(task: asyncio.Future[None]) -> None:
 
 
 async def _hand_over(channel: socket.socket, listen: Listen) -> None:
-    if (listener := await handed(channel)) is not None:
+    if (listener := await _handed(channel)) is not None:
         listener.setblocking(False)  # noqa: FBT003 (its name is the standard library's)
         channel.send(b"!")
         await listen(listener)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from envspec.model import SPEC, Asker, CondaPackage, Package, Resolution
+from envspec.names import normalised
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,6 @@ class _Step(NamedTuple):
         return self.half, self.asker.name
 
 
-def normalized(name: str) -> str:
-    """A name in PEP 503's form; conda's names fit it too."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 class Pins:
     """The packages of one platform by name: wheels, conda's, and conda's by PyPI's names of what is in them."""
 
@@ -57,11 +52,11 @@ class Pins:
         self._provided = {each.name: package for package in resolution.conda for each in package.provides}
 
     def named(self, wanted: str) -> tuple[Package | None, tuple[CondaPackage, ...]]:
-        """The wheel and the conda packages that `wanted` means, by conda's name or PyPI's. wanted: normalized."""
+        """The wheel and the conda packages that `wanted` means, by conda's name or PyPI's. wanted: normalised."""
         conda = [
             package
             for package in self.conda.values()
-            if wanted == normalized(package.name) or any(each.name == wanted for each in package.provides)
+            if wanted == normalised(package.name) or any(each.name == wanted for each in package.provides)
         ]
         return self.wheels.get(wanted), tuple(conda)
 

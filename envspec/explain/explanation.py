@@ -10,7 +10,7 @@ from typing import Final
 
 from envspec.base_image.shared_libraries import SharedLibrary
 from envspec.errors import UsageError
-from envspec.explain.chains import Link, Pins, normalized
+from envspec.explain.chains import Link, Pins
 from envspec.explain.downloads import Download, download_of
 from envspec.explain.image import ImageExplanation, Seen, code_read, explain_image, nobody_looked
 from envspec.model import (
@@ -29,6 +29,7 @@ from envspec.model import (
     Resolution,
     WheelFile,
 )
+from envspec.names import normalised
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NOTHING: Final[Mapping[Platform, Sequence[SharedLibrary]]] = {}
@@ -177,7 +178,7 @@ def explain_package(lock: Lock, name: str, seen: Seen = nobody_looked) -> Packag
     Raises:
         UsageError: the lock holds no such package; names those that look alike.
     """
-    wanted = normalized(name)
+    wanted = normalised(name)
     variants: dict[tuple[object, ...], Variant] = {}
     conda: dict[tuple[object, ...], CondaVariant] = {}
     absent: list[Platform] = []

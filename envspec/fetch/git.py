@@ -15,10 +15,10 @@ from typing import Final
 
 from envspec.effects.process import Finished, run
 from envspec.errors import NetworkError, UnfitMachine
+from envspec.names import COMMIT
 from envspec.spec.git_address import GitAddress
 from envspec.spec_hash import without_credentials
 
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SETTINGS: Final = (
     *("core.autocrlf=false", "core.eol=lf", "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.fileMode=true"),
     # A repository may name a folder of this machine as its submodule, or a program (`ext::`). Git refuses both unless
@@ -41,7 +41,7 @@ async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) ->
     Raises:
         NetworkError: the repository can't be read, or has no such branch or tag. UnfitMachine: there is no git.
     """
-    if _COMMIT.fullmatch(address.ref):
+    if COMMIT.fits(address.ref):
         return address.ref
     done = await _git(["ls-remote", "--", address.url], of, environ, Path("/"))
     if done.status:
@@ -68,9 +68,12 @@ async def is_in_history(address: GitAddress, commit: str, head: str, of: str, en
     Raises:
         NetworkError: the repository can't be read.
     """
+    if not COMMIT.fits(commit):
+        # From a lock, as in `check_out`.
+        return False
     with tempfile.TemporaryDirectory(prefix="envspec-") as work:
         folder = Path(work) / "history"
-        words = ["clone", "--quiet", "--bare", "--filter=blob:none", address.url, str(folder)]
+        words = ["clone", "--quiet", "--bare", "--filter=blob:none", "--", address.url, str(folder)]
         done = await _git(words, of, environ, folder.parent)
         if done.status:
             raise _unreadable(address, of, done)
@@ -84,7 +87,7 @@ async def check_out(address: GitAddress, commit: str, folder: Path, of: str, env
         NetworkError: the repository can't be read, or lacks the commit or the subdirectory; or the subdirectory is not
             a folder of the repository.
     """
-    if not _COMMIT.fullmatch(commit):
+    if not COMMIT.fits(commit):
         # From a lock: git would take what begins with a dash for an option.
         raise NetworkError(f"{of}: {commit!r} is not a commit", hint="run `envspec lock SPEC` to write the lock again")
     # A folder whose files were linked would get the clone's times and modes.

@@ -19,7 +19,7 @@ from envspec.errors import NetworkError, UsageError
 from envspec.fetch.index_transport import Ask
 from envspec.fetch.values import Archive
 from envspec.model import DEFAULT_INDEX, Package
-from envspec.origins import PYTORCH_INDEX
+from envspec.origins import PYTORCH_INDEX, origin_of
 from envspec.resolve.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.index.store import StoredPage
 from envspec.resolve.index.upstream import Index, NotListed, Upstream, authorised, unreadable
@@ -96,7 +96,7 @@ def logins(urls: Iterable[str], environ: Mapping[str, str]) -> dict[str, Credent
     Raises:
         UsageError: the file can't be understood.
     """
-    origins = {_origin(url) for url in urls}
+    origins = {origin_of(url) for url in urls} - {""}
     path = _netrc(environ)
     if not origins or path is None or not path.is_file():
         return {}
@@ -116,11 +116,6 @@ def _netrc(environ: Mapping[str, str]) -> Path | None:
     if named := environ.get("NETRC"):
         return Path(named)
     return Path(environ["HOME"], ".netrc") if environ.get("HOME") else None
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _index_of(package: Package, environ: Mapping[str, str]) -> Index | None:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.effects.archives import above
 from envspec.effects.cache import keeping
 from envspec.effects.together import together
 from envspec.errors import UsageError
 from envspec.fetch.values import Arrived, Step, unheard
 from envspec.fetch.wheels import wheel_path
 from envspec.image.base import Documents, base_on
-from envspec.image.conda_paths import above
 from envspec.image.config import Base, annotations_of, image_config
 from envspec.image.content import GpuCodeFound, Source
 from envspec.image.cut import cut

@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from envspec.effects.archives import why_refused
+from envspec.effects.archives import above, why_refused
 from envspec.link.packages import BadPackage
 from envspec.model import CondaPackage
 
@@ -38,14 +38,6 @@ async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, P
 def is_below(path: str) -> bool:
     """Whether a path of a package stays below its prefix."""
     return why_refused(path) is None and posixpath.normpath(path) == path
-
-
-def above(path: str) -> list[str]:
-    """The folders that a path is in, the innermost first."""
-    found = []
-    while path := posixpath.dirname(path):
-        found.append(path)
-    return found
 
 
 async def _paths(package: CondaPackage, archive: Path) -> list[tuple[str, str]]:

@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from envspec.image.conda_paths import above, is_below
+from envspec.effects.archives import above
+from envspec.image.conda_paths import is_below
 from envspec.image.content import PREFIX, Entry, InMemory, Kind, OnDisk
 from envspec.image.cut import cut
 from envspec.image.folders import Folders

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from envspec.effects.archives import above
 from envspec.errors import EnvspecError
 
 #: The one folder of such an archive.
@@ -73,7 +74,7 @@ def members(archive: Path, tar: tarfile.TarFile) -> Iterator[Member]:
             raise BadPython(archive.name, f"{info.name!r} is in it, which is not below {TOP}/")
         if path in seen:
             raise BadPython(archive.name, f"{info.name!r} is in it twice")
-        if _crosses(path, links):
+        if not links.isdisjoint(above(path)):
             raise BadPython(archive.name, f"{info.name!r} is behind a link of it")
         seen.add(path)
         if info.issym():
@@ -103,12 +104,3 @@ def _inside(archive: Path, name: str, link: tarfile.TarInfo | None = None) -> st
         what = f"the link {link.name!r} leads to {link.linkname!r}" if link else f"{name!r} is in it"
         raise BadPython(archive.name, f"{what}, which is not below {TOP}/")
     return "/".join(parts[1:])
-
-
-def _crosses(path: str, links: set[str]) -> bool:
-    folder = posixpath.dirname(path)
-    while folder:
-        if folder in links:
-            return True
-        folder = posixpath.dirname(folder)
-    return False

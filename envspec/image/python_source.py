@@ -10,7 +10,6 @@ import csv
 import hashlib
 import json
 import posixpath
-import re
 import tarfile
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from envspec.image.folders import Folders
 from envspec.image.owned import Owned
 from envspec.image.pyc import Module, Pyc, compiled
 from envspec.image.python_archive import TOP, BadPython, Member, content, members, reading
+from envspec.names import normalised
 
 _FORM: Final = "standalone 1"
 #: The distributions that such archives bring; a locked one of the same name takes their place.
@@ -128,7 +128,7 @@ class StandalonePython:
         gone = set()
         for path, data in records.items():
             folder = posixpath.dirname(path)
-            name = re.sub(r"[-_.]+", "-", posixpath.basename(folder).partition("-")[0]).lower()
+            name = normalised(posixpath.basename(folder).partition("-")[0])
             if name not in self.locked:
                 continue
             if name not in BUNDLED:

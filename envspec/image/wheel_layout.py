@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from envspec.image.content import PREFIX, Entry, InMemory
 from envspec.image.scripts import entry_points, for_interpreter, generated, has_placeholder, replaces
 from envspec.image.wheel_zip import BadWheel, Member, members, read, unpacked
 from envspec.link.extracted import RESERVED
+from envspec.names import normalised
 
 #: Who installed it, as a distribution's INSTALLER tells.
 INSTALLER: Final = "envspec"
@@ -211,7 +211,7 @@ def _dist_info(wheel: LockedWheel, found: Sequence[Member]) -> Mapping[str, Memb
         (infos[0], folder_name, folder_version),
         ("METADATA", str(metadata["Name"]), str(metadata["Version"])),
     ):
-        if _normal_name(name) != _normal_name(wheel.name) or not _is_same(version, wheel.version):
+        if normalised(name) != normalised(wheel.name) or not _is_same(version, wheel.version):
             raise BadWheel(wheel.filename, f"{where} is of {name} {version}, not of {wheel.name} {wheel.version}")
     return info
 
@@ -259,10 +259,6 @@ def _direct_url(url: str, sha256: str) -> bytes:
     """As pip writes it (PEP 610; `hash` is for readers older than `hashes`)."""
     told = {"archive_info": {"hash": f"sha256={sha256}", "hashes": {"sha256": sha256}}, "url": url}
     return json.dumps(told, sort_keys=True).encode()
-
-
-def _normal_name(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _is_same(version: str, other: str) -> bool:

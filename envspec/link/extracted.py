@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from envspec.effects.archives import why_refused
+from envspec.effects.archives import above, why_refused
 
 #: What conda and envspec write about an environment; a package that brings it would lie about the environment.
 RESERVED: Final = ("conda-meta", ".envspec")
@@ -80,7 +80,7 @@ class Environment:
 
     def _put(self, name: str, placed: Iterable[str], links: Iterable[str]) -> str | None:
         for path in placed:
-            for folder in _above(path):
+            for folder in above(path):
                 if self._folders.setdefault(folder, path) != path:
                     break
                 if folder in self._links:
@@ -118,8 +118,3 @@ def _entry_points(unpacked: Path) -> Iterator[str]:
 
 def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def _above(path: str) -> Iterator[str]:
-    while path := posixpath.dirname(path):
-        yield path

@@ -17,19 +17,17 @@ from urllib.parse import unquote
 
 from envspec import toml
 from envspec.data import DATA
-from envspec.origins import INDEX_FAMILY, PYTORCH_FILES, channel_url, normalised, origin_of
+from envspec.names import COMMIT, SDIST_ENDINGS, SHA256, normalised
+from envspec.origins import INDEX_FAMILY, PYTORCH_FILES, channel_url, origin_of
 from envspec.spec_hash import channel_without_credentials, without_credentials
 
 #: What NVIDIA's images are called; `envspec.base_image.request.REPOSITORY` is the same.
 _REPOSITORY: Final = "docker.io/nvidia/cuda"
 _OS: Final = "ubuntu24.04"
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(?:@\s*(\S+))?([^;]*)(;?)")
 _GIT: Final = re.compile(r"git\+([^#]+)@([0-9a-f]{40,64})(?:#subdirectory=(.+))?")
 _SUBDIRECTORY: Final = re.compile(r"(?:^|&)subdirectory=/?([^&]*?)/?(?=&|$)")
 _CONDA_NAME: Final = re.compile(r"(?:[^\s\[]*::)?\s*([A-Za-z0-9_.-]+)")
-_SDISTS: Final = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
 _MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError)
 
 _Table = Mapping[str, Any]
@@ -129,7 +127,7 @@ class _Sources:
         of = f"{name} {row['version']}"
         index, url = file["index"], file.get("url")
         for each in (file, *([row["built"]] if "built" in row else [])):
-            if not _SHA256.fullmatch(each["sha256"]):
+            if not SHA256.fits(each["sha256"]):
                 yield f"{of}: its SHA-256 is none: {each['sha256']!r}"
             # The name of an sdist by URL is its server's own matter: v1.2.tar.gz.
             if (index != "url" or each["filename"].endswith(".whl")) and not _is_file_of(row, each["filename"]):
@@ -184,7 +182,7 @@ def _is_same_git(address: str, url: str, _: str) -> bool:
         return False
     ref = bare.removeprefix(found[1]).removeprefix("@")
     folder = _SUBDIRECTORY.search(fragment)
-    at_commit = not _COMMIT.fullmatch(ref) or ref == found[2]
+    at_commit = not COMMIT.fits(ref) or ref == found[2]
     return at_commit and (unquote(folder[1]) if folder else "") == (found[3] or "")
 
 
@@ -201,7 +199,7 @@ def _is_file_of(row: _Table, filename: str) -> bool:
             return False
         name, version = parts[0], parts[1]
     else:
-        ending = next((each for each in _SDISTS if filename.endswith(each)), None)
+        ending = next((each for each in SDIST_ENDINGS if filename.endswith(each)), None)
         name, _, version = filename.removesuffix(ending or "").rpartition("-")
         if ending is None:
             return False
@@ -237,7 +235,7 @@ def _conda_row(row: _Table, platform: str, channels: Mapping[str, str]) -> Itera
     of = f"{row['name']} {row['version']}"
     channel, filename = channels.get(row["channel"]), row["filename"]
     stem = f"{row['name']}-{row['version']}-{row['build']}"
-    if not _SHA256.fullmatch(row["sha256"]):
+    if not SHA256.fits(row["sha256"]):
         yield f"{of}: its SHA-256 is none: {row['sha256']!r}"
     if filename not in (f"{stem}.conda", f"{stem}.tar.bz2"):
         yield f"{of}: {filename} is not a file of {stem}"

@@ -64,6 +64,13 @@ def replaced_files(
 _Found = tuple[str, str, str, Changes]
 
 
+def _values(old: object, new: object, *names: str) -> Changes:
+    """What two values of one class have under these names."""
+    return tuple(
+        ("file" if name == "filename" else name, getattr(old, name) or "", getattr(new, name) or "") for name in names
+    )
+
+
 def _image(old: BaseImage | None, new: BaseImage | None, platform: Platform) -> Iterator[_Found]:
     if old is None or new is None or (old.repository, old.tag) != (new.repository, new.tag):
         return
@@ -76,8 +83,7 @@ def _image(old: BaseImage | None, new: BaseImage | None, platform: Platform) -> 
 def _python(old: Target, new: Target) -> Iterator[_Found]:
     before, after = old.python, new.python
     if before.version == after.version and before.source == after.source:
-        changes = (("url", before.url or "", after.url or ""), ("sha256", before.sha256 or "", after.sha256 or ""))
-        yield "Python", "Python", after.version, changes
+        yield "Python", "Python", after.version, _values(before, after, "url", "sha256")
 
 
 def _conda(old: Resolution, new: Resolution) -> Iterator[_Found]:
@@ -89,13 +95,7 @@ def _conda(old: Resolution, new: Resolution) -> Iterator[_Found]:
                 "conda package",
                 after.name,
                 f"{after.version} {after.build}",
-                (
-                    ("channel", before.channel, after.channel),
-                    ("file", before.filename, after.filename),
-                    ("url", before.url, after.url),
-                    ("sha256", before.sha256, after.sha256),
-                    ("md5", before.md5 or "", after.md5 or ""),
-                ),
+                _values(before, after, "channel", "filename", "url", "sha256", "md5"),
             )
 
 
@@ -116,23 +116,10 @@ def _wheels(old: Resolution, new: Resolution) -> Iterator[_Found]:
                 "wheel",
                 after.name,
                 after.version,
-                (
-                    ("index", before.file.index, after.file.index),
-                    ("file", before.file.filename, after.file.filename),
-                    ("url", before.file.url or "", after.file.url or ""),
-                    ("sha256", before.file.sha256, after.file.sha256),
-                ),
+                _values(before.file, after.file, "index", "filename", "url", "sha256"),
             )
         elif before.file == after.file and before.built and after.built:
-            yield (
-                "built wheel",
-                after.name,
-                after.version,
-                (
-                    ("file", before.built.filename, after.built.filename),
-                    ("sha256", before.built.sha256, after.built.sha256),
-                ),
-            )
+            yield "built wheel", after.name, after.version, _values(before.built, after.built, "filename", "sha256")
 
 
 def is_replaced_wheel(old: Package, new: Package, before: Target, after: Target) -> bool:

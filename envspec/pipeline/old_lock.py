@@ -18,7 +18,7 @@ from envspec.effects.http import Patience, open_http
 from envspec.facts import Facts
 from envspec.fetch.git import commit_of, is_in_history
 from envspec.model import BaseImage, Decision, Lock, Package, PinnedDigest, Resolution, WheelFile
-from envspec.pipeline.work import Surroundings
+from envspec.pipeline.work import SOURCE, Surroundings
 from envspec.registry.client import Registry, resolve_digests
 from envspec.registry.credentials import Keychain
 from envspec.registry.faults import NotThere
@@ -26,8 +26,6 @@ from envspec.registry.reference import Reference, parse
 from envspec.spec import RequirementKind, Spec
 from envspec.spec.git_address import read_git
 
-#: Decisions about sources: `source.<name>`.
-_SOURCE: Final = "source."
 _NO_FILE: Final = WheelFile("", "", "", None)
 
 
@@ -41,7 +39,7 @@ class Checked:
 
 def moments_of(lock: Lock) -> Lock:
     """The lock with nothing in it but moments, the base image's digests and the commits of sources."""
-    commits = tuple(each for each in lock.decisions if each.what.startswith(_SOURCE))
+    commits = tuple(each for each in lock.decisions if each.what.startswith(SOURCE))
     return replace(lock, resolutions=(), decisions=commits, system=(), images=())
 
 
@@ -69,7 +67,7 @@ def checked(lock: Lock, spec: Spec, facts: Facts, around: Surroundings) -> Check
 
 async def _checked(lock: Lock, spec: Spec, facts: Facts, around: Surroundings) -> Checked:
     unverified: list[str] = []
-    others = [each for each in lock.decisions if not each.what.startswith(_SOURCE)]
+    others = [each for each in lock.decisions if not each.what.startswith(SOURCE)]
     commits = [each async for each in _commits(lock, spec, around.environ, unverified.append)]
     base = lock.base_image
     if base is not None:
@@ -83,7 +81,7 @@ async def _commits(
 ) -> AsyncIterator[Decision]:
     found = {each.what: each for each in lock.decisions}
     for requirement in spec.pip.dependencies:
-        decision = found.get(_SOURCE + requirement.name)
+        decision = found.get(SOURCE + requirement.name)
         if requirement.kind is not RequirementKind.GIT or decision is None or decision.source != str(requirement):
             continue
         address = read_git(requirement.url or "")

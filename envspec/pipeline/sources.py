@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from envspec.build.faults import WrongWheel
 from envspec.build.make import make
@@ -29,7 +28,7 @@ from envspec.image.order import ImageWorld
 from envspec.lock.canonical import public_indexes
 from envspec.model import DIRECT_URL, GIT, LOCAL, BuiltWheel, Decision, Package, Target, WheelFile
 from envspec.pipeline.doors import Doors
-from envspec.pipeline.work import Sources, Upgrade, Work
+from envspec.pipeline.work import SOURCE, Sources, Upgrade, Work
 from envspec.pipeline.workshop import Workshop, own_base
 from envspec.resolve.compose import indexes_of, sources_of
 from envspec.resolve.index.rules import Source
@@ -38,9 +37,6 @@ from envspec.resolve.index.upstream import OfflineMiss
 from envspec.spec import Requirement, RequirementKind
 from envspec.spec.git_address import read_git
 from envspec.spec_hash import without_credentials
-
-#: Decisions about sources: `source.<name>`.
-_WHAT: Final = "source."
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +157,7 @@ class _Making:
         self._commits[str(requirement)] = commit
         url = without_credentials(address.pinned(commit))
         why = f"the commit that {address.ref or 'the default branch'} is at"
-        what = _WHAT + requirement.name
+        what = SOURCE + requirement.name
         self.decisions[what] = Decision(what, url, why, str(requirement))
         order = of_git(wanted, address, commit, self._work.around.environ, self._how.network)
         return _Found(GIT, url, None, order)
@@ -172,7 +168,7 @@ class _Making:
         if work.old is None or work.request.upgrade is Upgrade.ALL or requirement.name in work.upgraded:
             return None
         for decision in work.old.decisions:
-            if decision.what == _WHAT + requirement.name and decision.source == str(requirement):
+            if decision.what == SOURCE + requirement.name and decision.source == str(requirement):
                 return read_git(decision.value).ref
         return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from envspec.effects.confine import Unconfined
 from envspec.facts import Facts
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from envspec.resolve.compose import Composed
     from envspec.resolve.index.rules import Source
     from envspec.resolve.provider import Provider
+
+
+#: Decisions about sources: `source.<name>`.
+SOURCE: Final = "source."
 
 
 class Upgrade(Enum):

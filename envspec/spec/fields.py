@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from envspec.model import CudaVersion, Platform
+from envspec.names import normalised
 from envspec.origins import origin_of
 from envspec.spec.channels import read_channel
 from envspec.spec.faults import BadValue
@@ -213,7 +214,7 @@ def read_pattern(text: str) -> str:
     """A name, or a pattern of names in which `*` stands for any text, normalised as PEP 503 does."""
     if len(text) > 100 or not re.fullmatch(r"[A-Za-z0-9*](?:[A-Za-z0-9._*-]*[A-Za-z0-9*])?", text):
         raise BadValue(f"{shown(text)} is not a name or a pattern of names", 'write "corp-utils" or "corp-*"')
-    return re.sub(r"[-_.]+", "-", text).lower()
+    return normalised(text)
 
 
 def _read_image(text: str) -> str:

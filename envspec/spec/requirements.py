@@ -16,13 +16,12 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from envspec.names import SDIST, WHEEL
+from envspec.names import SDIST, SDIST_ENDINGS, WHEEL
 from envspec.spec.faults import BadValue
 from envspec.spec.git_address import read_git
 from envspec.spec.words import shown
 from envspec.spec_hash import without_credentials
 
-_SDIST_ENDINGS: Final = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz")
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://|\\)|[a-z]+\+|\.{0,2}[/\\]|\.{1,2}$|~")
 # Far beyond any real one; Python itself refuses to read numbers of more than 4300 digits.
@@ -202,7 +201,7 @@ def _from_web(plain: Requirement, url: str, fragment: str) -> Requirement:
     if filename.endswith(".whl"):
         version = _wheel_version(plain.name, filename)
         return replace(plain, kind=RequirementKind.WHEEL_URL, url=url, sha256=sha256, wheel_version=version)
-    if filename.endswith(_SDIST_ENDINGS):
+    if filename.endswith(SDIST_ENDINGS):
         if not SDIST.fits(filename):
             raise BadValue(
                 f"{shown(filename)} is not the name of a file that can be locked",

@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tests.security.hostile import Entry, Member, folder, hardlink, symlink, tar_of, zip_of
+from tests.security.hostile import Entry, Member, folder, hardlink, sparse, symlink, tar_of, zip_of
 from tests.support.conda_archive import PREFIX, zstd_stored
 from tests.support.environments import SERIES
 
@@ -335,17 +335,7 @@ CONDA: Final[Mapping[str, Make]] = {
     "no archive": lambda _: b"this is no archive\n" * 9,
     "no archive (.tar.bz2)": lambda _: b"this is no archive\n" * 9,
     "a sparse file of 1 TiB": _conda(
-        Member(
-            "share/sparse",
-            b"x",
-            pax=(
-                ("GNU.sparse.major", "0"),
-                ("GNU.sparse.minor", "1"),
-                ("GNU.sparse.realsize", str(1 << 40)),
-                ("GNU.sparse.size", str(1 << 40)),
-                ("GNU.sparse.map", "0,1"),
-            ),
-        ),
+        sparse("share/sparse"),
         rows=[row_of(HONEST)],
     ),
     "a bomb: 200 MiB of zeros": _bomb(200 << 20),

@@ -29,6 +29,7 @@ from tests.security.hostile import (
     outcome,
     raw_deflate,
     shown,
+    sparse,
     symlink,
     tar_of,
     zip_of,
@@ -161,19 +162,7 @@ SDISTS: Final[Mapping[str, Make]] = {
     "a bomb: 300 MiB of zeros": _bomb,
     "a bomb: 100,002 members": _many,
     "a bomb: a name of 200 MiB": _long_header,
-    "a sparse file of 1 TiB": _tar(
-        Member(
-            f"{_TOP}/sparse",
-            b"x",
-            pax=(
-                ("GNU.sparse.major", "0"),
-                ("GNU.sparse.minor", "1"),
-                ("GNU.sparse.realsize", str(1 << 40)),
-                ("GNU.sparse.size", str(1 << 40)),
-                ("GNU.sparse.map", "0,1"),
-            ),
-        )
-    ),
+    "a sparse file of 1 TiB": _tar(sparse(f"{_TOP}/sparse")),
     "a size that lies": _tar(Member(f"{_TOP}/a", b"x", pax=(("size", "99999999999"),))),
     "cut short": lambda _: _tar()("")[:-60],
     "other bytes behind it": lambda _: _tar()("") + b"evil" * 100,

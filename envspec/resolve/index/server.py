@@ -77,8 +77,7 @@ async def serve(views: Mapping[str, View], listener: socket.socket) -> AsyncIter
             return web.Response(status=404)
         except EnvspecError as error:
             return web.Response(status=_FAILED, text=error.message)
-        headers = _PASSING if view.is_passing(name, filename) else _HEADERS
-        return web.Response(body=body, content_type="application/octet-stream", headers=headers)
+        return web.Response(body=body, content_type="application/octet-stream", headers=_HEADERS)
 
     app = web.Application()
     bodies = "{bodies:" + "|".join(each.value for each in Bodies) + "}"

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from envspec.effects.http import Http, Response
 from envspec.errors import NetworkError
+from envspec.names import normalised
 from envspec.origins import same_origin
 from envspec.resolve.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, ListedFile
 from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record
@@ -196,18 +197,12 @@ class Upstream:
 
     async def _metadata_of_sdist(self, index: Index, file: ListedFile) -> StoredMetadata:
         # Few locks need it: whoever reads remembered pages alone starts without.
-        from packaging.utils import canonicalize_name
-        from packaging.version import Version
-
         from envspec.resolve.index import sdist
+        from envspec.resolve.index.select import version_of
 
         content = await self.content(index, file)
-        name, _, version = file.filename.rpartition("-")
-        for suffix in SDIST_SUFFIXES:
-            version = version.removesuffix(suffix)
-        body = await asyncio.to_thread(
-            sdist.metadata, content, file.filename, str(canonicalize_name(name)), str(Version(version))
-        )
+        name, version = normalised(file.filename.rpartition("-")[0]), str(version_of(file.filename))
+        body = await asyncio.to_thread(sdist.metadata, content, file.filename, name, version)
         return StoredMetadata(body, len(content))
 
     async def _served_metadata(self, index: Index, file: ListedFile) -> StoredMetadata | None:

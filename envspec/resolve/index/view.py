@@ -70,7 +70,8 @@ class View:
     late: of the projects looked at, those with releases that may yet get an upload time that counts, and these; what
     rests on them is good for this run only. wheels: what is known of the contents of wheels.
     unreadable: why an sdist gives no metadata, by name and version. hollow: names of which an engine fetched the wheel
-    that stands for an sdist: what was installed from it is empty.
+    that stands for an sdist: what was installed from it is empty. Engines that build have a new cache in each run, so
+    that none takes it from there unnoticed.
     """
 
     def __init__(self, upstream: Upstream, pages: Pages, rules: Rules, key: str) -> None:
@@ -193,10 +194,6 @@ class View:
         except NetworkError as error:
             self._fail(error)
             raise
-
-    def is_passing(self, name: str, filename: str) -> bool:
-        """Whether an engine must not keep a file beyond this run: what is hollow has to be noticed in each."""
-        return name in self.hollow and filename.endswith(".whl")
 
     async def size_bytes(self, name: str, filename: str) -> int | None:
         """A file's size; None where nobody tells, and of a package from conda."""
