@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envspec.errors import UsageError
+from envspec.origins import without_registry_login
 
 if TYPE_CHECKING:
     from envspec.cli.progress_bars import Progress
@@ -53,6 +54,11 @@ def mirrors_of(texts: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in (*os.environ.get("ENVSPEC_REGISTRY_MIRRORS", "").split(), *texts):
         name, equals, host = text.partition("=")
+        if "@" in text:
+            raise UsageError(
+                f"{without_registry_login(text)!r}: a login stood before the mirror's host",
+                hint="log in with `docker login HOST`, and name the mirror by its host",
+            )
         if not (name and equals and host):
             raise UsageError(
                 f"{text!r} names no mirror", hint="the form is REGISTRY=HOST: docker.io=registry.corp:5000"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envspec.effects.http_faults import BadRedirect, TooLarge, shown
-from envspec.effects.surroundings import is_loopback
+from envspec.effects.surroundings import is_loopback, leads_inward
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -16,7 +16,7 @@ def next_hop(url: URL, location: str | None) -> URL:
     """Where a `Location` leads, without a user name.
 
     Raises:
-        BadRedirect: nowhere, or from https to plain http on another machine.
+        BadRedirect: nowhere, from https to plain http on another machine, or from another machine into this one.
     """
     try:
         target = url.join(type(url)(location)) if location else None
@@ -30,6 +30,12 @@ def next_hop(url: URL, location: str | None) -> URL:
             f"redirects from https to {shown(str(target))}, where anyone on the way can change the answer",
             hint="name the https address of the server that has it",
         )
+    if leads_inward(url.host or "", target.host):
+        raise BadRedirect(
+            str(url),
+            f"redirects to {shown(str(target))}, which is a service of this machine's own",
+            hint="tell whoever runs the server, or name the address itself if you trust it",
+        )
     return target.with_user(None).with_fragment(None)
 
 
@@ -37,8 +43,6 @@ async def read_whole(answer: ClientResponse, max_bytes: int) -> bytes:
     """The body in memory; TooLarge as soon as it is known to be."""
     if answer.method != "HEAD" and (answer.content_length or 0) > max_bytes:
         raise TooLarge(str(answer.url), max_bytes)
-    if answer.content_length is not None and "Content-Encoding" not in answer.headers:
-        return await answer.read()
     chunks, total = [], 0
     async for chunk in answer.content.iter_any():
         total += len(chunk)

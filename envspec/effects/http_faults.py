@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Final
@@ -93,7 +94,7 @@ _STATUS: Final[Mapping[int, tuple[str, str]]] = {
 def _status_words(status: int, retry_after: str | None) -> tuple[str, str]:
     """What a status means and what to do about it."""
     if status == 429:
-        when = f"in {retry_after} s" if retry_after and retry_after.isdigit() else "later"
+        when = f"in {retry_after} s" if re.fullmatch(r"[0-9]{1,9}", retry_after or "") else "later"
         return " (too many requests)", f"try again {when}, or with credentials, which have a higher limit"
     if status >= 500:
         return " (the server failed)", "try again later; if it stays, tell whoever runs the server"
@@ -104,17 +105,17 @@ def retry_after_s(header: str | None, now: datetime | None = None) -> float | No
     """Seconds that a `Retry-After` header asks for (a number or a date, RFC 9110 10.2.3); None when it says nothing."""
     if not header:
         return None
-    if header.strip().isdigit():
+    if re.fullmatch(r"[0-9]+", header.strip()):
         return float(header)
     from email.utils import parsedate_to_datetime
 
     try:
         then = parsedate_to_datetime(header)
-    except ValueError:
+        if then.tzinfo is None:
+            then = then.replace(tzinfo=timezone.utc)
+        return max(0.0, (then - (now or datetime.now(timezone.utc))).total_seconds())
+    except (ValueError, TypeError, OverflowError):
         return None
-    if then.tzinfo is None:
-        then = then.replace(tzinfo=timezone.utc)
-    return max(0.0, (then - (now or datetime.now(timezone.utc))).total_seconds())
 
 
 def is_passing(fault: BaseException) -> bool:

@@ -128,6 +128,27 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def leads_inward(host: str, to: str) -> bool:
+    """Whether a server at `host` may not send us to `to`: this machine's own services, or link-local ones.
+
+    Those of a cloud's machine hand out its keys (169.254.169.254). What is on this machine may lead to itself. Names
+    are not resolved: one that has such an address is not found.
+    """
+    import ipaddress
+    import socket
+
+    if to == host:
+        return False
+    bare = to.strip("[]").rstrip(".").partition("%")[0]
+    try:
+        # As the system reads it: `127.1`, `0x7f000001` and `2130706433` are 127.0.0.1.
+        address = ipaddress.ip_address(bare) if ":" in bare else ipaddress.IPv4Address(socket.inet_aton(bare))
+    except (ValueError, OSError):
+        return is_loopback(bare.lower()) and not is_loopback(host)
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_link_local or address.is_unspecified or (address.is_loopback and not is_loopback(host))
+
+
 def _exempts(entry: str, host: str, port: int | None) -> bool:
     """Whether one entry of NO_PROXY covers the host: `*`, a name and all below it, an address or a network."""
     if entry == "*":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from envspec.errors import UsageError
-from envspec.image.config import BadBase, Base
+from envspec.image.config import BadBase, Base, read_config
 from envspec.image.layer import Layer
 from envspec.model import BaseImage, Lock, PinnedDigest, Platform
 from envspec.registry.faults import NotThere
@@ -39,11 +39,12 @@ async def base_on(lock: Lock, platform: Platform, documents: Documents) -> Base:
         if child is None:
             raise NotThere(
                 f"{name}@{pinned.digest} is not published for {platform.value}",
-                hint=f"it has {', '.join(manifest.platforms) or 'no platform'}; lock again with another base",
+                hint=f"it has {manifest.platforms_in_words or 'no platform'}; lock again with another base",
             )
         reference = reference.at(child.digest)
         manifest = await documents.manifest(reference)
-    config = await documents.config(reference, manifest)
+    manifest.check_is_single(str(reference))
+    config = read_config(await documents.config(reference, manifest), f"{name}@{pinned.digest}")
     return Base(name, pinned.digest or "", manifest.digest, config, _layers(manifest, config, str(reference)))
 
 
@@ -69,6 +70,12 @@ def pinned_on(lock: Lock, platform: Platform) -> tuple[BaseImage, PinnedDigest]:
 
 def _layers(manifest: Manifest, config: Mapping[str, Any], where: str) -> tuple[Layer, ...]:
     rows = contents(manifest, where).layers
+    if foreign := next((row.descriptor.digest for row in rows if row.is_foreign), None):
+        raise BadBase(
+            f"{where}: its layer {foreign} is named by URLs of its owner's, and envspec fetches layers from the "
+            "image's registry alone",
+            hint="take another base image",
+        )
     rootfs = config.get("rootfs")
     diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, Mapping) else None
     if not isinstance(diff_ids, list) or len(rows) != len(diff_ids) or not all(map(is_digest, diff_ids)):

@@ -7,7 +7,7 @@ NVIDIA container toolkit, "Specialized configurations" for the NVIDIA_* variable
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -83,7 +83,7 @@ def image_config(
             "diff_ids": [layer.diff_id for layer in (*base.layers, *layers)],
         },
         "history": [
-            *base.config.get("history", ()),
+            *(base.config.get("history") or ()),
             *({"created": created, "created_by": f"envspec: {layer.created_by}"} for layer in layers),
         ],
     }
@@ -126,6 +126,51 @@ def environment(lock: Lock, below: Iterable[str], conduct: Conduct) -> list[str]
     env.update(conduct.env)
     env.update(lock.image.env)
     return [f"{name}={value}" for name, value in env.items()]
+
+
+def read_config(config: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """A base's config, its values of the types that they are used as.
+
+    Raises:
+        BadBase: one is of another; says which.
+    """
+    for inner, types in (None, _TYPES), ("config", _RUN_TYPES):
+        table = (config.get(inner) or {}) if inner else config
+        for key, is_right in types.items():
+            if table.get(key) is not None and not is_right(table[key]):
+                raise BadBase(
+                    f"{where}: `{key}` in its config is not what the image specification says",
+                    hint="the image is damaged; take another one",
+                )
+    return config
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and "\0" not in value
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict) and "\0" not in "".join(value)
+
+
+#: Of the config, and of `config` in it; each may be null. Source: OCI image specification 1.1, `config.md`.
+_TYPES: Final[Mapping[str, Callable[[object], bool]]] = {
+    **dict.fromkeys(("architecture", "os", "variant", "os.version"), _is_text),
+    "os.features": _is_texts,
+    "config": _is_table,
+    "rootfs": _is_table,
+    "history": lambda value: isinstance(value, list) and all(map(_is_table, value)),
+}
+_RUN_TYPES: Final[Mapping[str, Callable[[object], bool]]] = {
+    **dict.fromkeys(("User", "WorkingDir", "StopSignal"), _is_text),
+    **dict.fromkeys(("Env", "Entrypoint", "Cmd", "Shell"), _is_texts),
+    **dict.fromkeys(("ExposedPorts", "Volumes", "Healthcheck"), _is_table),
+    "Labels": lambda value: _is_table(value) and _is_texts(list(dict(value).values())),  # type: ignore[call-overload]
+}
 
 
 def _run(lock: Lock, below: Mapping[str, Any], conduct: Conduct) -> dict[str, Any]:

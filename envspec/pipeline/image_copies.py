@@ -16,8 +16,9 @@ from envspec.lock.head import LOCK_FILE
 from envspec.model import Lock, Platform
 from envspec.pipeline.doors import Doors
 from envspec.pipeline.image_work import ImageWork
+from envspec.registry.faults import shortened
 from envspec.registry.manifest import OCI_PLATFORMS, Kind
-from envspec.registry.reference import parse
+from envspec.registry.reference import is_digest, parse
 
 
 class NoImage(UsageError):
@@ -100,6 +101,8 @@ def _child(name: str, index: Mapping[str, Any], platform: Platform) -> str:
 
 
 def _path(digest: str) -> str:
+    if not is_digest(digest):
+        raise ValueError(f"{shortened(digest)!r} is not a digest")
     return f"blobs/{digest.replace(':', '/', 1)}"
 
 
@@ -157,9 +160,10 @@ async def _of_registry(name: str, platform: Platform, world: ImageWorld) -> Side
         if manifest.kind is Kind.INDEX:
             child = manifest.child(platform)
             if child is None:
-                raise NoImage(name, f"it has {', '.join(manifest.platforms)}: choose by --platform")
+                raise NoImage(name, f"it has {manifest.platforms_in_words}: choose by --platform")
             reference = reference.at(child.digest)
             manifest = await registry.manifest(reference)
+        manifest.check_is_single(name)
         config = await registry.config(reference, manifest)
     try:
         return side_of(name, manifest.config, json.loads(manifest.body), config)

@@ -14,12 +14,14 @@ from typing import Final, Protocol
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from envspec.effects.http_values import Response
-from envspec.effects.surroundings import is_loopback
 from envspec.registry.credentials import Login, LoginKind
-from envspec.registry.faults import AccessRefused, RegistryFault, access_refused, rate_limited, spoken
+from envspec.registry.faults import AccessRefused, RegistryFault, access_refused, rate_limited, shortened, spoken
 from envspec.registry.reference import Action, Endpoint
 
 _TOKEN_BYTES: Final = 1024 * 1024
+#: Servers take headers of 8 to 64 KiB.
+_LONGEST_TOKEN: Final = 64 * 1024
+_LONGEST_S: Final = 24 * 3600
 #: How long a token lasts whose server doesn't say.
 _TOKEN_S: Final = 60.0
 _PART: Final = re.compile(
@@ -148,18 +150,21 @@ async def _token(bearer: Challenge, access: Access, login: Login | None, request
 
 
 def _realm(bearer: Challenge, place: Endpoint) -> str:
-    """The token server's address: https, except on loopback and on the host of a registry asked in plain http."""
+    """The token server's address. Which host it is on is the registry's affair: Docker Hub's is on another one."""
     realm = bearer.parameters.get("realm", "")
-    parts = urlsplit(realm)
+    try:
+        parts = urlsplit(realm)
+    except ValueError:
+        parts = urlsplit("")
     if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
         raise RegistryFault(
             f"{place.registry}: its token server is not a URL", hint="tell whoever runs the registry: `realm` is wrong"
         )
-    same = place.is_plain and urlsplit(place.base).hostname == parts.hostname
-    if parts.scheme == "http" and not same and not is_loopback(parts.hostname):
+    if not place.may_name(realm):
+        plain = "is plain http" if parts.scheme == "http" else "is a service of this machine's own"
         raise RegistryFault(
-            f"{place.registry}: its token server {parts.hostname} is plain http, and logins are not sent over that",
-            hint="tell whoever runs the registry: `realm` has to be https",
+            f"{place.registry}: its token server {shortened(parts.hostname)} {plain}, and no login is sent there",
+            hint="tell whoever runs the registry: `realm` has to be https, and a server that others reach too",
         )
     return realm
 
@@ -186,10 +191,10 @@ def _read_token(answer: Response, place: Endpoint) -> tuple[str, float]:
         token, lasts_s = document.get("token") or document.get("access_token"), document.get("expires_in")
     except (ValueError, AttributeError, RecursionError):
         token = lasts_s = None
-    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable() or len(token) > _LONGEST_TOKEN:
         raise RegistryFault(
             f"{place.registry}: its token server {urlsplit(answer.url).netloc} answers no token",
             hint="is there a proxy with a login page in between?",
         )
     known = isinstance(lasts_s, (int, float)) and not isinstance(lasts_s, bool) and lasts_s > 0
-    return token, float(lasts_s) if known else _TOKEN_S
+    return token, float(min(lasts_s, _LONGEST_S)) if known else _TOKEN_S

@@ -16,7 +16,7 @@ from envspec.model import PinnedDigest, Platform
 from envspec.origins import same_origin
 from envspec.registry.auth import Access, Authorization, authorize, challenges
 from envspec.registry.credentials import Keychain, Login
-from envspec.registry.faults import NotThere, RegistryFault, WrongDigest, refusal
+from envspec.registry.faults import NotThere, RegistryFault, WrongDigest, refusal, shortened
 from envspec.registry.manifest import (
     ACCEPT,
     MANIFEST_BYTES,
@@ -67,7 +67,7 @@ async def resolve_digests(
     found = await registry.platforms(reference, manifest)
     missing = [platform for platform in wanted if platform not in found]
     if missing:
-        has = ", ".join(manifest.platforms or ["/".join(OCI_PLATFORMS[platform]) for platform in found])
+        has = manifest.platforms_in_words or ", ".join("/".join(OCI_PLATFORMS[platform]) for platform in found)
         raise NotThere(
             f"{reference} is not published for {', '.join(platform.value for platform in missing)}",
             hint=f"it has {has or 'no platform that envspec builds for'}; take another image or leave the platform out",
@@ -118,10 +118,16 @@ class Registry:
 
     async def config_bytes(self, reference: Reference, manifest: Manifest) -> bytes:
         """The config as the registry has it, checked."""
+        manifest.check_is_single(str(reference))
         place = endpoint(reference, self.mirrors)
         where = f"{reference.name}: config {manifest.config}"
         answer = await self._get(place, f"blobs/{manifest.config}", manifest.config, CONFIG_BYTES)
         _check_digest(where, digest_of(answer.body, manifest.config.partition(":")[0]), manifest.config, answer)
+        if len(answer.body) != manifest.config_bytes:
+            raise WrongDigest(
+                f"{where}: it has {len(answer.body)} bytes, and {manifest.config_bytes} by its manifest",
+                hint="the registry's copy is damaged: don't use it",
+            )
         return answer.body
 
     @asynccontextmanager
@@ -137,13 +143,14 @@ class Registry:
     ) -> AsyncIterator[ClientResponse]:
         """One request, as `Http.open`; sent a second time where the registry wants a login, or another token.
 
-        The login goes to the registry's own origin: a `Location` may lead elsewhere, and what is there gets none.
+        The login goes to the registry's own origin, and only the registry's own answer asks for it: a `Location` may
+        lead elsewhere, and what is there gets none.
         """
         own = same_origin(url, access.place.base)
         known = self._known(access) if own else None
         given = {**(headers or {}), "Authorization": known.value} if known else headers
         async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as answer:
-            if answer.status != 401 or not own:
+            if answer.status != 401 or not same_origin(str(answer.url), access.place.base):
                 yield answer
                 return
             offered = answer.headers.getall("WWW-Authenticate", [])
@@ -163,7 +170,9 @@ class Registry:
     ) -> Response:
         """`open`, for answers that are small."""
         async with self.open(access, method, url, headers=headers, body=body, answer_s=answer_s) as answer:
-            return Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, _WORDS_BYTES))
+            # A body that is sent may take long; a short answer may not.
+            words = await asyncio.wait_for(read_whole(answer, _WORDS_BYTES), self.http.patience.total_s)
+            return Response(str(answer.url), answer.status, answer.headers, words)
 
     def login_source(self, access: Access) -> str | None:
         """Where the login comes from that was sent; None when none was."""
@@ -180,7 +189,7 @@ class Registry:
 
         known = self._known(access)
         answer = await ask(known.value if known else None)
-        if answer.status == 401:
+        if answer.status == 401 and same_origin(answer.url, place.base):
             offered = answer.headers.getall("WWW-Authenticate", [])
             answer = await ask(await self._authorize(access, offered, known))
         if answer.status != 200:
@@ -203,7 +212,7 @@ class Registry:
                 self._logins[key] = await self.keychain.login(*key)
             authorization = await authorize(offered, access, self._logins[key], self.http.request)
             if authorization is None:
-                schemes = ", ".join(challenge.scheme for challenge in offered) or "nothing"
+                schemes = shortened(", ".join(challenge.scheme for challenge in offered)) or "nothing"
                 raise RegistryFault(
                     f"{place.registry}: HTTP 401, and it offers {schemes} to log in with; "
                     "envspec knows Bearer and Basic",
@@ -221,7 +230,9 @@ def _check_digest(where: str, computed: str, asked: str | None, answer: Response
         raise WrongDigest(f"{where}: the bytes that came have the digest {computed}", hint=hint)
     named = answer.headers.get("Docker-Content-Digest", "").strip()
     if named and named.partition(":")[0] == computed.partition(":")[0] and named != computed:
-        raise WrongDigest(f"{where}: named {named} by the registry, and the bytes have {computed}", hint=hint)
+        raise WrongDigest(
+            f"{where}: named {shortened(named)} by the registry, and the bytes have {computed}", hint=hint
+        )
 
 
 def _note(manifest: Manifest, own: str) -> str:

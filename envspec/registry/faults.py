@@ -6,8 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 
+from envspec.effects.http_faults import shown
 from envspec.effects.http_values import Response
 from envspec.errors import NetworkError
+from envspec.origins import same_origin
 from envspec.registry.reference import DOCKER_HUB, Action, Endpoint
 
 
@@ -41,6 +43,13 @@ def refusal(
     """
     what = f"{place.registry}/{place.repository}{'@' if ':' in asked else ':'}{asked}"
     said = spoken(answer.body)
+    if not same_origin(answer.url, place.base):
+        # Of another server: its 401 is no question for the registry's login, and its 404 no word of the registry's.
+        kind = NotThere if answer.status == 404 else RegistryFault
+        return kind(
+            f"{what}: the registry leads to {shown(answer.url)}, which answers HTTP {answer.status}{_quoted(said)}",
+            hint="tell whoever runs the registry; its login is not sent to another server",
+        )
     if answer.status == 404:
         return _not_there(what, place, asked, said)
     if answer.status in {401, 403}:
@@ -76,10 +85,10 @@ def login_command(registry: str) -> str:
 
 def rate_limited(place: Endpoint, headers: Mapping[str, str], login_source: str | None, action: Action) -> RateLimited:
     """HTTP 429, with what the registry says of its limit (`ratelimit-limit: 100;w=21600` at Docker Hub)."""
-    limit = re.fullmatch(r"(\d+);w=(\d+)", headers.get("ratelimit-limit", ""))
+    limit = re.fullmatch(r"(\d{1,9});w=(\d{1,9})", headers.get("ratelimit-limit", ""))
     allowed = f" ({limit[1]} in {int(limit[2]) / 3600:g} h)" if limit else ""
     after = headers.get("Retry-After", "")
-    when = f"in {after} s" if after.isdigit() else "later"
+    when = f"in {after} s" if re.fullmatch(r"[0-9]{1,9}", after) else "later"
     way = "" if login_source else f", log in (`{login_command(place.registry)}`)"
     # Mirrors are for reading: nothing is pushed to one.
     instead = {
@@ -96,8 +105,14 @@ def spoken(body: bytes) -> str:
         text = f"{first.get('code', '')}: {first.get('message', '')}".strip(": ")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return ""
-    printable = "".join(character if character.isprintable() else " " for character in text)
-    return printable if len(printable) <= 200 else f"{printable[:200]}…"
+    return shortened(text)
+
+
+def shortened(text: object, most: int = 200) -> str:
+    """What a registry says, as a message may hold it: part of a line, and nothing that steers a terminal."""
+    cut = str(text)
+    cut = cut if len(cut) <= most else f"{cut[:most]}…"
+    return "".join(character if character.isprintable() else " " for character in cut)
 
 
 def _quoted(said: str) -> str:

@@ -19,25 +19,26 @@ from envspec.model import Platform
 from envspec.registry.blob import Blob, Descriptor
 from envspec.registry.client import Registry
 from envspec.registry.faults import RegistryFault, WrongDigest
-from envspec.registry.manifest import OCI_PLATFORMS, Kind, Manifest, digest_of
+from envspec.registry.manifest import OCI_PLATFORMS, BadManifest, Kind, Manifest, digest_of
 from envspec.registry.pull import contents, pull_manifest, receive
 from envspec.registry.push import How, Moved, Sending, held_digest, push_blob, push_manifest, push_pieces
 from envspec.registry.reference import Reference, endpoint
 
 #: Blobs on their way at once.
 JOBS: Final = 4
-#: Layers whose owner lets nobody else hand them out: a manifest names where they lie, and so does its copy.
-_FOREIGN: Final = ("application/vnd.docker.image.rootfs.foreign.", "application/vnd.oci.image.layer.nondistributable.")
+#: Manifests below an index. An index inside of an index is rare, and each names as many more.
+_MOST_MANIFESTS: Final = 1000
+_DEEPEST: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A blob that another repository holds. urls: where a foreign layer lies. kept: a copy of it on this machine."""
+    """A blob that another repository holds. kept: a copy of it on this machine. is_foreign: see `pull.Row`."""
 
     descriptor: Descriptor
     source: Reference
-    urls: tuple[str, ...] = ()
     kept: Blob | None = None
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ async def copy_blob(
     Raises:
         NetworkError: one of the registries refuses, or patience has ended. WrongDigest: the source's bytes are others.
     """
-    if blob.urls and blob.descriptor.media_type.startswith(_FOREIGN):
+    if blob.is_foreign:
         report(blob.descriptor.size_bytes)
         return Moved(blob.descriptor, How.LEFT)
     source = endpoint(blob.source, registry.mirrors)
@@ -150,7 +151,10 @@ async def mirror(
         if single.kind is Kind.MANIFEST:
             held = contents(single, f"{source.name}@{single.digest}")
             blobs[held.config.digest] = Elsewhere(held.config, source)
-            blobs |= {row.descriptor.digest: Elsewhere(row.descriptor, source, row.urls) for row in held.layers}
+            blobs |= {
+                row.descriptor.digest: Elsewhere(row.descriptor, source, is_foreign=row.is_foreign)
+                for row in held.layers
+            }
     moved = await push_image(
         registry,
         target,
@@ -171,20 +175,35 @@ async def _of_platforms(
         return index
     if len(platforms) != 1:
         raise UsageError(
-            f"{source} has {', '.join(index.platforms)}, and a part of an index has another digest",
+            f"{source} has {index.platforms_in_words}, and a part of an index has another digest",
             hint="mirror it whole, or one platform alone",
         )
     return await pull_manifest(registry, source, platforms[0])
 
 
 async def _with_children(registry: Registry, source: Reference, manifest: Manifest) -> list[Manifest]:
-    """All manifests below one, each before what names it, itself last."""
-    found: list[Manifest] = []
-    for child in manifest.children:
-        below = await registry.manifest(replace(source, tag=None, digest=child.digest))
-        found += await _with_children(registry, source, below)
-    unique = {each.digest: each for each in found}
-    return [*unique.values(), manifest]
+    """All manifests below one, each once and before what names it, itself last.
+
+    Raises:
+        BadManifest: there are more than any image has.
+    """
+    found: dict[str, Manifest] = {}
+
+    async def look(at: Manifest, depth: int) -> None:
+        for child in at.children:
+            if child.digest in found:
+                continue
+            if depth == _DEEPEST or len(found) >= _MOST_MANIFESTS:
+                raise BadManifest(
+                    f"{source}: more than {_MOST_MANIFESTS} manifests, or indexes more than {_DEEPEST} deep",
+                    hint="mirror one platform's image by its digest",
+                )
+            below = await registry.manifest(replace(source, tag=None, digest=child.digest))
+            await look(below, depth + 1)
+            found[below.digest] = below
+
+    await look(manifest, 0)
+    return [*found.values(), manifest]
 
 
 @dataclass(slots=True)
@@ -230,7 +249,7 @@ async def _pieces(registry: Registry, blob: Elsewhere, checked: _Checked, start:
     """A blob from its source. Its last bytes are given when all of them are known to be right."""
     at = start
     try:
-        async with aclosing(receive(registry, blob.source, blob.descriptor, start, blob.urls)) as stream:
+        async with aclosing(receive(registry, blob.source, blob.descriptor, start)) as stream:
             async for piece in stream:
                 checked.take(at, piece)
                 at += len(piece)

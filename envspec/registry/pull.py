@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import os
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,14 +18,13 @@ from envspec.effects.http_answers import read_whole
 from envspec.effects.http_faults import BrokenOff
 from envspec.effects.http_values import Response
 from envspec.effects.sink import CHUNK, Sink
-from envspec.effects.surroundings import is_loopback
 from envspec.errors import NetworkError
 from envspec.model import Platform
 from envspec.registry.auth import Access
 from envspec.registry.blob import Descriptor
 from envspec.registry.client import Registry
-from envspec.registry.faults import NotThere, WrongDigest, refusal
-from envspec.registry.manifest import BadManifest, Kind, Manifest, read_json
+from envspec.registry.faults import NotThere, WrongDigest, refusal, shortened
+from envspec.registry.manifest import MOST_ROWS, BadManifest, Kind, Manifest, is_size, read_json
 from envspec.registry.reference import Reference, endpoint, is_digest
 from envspec.registry.tries import Tries, TryAgain, refuse
 
@@ -33,14 +32,19 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
 _WORDS_BYTES: Final = 1024 * 1024
+_FOREIGN: Final = ("application/vnd.docker.image.rootfs.foreign.", "application/vnd.oci.image.layer.nondistributable.")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A layer as its manifest names it. urls: where it lies when its owner lets nobody else hand it out, else empty."""
+    """A blob as its manifest names it.
+
+    is_foreign: whether it is named by URLs of its owner's, who lets no registry hand it out. Nothing is fetched from
+    them: whoever makes a manifest could have any address asked for.
+    """
 
     descriptor: Descriptor
-    urls: tuple[str, ...] = ()
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ async def pull_manifest(registry: Registry, reference: Reference, platform: Plat
     if child is None:
         raise NotThere(
             f"{reference} is not published for {platform.value}",
-            hint=f"it has {', '.join(manifest.platforms) or 'no platform that envspec builds for'}",
+            hint=f"it has {manifest.platforms_in_words or 'no platform that envspec builds for'}",
         )
     return await registry.manifest(replace(reference, tag=None, digest=child.digest))
 
@@ -77,20 +81,22 @@ def contents(manifest: Manifest, where: str) -> Contents:
     """
     document = read_json(manifest.body, manifest.media_type, where=where)
     layers = document.get("layers")
-    if manifest.kind is not Kind.MANIFEST or not isinstance(layers, list):
-        raise BadManifest(f"{where}: no layers in it", hint="an index was given where one platform's image is meant")
+    manifest.check_is_single(where)
+    if not isinstance(layers, list) or len(layers) > MOST_ROWS:
+        raise BadManifest(f"{where}: no layers in it, or more than {MOST_ROWS}", hint="take another image")
     config = _row(document.get("config"), where)
     return Contents(config.descriptor, tuple(_row(layer, where) for layer in layers))
 
 
 def _row(value: object, where: str) -> Row:
     row = value if isinstance(value, dict) else {}
-    digest, size, urls = row.get("digest"), row.get("size"), row.get("urls", [])
-    right = is_digest(digest) and isinstance(size, int) and not isinstance(size, bool) and size >= 0
-    if not right or not isinstance(urls, list):
-        raise BadManifest(f"{where}: a blob without digest or size", hint="the registry's copy is damaged")
-    descriptor = Descriptor(str(row.get("mediaType", "")), str(digest), int(str(size)))
-    return Row(descriptor, tuple(url for url in urls if isinstance(url, str)))
+    digest, size = row.get("digest"), row.get("size")
+    if not is_digest(digest) or not is_size(size):
+        raise BadManifest(
+            f"{where}: a blob without digest or size, or of a size that none has", hint="the registry's copy is damaged"
+        )
+    kind = shortened(row.get("mediaType", ""))
+    return Row(Descriptor(kind, str(digest), size), bool(row.get("urls")) and kind.startswith(_FOREIGN))
 
 
 async def fetch_blob(
@@ -99,13 +105,11 @@ async def fetch_blob(
     descriptor: Descriptor,
     path: Path,
     report: Callable[[int], None] = lambda _: None,
-    urls: Sequence[str] = (),
 ) -> None:
     """A blob of `reference`'s repository into `path`, which is there with the right bytes or not at all.
 
-    Goes on where an earlier try, of this process or another, broke off; two processes fetch it once. urls: where a
-    foreign layer lies, asked when the registry hasn't got it. report: told of every change of how much is there, in
-    bytes.
+    Goes on where an earlier try, of this process or another, broke off; two processes fetch it once. report: told of
+    every change of how much is there, in bytes.
 
     Raises:
         WrongDigest: other bytes, or another size. NotThere, AccessRefused, NetworkError: not to be had.
@@ -124,7 +128,10 @@ async def fetch_blob(
                 return
             sink = Sink(file, path.parent, descriptor.size_bytes, report, descriptor.digest.partition(":")[0])
             try:
-                is_right = await _fill(registry, reference, descriptor, sink, urls)
+                is_right = await _fill(registry, reference, descriptor, sink)
+            except WrongDigest:
+                unfinished.unlink()
+                raise
             finally:
                 await sink.rest()
             # Not for the next run to go on with: it is whole, or wrong.
@@ -137,7 +144,7 @@ async def fetch_blob(
 
 
 async def receive(
-    registry: Registry, reference: Reference, descriptor: Descriptor, start: int = 0, urls: Sequence[str] = ()
+    registry: Registry, reference: Reference, descriptor: Descriptor, start: int = 0
 ) -> AsyncGenerator[bytes, None]:
     """A blob's bytes from `start` to its end, over as many requests as it takes. Whoever takes them checks the digest.
 
@@ -146,16 +153,13 @@ async def receive(
     """
     place, http = endpoint(reference, registry.mirrors), registry.http
     access = Access(place)
-    sources = [f"{place.base}/{place.repository}/blobs/{descriptor.digest}", *filter(_may_be_asked, urls)]
+    url = f"{place.base}/{place.repository}/blobs/{descriptor.digest}"
     tries = Tries(http.patience, http.notice, f"{reference.name}: blob {descriptor.digest}")
     at = start
     while at < descriptor.size_bytes:
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={at}-"} if at else {})
         try:
-            async with registry.open(access, "GET", sources[0], headers=headers) as answer:
-                if answer.status == 404 and len(sources) > 1:
-                    del sources[0]
-                    continue
+            async with registry.open(access, "GET", url, headers=headers) as answer:
                 skip = await _skip(answer, at, descriptor, registry, access)
                 async for chunk in answer.content.iter_any():
                     piece = chunk[skip:]
@@ -167,9 +171,7 @@ async def receive(
                         yield piece
             if at < descriptor.size_bytes:
                 raise TryAgain(
-                    BrokenOff(
-                        sources[0], "the answer broke off before its end", hint="try again; if it stays, look there"
-                    )
+                    BrokenOff(url, "the answer broke off before its end", hint="try again; if it stays, look there")
                 )
         except (NetworkError, TryAgain) as fault:
             await tries.after(fault, at)
@@ -204,23 +206,14 @@ def _other_size(descriptor: Descriptor, access: Access, found: str) -> WrongDige
     )
 
 
-def _may_be_asked(url: str) -> bool:
-    """A foreign layer's URL: https, or plain http on this machine."""
-    scheme, _, rest = url.partition("://")
-    host = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
-    return scheme == "https" or (scheme == "http" and is_loopback(re.sub(r":\d+$", "", host)))
-
-
-async def _fill(
-    registry: Registry, reference: Reference, descriptor: Descriptor, sink: Sink, urls: Sequence[str]
-) -> bool:
+async def _fill(registry: Registry, reference: Reference, descriptor: Descriptor, sink: Sink) -> bool:
     """Bring what is missing; whether it then is the blob."""
     await sink.adopt()
     if sink.size > descriptor.size_bytes:
         await sink.restart()
     while True:
         is_first = not sink.size
-        async with contextlib.aclosing(receive(registry, reference, descriptor, sink.size, urls)) as stream:
+        async with contextlib.aclosing(receive(registry, reference, descriptor, sink.size)) as stream:
             async for piece in stream:
                 await sink.take(piece)
         await sink.settle()

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from envspec.registry.auth import Access
 from envspec.registry.blob import Blob, Descriptor
 from envspec.registry.client import Registry
-from envspec.registry.faults import AccessRefused, WrongDigest
+from envspec.registry.faults import AccessRefused, WrongDigest, shortened
 from envspec.registry.manifest import ACCEPT, digest_of
 from envspec.registry.pieces import Pieces, pieces_of
 from envspec.registry.reference import Action, Reference, endpoint
@@ -141,7 +141,7 @@ async def push_manifest(registry: Registry, reference: Reference, body: bytes, m
     # A registry may name it by another algorithm than ours: that can't be compared.
     if kept != digest and (kept == "nothing" or kept.partition(":")[0] == digest.partition(":")[0]):
         raise WrongDigest(
-            f"{reference}: pushed as {digest}, and the registry keeps {kept} there",
+            f"{reference}: pushed as {digest}, and the registry keeps {shortened(kept)} there",
             hint="a proxy changes what is sent, or someone pushed the same tag at this moment",
         )
     return digest

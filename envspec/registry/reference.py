@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
+from urllib.parse import urlsplit
 
-from envspec.effects.surroundings import is_loopback
+from envspec.effects.surroundings import is_loopback, leads_inward
 from envspec.errors import UsageError
+from envspec.origins import without_registry_login
 
 DOCKER_HUB: Final = "docker.io"
 #: Docker Hub is named docker.io and answers here.
@@ -30,7 +32,7 @@ class BadReference(UsageError):
     """Not the name of an image."""
 
     def __init__(self, text: str, why: str, hint: str = "the form is registry/repository:tag@sha256:digest") -> None:
-        super().__init__(f"{text!r} is not the name of an image: {why}", hint=hint)
+        super().__init__(f"{without_registry_login(text)!r} is not the name of an image: {why}", hint=hint)
 
 
 class Action(Enum):
@@ -94,6 +96,19 @@ class Endpoint:
         """Whether it is asked without TLS."""
         return self.base.startswith("http://")
 
+    def may_name(self, url: str) -> bool:
+        """Whether the registry may send blobs, or its login, to another address that it names.
+
+        Plain http is for the host of a registry that is asked in plain http itself, at whatever port: who wrote
+        `http://` trusts the way to that host. Nobody sends us to this machine's own services but one that is here.
+        """
+        parts = urlsplit(url)
+        host, other = urlsplit(self.base).hostname or "", parts.hostname or ""
+        if leads_inward(host, other):
+            return False
+        same = other == host or (is_loopback(host) and is_loopback(other))
+        return parts.scheme == "https" or (parts.scheme == "http" and self.is_plain and same)
+
 
 def parse(text: str) -> Reference:
     """Read an image's name in full or in docker's short form (`ubuntu` is `docker.io/library/ubuntu`).
@@ -103,11 +118,16 @@ def parse(text: str) -> Reference:
     """
     scheme, rest = _split_scheme(text)
     first, slash, _ = rest.partition("/")
-    if slash and "@" in first:
-        raise BadReference(rest.rpartition("@")[2], "a login stood before its host", "log in with `docker login HOST`")
-    rest, _, digest = rest.partition("@")
-    if "@" in text and not is_digest(digest):
-        raise BadReference(text, "its digest is not sha256: and 64 lower-case hex digits")
+    named, at, digest = rest.rpartition("@") if "@" in rest else (rest, "", "")
+    if (slash and "@" in first) or (is_digest(digest) and "@" in named and not is_digest(named.rpartition("@")[2])):
+        raise BadReference(text, "a login stood before its host", "log in with `docker login HOST`, and name the image")
+    if at and not is_digest(digest):
+        raise BadReference(
+            text,
+            "what follows `@` is not sha256: and 64 lower-case hex digits",
+            "a login does not belong into a name: `docker login HOST`",
+        )
+    rest = named
     path, colon, tag = rest.rpartition(":")
     if not colon or "/" in tag:
         path, tag, colon = rest, "", ""

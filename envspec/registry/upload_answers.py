@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urldefrag, urljoin, urlsplit
 
 from envspec.effects.http_faults import shown
 from envspec.effects.http_values import Response
-from envspec.effects.surroundings import is_loopback
 from envspec.registry.auth import Access
 from envspec.registry.blob import Descriptor
 from envspec.registry.client import Registry
@@ -28,8 +27,7 @@ async def is_there(registry: Registry, access: Access, descriptor: Descriptor) -
 def next_location(answer: Response, access: Access, current: str | None = None) -> str:
     """Where an upload goes on; `current` where the answer doesn't say.
 
-    It may be on another host, which gets the blob and no login. Plain http is for loopback, and for the host of a
-    registry that is asked in plain http itself.
+    It may be on another host, which gets the blob and no login: `Endpoint.may_name` says which.
 
     Raises:
         RegistryFault: nowhere, or where nothing may be sent.
@@ -53,13 +51,13 @@ def next_location(answer: Response, access: Access, current: str | None = None) 
             f"{place.registry}: it wants an upload at something that is no URL",
             hint="tell whoever runs the registry: its `Location` is wrong",
         )
-    same = place.is_plain and urlsplit(place.base).hostname == host
-    if parts.scheme == "http" and not same and not is_loopback(host):
+    if not place.may_name(target):
+        plain = "plain http" if parts.scheme == "http" else "a service of this machine's own"
         raise RegistryFault(
-            f"{place.registry}: it wants an upload at {shown(target)}, which is plain http",
+            f"{place.registry}: it wants an upload at {shown(target)}, which is {plain}",
             hint="behind a proxy that ends TLS a registry has to be told so: X-Forwarded-Proto, or relative URLs",
         )
-    return target
+    return urldefrag(target).url
 
 
 def held_bytes(answer: Response) -> int | None:

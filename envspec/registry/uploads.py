@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -18,7 +19,7 @@ from envspec.errors import NetworkError
 from envspec.registry.auth import Access
 from envspec.registry.blob import Descriptor
 from envspec.registry.client import Registry
-from envspec.registry.faults import RegistryFault, WrongDigest, spoken
+from envspec.registry.faults import RegistryFault, WrongDigest, shortened, spoken
 from envspec.registry.pieces import Cursor, Pieces
 from envspec.registry.tries import Tries, TryAgain, passes, refuse
 from envspec.registry.upload_answers import held_bytes, is_there, next_location, push_refusal
@@ -31,7 +32,9 @@ _WHOLE_BYTES: Final = 4 * 1024 * 1024
 #: Proxies with a limit on requests rarely go below this (nginx's own is 1 MiB).
 _LEAST_CHUNK_BYTES: Final = 1024 * 1024
 #: For the last word to a registry, seconds: it may be what the push fails of.
-_LET_GO_S: Final = 2.0
+_LET_GO_S: Final = 1.0
+#: How many chunks of a blob a registry may keep a part of: one that keeps a byte of each would be sent all for ever.
+_SHORT: Final = 16
 _OCTETS: Final = {"Content-Type": "application/octet-stream"}
 #: What a registry that takes no chunks says to the first one.
 _NO_CHUNKS: Final = frozenset({400, 404, 405, 411, 415, 501})
@@ -80,6 +83,7 @@ class Upload:
     _is_sure: bool = True
     _begun: int = 0
     _wrong: int = 0
+    _short: int = 0
 
     def __post_init__(self) -> None:
         self._cursor = Cursor(self.descriptor, self.pieces)
@@ -144,7 +148,7 @@ class Upload:
         if answer.status != 202:
             refuse(answer, self._refusal(answer))
         least = answer.headers.get("OCI-Chunk-Min-Length", "")
-        if least.isdigit():
+        if re.fullmatch(r"[0-9]{1,12}", least):
             self.chunk_bytes = max(self.chunk_bytes, int(least))
         self.location = next_location(answer, self.access)
 
@@ -161,7 +165,8 @@ class Upload:
         if 200 <= answer.status < 300:
             reached = held_bytes(answer)
             reached = end if reached is None else reached
-            if not start < reached <= end:
+            self._short += reached < end
+            if not start < reached <= end or self._short > _SHORT:
                 raise _Lost(self._fault(f"says that it has {reached} bytes after {end} were sent"))
             self.location = next_location(answer, self.access, location)
             self._stand_at(reached)
@@ -195,7 +200,7 @@ class Upload:
         named = answer.headers.get("Docker-Content-Digest", "").strip()
         if named and named != self.descriptor.digest:
             raise WrongDigest(
-                f"{self._what}: the registry names it {named}",
+                f"{self._what}: the registry names it {shortened(named)}",
                 hint="a proxy in between answers for something else, or the registry is broken",
             )
 

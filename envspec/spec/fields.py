@@ -20,7 +20,7 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from envspec.model import CudaVersion, Platform
 from envspec.names import normalised
-from envspec.origins import origin_of
+from envspec.origins import origin_of, without_registry_login
 from envspec.spec.channels import read_channel
 from envspec.spec.faults import BadValue
 from envspec.spec.match_specs import read_conda_name, read_match_spec
@@ -222,6 +222,9 @@ def _read_image(text: str) -> str:
     repository = rf"(?:{host}/)?{_ENV_NAME}(?:/{_ENV_NAME})*"
     if re.fullmatch(rf"{repository}(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", text, re.ASCII):
         return text
+    if "@" in re.sub(r"@sha256:.*", "", text):
+        hint = "what stands before an `@` is a login, which no spec holds: `docker login HOST`, and name the image"
+        raise BadValue(f"{shown(without_registry_login(text))} does not name an image", hint)
     hint = (
         "write `registry/repository:tag`, best with the digest: `registry.corp/cuda@sha256:` and 64 hexadecimal digits"
     )
@@ -271,7 +274,10 @@ def _read_variable_name(text: str) -> str:
 
 def _read_host(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?(?:/[a-z0-9._/-]+)?", text):
-        raise BadValue(f"{shown(text)} is not a registry", 'write its host, without `https://`: "registry.corp:5000"')
+        named = shown(without_registry_login(text))
+        raise BadValue(
+            f"{named} is not a registry", 'write its host, without `https://` or a login: "registry.corp:5000"'
+        )
     return text
 
 

@@ -187,17 +187,6 @@ def test_a_redirect_to_where_blobs_lie_carries_no_login(tmp_path: Path) -> None:
     assert not any("authorization" in ask.headers for ask in store.asked)
 
 
-def test_a_foreign_layer_is_fetched_from_where_it_lies(tmp_path: Path) -> None:
-    store, held = holding(), PushRegistry()
-
-    async def use(registry: Registry) -> None:
-        urls = ("http://elsewhere.example/x", f"http://{store.host}/v2/a/b/blobs/{DESCRIPTOR.digest}")
-        await fetch_blob(registry, parse(f"{held.host}/a/b:v1"), DESCRIPTOR, tmp_path / "it", urls=urls)
-
-    talk_to(tmp_path, use, held, store)
-    assert (tmp_path / "it").read_bytes() == BODY
-
-
 def test_a_folder_that_can_t_be_written(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_text("a file where a folder should be")
     with pytest.raises(CannotKeep, match="envspec's cache can't be used"):
