@@ -16,6 +16,7 @@ from envspec.errors import NetworkError
 from envspec.image.content import PREFIX
 from envspec.image.layer import Layer
 from envspec.model import Lock, Platform
+from envspec.registry.faults import shortened
 from envspec.registry.manifest import OCI_PLATFORMS
 
 #: Labels and annotations of ours: the lock's name, and its identity.
@@ -214,7 +215,8 @@ def _checked(base: Base, platform: Platform) -> Mapping[str, Any]:
     own = (config.get("os"), config.get("architecture"))
     if own != OCI_PLATFORMS[platform]:
         raise BadBase(
-            f"{base.name}@{base.digest} is for {'/'.join(map(str, own))}, not for {'/'.join(OCI_PLATFORMS[platform])}",
+            f"{base.name}@{base.digest} is for {shortened('/'.join(map(str, own)))}, "
+            f"not for {'/'.join(OCI_PLATFORMS[platform])}",
             hint="pin a base of that platform, or an index that has it",
         )
     diff_ids = [layer.diff_id for layer in base.layers]

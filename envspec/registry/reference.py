@@ -121,7 +121,7 @@ def parse(text: str) -> Reference:
     named, at, digest = rest.rpartition("@") if "@" in rest else (rest, "", "")
     if (slash and "@" in first) or (is_digest(digest) and "@" in named and not is_digest(named.rpartition("@")[2])):
         raise BadReference(text, "a login stood before its host", "log in with `docker login HOST`, and name the image")
-    if at and not is_digest(digest):
+    if at and ("@" in named or not is_digest(digest)):
         raise BadReference(
             text,
             "what follows `@` is not sha256: and 64 lower-case hex digits",

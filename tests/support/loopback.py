@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Mapping
 from types import TracebackType
@@ -16,6 +17,8 @@ class Loopback:
     """A server from the beginning of a context to its end, whose connections end with it."""
 
     port: int = 0
+    #: What it speaks TLS with, None for plain http.
+    tls: ssl.SSLContext | None = None
     #: How many there were.
     connections: int = 0
 
@@ -33,7 +36,7 @@ class Loopback:
 
     async def __aenter__(self: _T) -> _T:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+import ssl
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -26,7 +27,7 @@ class End(Enum):
 
 CLOSE, RESET = End.CLOSE, End.RESET
 Step = bytes | float | End
-Answer = Sequence[Step]
+Answer = Iterable[Step]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class RawServer(Loopback):
 
     answer: Callable[[Asked], Answer]
     asked: list[Asked] = field(default_factory=list)
+    tls: ssl.SSLContext | None = None
 
     async def converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -1,0 +1,1147 @@
+"""Registries that do harm: what becomes of `lock`, `image build`, pushes and mirrors when theirs is one.
+
+Each row of the tables is a way in which a registry on loopback misbehaves. Wherever it leads, a second origin notes
+what it gets. A run ends in one message with what to do, within seconds and little memory; the login stays with the
+registry that it is for, and nothing that is not what its digest says is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import functools
+import gzip
+import hashlib
+import io
+import json
+import resource
+import shutil
+import signal
+import ssl
+import subprocess
+import tarfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from envspec.effects.http import Patience, open_http
+from envspec.effects.http_faults import retry_after_s
+from envspec.errors import EnvspecError, NetworkError
+from envspec.fetch.values import Network
+from envspec.image.base import base_on
+from envspec.image.blobs import BlobStore
+from envspec.image.config import Conduct, image_config
+from envspec.image.documents import KeptDocuments
+from envspec.model import BaseImage, Lock, PinnedDigest, Platform
+from envspec.registry.client import Registry, resolve_digests
+from envspec.registry.credentials import Keychain
+from envspec.registry.mirror import Document, mirror, push_image
+from envspec.registry.pull import fetch_blob
+from envspec.registry.push import push_blob
+from envspec.registry.reference import BadReference, endpoint, parse
+from tests.support import locks, preloaded
+from tests.support import registry as content
+from tests.support.environments import RUNNING
+from tests.support.image_builds import Builder
+from tests.support.push_registry import PushRegistry
+from tests.support.pushing import Bytes
+from tests.support.raw_server import CLOSE, Answer, Asked, RawServer, Step, reply
+from tests.support.registry import OCI_INDEX, OCI_MANIFEST, Blob, digest, encode
+from tests.support.user import refused
+
+X86: Final = Platform.LINUX_64
+QUICK: Final = Patience(connect_s=1.0, stall_s=0.5, total_s=1.5, backoff_s=0.01, retry_after_s=1.0)
+SECRET: Final = "hunter2"
+REPOSITORY: Final = "team/base"
+#: Of one run. Most take a tenth of a second.
+LONGEST_S: Final = 12.0
+MOST_BYTES: Final = 200 * 1024 * 1024
+LAYER: Final = Blob("application/vnd.oci.image.layer.v1.tar+gzip", gzip.compress(b"a layer" * 1000, mtime=0))
+#: Larger than what goes in one request.
+LARGE: Final = bytes(range(256)) * 20_000
+
+
+class Scene:
+    """A registry that is honest but for one thing, another origin, and somebody who has a login for the registry."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.cache = home / "cache"
+        self.login: dict[str, str] = {"auth": base64.b64encode(f"user:{SECRET}".encode()).decode()}
+        self.registry, self.other = RawServer(self._answer), RawServer(self._note)
+        self.behave: Behave = lambda _scene, _asked: None
+        #: What the other origin answers: by default it wants a login, for itself.
+        self.there: Callable[[Asked], Answer] = lambda _: reply(
+            401, b"", {"WWW-Authenticate": f'Bearer realm="{self.other.url}/token",service="s",scope="x"'}
+        )
+        self.named = f"{REPOSITORY}:v1"
+        self.blobs: dict[str, Blob] = {}
+        self.tags: dict[str, Blob] = {}
+        self.holds({"linux/amd64": LAYER})
+
+    def holds(self, layers: Mapping[str, Blob], change: Callable[[dict[str, Any]], object] = lambda _: None) -> None:
+        """An image of one layer, for one platform. change: of its config."""
+        (layer,) = layers.values()
+        document: dict[str, Any] = {
+            "os": "linux",
+            "architecture": "amd64",
+            "rootfs": {"type": "layers", "diff_ids": [digest(b"unpacked")]},
+            "config": {"Env": ["PATH=/usr/bin"]},
+        }
+        change(document)
+        self.holds_config(encode(document), layer)
+
+    def holds_config(self, body: bytes, layer: Blob = LAYER, **row: object) -> None:
+        """row: changes the layer's descriptor."""
+        config = Blob(content.OCI_CONFIG, body)
+        self.holds_manifest({"config": config.descriptor, "layers": [layer.descriptor | row]}, config, layer)
+
+    def holds_manifest(self, document: Mapping[str, object], *blobs: Blob) -> Blob:
+        kind = OCI_INDEX if "manifests" in document else OCI_MANIFEST
+        return self.holds_body(encode({"schemaVersion": 2, "mediaType": kind, **document}), kind, *blobs)
+
+    def holds_body(self, body: bytes, kind: str, *blobs: Blob) -> Blob:
+        top = Blob(kind, body)
+        self.blobs |= {each.digest: each for each in (*blobs, top)}
+        self.tags["v1"] = top
+        return top
+
+    def _note(self, asked: Asked) -> Answer:
+        return self.there(asked)
+
+    def _answer(self, asked: Asked) -> Answer:
+        answer = self.behave(self, asked) or self.honest(asked)
+        return list(answer)[:1] if asked.method == "HEAD" else answer
+
+    def honest(self, asked: Asked) -> Answer:
+        """As a registry should: reads, and uploads that are begun, sent in chunks, and ended."""
+        name = asked.path.rpartition("/")[2]
+        if "/blobs/uploads/" in asked.path:
+            place = {"Location": f"/v2/{REPOSITORY}/blobs/uploads/u1"}
+            if asked.method == "PATCH":
+                end = asked.headers["content-range"].rpartition("-")[2]
+                return reply(202, b"", place | {"Range": f"0-{end}"})
+            return reply({"POST": 202, "PUT": 201}.get(asked.method, 204), b"", place)
+        if asked.method == "PUT":
+            return reply(201, b"", {"Docker-Content-Digest": digest(asked.body)})
+        found = self.blobs.get(name) or self.tags.get(name)
+        if found is None:
+            return reply(404, {"errors": [{"code": "MANIFEST_UNKNOWN", "message": "unknown"}]})
+        return reply(200, found.body, {"Content-Type": found.media_type, "Docker-Content-Digest": found.digest})
+
+    def run(self, work: Callable[[Scene, Registry], Awaitable[object]]) -> EnvspecError | None:
+        """What it ended in, None where all went well; and that nothing went wrong beside it."""
+
+        async def do() -> EnvspecError | None:
+            async with self.registry, self.other, open_http({}, patience=QUICK) as http:
+                folder = self.home / ".docker"
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / "config.json").write_text(json.dumps({"auths": {self.registry.host: self.login}}))
+                try:
+                    await work(self, Registry(http, Keychain({}, self.home)))
+                except EnvspecError as fault:
+                    return fault
+                return None
+
+        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+        fault = asyncio.run(asyncio.wait_for(do(), LONGEST_S))
+        assert time.monotonic() - began < LONGEST_S
+        assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < MOST_BYTES
+        self.keeps_its_login()
+        self.keeps_nothing_wrong()
+        return fault
+
+    def keeps_its_login(self) -> None:
+        for asked in self.other.asked:
+            text = f"{asked.target} {dict(asked.headers)} {asked.body[:10_000]!r}"
+            assert "authorization" not in asked.headers, asked
+            assert SECRET not in text and self.login.get("identitytoken", SECRET) not in text, asked
+
+    def keeps_nothing_wrong(self) -> None:
+        for path in filter(Path.is_file, self.cache.rglob("*")):
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name or path.name.endswith(".part"), path
+
+
+Behave = Callable[[Scene, Asked], "Answer | None"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One way to misbehave. says: in the message; None where all goes well all the same."""
+
+    name: str
+    says: str | None
+    behave: Behave = lambda _scene, _asked: None
+    hold: Callable[[Scene], object] = lambda _: None
+
+
+def names(rows: Iterable[Row]) -> Any:
+    rows = list(rows)
+    assert len({row.name for row in rows}) == len(rows)
+    return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
+
+
+def check(row: Row, scene: Scene, work: Callable[[Scene, Registry], Awaitable[object]]) -> None:
+    row.hold(scene)
+    scene.behave = row.behave
+    fault = scene.run(work)
+    if row.says is None:
+        assert fault is None, fault
+        return
+    assert fault is not None
+    message = str(fault).partition("\n  hint: ")
+    assert row.says in message[0], fault
+    assert message[2], fault
+    assert fault.exit_code == 5
+    assert SECRET not in str(fault)
+    assert len(str(fault)) < 1000
+    assert "\n" not in message[0] + message[2]
+    assert str(fault).replace("\n", "").isprintable()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+# --------------------------------------------------------------------------------------------------------- what is done
+
+
+async def lock(scene: Scene, registry: Registry) -> None:
+    await resolve_digests(parse(f"{scene.registry.host}/{scene.named}"), (X86,), registry)
+
+
+async def build(scene: Scene, registry: Registry) -> None:
+    """What `image build` takes of a base: manifest, config and layers, into the cache and into a config."""
+    blobs = BlobStore(scene.cache)
+
+    async def opened() -> Registry:
+        return registry
+
+    made = lock_of(scene)
+    base = await base_on(made, X86, KeptDocuments(blobs, opened, Network.USE, lambda: None))
+    image_config(made, "sha256:" + "0" * 64, X86, base, (), Conduct())
+    for layer in base.layers:
+        await fetch_blob(registry, parse(base.name), layer.blob, blobs.path(layer.blob.digest))
+
+
+def lock_of(scene: Scene) -> Lock:
+    pinned = PinnedDigest(X86, scene.tags["v1"].digest, "registry", "manifest")
+    image = BaseImage(f"{scene.registry.host}/{REPOSITORY}", "v1", None, None, None, (pinned,))
+    return locks.lock(locks.resolution(X86), base_image=image)
+
+
+async def push(scene: Scene, registry: Registry) -> None:
+    """A small blob, which goes in one request, one in chunks, and a manifest that names both."""
+    blobs = [Bytes(b"small"), Bytes(LARGE)]
+    rows = [{"mediaType": "", "digest": each.descriptor.digest, "size": len(each.body)} for each in blobs]
+    body = encode({"schemaVersion": 2, "config": rows[0], "layers": rows[1:]})
+    target = parse(f"{scene.registry.host}/{REPOSITORY}:v2")
+    for blob in blobs:
+        await push_blob(registry, target, blob, chunk_bytes=1 << 20)
+    await push_image(registry, target, [], [Document(body, OCI_MANIFEST)])
+
+
+async def push_mounted(scene: Scene, registry: Registry) -> None:
+    target = parse(f"{scene.registry.host}/{REPOSITORY}:v2")
+    await push_image(registry, target, [Bytes(b"small")], [Document(b"{}", OCI_MANIFEST)], mount_from=["team/other"])
+
+
+async def copy(scene: Scene, registry: Registry) -> None:
+    """A mirror of the hostile registry's image in an honest one."""
+    async with PushRegistry() as honest:
+        source, target = parse(f"{scene.registry.host}/{scene.named}"), parse(f"{honest.host}/keep/base:v1")
+        try:
+            await mirror(registry, source, target)
+        except EnvspecError:
+            assert not honest.tags.get("keep/base", {}).get("v1")
+            raise
+        finally:
+            for name, body in honest.blobs.get("keep/base", {}).items():
+                assert digest(body) == name
+
+
+# -------------------------------------------------------------------------------------------- how a registry misbehaves
+
+
+def on(method: str, part: str, answer: Callable[[Scene, Asked], Answer | None]) -> Behave:
+    """Answer requests of a method whose path has this part."""
+    return lambda scene, asked: answer(scene, asked) if asked.method == method and part in asked.path else None
+
+
+def away(status: int = 307) -> Callable[[Scene, Asked], Answer]:
+    return lambda scene, asked: reply(status, b"", {"Location": f"{scene.other.url}{asked.target}"})
+
+
+def to(location: str, status: int = 307) -> Callable[[Scene, Asked], Answer]:
+    return lambda scene, _: reply(status, b"", {"Location": location.replace("OTHER", scene.other.url)})
+
+
+def wanting(challenge: str, token: Callable[[Scene, Asked], Answer] | None = None) -> Behave:
+    """Wants a login, always; /token answers `token`. REALM and OTHER: this server's token server, and the other."""
+
+    def behave(scene: Scene, asked: Asked) -> Answer:
+        if asked.path == "/token" and token is not None:
+            return token(scene, asked)
+        words = challenge.replace("REALM", f"{scene.registry.url}/token").replace("OTHER", scene.other.url)
+        return reply(401, b"", {"WWW-Authenticate": words})
+
+    return behave
+
+
+def giving(answer: Callable[[Scene], Answer]) -> Behave:
+    return wanting('Bearer realm="REALM",service="s"', lambda scene, _: answer(scene))
+
+
+def says(status: int, headers: Mapping[str, str] | None = None, body: bytes = b"") -> Callable[[Scene, Asked], Answer]:
+    return lambda _scene, _asked: reply(status, body, headers)
+
+
+def endless(headers: str, piece: bytes, pause_s: float = 0.0, most: int = 1 << 30) -> Answer:
+    """A body in HTTP's chunks that does not end."""
+
+    def steps() -> Iterator[Step]:
+        yield f"HTTP/1.1 200 OK\r\n{headers}Transfer-Encoding: chunked\r\n\r\n".encode()
+        for _ in range(most // len(piece)):
+            yield b"%x\r\n%s\r\n" % (len(piece), piece)
+            if pause_s:
+                yield pause_s
+        yield CLOSE
+
+    return steps()  # type: ignore[return-value]  # read once, from its start
+
+
+def flood(_scene: Scene, _asked: Asked) -> Answer:
+    return endless("", b" " * 65536)
+
+
+def drip(_scene: Scene, _asked: Asked) -> Answer:
+    return endless("", b" ", 0.05)
+
+
+def two_lengths(_scene: Scene, _asked: Asked) -> Answer:
+    return endless("Content-Length: 5\r\n", b" " * 65536)
+
+
+def bomb(_scene: Scene, _asked: Asked) -> Answer:
+    return reply(200, packed(), {"Content-Type": OCI_MANIFEST, "Content-Encoding": "gzip"})
+
+
+@functools.cache
+def packed() -> bytes:
+    return gzip.compress(bytes(1 << 28), 1, mtime=0)
+
+
+def holds_json(text: str) -> Callable[[Scene], object]:
+    return lambda scene: scene.holds_body(text.encode("utf-8", "surrogatepass"), OCI_MANIFEST)
+
+
+def holds_index(count: int, **platform: object) -> Callable[[Scene], object]:
+    """count: of manifests that nobody has, but for the last one, which is there."""
+
+    def hold(scene: Scene) -> None:
+        real = scene.tags["v1"]
+        rows = [{"digest": f"sha256:{place:064x}", "size": 1, "platform": platform} for place in range(count)]
+        kept = real.descriptor | {"platform": {"os": "linux", "architecture": "amd64"}}
+        scene.holds_body(
+            encode_small({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [*rows, kept]}), OCI_INDEX
+        )
+
+    return hold
+
+
+def encode_small(document: object) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def nested(depth: int, width: int = 1) -> Callable[[Scene], object]:
+    """An index that names an index, that names an index... each `width` times."""
+
+    def hold(scene: Scene) -> None:
+        for _ in range(depth):
+            row = scene.tags["v1"].descriptor | {"platform": {"os": "linux", "architecture": "amd64"}}
+            scene.holds_manifest({"manifests": [row] * width})
+
+    return hold
+
+
+def config_of(**values: object) -> Callable[[Scene], object]:
+    """Keys of the image's config, or of `config` in it where they begin with a capital."""
+
+    def change(document: dict[str, Any]) -> None:
+        for key, value in values.items():
+            (document["config"] if key[0].isupper() else document)[key.rstrip("_")] = value
+
+    return lambda scene: scene.holds({"linux/amd64": LAYER}, change)
+
+
+def layer_of(**row: object) -> Callable[[Scene], object]:
+    return lambda scene: scene.holds_config(scene.blobs[manifest_of(scene)["config"]["digest"]].body, **row)
+
+
+def manifest_of(scene: Scene) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(scene.tags["v1"].body)
+    return found
+
+
+def config_body(body: bytes) -> Callable[[Scene], object]:
+    return lambda scene: scene.holds_config(body)
+
+
+def config_size(size: int) -> Callable[[Scene], object]:
+    def hold(scene: Scene) -> None:
+        document = manifest_of(scene)
+        document["config"]["size"] = size
+        scene.holds_manifest(document)
+
+    return hold
+
+
+WANTS: Final = 'Bearer realm="REALM",service="s"'
+LEADS: Final = "the registry leads to http://127.0.0.1"
+
+LOCK: Final = [
+    Row("GET redirected: its 401 names a realm", LEADS, on("GET", "/manifests/", away())),
+    Row("GET redirected: permanently", LEADS, on("GET", "/manifests/", away(301))),
+    Row(
+        "a realm on another host with a user",
+        "its token server is not a URL",
+        wanting('Bearer realm="http://u:p@x.y/t"'),
+    ),
+    Row("a realm that is a file", "its token server is not a URL", wanting('Bearer realm="file:///etc/passwd"')),
+    Row("a realm that can't be read", "its token server is not a URL", wanting('Bearer realm="http://[::1/t"')),
+    Row("a realm on plain http", "is plain http", wanting('Bearer realm="http://tokens.example/t"')),
+    Row("a realm of the cloud's keys", "no login is sent there", wanting('Bearer realm="http://169.254.169.254/t"')),
+    Row("a token server that redirects", "refuses the login", wanting(WANTS, away())),
+    Row("a token with a line end", "answers no token", giving(lambda _: reply(200, {"token": "a\r\nX-Evil: 1"}))),
+    Row("a token of 500 KB", "answers no token", giving(lambda _: reply(200, {"token": "a" * 500_000}))),
+    Row("a token without end", "larger than 1 MB", wanting(WANTS, flood)),
+    Row(
+        "a token that lasts for ever",
+        "refuses the login",
+        giving(lambda _: [*reply(200, b'{"token": "a", "expires_in": 1' + b"0" * 400 + b"}")]),
+    ),
+    Row("a token that is none", "answers no token", giving(lambda _: reply(200, {"token": ["a"]}))),
+    Row("401 for ever", "refuses the login", giving(lambda _: reply(200, {"token": "a"}))),
+    Row("a challenge of 8 KB", "to log in with", wanting("Negotiate " * 700)),
+    Row("429 until tomorrow", "too many requests", on("GET", "/", says(429, {"Retry-After": "99999999999999"}))),
+    Row(
+        "429 with a length of digits",
+        "too many requests",
+        on("GET", "/", says(429, {"ratelimit-limit": f"{'9' * 3800};w=1", "Retry-After": "9" * 3800})),
+    ),
+    Row("429 with digits of another kind", "too many requests", on("GET", "/", says(429, {"Retry-After": "\u00b2"}))),
+    Row(
+        "an error that steers the terminal",
+        "HTTP 400 (",
+        on("GET", "/", says(400, None, encode({"errors": [{"code": "\x1b[2J\u202e", "message": "x" * 9000}]}))),
+    ),
+    Row(
+        "redirects in a circle",
+        "redirects without an end",
+        on("GET", "/", lambda _, asked: reply(302, b"", {"Location": asked.target})),
+    ),
+    Row("redirects to a file", "redirects to no http(s) URL", on("GET", "/", to("file:///etc/passwd"))),
+    Row("redirects to another scheme", "redirects to no http(s) URL", on("GET", "/", to("gopher://127.0.0.1:1/"))),
+    Row(
+        "redirects to the cloud's keys",
+        "a service of this machine's own",
+        on("GET", "/", to("http://169.254.169.254/latest/meta-data/")),
+    ),
+    Row(
+        "redirects to the cloud's keys, as a number",
+        "a service of this machine's own",
+        on("GET", "/", to("http://2852039166/latest/")),
+    ),
+    Row(
+        "redirects to the cloud's keys, by IPv6",
+        "a service of this machine's own",
+        on("GET", "/", to("http://[::ffff:169.254.169.254]/")),
+    ),
+    Row(
+        "redirects with a user",
+        LEADS,
+        on("GET", "/", lambda scene, asked: to(f"http://a:b@{scene.other.host}/x")(scene, asked)),
+    ),
+    Row(
+        "a digest in the header that lies",
+        "the bytes have",
+        on(
+            "GET",
+            "/",
+            lambda scene, _: reply(200, scene.tags["v1"].body, {"Docker-Content-Digest": f"sha256:{'0' * 64}"}),
+        ),
+    ),
+    Row(
+        "a digest in the header of 7 KB",
+        "the bytes have",
+        on(
+            "GET",
+            "/",
+            lambda scene, _: reply(200, scene.tags["v1"].body, {"Docker-Content-Digest": "sha256:" + "\x1b" * 7000}),
+        ),
+    ),
+    Row(
+        "an index by its header, an image by its body",
+        "a manifest and an index",
+        on("GET", "/", lambda scene, _: reply(200, scene.tags["v1"].body, {"Content-Type": OCI_INDEX})),
+    ),
+    Row("a type of 1 MB", "is not a container image", hold=holds_json('{"mediaType": "' + "\u202e" * (1 << 20) + '"}')),
+    Row(
+        "a chart",
+        "is not a container image",
+        hold=holds_json('{"mediaType": "application/vnd.cncf.helm.config.v1+json"}'),
+    ),
+    Row("both at once", "a manifest and an index", hold=holds_json('{"manifests": [], "layers": [], "config": {}}')),
+    Row("a body without end", "larger than 4 MB", on("GET", "/", flood)),
+    Row("a body that drips", "isn't complete after the longest time", on("GET", "/", drip)),
+    Row("a body of two lengths", "", on("GET", "/", two_lengths)),
+    Row("a body that unpacks to 256 MB", "larger than 4 MB", on("GET", "/", bomb)),
+    Row(
+        "a body of 1 TB, by its head",
+        "larger than 4 MB",
+        on("GET", "/", lambda _s, _a: [b"HTTP/1.1 200 OK\r\nContent-Length: 1099511627776\r\n\r\n"]),
+    ),
+    Row("nothing", "stalled", on("GET", "/", lambda _s, _a: [30.0])),
+    Row("no HTTP", "is not HTTP", on("GET", "/", lambda _s, _a: [b"\x16\x03\x01" * 100, CLOSE])),
+    Row(
+        "headers without end",
+        "",
+        on("GET", "/", lambda _s, _a: [b"HTTP/1.1 200 OK\r\n", *([b"X: " + b"x" * 60_000 + b"\r\n"] * 10), CLOSE]),
+    ),
+    Row("JSON 100,000 deep", "not a JSON object", hold=holds_json("[" * 100_000)),
+    Row("JSON with a key twice", "the key 'config' stands in it twice", hold=holds_json('{"config": 1, "config": 2}')),
+    Row(
+        "JSON with 300,000 keys, the last one twice",
+        "stands in it twice",
+        hold=holds_json("{" + "".join(f'"{n}":1,' for n in range(300_000)) + '"a":1,"a":1}'),
+    ),
+    Row("JSON with half a character", "not a JSON object", hold=holds_json('{"a": "\\ud800"}')),
+    Row(
+        "JSON in UTF-16",
+        "not a JSON object",
+        hold=lambda scene: scene.holds_body('{"a": 1}'.encode("utf-16"), OCI_MANIFEST),
+    ),
+    Row("JSON with NaN", "not a JSON object", hold=holds_json('{"size": NaN}')),
+    Row("JSON with a number of 10,000 digits", "not a JSON object", hold=holds_json('{"size": 1' + "0" * 10_000 + "}")),
+    Row("a list", "not a JSON object", hold=holds_json("[]")),
+    Row("20,000 manifests in an index", "an index of 20001 manifests", hold=holds_index(20_000)),
+    Row("100,000 manifests in an index", "larger than 4 MB", hold=holds_index(100_000)),
+    Row("an index without its platforms", None, hold=holds_index(10, os=["linux"], architecture={"amd64": 1})),
+    Row(
+        "an index that names no digest",
+        "has no digest or size",
+        hold=lambda scene: scene.holds_manifest({"manifests": [{"digest": "sha256:../../../x", "size": 1}]}),
+    ),
+    Row(
+        "an index of negative size",
+        "has no digest or size",
+        hold=lambda scene: scene.holds_manifest({"manifests": [LAYER.descriptor | {"size": -1}]}),
+    ),
+    Row(
+        "a config's digest that is a path",
+        "config has no digest",
+        hold=lambda scene: scene.holds_manifest({"config": {"digest": "sha256:../../x", "size": 1}, "layers": []}),
+    ),
+    Row(
+        "a config's digest of another algorithm",
+        "config has no digest",
+        hold=lambda scene: scene.holds_manifest({"config": {"digest": f"md5:{'0' * 32}", "size": 1}, "layers": []}),
+    ),
+    Row("schema 1", "schema 1", hold=holds_json('{"schemaVersion": 1}')),
+]
+
+
+@names(LOCK)
+def test_lock(row: Row, scene: Scene) -> None:
+    check(row, scene, lock)
+
+
+BLOB: Final = f"/blobs/{LAYER.digest}"
+
+
+def part(status: int, content_range: str, body: bytes = LAYER.body) -> Callable[[Scene, Asked], Answer]:
+    return says(status, {"Content-Range": content_range}, body)
+
+
+def tarred(*members: tuple[str, bytes, str]) -> Blob:
+    """A layer of members by name, type and link."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, kind, link in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, link
+            info.pax_headers = {"SCHILY.xattr.user.big": "x" * 200_000} if name == "attributes" else {}
+            archive.addfile(info)
+    return Blob(LAYER.media_type, buffer.getvalue())
+
+
+#: A base's layers are handed on as they are: what is in them is for the engine to judge.
+HOSTILE_LAYERS: Final = {
+    "a layer with `../`": tarred(("../../escaped", tarfile.REGTYPE, "")),
+    "a layer with an absolute path": tarred(("/etc/escaped", tarfile.REGTYPE, "")),
+    "a layer with links that lead out": tarred(("out", tarfile.SYMTYPE, "/etc"), ("hard", tarfile.LNKTYPE, "../../x")),
+    "a layer with devices": tarred(("null", tarfile.CHRTYPE, ""), ("pipe", tarfile.FIFOTYPE, "")),
+    "a layer with whiteouts": tarred((".wh.etc", tarfile.REGTYPE, ""), (".wh..wh..opq", tarfile.REGTYPE, "")),
+    "a layer with attributes of 200 KB": tarred(("attributes", tarfile.REGTYPE, "")),
+    "a layer that is a bomb": Blob(LAYER.media_type, packed()),
+    "a layer that is no archive": Blob(LAYER.media_type, b"\x1f\x8b no archive"),
+}
+
+BUILD: Final = [
+    Row("all is well", None),
+    Row(
+        "a manifest of another digest",
+        "the bytes that came have the digest",
+        on("GET", "/manifests/", lambda scene, _: reply(200, scene.tags["v1"].body + b" ")),
+    ),
+    Row(
+        "a config of another digest",
+        "the bytes that came have the digest",
+        on("GET", "/blobs/", says(200, None, b"{}")),
+    ),
+    Row("a config redirected: its 401 names a realm", LEADS, on("GET", "/blobs/", away())),
+    Row("a layer redirected: its 401 names a realm", LEADS, on("GET", BLOB, away())),
+    Row("a config of another size", "bytes, and 7 by its manifest", hold=config_size(7)),
+    Row("a config of negative size", "config has no digest or size", hold=config_size(-1)),
+    Row("a config of 2^63 bytes", "config has no digest or size", hold=config_size(1 << 63)),
+    Row("a config of 20 MB", "larger than 8 MB", hold=config_of(history=[{"created_by": "x" * (20 << 20)}])),
+    Row("a config 100,000 deep", "not a JSON object", hold=config_body(b'{"a":' + b"[" * 100_000)),
+    Row(
+        "a config of a million objects",
+        "its layers are not those of its config",
+        hold=config_body(b'{"a":[' + b"{}," * 1_000_000 + b"1]}"),
+    ),
+    Row(
+        "a config with a key twice",
+        "the key 'os' stands in it twice",
+        hold=config_body(b'{"os": "linux", "os": "windows"}'),
+    ),
+    Row("a config with NUL in a variable", "`Env` in its config is not", hold=config_of(Env=["A=\0"])),
+    Row("a config with half a character", "not a JSON object", hold=config_body(b'{"a": "\\udc00"}')),
+    Row("a config whose variables are a text", "`Env` in its config is not", hold=config_of(Env="PATH=/bin")),
+    Row("a config whose variables are numbers", "`Env` in its config is not", hold=config_of(Env=[1])),
+    Row("a config whose labels are a list", "`Labels` in its config is not", hold=config_of(Labels=["a"])),
+    Row("a config whose labels are numbers", "`Labels` in its config is not", hold=config_of(Labels={"a": 1})),
+    Row(
+        "a config whose ports are a list",
+        "`ExposedPorts` in its config is not",
+        hold=config_of(ExposedPorts=["80/tcp"]),
+    ),
+    Row(
+        "a config whose entrypoint is a text", "`Entrypoint` in its config is not", hold=config_of(Entrypoint="/bin/sh")
+    ),
+    Row("a config whose user is a number", "`User` in its config is not", hold=config_of(User=0)),
+    Row("a config whose history is a text", "`history` in its config is not", hold=config_of(history="x")),
+    Row("a config without a history", None, hold=config_of(history=None)),
+    Row("a config whose config is a list", "`config` in its config is not", hold=config_of(config_=[])),
+    Row(
+        "a config whose layers are another number",
+        "its layers are not those of its config",
+        hold=config_of(rootfs={"diff_ids": []}),
+    ),
+    Row(
+        "a config whose layers are no digests",
+        "its layers are not those of its config",
+        hold=config_of(rootfs={"diff_ids": ["sha256:../x"]}),
+    ),
+    Row("a config of another system", "is for", hold=config_of(os="\x1b[2J" * 500)),
+    Row("an index inside of an index", "an index, where the image of one platform is meant", hold=nested(2)),
+    Row("a manifest that is a layer", "not a JSON object", hold=lambda scene: scene.tags.update(v1=LAYER)),
+    Row(
+        "2,000 layers",
+        "no layers in it, or more than",
+        hold=lambda scene: scene.holds_manifest(
+            {"config": manifest_of(scene)["config"], "layers": [LAYER.descriptor] * 2000}
+        ),
+    ),
+    Row("a layer that is smaller than it says", "and the registry gives", hold=layer_of(size=len(LAYER.body) + 1)),
+    Row("a layer that is larger than it says", "and the registry gives", hold=layer_of(size=len(LAYER.body) - 1)),
+    Row("a layer of negative size", "a blob without digest or size", hold=layer_of(size=-1)),
+    Row("a layer of 2^63 bytes", "a blob without digest or size", hold=layer_of(size=1 << 63)),
+    Row("a layer whose size is true", "a blob without digest or size", hold=layer_of(size=True)),
+    Row("a layer whose size is a text", "a blob without digest or size", hold=layer_of(size="100")),
+    Row(
+        "a layer's digest of another algorithm",
+        "a blob without digest or size",
+        hold=layer_of(digest=f"md5:{'0' * 32}"),
+    ),
+    Row(
+        "a layer's digest that is a path",
+        "a blob without digest or size",
+        hold=layer_of(digest="sha256:../../../etc/passwd"),
+    ),
+    Row(
+        "a layer of other bytes",
+        "the bytes that came have another digest",
+        on("GET", BLOB, says(200, None, bytes(len(LAYER.body)))),
+    ),
+    Row("a layer without end", "and the registry gives more", on("GET", BLOB, flood)),
+    Row("a layer of two lengths", "", on("GET", BLOB, two_lengths)),
+    Row("a layer that unpacks on its way", "and the registry gives more", on("GET", BLOB, bomb)),
+    Row(
+        "a layer in no pieces at all",
+        "broke off before its end",
+        on("GET", BLOB, says(206, {"Content-Range": f"bytes 0-{len(LAYER.body) - 1}/{len(LAYER.body)}"})),
+    ),
+    Row(
+        "a part that nobody asked for",
+        "another part than was asked for",
+        on("GET", BLOB, part(206, f"bytes 5-{len(LAYER.body)}/*")),
+    ),
+    Row("a part without its place", "another part than was asked for", on("GET", BLOB, part(206, "bytes */*"))),
+    Row("a part of something larger", "the registry gives 999999", on("GET", BLOB, part(206, "bytes 0-9/999999"))),
+    Row(
+        "a layer by its owner's URLs",
+        "named by URLs of its owner's",
+        hold=lambda scene: foreign(scene, "application/vnd.oci.image.layer.nondistributable.v1.tar"),
+    ),
+    Row("a layer with URLs beside the registry", None, hold=lambda scene: foreign(scene, LAYER.media_type)),
+    Row(
+        "a layer with URLs that the registry has not",
+        "not there",
+        on("GET", BLOB, says(404)),
+        lambda scene: foreign(scene, LAYER.media_type),
+    ),
+    *(
+        Row(name, None, hold=lambda scene, layer=layer: scene.holds({"": layer}))
+        for name, layer in HOSTILE_LAYERS.items()
+    ),  # type: ignore[misc]
+]
+
+
+def foreign(scene: Scene, kind: str) -> None:
+    document = manifest_of(scene)
+    # Both the other origin's and an address that nobody may ask for; none is known before the servers run.
+    document["layers"][0] |= {
+        "mediaType": kind,
+        "urls": ["http://127.0.0.1:9/x", "http://169.254.169.254/", "file:///etc"],
+    }
+    scene.holds_manifest(document)
+
+
+@names(BUILD)
+def test_build(row: Row, scene: Scene) -> None:
+    check(row, scene, build)
+    assert not (scene.home / "escaped").exists()
+    assert scene.other.asked == [] or "redirected" in row.name
+
+
+def wrong_part_of_the_rest(_scene: Scene, asked: Asked) -> Answer:
+    """Half of the layer, and then another part than the one that is missing."""
+    if "range" not in asked.headers:
+        return [f"HTTP/1.1 200 OK\r\nContent-Length: {len(LAYER.body)}\r\n\r\n".encode(), LAYER.body[:20], CLOSE]
+    return part(206, f"bytes 0-{len(LAYER.body) - 1}/{len(LAYER.body)}")(_scene, asked)
+
+
+def wrong_rest(_scene: Scene, asked: Asked) -> Answer:
+    if "range" not in asked.headers:
+        return [f"HTTP/1.1 200 OK\r\nContent-Length: {len(LAYER.body)}\r\n\r\n".encode(), LAYER.body[:20], CLOSE]
+    rest = bytes(len(LAYER.body) - 20)
+    return part(206, f"bytes 20-{len(LAYER.body) - 1}/{len(LAYER.body)}", rest)(_scene, asked)
+
+
+@names(
+    [
+        Row("another part", "another part than was asked for", on("GET", BLOB, wrong_part_of_the_rest)),
+        Row("other bytes", "the bytes that came have another digest", on("GET", BLOB, wrong_rest)),
+    ]
+)
+def test_a_layer_that_is_gone_on_with(row: Row, scene: Scene) -> None:
+    check(row, scene, build)
+    assert not list(scene.cache.rglob("*.part"))
+
+
+def begins_at(location: str) -> Behave:
+    """An upload's place is another origin's from the start."""
+    return on("POST", "/uploads/", to(location, 202))
+
+
+def never_done(_scene: Scene, asked: Asked) -> Answer:
+    """Keeps one byte of each chunk."""
+    start = int(asked.headers["content-range"].partition("-")[0])
+    return reply(202, b"", {"Range": f"0-{start + 1}"})
+
+
+PUSH: Final = [
+    Row("all is well", None),
+    Row("HEAD redirected: its 401 names a realm", LEADS, on("HEAD", "/blobs/", away())),
+    Row("HEAD of the tag redirected", LEADS, on("HEAD", "/manifests/", away())),
+    Row("POST redirected", "HTTP 307", on("POST", "/uploads/", away())),
+    Row("POST: an upload elsewhere, which wants a login", "leads to http://127.0.0.1", begins_at("OTHER/up")),
+    Row("PATCH redirected", "HTTP 307", on("PATCH", "/uploads/", away())),
+    Row(
+        "PATCH goes on elsewhere, which wants a login",
+        "leads to http://127.0.0.1",
+        on("PATCH", "/uploads/", to("OTHER/up", 202)),
+    ),
+    Row("PUT redirected", "HTTP 307", on("PUT", "/uploads/", away())),
+    Row("PUT of the manifest redirected", "HTTP 307", on("PUT", "/manifests/", away())),
+    Row("PUT of the manifest: 401 for ever", "HTTP 401, and it offers nothing", on("PUT", "/manifests/", says(401))),
+    Row("an upload at a file", "something that is no URL", begins_at("file:///etc/passwd")),
+    Row("an upload at a user's", "something that is no URL", begins_at("http://a:b@127.0.0.1/up")),
+    Row("an upload at what can't be read", "something that is no URL", begins_at("http://[::1/up")),
+    Row("an upload at another host on plain http", "which is plain http", begins_at("http://uploads.example/up")),
+    Row("an upload at the cloud's keys", "which is", begins_at("http://169.254.169.254/up")),
+    Row("an upload nowhere", "doesn't say where", on("POST", "/uploads/", says(202))),
+    Row("an upload that is never done", "bytes after", on("PATCH", "/uploads/", never_done)),
+    Row("more than was sent", "bytes after", on("PATCH", "/uploads/", says(202, {"Range": "0-99999999"}))),
+    Row("a range of 4,000 digits", None, on("PATCH", "/uploads/", says(202, {"Range": f"0-{'9' * 4000}"}))),
+    Row(
+        "chunks of 4,000 digits",
+        None,
+        on(
+            "POST",
+            "/uploads/",
+            lambda scene, asked: reply(
+                202, b"", {"Location": "/v2/team/base/blobs/uploads/u1", "OCI-Chunk-Min-Length": "9" * 4000}
+            ),
+        ),
+    ),
+    Row(
+        "chunks of digits of another kind",
+        None,
+        on(
+            "POST",
+            "/uploads/",
+            lambda scene, asked: reply(
+                202, b"", {"Location": "/v2/team/base/blobs/uploads/u1", "OCI-Chunk-Min-Length": "\u00b2"}
+            ),
+        ),
+    ),
+    Row("an answer without end", "larger than", on("POST", "/uploads/", flood)),
+    Row("an answer that drips", "isn't complete after the longest time", on("POST", "/uploads/", drip)),
+    Row(
+        "a blob under another digest",
+        "the registry names it",
+        on("PUT", "/uploads/", says(201, {"Docker-Content-Digest": "sha256:" + "\x1b[2J" * 900})),
+    ),
+    Row(
+        "a manifest under another digest",
+        "the registry keeps",
+        on("PUT", "/manifests/", says(201, {"Docker-Content-Digest": f"sha256:{'0' * 64}"})),
+    ),
+    Row("has all, by its own word", None, on("HEAD", "/blobs/", says(200))),
+    Row("429 until tomorrow", "too many requests", on("PATCH", "/", says(429, {"Retry-After": "9" * 3000}))),
+]
+
+
+@names(PUSH)
+def test_push(row: Row, scene: Scene) -> None:
+    check(row, scene, push)
+
+
+def test_an_upload_at_another_origin_that_takes_it_gets_the_blob_and_no_login(scene: Scene) -> None:
+    """Clouds' registries do so. The registry asks for the login first, so that it is known and could go astray."""
+
+    def behave(scene: Scene, asked: Asked) -> Answer | None:
+        if "authorization" not in asked.headers:
+            return reply(401, b"", {"WWW-Authenticate": "Basic"})
+        return begins_at("OTHER/up")(scene, asked)
+
+    scene.there = lambda asked: reply(202 if asked.method == "PATCH" else 201, b"", {"Location": "/up"})
+    check(Row("", None, behave), scene, push)
+    assert {asked.method for asked in scene.other.asked} == {"PATCH", "PUT"}
+
+
+def test_a_mount_that_is_granted_falsely_moves_no_tag(scene: Scene) -> None:
+    missing = encode({"errors": [{"code": "MANIFEST_BLOB_UNKNOWN", "message": "blob unknown"}]})
+
+    def behave(_scene: Scene, asked: Asked) -> Answer | None:
+        if "mount=" in asked.target:
+            return reply(201)
+        return reply(400, missing) if asked.method == "PUT" else None
+
+    check(Row("", "MANIFEST_BLOB_UNKNOWN", behave), scene, push_mounted)
+
+
+COPY: Final = [
+    Row("all is well", None),
+    Row("a layer redirected: its 401 names a realm", LEADS, on("GET", BLOB, away())),
+    Row("an index that is 100 deep", "indexes more than 4 deep", hold=nested(100)),
+    Row("an index that names an index twice, 30 deep", "indexes more than 4 deep", hold=nested(30, 2)),
+    Row("an index that names one image 900 times", None, hold=nested(1, 900)),
+    Row("an index of what is not there", "not there", hold=holds_index(900)),
+    Row(
+        "says that it has a layer, and gives others' bytes",
+        "the bytes that came have the digest",
+        on("GET", BLOB, says(200, None, bytes(len(LAYER.body)))),
+    ),
+    Row(
+        "a layer with URLs that the registry has not",
+        "not there",
+        on("GET", BLOB, says(404)),
+        lambda scene: foreign(scene, LAYER.media_type),
+    ),
+]
+
+
+@names(COPY)
+def test_mirror(row: Row, scene: Scene) -> None:
+    check(row, scene, copy)
+    assert len(scene.registry.asked) < 100
+
+
+def test_a_layer_of_the_owner_s_stays_where_it_is_in_a_mirror(scene: Scene) -> None:
+    foreign(scene, "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip")
+    check(Row("", None), scene, copy)
+    assert not any(BLOB in asked.path for asked in scene.registry.asked)
+
+
+def test_there_are_rows_enough() -> None:
+    assert len(LOCK) + len(BUILD) + len(PUSH) + len(COPY) >= 120
+
+
+# --------------------------------------------------------------------------------------------------------- other logins
+
+
+def after_the_token(scene: Scene, asked: Asked) -> Answer:
+    if asked.path == "/token":
+        return reply(200, {"token": SECRET})
+    if "authorization" in asked.headers:
+        return away()(scene, asked)
+    return wanting(WANTS)(scene, asked) or []
+
+
+@names(
+    [
+        Row("a token server that redirects", "its token server", wanting(WANTS, away())),
+        Row("a redirect whose 401 names a realm", LEADS, on("GET", "/manifests/", away())),
+        Row("a redirect after the token", LEADS, after_the_token),
+    ]
+)
+@pytest.mark.parametrize("login", ["identitytoken", "registrytoken"])
+def test_a_token_of_the_user_s_goes_nowhere_else(row: Row, scene: Scene, login: str) -> None:
+    scene.login = {login: SECRET}
+    if login == "registrytoken":
+        row = dataclasses.replace(row, says="" if "token server" in row.name else row.says)
+    check(row, scene, lock)
+
+
+def test_a_token_server_elsewhere_gets_the_login_that_the_registry_asks_for(scene: Scene) -> None:
+    """Docker Hub's is on another host: what its registry itself names is meant."""
+
+    def behave(scene: Scene, asked: Asked) -> Answer | None:
+        if asked.headers.get("authorization") == "Bearer given":
+            return None
+        return wanting('Bearer realm="OTHER/token",service="s"')(scene, asked)
+
+    scene.keeps_its_login = lambda: None  # type: ignore[method-assign]  # it is meant to go there
+    scene.there = lambda _: reply(200, {"token": "given"})
+    check(Row("", None, behave), scene, lock)
+    assert [asked.headers["authorization"] for asked in scene.other.asked] == [f"Basic {scene.login['auth']}"]
+
+
+def test_a_mirror_does_not_get_the_login_of_what_it_stands_for(scene: Scene) -> None:
+    """It asks for a login, and names Docker Hub's service; the only login that is there is Docker Hub's."""
+    scene.behave = wanting('Bearer realm="REALM",service="registry.docker.io"', says(200, None, b'{"token": "a"}'))
+
+    async def work(scene: Scene, registry: Registry) -> None:
+        logins = {"https://index.docker.io/v1/": scene.login, "docker.io": scene.login}
+        (scene.home / ".docker" / "config.json").write_text(json.dumps({"auths": logins}))
+        stand_in = Registry(registry.http, registry.keychain, {"docker.io": scene.registry.host})
+        await resolve_digests(parse("nvidia/cuda:v1"), (X86,), stand_in)
+
+    fault = scene.run(work)
+    assert fault is not None and "docker login 127.0.0.1" in str(fault)
+    assert not any("authorization" in asked.headers for asked in scene.registry.asked if asked.path == "/token")
+
+
+@pytest.mark.parametrize("helper", ["../../x", "/bin/sh", "x/../../y", "..", "", "a b", "a\nb", "-x;y"])
+def test_a_helper_s_name_is_no_path(tmp_path: Path, helper: str) -> None:
+    ran, warnings = list[object](), list[str]()
+
+    async def run(command: object, **_: object) -> Any:
+        ran.append(command)
+        raise FileNotFoundError
+
+    (tmp_path / ".docker").mkdir()
+    (tmp_path / ".docker" / "config.json").write_text(json.dumps({"credHelpers": {"registry.corp": helper}}))
+    keychain = Keychain({}, tmp_path, warnings.append, run)
+    assert asyncio.run(keychain.login("registry.corp")) is None
+    assert ran == []
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize("registry", ["registry.corp:444", "evil.registry.corp", "registry.corp.evil.org", "corp"])
+def test_a_login_is_for_its_host_alone(tmp_path: Path, registry: str) -> None:
+    entry = {"auth": base64.b64encode(b"user:hunter2").decode()}
+    (tmp_path / ".docker").mkdir()
+    (tmp_path / ".docker" / "config.json").write_text(
+        json.dumps({"auths": {"registry.corp": entry, "https://registry.corp:443/v2/": entry}})
+    )
+    assert asyncio.run(Keychain({}, tmp_path).login(registry)) is None
+
+
+# ---------------------------------------------------------------------------------------- into this machine, out of TLS
+
+
+def remote(
+    home: Path, answer: Callable[[Asked], Answer], work: Callable[[Registry], Awaitable[object]]
+) -> tuple[str, list[Asked]]:
+    """A registry `http://registry.test`, which a proxy on loopback plays: its message, and what a local service got."""
+
+    async def do() -> tuple[str, list[Asked]]:
+        local = RawServer(lambda _: reply(200, b"{}"))
+        async with local, RawServer(lambda asked: answer(asked_of(asked, local.url))) as proxy:
+            async with open_http({"HTTP_PROXY": proxy.url}, patience=QUICK) as http:
+                with pytest.raises(NetworkError) as caught:
+                    await work(Registry(http, Keychain({}, home)))
+            return str(caught.value), local.asked
+
+    return asyncio.run(asyncio.wait_for(do(), LONGEST_S))
+
+
+def asked_of(asked: Asked, local: str) -> Asked:
+    """As the registry gets it; the local service's address goes along in a header."""
+    return dataclasses.replace(asked, headers={**asked.headers, "local": local})
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "127.1", "2130706433", "localhost.", "[::ffff:127.0.0.1]", "0.0.0.0"]
+)
+def test_a_registry_elsewhere_leads_nobody_to_services_of_this_machine(tmp_path: Path, host: str) -> None:
+    def leads(asked: Asked) -> str:
+        return asked.headers["local"].replace("127.0.0.1", host)
+
+    name = parse("http://registry.test/team/base:v1")
+    told, got = remote(
+        tmp_path,
+        lambda asked: reply(302, b"", {"Location": f"{leads(asked)}/delete-all"}),
+        lambda registry: resolve_digests(name, (X86,), registry),
+    )
+    assert "this machine's own" in told and got == []
+    told, got = remote(
+        tmp_path,
+        lambda asked: reply(401, b"", {"WWW-Authenticate": f'Bearer realm="{leads(asked)}/token"'}),
+        lambda registry: resolve_digests(name, (X86,), registry),
+    )
+    assert "this machine's own" in told or "plain http" in told
+    assert got == []
+    told, got = remote(
+        tmp_path,
+        lambda asked: reply(404) if asked.method == "HEAD" else reply(202, b"", {"Location": f"{leads(asked)}/up"}),
+        lambda registry: push_blob(registry, name, Bytes(b"small")),
+    )
+    assert "it wants an upload at" in told and got == []
+
+
+@pytest.mark.parametrize(
+    "base", ["https://registry.corp/v2", "https://127.0.0.1:5000/v2", "http://registry.corp:5000/v2"]
+)
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:80/x", "http://other.corp/x", "http://169.254.169.254/x", "ftp://registry.corp/x"]
+)
+def test_what_a_registry_may_name(base: str, url: str) -> None:
+    place = dataclasses.replace(endpoint(parse("a.b/c")), base=base)
+    assert not place.may_name(url)
+    assert place.may_name("https://tokens.corp/x")
+    assert place.may_name("http://registry.corp:5001/x") is base.startswith("http:")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl to make a certificate with")
+def test_tls_is_not_left(tmp_path: Path) -> None:
+    """A registry on https redirects to plain http on another host, which a proxy would get."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    words += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(words, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    async def do() -> tuple[str, int, list[Asked]]:
+        async with RawServer(lambda _: reply(200, b"{}")) as proxy:
+            away = reply(302, b"", {"Location": "http://registry.test/x"})
+            async with RawServer(lambda _: away, tls=context) as server:
+                environ = {"HTTP_PROXY": proxy.url, "SSL_CERT_FILE": str(certificate)}
+                async with open_http(environ, patience=QUICK) as http:
+                    with pytest.raises(NetworkError) as caught:
+                        name = parse(f"https://localhost:{server.port}/team/base:v1")
+                        await resolve_digests(name, (X86,), Registry(http, Keychain({}, tmp_path)))
+            return str(caught.value), len(server.asked), proxy.asked
+
+    told, asked, got = asyncio.run(do())
+    assert "redirects from https to http://registry.test/x" in told
+    assert (asked, got) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "\u00b2",
+        "9" * 5000,
+        "Mon, 01 Jan 99999999999999999999 00:00:00 +0000",
+        "Mon, 01 Jan 2026 00:00:00 +999999999999",
+        "-1",
+        "1e9",
+        "nan",
+        "\x00",
+    ],
+)
+def test_every_wait_that_a_server_asks_for_is_read(header: str) -> None:
+    found = retry_after_s(header)
+    assert found is None or found >= 0
+
+
+# ---------------------------------------------------------------------------------------------------- names with logins
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "https://user:hunter2@registry.corp/cuda:v1",
+            "user:hunter2@registry.corp/cuda:v1",
+            "user:hunter2@registry.corp",
+        ),
+        *("ftp://user:hunter2@registry.corp/cuda", "HTTPS://user:hunter2@registry.corp/cuda", "a/user:hunter2@b/c"),
+        *("user:hun/hunter2@registry.corp/cuda", "user:hunter2@x@registry.corp/cuda", "hunter2@registry.corp/cuda"),
+        f"user:hunter2@registry.corp/cuda@sha256:{'0' * 64}",
+        f"https://user:hunter2@registry.corp/cuda@sha256:{'0' * 64}",
+    ],
+)
+def test_a_login_in_a_name_is_refused_and_not_told(text: str, tmp_path: Path) -> None:
+    with pytest.raises(BadReference) as caught:
+        parse(text)
+    assert "hunter2" not in str(caught.value)
+    assert "docker login" in (caught.value.hint or "")
+    with pytest.raises(BadReference) as caught:
+        endpoint(parse("docker.io/a/b"), {"docker.io": text})
+    assert "hunter2" not in str(caught.value)
+    user = Builder(tmp_path / "user", "http://127.0.0.1:9")
+    user.wants("six", python=RUNNING, rest=f'[image]\nbase = "{text}"\n')
+    told = refused(user.locks(), 2)
+    assert "hunter2" not in told and "docker login" in told
+    user.wants("six", python=RUNNING, rest=f'[registry.mirrors]\n"docker.io" = "{text}"\n')
+    assert "hunter2" not in refused(user.locks(), 2)
+    for mirrored in (f"docker.io={text}", text):
+        told = refused(user.image("id", tmp_path, "--mirror", mirrored), 2)
+        assert "hunter2" not in told
+    assert not any("hunter2" in path.read_text() for path in user.folder.rglob("*.toml") if path != user.spec)
+
+
+# ----------------------------------------------------------------------------------------------------------- whole runs
+
+
+@pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
+@pytest.mark.parametrize("answer", [[30.0], endless("", b" ", 0.05)], ids=["mute", "dripping"])
+def test_ctrl_c_ends_a_lock_that_waits_for_a_registry(tmp_path: Path, answer: Answer) -> None:
+    """And no lock is written."""
+
+    async def do() -> None:
+        async with RawServer(lambda _: answer) as server:
+            user = Builder(tmp_path / "user", "http://127.0.0.1:9", server.host)
+            running = user.begins("diff", f"{server.host}/team/base:v1", f"{server.host}/team/base:v1")
+            while not server.asked:  # noqa: ASYNC110 (what it waits for is another process)
+                await asyncio.sleep(0.02)
+            running.child.signal(signal.SIGINT)
+            began = time.monotonic()
+            ran = await asyncio.to_thread(running.ends)
+            assert time.monotonic() - began < 2
+            assert ran.status == 130 and "Traceback" not in ran.stderr
+
+    asyncio.run(asyncio.wait_for(do(), LONGEST_S))
