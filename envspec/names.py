@@ -9,6 +9,7 @@ Imports next to nothing: commands that only read a lock import this.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable
 from typing import Final
@@ -72,6 +73,21 @@ COMMIT: Final = Form("a commit", r"[0-9a-f]{40}|[0-9a-f]{64}")
 DIGEST: Final = Form("a digest such as sha256:...", r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 
 _SEPARATORS: Final = frozenset("/\\:")
+#: Folders of any Linux system: they keep their owner and mode, and what is put into them has its own.
+SYSTEM_FOLDERS: Final = frozenset(
+    {"", "boot", "dev", "etc", "home", "media", "mnt", "opt", "opt/env", "proc", "root", "run", "srv", "sys", "tmp"}
+    | {"usr", "usr/local", "usr/local/src", "usr/src", "var", "var/lib", "var/local", "var/opt", "var/tmp"}
+)
+#: Those that hold programs and state of the system, or of envspec's images: nobody else's folder is in them.
+_SYSTEM_TREES: Final = (
+    *("boot", "dev", "etc", "proc", "run", "sys", "opt/env", "opt/envspec", "var/lib/envspec"),
+    *(
+        f"usr/{each}"
+        for each in ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "share", "include", "games")
+    ),
+    *(f"usr/local/{each}" for each in ("bin", "sbin", "lib", "libexec", "share", "include", "etc", "man", "cuda")),
+    *(f"var/{each}" for each in ("backups", "cache", "log", "mail", "spool", "lib/apt", "lib/dpkg")),
+)
 #: A package, an extra, an index or an environment.
 NAME: Final = Form("a name of letters, digits, `-`, `_` and `.`", rf"{_START}[A-Za-z0-9._-]*")
 #: In a spec's routes.
@@ -96,6 +112,12 @@ URL: Final = Form(
 )
 #: One line of text: it stands in comments of files that others read line by line.
 LINE: Final = Form("one line of text", r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*", 1 << 16)
+
+
+def is_of_the_system(path: str) -> bool:
+    """Whether a folder of an image, absolute or relative to its root, is the system's own or in one of its trees."""
+    inner = posixpath.normpath(f"/{path.lstrip('/')}").lstrip("/")
+    return inner in SYSTEM_FOLDERS or any(inner == each or inner.startswith(f"{each}/") for each in _SYSTEM_TREES)
 
 
 def normalised(name: str) -> str:

@@ -105,7 +105,9 @@ def _is_utf8(stream: TextIO | None) -> bool:
 
 def error_line(text: str) -> str:
     """`error: ...`, its first word in red where stderr wants colours."""
-    return f"{_RED}error:{_PLAIN} {text}" if wants_colours(sys.stderr) else f"error: {text}"
+    # What a server, a lock or an archive says may be in it: nothing of that steers the terminal.
+    shown = "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
+    return f"{_RED}error:{_PLAIN} {shown}" if wants_colours(sys.stderr) else f"error: {shown}"
 
 
 def tell(line: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -100,6 +101,33 @@ def placing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def open_foreign(path: Path) -> IO[bytes]:
+    """A file where others may write, a container or an engine: nothing but a file of that folder, and never waiting.
+
+    Raises:
+        OSError: there is none, or it is a link, a pipe, a device or a folder.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_foreign(path: Path, most_bytes: int) -> bytes:
+    """The whole of such a file.
+
+    Raises:
+        OSError: as `open_foreign`; or it is larger than this.
+    """
+    with open_foreign(path) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
+    return data
 
 
 def write_all(file: IO[bytes], data: bytes) -> None:

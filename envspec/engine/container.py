@@ -7,6 +7,7 @@ Face Hub, "Environment variables". Read 2026-11.
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Final
 from envspec.engine.docker import EngineFacts
 from envspec.errors import UsageError
 from envspec.model import Lock
+from envspec.names import is_of_the_system
 
 _LOOPBACK: Final = "127.0.0.1"
 #: Docker's own size of /dev/shm.
@@ -124,7 +126,8 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """A container that is to be started, whole. home: the user's folder in it. made: folders made in it, the user's.
+    """A container that is to be started, whole. home: the user's folder in it. made: folders made in it, the user's:
+    none of the system's, and none of the machine's that is mounted.
 
     listening: a service's port in the image -> the one at which it listens in this container: that of the machine, so
     that whatever a service tells of its address holds for the user.
@@ -150,6 +153,15 @@ class ContainerSettings:
     unconfined: bool = False
     cdi: bool = False
     warnings: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str | None:
+        """Where services listen: None for everywhere, which a container's own network keeps to itself."""
+        return _LOOPBACK if self.serving and self.network == "host" else None
+
+    def is_mounted(self, path: str) -> bool:
+        """Whether a path of the container is, or is in, something of the engine's machine."""
+        return _is_mounted(path, self.mounts)
 
     @property
     def listening(self) -> dict[int, int]:
@@ -188,8 +200,11 @@ def container_settings(
     env, mounts, made = _caches(lock, home, folders)
     work = (Mount(folders.work, lock.image.workdir),) if folders.work else ()
     mounts = _distinct((*work, *mounts), options.mounts)
-    if not folders.work:
-        made = (lock.image.workdir, *made)
+    made = tuple(
+        path
+        for path in (*(() if folders.work else (lock.image.workdir,)), *made)
+        if not is_of_the_system(path) and not _is_mounted(path, mounts)
+    )
     on_host = options.network == "host"
     return ContainerSettings(
         name=lock.name,
@@ -216,9 +231,14 @@ def container_settings(
     )
 
 
-def moved_services(document: bytes, listening: Mapping[int, int]) -> bytes:
-    """services.json, by which init and health check go, with the services at other ports. listening: old -> new."""
+def moved_services(document: bytes, listening: Mapping[int, int], address: str | None = None) -> bytes:
+    """services.json, by which init and health check go, with the services at other ports. listening: old -> new.
+
+    address: where they listen, None for what the file says.
+    """
     told = json.loads(document)
+    if address is not None:
+        told["address"] = address
     for service in told["services"]:
         service["port"] = listening.get(service["port"], service["port"])
     return json.dumps(told, indent=1, sort_keys=True).encode() + b"\n"
@@ -230,6 +250,16 @@ def _gpus(lock: Lock, asked: Gpus | tuple[str, ...]) -> tuple[Gpus | tuple[str, 
     if asked in (Gpus.AS_LOCKED, Gpus.NONE):
         return Gpus.NONE, ()
     return Gpus.NONE, (f"{lock.name} has no CUDA: the container gets no GPU",)
+
+
+def _is_mounted(path: str, mounts: Sequence[Mount]) -> bool:
+    """An engine unpacks what it is given through mounts too: a folder of the machine would change its owner."""
+    inner = f"{_plain(path)}/"
+    return any(inner.startswith(f"{_plain(mount.target).rstrip('/')}/") for mount in mounts)
+
+
+def _plain(path: str) -> str:
+    return posixpath.normpath(f"/{path.lstrip('/')}")
 
 
 def _named(user: User) -> User:

@@ -10,7 +10,7 @@ import io
 import secrets
 import tarfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -32,6 +32,8 @@ _FREE_PORTS: Final = range(49152, 65536)
 _PORT_TRIES: Final = 10
 #: Keys that let go of a container by default, ctrl-p among them, are a shell's: these nobody presses.
 _DETACH_KEYS: Final = "ctrl-^,ctrl-@,ctrl-^,ctrl-@,ctrl-^"
+#: Of a file that is read out of a container, with the tar around it.
+_SMALL_BYTES: Final = 8 << 20
 _STARTING: Final = "starting the container"
 
 
@@ -169,8 +171,9 @@ def _put_files(engine: Engine, name: str, settings: ContainerSettings) -> None:
     """What is this container's alone: the user's account and folders, and where services listen."""
     user = settings.user
     texts = account_files(_read(engine, name, "/etc/passwd"), _read(engine, name, "/etc/group"), user, settings.home)
-    if settings.listening and (document := _read(engine, name, f"/{_SERVICES}")):
-        texts[_SERVICES] = moved_services(document, settings.listening)
+    if (settings.listening or settings.address) and (document := _read(engine, name, f"/{_SERVICES}")):
+        texts[_SERVICES] = moved_services(document, settings.listening, settings.address)
+    texts = {path: text for path, text in texts.items() if not settings.is_mounted(path)}
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for path in settings.made:
@@ -185,18 +188,33 @@ def _put_files(engine: Engine, name: str, settings: ContainerSettings) -> None:
 
 
 def _read(engine: Engine, name: str, path: str) -> bytes:
-    """A small file of a container; empty where the image has none."""
+    """A small file of a container; empty where the image has none, or something else there."""
     from docker.errors import NotFound
 
     try:
         chunks, _ = engine.client.get_archive(name, path)
     except NotFound:
         return b""
-    with tarfile.open(fileobj=io.BytesIO(b"".join(chunks))) as tar:
-        for member in tar:
-            file = tar.extractfile(member)
-            return file.read() if file else b""
-    return b""
+    return file_of(chunks, path)
+
+
+def file_of(chunks: Iterable[bytes], path: str) -> bytes:
+    """The content of the one file of a tar; empty where it is a link, or no file. path: for the message.
+
+    Raises:
+        EngineRefused: it is larger than any such file.
+    """
+    packed = bytearray()
+    for chunk in chunks:
+        packed += chunk
+        if len(packed) > _SMALL_BYTES:
+            raise EngineRefused(
+                f"{path} in the image is larger than {_SMALL_BYTES >> 20} MiB", hint="take another base image"
+            )
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        member = tar.next()
+        file = tar.extractfile(member) if member is not None and member.isreg() else None
+        return file.read() if file else b""
 
 
 def _tell_ports(engine: Engine, name: str, settings: ContainerSettings, tell: Callable[[str], None]) -> None:

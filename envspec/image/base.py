@@ -59,6 +59,11 @@ def pinned_on(lock: Lock, platform: Platform) -> tuple[BaseImage, PinnedDigest]:
             f"the lock {lock.name} names no base image, so there is nothing to put an image on",
             hint="name one in the spec, by [cuda] or by `[image] base`, and lock again",
         )
+    if "://" in lock.base_image.repository:
+        # A spec can't say so: whoever changed the lock would have the login sent over plain http.
+        raise UsageError(
+            f"the lock {lock.name} names its base image by a URL", hint="lock again: an image is named by its host"
+        )
     pinned = next((row for row in lock.base_image.digests if row.platform is platform), None)
     if pinned is None or pinned.digest is None:
         raise UsageError(

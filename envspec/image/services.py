@@ -15,6 +15,7 @@ from envspec.errors import UsageError
 from envspec.image.config import Conduct
 from envspec.image.content import PREFIX, Entry, InMemory, Kind
 from envspec.model import ImageSettings
+from envspec.names import SYSTEM_FOLDERS, is_of_the_system
 
 #: Who runs the services. Ubuntu's images from 23.04 on have a user of that id too, so files are its own there.
 UID: Final = 1000
@@ -31,11 +32,6 @@ _NS: Final = 1_000_000_000
 _MODES: Final = {"tmp": 0o1777, "var/tmp": 0o1777, "root": 0o700}
 #: Links on every Debian and Ubuntu; a folder of a layer would take their place, and the system with it.
 _LINKS: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "var/run", "var/lock")
-#: The system's own: a working folder that stands for itself, and no entry is made for it.
-_SYSTEM: Final = frozenset(
-    {"", "boot", "dev", "etc", "home", "media", "mnt", "opt", "proc", "run", "srv", "sys", "usr", "usr/local", "var"}
-    | {"var/lib", PREFIX, *_MODES}
-)
 _TOKENS: Final = frozenset({"JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE"})
 
 
@@ -110,7 +106,7 @@ def folder_of(workdir: str) -> str | None:
         UsageError: it can't be made without taking away what the base has there.
     """
     path = PurePosixPath(workdir)
-    folder = str(path.relative_to("/")) if path.is_absolute() and ".." not in path.parts else None
+    folder = (str(path).lstrip("/") or ".") if path.is_absolute() and ".." not in path.parts else None
     if folder is None:
         raise UsageError(f"[image] workdir: {workdir!r} is not an absolute path", hint='the usual one is "/workspace"')
     if any(folder == link or folder.startswith(f"{link}/") for link in _LINKS):
@@ -118,7 +114,15 @@ def folder_of(workdir: str) -> str | None:
             f"[image] workdir: {workdir} is in a folder that is a link in the base image",
             hint='take one of your own, such as "/workspace"',
         )
-    return None if folder in _SYSTEM or folder == "." else folder
+    if folder in {".", *SYSTEM_FOLDERS}:
+        return None
+    if is_of_the_system(folder):
+        # An entry for it would take it from root, and give it to the user of the services.
+        raise UsageError(
+            f"[image] workdir: {workdir} is a folder of the system's own",
+            hint='take one of your own, such as "/workspace"',
+        )
+    return folder
 
 
 def _folders(settings: ImageSettings) -> Iterator[Entry]:

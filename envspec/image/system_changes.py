@@ -60,6 +60,11 @@ class Taken:
     after: str
 
 
+#: What the script gives beside the layer: lists of paths and packages.
+_TEXTS: Final = frozenset({"changed", "gone", "packages.before", "packages.after"})
+_MOST_BYTES: Final = 64 << 20
+
+
 class BadChange(EnvspecError):
     """Something in the container that no layer can hold."""
 
@@ -76,9 +81,13 @@ def take(outputs: Outputs, folder: Path, warn: Callable[[str], None]) -> Taken:
         if name == "layer.tar":
             with zipfile.ZipFile(folder / FILES, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
                 changes = {change.path: change for change in _changes(content, archive, warn)}
-        else:
-            texts[name] = content.read()
-    missing = {"changed", "gone", "packages.before", "packages.after"} - texts.keys()
+        elif name in _TEXTS:
+            texts[name] = content.read(_MOST_BYTES + 1)
+            if len(texts[name]) > _MOST_BYTES:
+                raise BadChange(
+                    f"the container gave more than {_MOST_BYTES} bytes for {name}", hint="take another base image"
+                )
+    missing = _TEXTS - texts.keys()
     if missing or not changes:
         raise BadChange(
             f"the container gave no {', '.join(sorted(missing)) or 'changes'}", hint="report this with the lock"
@@ -87,7 +96,7 @@ def take(outputs: Outputs, folder: Path, warn: Callable[[str], None]) -> Taken:
         _white_out(path.lstrip("/"), changes)
     changed = {path.lstrip("/") for path in texts["changed"].decode("utf-8", "surrogateescape").split("\0")}
     kept = _without_idle_folders(_linked(changes), changed)
-    before, after = (texts[f"packages.{when}"].decode() for when in ("before", "after"))
+    before, after = (texts[f"packages.{when}"].decode("utf-8", "replace") for when in ("before", "after"))
     return Taken(tuple(sorted(kept.values(), key=lambda change: change.order)), before, after)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
+from envspec.effects.files import open_foreign
 from envspec.image.system_script import WORK
 
 _LAST_LINES: Final = 12
@@ -19,9 +20,11 @@ Outputs = Iterator[tuple[str, IO[bytes]]]
 def in_folder(folder: Path) -> Outputs:
     """A folder's files. What wrote there may have left links, which lead anywhere, and what can't be read to an end."""
     for path in sorted(folder.iterdir()):
-        if path.is_symlink() or not path.is_file():
+        try:
+            file = open_foreign(path)
+        except OSError:
             continue
-        with path.open("rb") as file:
+        with file:
             yield path.name, file
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from envspec import __version__
 from envspec.conformance.order import Order, Start
 from envspec.conformance.suite import NO_GPU
+from envspec.effects.files import read_foreign
 from envspec.effects.process import Finished
 from envspec.engine.container import Gpus, User
 from envspec.engine.docker import Engine
@@ -29,6 +30,8 @@ from envspec.proof.watching import Told
 from envspec.receipt.build import BadResults, Known, receipt
 from envspec.receipt.values import Here, Image, LockName, Nodes, Receipt
 
+#: Of results.json: a thousand times as much as it has.
+_MOST_BYTES: Final = 64 << 20
 _WITHOUT_GPU: Final = "`--device cpu` tests what needs no GPU"
 
 
@@ -108,7 +111,7 @@ def _kept(request: Request, order: Order, where: Image | Here, watch: Watch, sta
     try:
         yield
     except KeyboardInterrupt:
-        with contextlib.suppress(OSError, ValueError, BadResults):
+        with contextlib.suppress(OSError, ValueError, RecursionError, BadResults):
             results = _read(stage)
             if results["results"]:
                 watch.interrupted(_receipt(request, order, where, watch, results))
@@ -124,15 +127,18 @@ def _results(stage: Stage, finished: Finished) -> Mapping[str, Any]:
         )
     try:
         return _read(stage)
-    except (OSError, ValueError) as fault:
+    except (OSError, ValueError, RecursionError) as fault:
+        why = f"{fault.strerror}; " if isinstance(fault, OSError) and not isinstance(fault, FileNotFoundError) else ""
         raise SuiteLost(
-            f"the suite ended with status {finished.status} and left no results: {_last(finished.stderr)}",
+            f"the suite ended with status {finished.status} and left no results: {why}{_last(finished.stderr)}",
             hint="is its Python 3.9 or newer, and may it write to its folder of results?",
         ) from fault
 
 
 def _read(stage: Stage) -> Mapping[str, Any]:
-    results: Mapping[str, Any] = json.loads(stage.document.read_text(encoding="utf-8"))
+    results = json.loads(read_foreign(stage.document, _MOST_BYTES).decode("utf-8"))
+    if not isinstance(results, dict):
+        raise ValueError("no JSON object")
     return results
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from envspec.effects.files import read_foreign
 from envspec.errors import StaleLock, UsageError
 from envspec.fetch.values import Step
 from envspec.image.diff import Side, side_of
@@ -16,6 +17,7 @@ from envspec.lock.head import LOCK_FILE
 from envspec.model import Lock, Platform
 from envspec.pipeline.doors import Doors
 from envspec.pipeline.image_work import ImageWork
+from envspec.registry.client import CONFIG_BYTES
 from envspec.registry.faults import shortened
 from envspec.registry.manifest import OCI_PLATFORMS, Kind
 from envspec.registry.reference import is_digest, parse
@@ -67,12 +69,12 @@ def _of_path(name: str, platform: Platform) -> Side | None:
     """A layout or a tar; None where the name is neither."""
     path = Path(name)
     if (path / "oci-layout").is_file():
-        return _of_files(name, platform, lambda inner: (path / inner).read_bytes())
+        return _of_files(name, platform, lambda inner: read_foreign(path / inner, CONFIG_BYTES))
     if not path.is_file() or path.name == LOCK_FILE:
         return None
     try:
         with tarfile.open(path) as archive:
-            return _of_files(name, platform, lambda inner: _member(archive, inner).read())
+            return _of_files(name, platform, lambda inner: _member(archive, inner).read(CONFIG_BYTES))
     except (tarfile.TarError, OSError) as fault:
         why = str(fault).partition("\n")[0].rstrip(" (-:")
         raise NoImage(name, f"no tar that can be read: {why}") from fault
@@ -87,7 +89,7 @@ def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> Si
             document = json.loads(read(_path(_child(name, document, platform))))
         identity = document["config"]["digest"]
         return side_of(name, identity, document, json.loads(read(_path(identity))))
-    except (LookupError, TypeError, ValueError, OSError) as fault:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OSError) as fault:
         raise NoImage(name, f"no image that can be read ({type(fault).__name__}: {fault})") from fault
 
 

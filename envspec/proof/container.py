@@ -26,6 +26,8 @@ from envspec.proof.staging import DOCUMENT, INSIDE, ORDER, RESULTS_INSIDE, RUN, 
 from envspec.proof.watching import Told, tell
 
 _STDERR_BYTES = 64 * 1024
+#: What is beyond it of a line is no line of the suite's.
+_LINE_BYTES = 1024 * 1024
 
 
 def check_engine(engine: Engine) -> None:
@@ -79,13 +81,15 @@ class _Lines(io.BytesIO):
     def __init__(self, hear: Callable[[str], None]) -> None:
         super().__init__()
         self._hear = hear
-        self._rest = b""
+        self._rest = bytearray()
 
     def write(self, data: object) -> int:
         piece = bytes(data)  # type: ignore[call-overload]
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        for line in lines:
-            self._hear(line.decode("utf-8", "replace"))
+        first, *others = piece.split(b"\n")
+        self._rest += first[: _LINE_BYTES - len(self._rest)]
+        for other in others:
+            self._hear(self._rest.decode("utf-8", "replace"))
+            self._rest = bytearray(other[:_LINE_BYTES])
         return len(piece)
 
 

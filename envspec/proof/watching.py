@@ -32,10 +32,17 @@ def heard(line: str) -> Begun | Ended | None:
     try:
         said = json.loads(line)
         if "begin" in said:
-            return Begun(said["begin"])
-        return Ended(said["end"], said["status"], float(said["seconds"]), said["reason"])
-    except (ValueError, TypeError, KeyError):
+            return Begun(_word(said["begin"]))
+        return Ended(_word(said["end"]), _word(said["status"]), float(said["seconds"]), _word(said["reason"]))
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return None
+
+
+def _word(value: object) -> str:
+    """Of a program that the image may have put in the suite's place: nothing that steers a terminal."""
+    if not isinstance(value, str):
+        raise TypeError(type(value).__name__)
+    return "".join(character if character.isprintable() else " " for character in value)
 
 
 def tell(line: str, told: Told) -> None:

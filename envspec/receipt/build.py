@@ -73,6 +73,11 @@ def receipt(results: Mapping[str, Any], known: Known) -> Receipt:
         ) from fault
     except KeyError as fault:
         raise BadResults(f"the suite's results lack {fault}") from fault
+    except (TypeError, ValueError, AttributeError) as fault:
+        raise BadResults(
+            "the suite's results can't be read: a value is of another type",
+            hint="the suite in the image has to be this envspec's own",
+        ) from fault
 
 
 def _receipt(results: Mapping[str, Any], known: Known) -> Receipt:

@@ -275,9 +275,7 @@ def _read_variable_name(text: str) -> str:
 def _read_host(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?(?:/[a-z0-9._/-]+)?", text):
         named = shown(without_registry_login(text))
-        raise BadValue(
-            f"{named} is not a registry", 'write its host, without `https://` or a login: "registry.corp:5000"'
-        )
+        raise BadValue(f"{named} is not a registry", 'write its host, without `https://`: "registry.corp:5000"')
     return text
 
 

@@ -76,7 +76,7 @@ def prepare(
     """
     owner = (settings["uid"], settings["gid"]) if os.getuid() == 0 else None
     port = int(service["port"])
-    _check_port(service["name"], port)
+    _check_port(service["name"], _address(settings), port)
     given = {"jupyter": _jupyter, "tensorboard": _tensorboard, "ssh": _ssh}
     made = given[service["name"]](service, settings, state, dict(environ))
     if owner is not None:
@@ -118,7 +118,7 @@ def _jupyter(service: Mapping[str, Any], settings: Mapping[str, Any], state: Pat
     port = service["port"]
     argv = [
         _program("jupyter-lab", "jupyterlab"),
-        "--ServerApp.ip=0.0.0.0",
+        f"--ServerApp.ip={_address(settings)}",
         f"--ServerApp.port={port}",
         "--ServerApp.port_retries=0",
         "--ServerApp.open_browser=False",
@@ -152,7 +152,12 @@ def _tensorboard(
 ) -> _Made:
     logdir = str(Path(settings["workdir"]) / service["logdir"])
     port = service["port"]
-    argv = [_program("tensorboard", "tensorboard"), "--host=0.0.0.0", f"--port={port}", f"--logdir={logdir}"]
+    argv = [
+        _program("tensorboard", "tensorboard"),
+        f"--host={_address(settings)}",
+        f"--port={port}",
+        f"--logdir={logdir}",
+    ]
     return _Made(argv, environ, f"tensorboard: http://127.0.0.1:{port} on {logdir}")
 
 
@@ -186,6 +191,7 @@ def _ssh(service: Mapping[str, Any], settings: Mapping[str, Any], state: Path, e
         tell(f"ssh: nobody can log in yet: mount {own_keys}, or give public keys by SSH_AUTHORIZED_KEYS")
     lines = [
         f"Port {service['port']}",
+        *([f"ListenAddress {settings['address']}"] if "address" in settings else []),
         f"HostKey {_quoted(str(key))}",
         f"AuthorizedKeysFile .ssh/authorized_keys {_quoted(str(folder / 'authorized_keys'))}",
         f"AllowUsers {account.pw_name}",
@@ -220,12 +226,18 @@ def _program(name: str, package: str) -> str:
     return str(path)
 
 
-def _check_port(name: str, port: int) -> None:
+def _address(settings: Mapping[str, Any]) -> str:
+    """Where services listen: a container's own network is reached from outside of it. `envspec run` names another one
+    where the network is the machine's."""
+    return str(settings.get("address", "0.0.0.0"))  # noqa: S104
+
+
+def _check_port(name: str, address: str, port: int) -> None:
     """Whether this user may listen there; a server's own words for it are hard to read."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("0.0.0.0", port))  # noqa: S104 (a container's services are reached from outside it)
+            probe.bind((address, port))
         except PermissionError:
             raise ServiceFault(
                 f"{name}: user {os.getuid()} may not listen on port {port}: take a port above 1023, or run the "
