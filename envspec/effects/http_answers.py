@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
 from typing import TYPE_CHECKING
 
 from envspec.effects.http_faults import BadRedirect, TooLarge, shown
@@ -39,8 +42,9 @@ def next_hop(url: URL, location: str | None) -> URL:
     return target.with_user(None).with_fragment(None)
 
 
-async def read_whole(answer: ClientResponse, max_bytes: int) -> bytes:
-    """The body in memory; TooLarge as soon as it is known to be."""
+async def read_whole(answer: ClientResponse, max_bytes: int, longest_s: float = math.inf) -> bytes:
+    """The body in memory; TooLarge as soon as it is known to be, a timeout where it still comes after `longest_s`."""
+    until = time.monotonic() + longest_s
     if answer.method != "HEAD" and (answer.content_length or 0) > max_bytes:
         raise TooLarge(str(answer.url), max_bytes)
     chunks, total = [], 0
@@ -48,5 +52,7 @@ async def read_whole(answer: ClientResponse, max_bytes: int) -> bytes:
         total += len(chunk)
         if total > max_bytes:
             raise TooLarge(str(answer.url), max_bytes)
+        if time.monotonic() > until:
+            raise asyncio.TimeoutError
         chunks.append(chunk)
     return b"".join(chunks)

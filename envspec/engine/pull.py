@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from envspec.engine.docker import Engine
 from envspec.engine.faults import EngineRefused
+from envspec.registry.faults import shortened
 from envspec.registry.reference import Reference, parse
 
 _LOOKING: Final = "looking for the image"
@@ -93,6 +94,6 @@ def _pull(engine: Engine, reference: Reference, moved: Callable[[int, int], None
 
 def _not_pulled(reference: Reference, said: str) -> EngineRefused:
     return EngineRefused(
-        f"{reference} can't be pulled: {' '.join(said.split())}",
+        f"{reference} can't be pulled: {shortened(' '.join(said.split()), 500)}",
         hint="look at the name, and log in to its registry where it needs that",
     )

@@ -171,7 +171,7 @@ class Registry:
         """`open`, for answers that are small."""
         async with self.open(access, method, url, headers=headers, body=body, answer_s=answer_s) as answer:
             # A body that is sent may take long; a short answer may not.
-            words = await asyncio.wait_for(read_whole(answer, _WORDS_BYTES), self.http.patience.total_s)
+            words = await read_whole(answer, _WORDS_BYTES, self.http.patience.total_s)
             return Response(str(answer.url), answer.status, answer.headers, words)
 
     def login_source(self, access: Access) -> str | None:

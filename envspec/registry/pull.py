@@ -193,7 +193,12 @@ async def _skip(answer: ClientResponse, at: int, descriptor: Descriptor, registr
         return at
     if answer.status == 416:
         raise _other_size(descriptor, access, "less")
-    whole = Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, _WORDS_BYTES))
+    whole = Response(
+        str(answer.url),
+        answer.status,
+        answer.headers,
+        await read_whole(answer, _WORDS_BYTES, registry.http.patience.total_s),
+    )
     return refuse(whole, refusal(whole, access.place, descriptor.digest, registry.login_source(access)))
 
 

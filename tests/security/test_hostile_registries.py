@@ -1145,3 +1145,20 @@ def test_ctrl_c_ends_a_lock_that_waits_for_a_registry(tmp_path: Path, answer: An
             assert ran.status == 130 and "Traceback" not in ran.stderr
 
     asyncio.run(asyncio.wait_for(do(), LONGEST_S))
+
+
+@pytest.mark.parametrize("answer", [[30.0], endless("", b" ", 0.05)], ids=["mute", "dripping"])
+def test_a_push_that_is_ended_waits_for_nobody(scene: Scene, answer: Answer) -> None:
+    """The registry is told that the upload is given up, and does not answer to that either."""
+
+    async def work(scene: Scene, registry: Registry) -> None:
+        pushing = asyncio.ensure_future(push(scene, registry))
+        while not any(asked.method == "PATCH" for asked in scene.registry.asked):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        began = time.monotonic()
+        pushing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pushing
+        assert time.monotonic() - began < 2
+
+    check(Row("", None, lambda _, asked: answer if asked.method in {"PATCH", "DELETE"} else None), scene, work)
