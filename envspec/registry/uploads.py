@@ -33,7 +33,7 @@ _WHOLE_BYTES: Final = 4 * 1024 * 1024
 _LEAST_CHUNK_BYTES: Final = 1024 * 1024
 #: For the last word to a registry, seconds: it may be what the push fails of.
 _LET_GO_S: Final = 1.0
-#: How many chunks of a blob a registry may keep a part of: one that keeps a byte of each would be sent all for ever.
+#: How many chunks of a blob a registry may keep next to nothing of: all of it would be sent for ever.
 _SHORT: Final = 16
 _OCTETS: Final = {"Content-Type": "application/octet-stream"}
 #: What a registry that takes no chunks says to the first one.
@@ -165,7 +165,7 @@ class Upload:
         if 200 <= answer.status < 300:
             reached = held_bytes(answer)
             reached = end if reached is None else reached
-            self._short += reached < end
+            self._short += reached < end and reached - start < _LEAST_CHUNK_BYTES
             if not start < reached <= end or self._short > _SHORT:
                 raise _Lost(self._fault(f"says that it has {reached} bytes after {end} were sent"))
             self.location = next_location(answer, self.access, location)
