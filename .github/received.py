@@ -32,7 +32,7 @@ NEW_MOMENT = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 #: Locks are text of up to 300 kB each; whole images have up to 10 GB, base included.
 FILES, FILE_BYTES, ALL_BYTES, IMAGE_BYTES, DOCUMENT_BYTES = 1000, 16 * 2**20, 64 * 2**20, 32 * 2**30, 4 * 2**20
 #: A comment, or a pull request's description, has 65,536 characters at most.
-TEXT_BYTES = 60_000
+TEXT_CHARACTERS = 65_000
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 # GitHub reads these in the text of a page: what HTML encodes and what Markdown escapes is a mention all the same. A
@@ -167,10 +167,10 @@ def document(path: Path) -> Any:
 
 
 def text() -> None:
-    received = sys.stdin.buffer.read(TEXT_BYTES + 1)
-    cut = received[:TEXT_BYTES].decode("utf-8", "ignore")
-    seen = CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", cut.replace("\r\n", "\n"))
-    sys.stdout.buffer.write(ACTIVE.sub(lambda found: f"{found[0]}\u200b", seen).encode())
+    received = sys.stdin.buffer.read(4 * TEXT_CHARACTERS).decode("utf-8", "ignore")
+    seen = CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", received.replace("\r\n", "\n"))
+    inactive = ACTIVE.sub(lambda found: f"{found[0]}\u200b", seen)
+    sys.stdout.buffer.write(inactive[:TEXT_CHARACTERS].encode())
 
 
 if __name__ == "__main__":

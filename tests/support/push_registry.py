@@ -210,7 +210,9 @@ class PushRegistry(Loopback):
             return Say(204)
         if ask.method == "PATCH" and not self.takes_chunks:
             return _errors(405, "UNSUPPORTED")
-        if ask.method == "PATCH" and not ask.headers.get("content-range", f"{len(upload)}-").startswith(f"{len(upload)}-"):
+        if ask.method == "PATCH" and not ask.headers.get("content-range", f"{len(upload)}-").startswith(
+            f"{len(upload)}-"
+        ):
             return Say(416, place | {"Range": f"0-{max(0, len(upload) - 1)}"})
         upload += body
         if ask.method == "PATCH":

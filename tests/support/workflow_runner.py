@@ -125,7 +125,12 @@ class Runner:
         """The step's outputs."""
         if step.run is None:
             ran.status[step.name] = 0
-            return self._uses(step, values)
+            try:
+                return self._uses(step, values)
+            except FileNotFoundError:
+                # There is no such artifact.
+                ran.status[step.name] = 1
+                return {}
         files = {
             name: self.folder / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_PATH", "GITHUB_ENV")
         }
