@@ -61,14 +61,14 @@ def hosted(folder: Path, source: Artifact, values: dict[str, str]) -> Iterator[H
             yield Hosted(folder / "run", forge, values, without_bubblewrap, **environ)
 
 
-def repository_of(folder: Path, spec: str, environ: dict[str, str]) -> Repository:
+def repository_of(folder: Path, spec: str, environ: dict[str, str], *words: str) -> Repository:
     """One with a lock of this spec, and with scripts that install nothing on this machine."""
     repository = Repository(folder / "repository", [".github"])
     repository.writes(".github/with-bubblewrap.sh", 'exec "$@"\n')
     repository.writes("specs/small.toml", spec)
     author = Runner(folder / "author", repository.folder, {}, **environ)
     without_bubblewrap("author", author)
-    author.locks("small")
+    author.locks("small", *words)
     repository.commits("locked")
     assert loot(folder) == "", "the author's machine is none of CI's"
     return repository
@@ -188,7 +188,7 @@ def imaging(folder: Path, around: Around) -> Iterator[Hosted]:
 
     base = f'base = "{CUDA}:{TAG}@{around.base.digest}"\nglibc = "2.36"\npython = "{RUNNING}"\n'
     spec = SPEC.format(python=RUNNING).replace('"own", "weekly"', '"own"')
-    repository = repository_of(folder, f"{spec}\n[image]\n{base}", environ)
+    repository = repository_of(folder, f"{spec}\n[image]\n{base}", environ, "--image")
     with Forge(folder / "forge", repository) as forge:
         yield Hosted(folder / "run", forge, values, prepare, **environ)
 
@@ -196,6 +196,7 @@ def imaging(folder: Path, around: Around) -> Iterator[Hosted]:
 def test_an_image_gives_a_build_no_login_of_a_registry(tmp_path: Path) -> None:
     with standing(burglar(tmp_path)) as around, imaging(tmp_path, around) as host:
         ran = host.runs("workflows/gpu-conformance.yml")
+        assert set(ran) == {"names", "build small", "push", "suite small"}, [job.said for job in ran.values()]
         assert has_got(tmp_path, host.forge) == []
         # What is run on the GPU's machine is what was pushed: no output of the build's says so.
         assert ran["push"].failed == [], ran["push"].said

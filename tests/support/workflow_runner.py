@@ -96,9 +96,9 @@ class Runner:
         path.write_text(f"#!/usr/bin/env bash\n{script}\n", encoding="utf-8")
         path.chmod(0o755)
 
-    def locks(self, name: str) -> None:
-        """`envspec lock NAME`, as somebody does it before a commit."""
-        command = [str(self.programs / "envspec"), "lock", name]
+    def locks(self, name: str, *words: str) -> None:
+        """`envspec lock NAME WORDS`, as somebody does it before a commit."""
+        command = [str(self.programs / "envspec"), "lock", name, *words]
         done = subprocess.run(
             command, cwd=self.workspace, env=self.environ, capture_output=True, text=True, check=False
         )
