@@ -13,9 +13,13 @@ status=0
 # What some specs build runs confined.
 [ ! -f .github/with-bubblewrap.sh ] || bash .github/with-bubblewrap.sh true >&2
 
+# tell TITLE: with what was said, as a block of code that no run of backticks in it ends.
 tell() {
-  cat "$scratch/said" >&2
-  printf '### %s\n\n```text\n%s\n```\n\n' "$1" "$(cat "$scratch/said")"
+  local text fence='```'
+  text=$(cat "$scratch/said")
+  while [[ $text == *"$fence"* ]]; do fence+='`'; done
+  printf '%s\n' "$text" >&2
+  printf '### %s\n\n%stext\n%s\n%s\n\n' "$1" "$fence" "$text" "$fence"
 }
 
 refuse() {

@@ -1,14 +1,25 @@
 #!/usr/bin/env bash
-# refresh.sh: sets `as_of` of every spec that has one to this moment and locks it anew. Prints as Markdown what came of
-# it, and to $GITHUB_OUTPUT: changed, failed (yes or no). A spec that can't be locked, and a lock in which nothing but the
-# moment would change, stay as they were committed.
+# refresh.sh FOLDER: sets `as_of` of every spec that has one to this moment and locks it anew. Puts the specs and locks that
+# changed into FOLDER (specs/NAME.toml, locks/NAME/), prints as Markdown what came of it, and to $GITHUB_OUTPUT: changed,
+# failed (yes or no). A spec that can't be locked, and a lock in which nothing but the moment would change, stay as they
+# were committed. What it runs may build, so it gets no permissions; another job checks FOLDER and pushes it.
 set -euo pipefail
+proposal=$1
 said=$(mktemp)
+mkdir -p "$proposal/specs" "$proposal/locks"
 trap 'rm -f "$said"' EXIT
 changed=no failed=no
 
 # What some specs build runs confined.
 [ ! -f .github/with-bubblewrap.sh ] || bash .github/with-bubblewrap.sh true >&2
+
+# fenced: $said as a block of code that no run of backticks in it ends.
+fenced() {
+  local text fence='```'
+  text=$(cat "$said")
+  while [[ $text == *"$fence"* ]]; do fence+='`'; done
+  printf '%stext\n%s\n%s\n\n' "$fence" "$text" "$fence"
+}
 
 # Of a diff, as JSON on stdin: `moment` where nothing but that has changed, and what is said about it; else `news`.
 kind_of() {
@@ -25,7 +36,8 @@ for spec in specs/*.toml; do
   echo "$spec" >&2
   if ! envspec lock --as-of now "$spec" >/dev/null 2>"$said"; then
     cat "$said" >&2
-    printf '## %s stays as it is\n\n```text\n%s\n```\n\n' "$name" "$(cat "$said")"
+    printf '## %s stays as it is\n\n' "$name"
+    fenced
     git checkout --quiet -- "$spec" "locks/$name"
     failed=yes
     continue
@@ -36,6 +48,8 @@ for spec in specs/*.toml; do
   if [ "$kind" = news ]; then
     text=$(envspec diff "$old" "locks/$name" --format markdown) || [ $? = 10 ]
     printf '## %s\n\n%s\n\n' "$name" "$text"
+    cp "$spec" "$proposal/specs/"
+    cp -r "locks/$name" "$proposal/locks/"
     changed=yes
   else
     git checkout --quiet -- "$spec" "locks/$name"

@@ -73,9 +73,11 @@ def _print_table(findings: Sequence[Finding]) -> None:
     table.add_column(overflow="fold")
     for finding in findings:
         state = Text(words.get(finding.state, finding.state.value), style=colours[finding.state] if coloured else "")
-        table.add_row(state, Text(finding.what), Text(finding.found))
+        table.add_row(state, terminal.rich_text(finding.what), terminal.rich_text(finding.found))
         if finding.todo:
             todo = Table.grid(padding=(0, 1))
-            todo.add_row("->", Text(finding.todo, overflow="fold"))
+            shown = terminal.rich_text(finding.todo)
+            shown.overflow = "fold"
+            todo.add_row("->", shown)
             table.add_row("", "", todo)
     Console(highlight=False, width=terminal.width()).print(table)

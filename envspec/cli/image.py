@@ -154,7 +154,10 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
         world = image_world(progress, mirrors)
         wanted = Platform(platform) if platform else this_platform()
         found = pipeline.diff(first, second, wanted, world)
-    terminal.answer(as_json(found) if form == "json" else as_text(found))
+    if form == "json":
+        terminal.answer_json(as_json(found))
+    else:
+        terminal.answer(as_text(found))
     return 10 if found.is_changed else 0
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from envspec.cli import terminal
 from envspec.cli.options import UNCONFINED
 from envspec.errors import EnvspecError, StaleLock, UsageError
 from envspec.resolve.engines import CONDA_ENGINES, ENGINES
@@ -127,7 +128,7 @@ def _each(paths: list[Path], act: Callable[[Path], int]) -> int:
         except EnvspecError as error:
             if len(paths) == 1:
                 raise
-            click.echo(f"error: {path}: {error}", err=True)
+            terminal.tell(f"error: {path}: {error}")
             codes.append(error.exit_code)
     return next((code for code in codes if code), 0)
 
@@ -164,8 +165,8 @@ def report_check(path: Path, directory: Path) -> CheckResult:
 
     result = check(path, directory, facts_version())
     for text in result.warnings:
-        click.echo(f"warning: {directory}: {text}", err=True)
+        terminal.tell(f"warning: {directory}: {text}")
     for reason in result.reasons:
-        click.echo(f"stale: {reason.text}", err=True)
-        click.echo(f"  hint: {reason.hint or f'run `envspec lock {path}` and commit what it writes'}", err=True)
+        terminal.tell(f"stale: {reason.text}")
+        terminal.tell(f"  hint: {reason.hint or f'run `envspec lock {path}` and commit what it writes'}")
     return result

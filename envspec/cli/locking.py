@@ -10,8 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from envspec.cli import terminal
 from envspec.cli.lock import report_check
 from envspec.data import facts_version
 from envspec.effects.cache import cache_root
@@ -50,9 +49,9 @@ def lock_one(path: Path, directory: Path, options: Options) -> int:
     if options.image:
         changed = sorted({*changed, *_record_images(path, directory, options)})
     for written in changed:
-        click.echo(written)
+        terminal.answer(f"{written}\n")
     if not changed:
-        click.echo(f"{directory}: nothing changed", err=True)
+        terminal.tell(f"{directory}: nothing changed")
     return 0
 
 
@@ -72,7 +71,7 @@ def _without_locking(path: Path, directory: Path, options: Options) -> Sequence[
     from envspec.lock.folder import write_folder
 
     for text in known.warnings:
-        click.echo(f"warning: {text}", err=True)
+        terminal.tell(f"warning: {text}")
     return write_folder(directory, known.files)
 
 
@@ -96,19 +95,18 @@ def verify_one(path: Path, directory: Path, options: Options) -> int:
     with Progress(path.stem) as progress:
         verified = verify_lock(_request(path, directory, options), _surroundings(progress, options))
     for row in verified.differences:
-        click.echo(f"{directory}: {row}")
+        terminal.answer(f"{directory}: {row}\n")
     for text in verified.unverified:
-        click.echo(f"not verified: {directory}: {text}", err=True)
+        terminal.tell(f"not verified: {directory}: {text}")
     if verified.differences:
-        click.echo(f"{directory}: differs from a new resolution as of {verified.at}", err=True)
-        click.echo(
+        terminal.tell(f"{directory}: differs from a new resolution as of {verified.at}")
+        terminal.tell(
             f"  hint: `envspec lock {path}` writes what was resolved. An index that lists other releases than it did "
-            "leads to other versions and reasons; another file, URL or hash of one version is a lock that was changed",
-            err=True,
+            "leads to other versions and reasons; another file, URL or hash of one version is a lock that was changed"
         )
     elif not found:
         but = " but for what is not verified" if verified.unverified else ""
-        click.echo(f"{directory}: verified{but}: equal to a new resolution as of {verified.at}", err=True)
+        terminal.tell(f"{directory}: verified{but}: equal to a new resolution as of {verified.at}")
     return StaleLock.exit_code if found or verified.differences else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -100,11 +101,13 @@ def run(words: Sequence[str]) -> int:
         return _command(words)
     except click.ClickException as error:
         _trace(words)
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        terminal.tell(shown.getvalue().rstrip("\n"))
         return UsageError.exit_code
     except EnvspecError as error:
         _trace(words)
-        terminal.tell(terminal.error_line(str(error)))
+        terminal.tell_error(str(error))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         _trace(words)
@@ -117,7 +120,7 @@ def run(words: Sequence[str]) -> int:
     except Exception as error:
         _trace(words)
         told = f"{type(error).__name__}: {error}"
-        terminal.tell(terminal.error_line(f"a fault of envspec's own: {told}"))
+        terminal.tell_error(f"a fault of envspec's own: {told}")
         terminal.tell("  hint: run again with --debug and report what it shows")
         return 1
 
@@ -146,4 +149,4 @@ def _trace(words: Sequence[str]) -> None:
     if "--debug" in _own(words):
         import traceback
 
-        traceback.print_exc()
+        terminal.tell(traceback.format_exc().rstrip("\n"))

@@ -44,10 +44,7 @@ class Progress:
     def warn(self, text: str) -> None:
         """One warning, at once."""
         if self._live is not None:
-            from rich.text import Text
-
-            told = Text(f"warning: {text}")
-            told.stylize("yellow", 0, len("warning:"))
+            told = terminal.rich_text(f"warning: {text}", style="yellow", styled=len("warning:"))
             self._live.console.print(told, highlight=False)
         else:
             terminal.tell(f"warning: {text}")
@@ -78,11 +75,10 @@ def _live(at: Mapping[str, str]) -> Status | None:
 def _lines(at: Mapping[str, str]) -> RenderableType:
     """One line each, cut at the terminal's edge: a live line that wraps leaves its traces behind."""
     from rich.table import Table
-    from rich.text import Text
 
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True, overflow="ellipsis")
     table.add_column(no_wrap=True, overflow="ellipsis")
     for name, doing in at.items():
-        table.add_row(Text(name), Text(doing))
+        table.add_row(terminal.rich_text(name), terminal.rich_text(doing))
     return table

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from envspec.cli import terminal
+from envspec.escaping import visible
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -30,7 +31,11 @@ class Progress:
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as Bars
 
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[count]}"))
+            columns = (
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[count]}"),
+            )
             self._bars = Bars(*columns, console=Console(stderr=True), transient=True)
             self._bars.start()
         return self
@@ -52,7 +57,7 @@ class Progress:
                 terminal.tell(line)
             return
         if what not in self._rows:
-            self._rows[what] = self._bars.add_task(f"{self._name}: {what}", total=None, count="")
+            self._rows[what] = self._bars.add_task(visible(f"{self._name}: {what}"), total=None, count="")
         if not step.done and not step.bytes_done:
             # Some stages never tell how far they are (uv's): the bar moves without an end.
             self._bars.update(self._rows[what], count=_size(step).strip(" ()"))
@@ -65,19 +70,14 @@ class Progress:
         if self._bars is None:
             terminal.tell(line)
             return
-        from rich.text import Text
-
-        self._bars.console.print(Text(line), highlight=False, soft_wrap=True)
+        self._bars.console.print(terminal.rich_text(line), highlight=False, soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """One warning, at once."""
         if self._bars is None:
             terminal.tell(f"warning: {text}")
             return
-        from rich.text import Text
-
-        told = Text(f"warning: {text}")
-        told.stylize("yellow", 0, len("warning:"))
+        told = terminal.rich_text(f"warning: {text}", style="yellow", styled=len("warning:"))
         self._bars.console.print(told, highlight=False)
 
 

@@ -29,7 +29,7 @@ class SuiteProgress:
         if terminal.can_redraw(sys.stderr):
             from rich.console import Console
 
-            self._status = Console(stderr=True).status(f"{self._name}: starting the suite")
+            self._status = Console(stderr=True).status(terminal.rich_text(f"{self._name}: starting the suite"))
             self._status.start()
         return self
 
@@ -43,10 +43,10 @@ class SuiteProgress:
         """What the suite says of a check."""
         if isinstance(said, Begun):
             if self._status is not None:
-                self._status.update(f"{self._name}: {said.check}")
+                self._status.update(terminal.rich_text(f"{self._name}: {said.check}"))
             return
         reason = said.reason.splitlines()[0][:_REASON] if said.reason else ""
         word = said.status.ljust(_WORD)
         if terminal.wants_colours(sys.stderr):
             word = f"{_COLOURS.get(said.status, '')}{word}{_PLAIN}"
-        terminal.tell(f"{word}  {said.check:<12} {said.seconds:6.1f} s{'  ' + reason if reason else ''}")
+        terminal.tell(f"  {said.check:<12} {said.seconds:6.1f} s{'  ' + reason if reason else ''}", lead=word)

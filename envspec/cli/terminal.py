@@ -1,4 +1,8 @@
-"""What commands know of the terminal: its width, whether it wants colours, and how an answer is written to it."""
+"""What commands know of the terminal: its width, whether it wants colours, and how an answer is written to it.
+
+All that commands print goes through here: `escaping.visible` keeps the characters of others' text from being commands
+to the terminal, and colours are put around it afterwards.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 
 from envspec.errors import EnvspecError
+from envspec.escaping import visible, visible_json
 
 if TYPE_CHECKING:
     import click
+    from rich.text import Text
 
 #: Of text that goes to a file or a pipe.
 WIDTH: Final = 100
@@ -64,6 +70,10 @@ def answer(text: str) -> None:
         BrokenPipeError: whoever read it has gone.
         CannotAnswer: stdout takes nothing.
     """
+    _write(visible(text))
+
+
+def _write(text: str) -> None:
     if sys.stdout is None:
         return
     try:
@@ -81,12 +91,13 @@ def answer(text: str) -> None:
 
 def answer_sections(text: str) -> None:
     """`answer`, and on a terminal that wants colours the lines that begin at the margin stand out: the headings."""
+    text = visible(text)
     if wants_colours(sys.stdout):
         text = "".join(
             line if line[:1] in ("", " ", "\n") else f"{_BOLD}{line.rstrip()}{_PLAIN}\n"
             for line in text.splitlines(keepends=True)
         )
-    answer(text)
+    _write(text)
 
 
 def answer_json(text: str) -> None:
@@ -95,7 +106,7 @@ def answer_json(text: str) -> None:
         import json
 
         text = json.dumps(json.loads(text), indent=2) + "\n"
-    answer(text)
+    _write(visible_json(text))
 
 
 def _is_utf8(stream: TextIO | None) -> bool:
@@ -103,22 +114,29 @@ def _is_utf8(stream: TextIO | None) -> bool:
     return encoding.lower().replace("-", "").replace("_", "") == "utf8"
 
 
-def error_line(text: str) -> str:
-    """`error: ...`, its first word in red where stderr wants colours."""
-    # What a server, a lock or an archive says may be in it: nothing of that steers the terminal.
-    shown = "".join(each if each.isprintable() or each in "\n\t" else repr(each)[1:-1] for each in text)
-    return f"{_RED}error:{_PLAIN} {shown}" if wants_colours(sys.stderr) else f"error: {shown}"
+def tell_error(text: str) -> None:
+    """`error: ...` on stderr, its first word in red where stderr wants colours."""
+    tell(f" {text}", lead=f"{_RED}error:{_PLAIN}" if wants_colours(sys.stderr) else "error:")
 
 
-def tell(line: str) -> None:
-    """One line for the user on stderr, which may be closed."""
+def tell(line: str, *, lead: str = "") -> None:
+    """One line for the user on stderr, which may be closed. lead: what stands before it, as it is, with its colours."""
     if sys.stderr is not None:
         try:
-            sys.stderr.write(f"{line}\n")
+            sys.stderr.write(f"{lead}{visible(line)}\n")
             sys.stderr.flush()
         except OSError:
             # Nobody reads it, and there is nowhere else to say so.
             return
+
+
+def rich_text(text: str, *, style: str = "", styled: int = 0) -> Text:
+    """Text for rich, which reads no markup in it. style: of the first `styled` characters."""
+    from rich.text import Text
+
+    shown = Text(visible(text))
+    shown.stylize(style, 0, styled)
+    return shown
 
 
 def soften_streams() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from envspec.escaping import markdown, markdown_code
 from envspec.lock.diff import LockDiff
 from envspec.lock.diff_conda import CondaChange, CondaMove, CondaRow, CondaRowChange
-from envspec.lock.diff_shown import arrow, code, plain, versions, where
+from envspec.lock.diff_shown import arrow, versions, where
 from envspec.model import Platform
 
 #: How the moves are counted, in the order in which they are told.
@@ -42,10 +43,12 @@ def conda_lines(diff: LockDiff, width: int) -> list[str]:
 def conda_cells(diff: LockDiff) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for change in diff.conda:
-        name = " on ".join(filter(None, (plain(change.name), where(change.platforms, diff))))
-        rows.append((name, change.move.value, code(change.old), code(change.new)))
+        name = " on ".join(filter(None, (markdown(change.name), where(change.platforms, diff))))
+        rows.append((name, change.move.value, markdown_code(change.old), markdown_code(change.new)))
         for platforms, what, old, new in _details(change):
-            rows.append((f"{', '.join(each.value for each in platforms)}: {what}", "", code(old), code(new)))
+            rows.append(
+                (f"{', '.join(each.value for each in platforms)}: {what}", "", markdown_code(old), markdown_code(new))
+            )
     return rows
 
 

@@ -44,17 +44,3 @@ def versions(old: str | None, new: str | None) -> str:
 
 def markdown_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
-
-
-def code(text: str | None) -> str:
-    """A cell in which nothing is read as Markdown; a bar is a cell's end even in code."""
-    if not text:
-        return ""
-    bare = " ".join(text.split()).replace("|", "\\|")
-    return f"`{bare}`" if "`" not in bare else f"`` {bare} ``"
-
-
-def plain(text: str) -> str:
-    """A cell of prose: what Markdown or HTML would take for its own stands as it is written."""
-    bare = " ".join(text.split())
-    return "".join(f"\\{sign}" if sign in "\\`*_[]<>|" else sign for sign in bare)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
+from envspec.escaping import markdown, markdown_code
 from envspec.lock.diff import FileChange, LockDiff, Move, PackageChange, ValueChange
 from envspec.lock.diff_conda_text import COUNTED, conda_cells, conda_lines, conda_object
 from envspec.lock.diff_replaced import HEADING, replaced_lines, replaced_object
-from envspec.lock.diff_shown import arrow, code, markdown_table, plain, several, short_hashes, versions, where
+from envspec.lock.diff_shown import arrow, markdown_table, several, short_hashes, versions, where
 from envspec.lock.diff_wheels import Retagged, without_retagged
 
 _COUNTED: Final = {
@@ -63,8 +64,8 @@ def as_json(diff: LockDiff) -> str:
 def as_markdown(diff: LockDiff) -> str:
     """Headings and tables that fit into a pull request's description; ends with a line feed."""
     if diff.is_empty:
-        return f"### {_title(diff)}\n\nNo differences.\n"
-    parts = [f"### {_title(diff)}", _capital(_summary(diff)) + "."]
+        return f"### {_title(diff, markdown)}\n\nNo differences.\n"
+    parts = [f"### {_title(diff, markdown)}", _capital(_summary(diff)) + "."]
     if diff.replaced:
         parts += [f"**{_capital(HEADING)}**", markdown_table(("file", "", "old", "new"), _replaced_cells(diff))]
     if diff.environment:
@@ -83,8 +84,8 @@ def as_markdown(diff: LockDiff) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _title(diff: LockDiff) -> str:
-    return diff.new_name if diff.old_name == diff.new_name else f"{diff.old_name} -> {diff.new_name}"
+def _title(diff: LockDiff, shown: Callable[[str], str] = str) -> str:
+    return " -> ".join(map(shown, dict.fromkeys((diff.old_name, diff.new_name))))
 
 
 def _summary(diff: LockDiff) -> str:
@@ -211,10 +212,10 @@ def _package_object(change: PackageChange) -> Mapping[str, Any]:
 def _value_cells(changes: Sequence[ValueChange], diff: LockDiff) -> list[tuple[str, ...]]:
     return [
         (
-            " on ".join(filter(None, (change.what, where(change.platforms, diff)))),
-            code(short_hashes(change.old or "")),
-            code(short_hashes(change.new or "")),
-            plain(change.why),
+            " on ".join(filter(None, (markdown(change.what), where(change.platforms, diff)))),
+            markdown_code(short_hashes(change.old or "")),
+            markdown_code(short_hashes(change.new or "")),
+            markdown(change.why),
         )
         for change in changes
     ]
@@ -223,27 +224,27 @@ def _value_cells(changes: Sequence[ValueChange], diff: LockDiff) -> list[tuple[s
 def _replaced_cells(diff: LockDiff) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for each in diff.replaced:
-        title = " on ".join(filter(None, (plain(each.title), where(each.platforms, diff))))
+        title = " on ".join(filter(None, (markdown(each.title), where(each.platforms, diff))))
         for place, (what, old, new) in enumerate(each.changes):
-            rows.append(("" if place else title, what, code(old), code(new)))
+            rows.append(("" if place else title, what, markdown_code(old), markdown_code(new)))
     return rows
 
 
 def _retagged_cells(retagged: Sequence[Retagged], diff: LockDiff) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for group in retagged:
-        names = " on ".join(filter(None, (plain(", ".join(group.packages)), where(group.platforms, diff))))
-        rows.append((names, code(group.old), code(group.new)))
+        names = " on ".join(filter(None, (markdown(", ".join(group.packages)), where(group.platforms, diff))))
+        rows.append((names, markdown_code(group.old), markdown_code(group.new)))
     return rows
 
 
 def _package_cells(changes: Sequence[PackageChange], diff: LockDiff) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for change in changes:
-        name = " on ".join(filter(None, (plain(change.name), where(change.platforms, diff))))
-        rows.append((name, change.move.value, code(change.old), code(change.new)))
+        name = " on ".join(filter(None, (markdown(change.name), where(change.platforms, diff))))
+        rows.append((name, change.move.value, markdown_code(change.old), markdown_code(change.new)))
         rows += [
-            (f"{file.platform.value}: {what}", "", code(old), code(new))
+            (f"{file.platform.value}: {what}", "", markdown_code(old), markdown_code(new))
             for file in change.files
             for what, old, new in _file(file)
         ]

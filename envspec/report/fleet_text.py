@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from envspec.escaping import one_line
 from envspec.receipt.comparison import Comparison, Line
 from envspec.receipt.fleet import columns
 from envspec.report import words
@@ -35,7 +36,7 @@ def _lines(comparison: Comparison, width: int) -> Iterator[str]:
             yield from _told(comparison, line, width)
     worse = slower(comparison)
     if worse:
-        yield f"Worse than {words.one_line(comparison.names[0])}"
+        yield f"Worse than {one_line(comparison.names[0])}"
         for number, name, change in worse[:_MOST]:
             yield from hanging(f"{_MARGIN}", f"{name}: {number.check}: {number.name}: {change}", width)
         if len(worse) > _MOST:
@@ -64,7 +65,7 @@ def _fleet(comparison: Comparison) -> list[tuple[str, ...]]:
 
 
 def _table(table: Sequence[Sequence[str]]) -> Iterator[str]:
-    cells = [[words.one_line(cell) for cell in row] for row in table]
+    cells = [[one_line(cell) for cell in row] for row in table]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         yield _MARGIN + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from envspec.conformance.values import Kind
+from envspec.escaping import visible
 from envspec.receipt.numbers import devices
 from envspec.receipt.values import CheckRow, Receipt
 from envspec.report import plots, words
@@ -41,7 +42,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         # What a template prints is text first: what a page can't show is written as an escape before it is escaped.
-        finalize=lambda value: words.visible(value) if type(value) is str else value,
+        finalize=lambda value: visible(value) if type(value) is str else value,
     )
     made.filters.update(
         amount=words.amount,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from envspec.conformance.values import Kind, Status
+from envspec.escaping import one_line, visible
 from envspec.receipt.numbers import devices
 from envspec.receipt.values import Baseline, CheckRow, FindingRow, Receipt, Verdict
 from envspec.report import words
@@ -22,11 +23,11 @@ def render(receipt: Receipt) -> str:
     """The XML: one suite; a failed receipt has a failed test, whatever failed it. Times are seconds."""
     from junitparser import JUnitXml, TestSuite
 
-    suite = TestSuite(words.one_line(f"envspec conformance: {receipt.lock.name}"))
+    suite = TestSuite(one_line(f"envspec conformance: {receipt.lock.name}"))
     suite.timestamp = receipt.made_at.strftime("%Y-%m-%dT%H:%M:%SZ")
-    suite.hostname = words.one_line(devices(receipt))
+    suite.hostname = one_line(devices(receipt))
     for name, value in _properties(receipt):
-        suite.add_property(words.one_line(name), words.visible(value))
+        suite.add_property(one_line(name), visible(value))
     for case in _cases(receipt):
         suite.add_testcase(case)
     xml = JUnitXml()
@@ -81,8 +82,8 @@ def _case(check: CheckRow, lock: str) -> TestCase:
     case.time = round(check.seconds, 3)
     for finding in check.findings:
         if finding.value is not None:
-            case.add_property(words.one_line(finding.name), f"{finding.value!r} {finding.unit}".rstrip())
-    case.system_out = words.visible("\n".join(map(_line, check.findings)))
+            case.add_property(one_line(finding.name), f"{finding.value!r} {finding.unit}".rstrip())
+    case.system_out = visible("\n".join(map(_line, check.findings)))
     return case
 
 
@@ -90,7 +91,7 @@ def _line(finding: FindingRow) -> str:
     number = "" if finding.value is None else words.amount(finding.value, finding.unit)
     kind = words.outcome(finding) or Kind.INFORMING.value
     parts = (finding.name, number, words.held(finding), finding.told)
-    return f"{kind}: {': '.join(words.one_line(part) for part in parts if part)}"
+    return f"{kind}: {': '.join(one_line(part) for part in parts if part)}"
 
 
 def _beside(baseline: Baseline, lock: str) -> TestCase:
@@ -110,15 +111,15 @@ def _beside(baseline: Baseline, lock: str) -> TestCase:
 def _passed(name: str, lock: str) -> TestCase:
     from junitparser.xunit2 import TestCase
 
-    return TestCase(words.one_line(name), words.one_line(lock), 0.0)
+    return TestCase(one_line(name), one_line(lock), 0.0)
 
 
 def _failed(name: str, lock: str, cause: str, message: str, text: str) -> TestCase:
     from junitparser import Failure
 
     case = _passed(name, lock)
-    failure = Failure(words.one_line(message), words.one_line(cause))
-    failure.text = words.visible(text).rstrip("\n")
+    failure = Failure(one_line(message), one_line(cause))
+    failure.text = visible(text).rstrip("\n")
     case.result = [failure]
     return case
 
@@ -127,5 +128,5 @@ def _skipped(name: str, lock: str, why: str) -> TestCase:
     from junitparser import Skipped
 
     case = _passed(name, lock)
-    case.result = [Skipped(words.one_line(why))]
+    case.result = [Skipped(one_line(why))]
     return case

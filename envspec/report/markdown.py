@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 from itertools import chain
 from typing import Final
 
 from envspec.conformance.values import Kind, Status
+from envspec.escaping import html, markdown, one_line, visible
 from envspec.receipt.numbers import devices
 from envspec.receipt.values import Baseline, CheckRow, Receipt, Verdict
 from envspec.report import words
 
-# What CommonMark and GitHub's tables give a meaning in a line, and at its beginning; `<` and `&` are escaped before.
-_MARKS: Final = re.compile(r"[\\`*_\[\]|~$]|^[#+=-]|^\d{1,9}(?=[.)] )")
 _SIGNS: Final = {Status.PASSED: "✅", Status.FAILED: "❌", Status.NOT_RUN: "⚪"}
 
 
@@ -32,16 +29,6 @@ def render(receipt: Receipt) -> str:
     return "\n".join(chain(*sections)).rstrip("\n") + "\n"
 
 
-def plain(text: str) -> str:
-    """Text in a line of Markdown that says itself and nothing else."""
-    return _MARKS.sub(_escaped, escape(words.one_line(text), quote=False))
-
-
-def _escaped(mark: re.Match[str]) -> str:
-    # Of a number it is the point behind it that makes a list.
-    return f"&#{ord(mark[0][0])};{mark[0][1:]}" if mark[0].isdecimal() else f"\\{mark[0]}"
-
-
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """A table of cells that are Markdown already."""
     yield f"| {' | '.join(heads)} |"
@@ -53,7 +40,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 def folded(title: str, lines: Iterable[str]) -> Iterator[str]:
     """Lines that are shown when somebody asks for them."""
-    yield f"<details><summary>{escape(words.one_line(title))}</summary>"
+    yield f"<details><summary>{html(one_line(title))}</summary>"
     yield ""
     yield from lines
     yield "</details>"
@@ -62,17 +49,17 @@ def folded(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 def verbatim(text: str) -> str:
     """Lines as they are: a block of HTML, in which no Markdown is read and which no run of backticks ends."""
-    return f"<pre>{escape(words.visible(text), quote=False)}</pre>"
+    return f"<pre>{html(visible(text))}</pre>"
 
 
 def _head(receipt: Receipt) -> Iterator[str]:
     sign = _SIGNS[Status.PASSED if receipt.verdict is Verdict.PASSED else Status.FAILED]
-    yield f"## {sign} {plain(receipt.lock.name)}: {receipt.verdict.value} on {plain(devices(receipt))}"
+    yield f"## {sign} {markdown(receipt.lock.name)}: {receipt.verdict.value} on {markdown(devices(receipt))}"
     yield ""
     yield f"Checks: {words.counted(receipt.summary.checks)}. Findings: {words.counted(receipt.summary.findings)}."
     yield ""
     for reason in receipt.reasons:
-        yield f"- {plain(reason)}"
+        yield f"- {markdown(reason)}"
     if receipt.reasons:
         yield ""
 
@@ -80,11 +67,11 @@ def _head(receipt: Receipt) -> Iterator[str]:
 def _checks(checks: Iterable[CheckRow]) -> Iterator[str]:
     rows = [
         (
-            plain(check.check) + (" (required)" if check.required else ""),
+            markdown(check.check) + (" (required)" if check.required else ""),
             f"{_SIGNS[check.status]} {check.status.value}",
             f"{check.seconds:.1f} s" if check.seconds else "",
             _judged(check),
-            plain(words.cause(check) if check.status is Status.FAILED else check.reason),
+            markdown(words.cause(check) if check.status is Status.FAILED else check.reason),
         )
         for check in checks
     ]
@@ -97,17 +84,17 @@ def _judged(check: CheckRow) -> str:
 
 
 def _failure(check: CheckRow) -> Iterator[str]:
-    yield f"### ❌ {plain(check.check)}"
+    yield f"### ❌ {markdown(check.check)}"
     yield ""
-    yield plain(words.cause(check))
+    yield markdown(words.cause(check))
     yield ""
     if check.hint:
-        yield f"**What to do:** {plain(check.hint)}"
+        yield f"**What to do:** {markdown(check.hint)}"
         yield ""
     wrong = [finding for finding in check.findings if finding.ok is False]
     if wrong:
         rows = [
-            (plain(finding.name), plain(words.amount(finding.value, finding.unit)), plain(words.held(finding)))
+            (markdown(finding.name), markdown(words.amount(finding.value, finding.unit)), markdown(words.held(finding)))
             for finding in wrong
         ]
         yield from table(("finding", "value", "asked"), rows)
@@ -116,9 +103,13 @@ def _failure(check: CheckRow) -> Iterator[str]:
 
 
 def _not_run(receipt: Receipt) -> Iterator[str]:
-    rows = [(plain(check.check), "", plain(check.reason)) for check in receipt.checks if check.status is Status.NOT_RUN]
+    rows = [
+        (markdown(check.check), "", markdown(check.reason))
+        for check in receipt.checks
+        if check.status is Status.NOT_RUN
+    ]
     rows += [
-        (plain(check.check), plain(finding.name), plain(finding.told))
+        (markdown(check.check), markdown(finding.name), markdown(finding.told))
         for check in receipt.checks
         for finding in check.findings
         if finding.kind is Kind.NOT_RUN
@@ -130,17 +121,17 @@ def _not_run(receipt: Receipt) -> Iterator[str]:
 
 
 def _baseline(baseline: Baseline) -> Iterator[str]:
-    yield f"### Beside the receipt of {plain(baseline.lock)}, {baseline.made_at:%Y-%m-%d %H:%M} UTC"
+    yield f"### Beside the receipt of {markdown(baseline.lock)}, {baseline.made_at:%Y-%m-%d %H:%M} UTC"
     yield ""
     if baseline.not_compared:
-        yield f"Not compared: {plain(baseline.not_compared)}"
+        yield f"Not compared: {markdown(baseline.not_compared)}"
         yield ""
         return
     rows = [
         (
-            plain(f"{row.check}: {row.name}"),
-            plain(words.amount(row.recorded, row.unit)),
-            plain(words.amount(row.now, row.unit)),
+            markdown(f"{row.check}: {row.name}"),
+            markdown(words.amount(row.recorded, row.unit)),
+            markdown(words.amount(row.now, row.unit)),
             f"{words.percent(row.change)}{' ❌' if row.is_worse else ''}",
             words.share(row.tolerance),
         )
@@ -148,17 +139,17 @@ def _baseline(baseline: Baseline) -> Iterator[str]:
     ]
     yield from table(("number", "recorded", "now", "change", "tolerance"), rows)
     if baseline.missing:
-        yield f"Not measured now: {plain(', '.join(baseline.missing))}"
+        yield f"Not measured now: {markdown(', '.join(baseline.missing))}"
         yield ""
 
 
 def _numbers(receipt: Receipt) -> Iterator[str]:
     rows = [
         (
-            plain(check.check),
-            plain(finding.name),
-            plain(words.amount(finding.value, finding.unit)),
-            plain(words.held(finding)),
+            markdown(check.check),
+            markdown(finding.name),
+            markdown(words.amount(finding.value, finding.unit)),
+            markdown(words.held(finding)),
             words.outcome(finding),
         )
         for check in receipt.checks
@@ -171,5 +162,5 @@ def _numbers(receipt: Receipt) -> Iterator[str]:
 
 def _where(receipt: Receipt) -> Iterator[str]:
     ran = receipt.ran.items()
-    rows = [(plain(what), plain(text)) for what, text in (*words.stack(receipt), *words.facts(receipt), *ran)]
+    rows = [(markdown(what), markdown(text)) for what, text in (*words.stack(receipt), *words.facts(receipt), *ran)]
     return folded("Stack, machine and versions", table(("", ""), rows))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from envspec.escaping import one_line
 from envspec.receipt.values import CheckRow, FindingRow, Receipt
 from envspec.report import words
 from envspec.report.svg import FAILED, INK, PALETTE, PASSED, QUIET, draw
@@ -64,7 +65,7 @@ def bounds(receipt: Receipt) -> Plot | None:
         told = (
             f"All of {len(rows)} numbers keep their bounds; the nearest is {most[0]} with {words.share(most[1])} of it."
         )
-    return Plot("Numbers against their bounds", draw("bounds", onto, _WIDE, _height(len(rows))), words.one_line(told))
+    return Plot("Numbers against their bounds", draw("bounds", onto, _WIDE, _height(len(rows))), one_line(told))
 
 
 def used(finding: FindingRow) -> float:
@@ -97,7 +98,7 @@ def times(receipt: Receipt) -> Plot | None:
     slowest = max(checks, key=lambda check: check.seconds)
     whole, most = words.amount(receipt.seconds, "s"), words.amount(slowest.seconds, "s")
     told = f"Times of {len(checks)} checks, {whole} in all; the longest is {slowest.check} with {most}."
-    return Plot("Time of each check, by phase", draw("times", onto, _WIDE, _height(len(checks))), words.one_line(told))
+    return Plot("Time of each check, by phase", draw("times", onto, _WIDE, _height(len(checks))), one_line(told))
 
 
 def _stack(axes: Axes, y: int, check: CheckRow, longest: float) -> None:
@@ -107,7 +108,7 @@ def _stack(axes: Axes, y: int, check: CheckRow, longest: float) -> None:
         # About what fits: 110 characters of this size are as wide as the axes.
         if len(phase.name) < 110 * phase.seconds / longest:
             middle = left + phase.seconds / 2
-            axes.text(middle, y, words.one_line(phase.name), ha="center", va="center", size=7, color=INK)
+            axes.text(middle, y, one_line(phase.name), ha="center", va="center", size=7, color=INK)
         left += phase.seconds
     rest = max(0.0, check.seconds - left)
     axes.barh(y, rest, left=left, height=0.72, color="none", edgecolor=QUIET, linewidth=0.6)
@@ -145,7 +146,7 @@ def memory(receipt: Receipt) -> Plot | None:
     told = f"The most memory that checks held; the largest is {top[0]} with {words.size(top[1])}."
     if card:
         told += f" A GPU has {words.size(card)}."
-    return Plot("Memory", draw("memory", onto, _WIDE, _height(len(rows))), words.one_line(told))
+    return Plot("Memory", draw("memory", onto, _WIDE, _height(len(rows))), one_line(told))
 
 
 def bars(title: str, unit: str, values: Mapping[str, float | None], place: Callable[[float], str]) -> Plot:
@@ -161,7 +162,7 @@ def bars(title: str, unit: str, values: Mapping[str, float | None], place: Calla
         _named(axes, names)
 
     told = "; ".join(f"{name}: {'-' if value is None else place(value)}" for name, value in values.items())
-    return Plot(title, draw(title, onto, _WIDE / 2, _height(len(names))), words.one_line(f"{title}: {told}"))
+    return Plot(title, draw(title, onto, _WIDE / 2, _height(len(names))), one_line(f"{title}: {told}"))
 
 
 def _named(axes: Axes, names: Sequence[str]) -> None:
@@ -170,7 +171,7 @@ def _named(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _short(name: str) -> str:
-    name = words.one_line(name)
+    name = one_line(name)
     return name if len(name) <= 64 else f"{name[:63]}…"
 
 

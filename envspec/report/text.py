@@ -8,6 +8,7 @@ from textwrap import wrap
 from typing import Final
 
 from envspec.conformance.values import Kind, Status
+from envspec.escaping import one_line, visible
 from envspec.receipt.numbers import devices
 from envspec.receipt.values import Baseline, CheckRow, Receipt
 from envspec.report import words
@@ -28,7 +29,7 @@ def render(receipt: Receipt, width: int = WIDTH) -> str:
 
 
 def _head(receipt: Receipt, width: int) -> Iterator[str]:
-    yield words.one_line(f"{receipt.lock.name}: {receipt.verdict.value} on {devices(receipt)}")
+    yield one_line(f"{receipt.lock.name}: {receipt.verdict.value} on {devices(receipt)}")
     rows = [
         ("checks", words.counted(receipt.summary.checks)),
         ("findings", f"{words.counted(receipt.summary.findings)}, {receipt.summary.findings.informing} informing"),
@@ -45,7 +46,7 @@ def _checks(checks: Iterable[CheckRow], width: int) -> Iterator[str]:
     yield "Checks"
     for check in checks:
         text = words.cause(check) if check.status is Status.FAILED else check.reason
-        head = f"{_MARGIN}{check.status.value:<7}  {words.one_line(check.check):<11}  {_seconds(check):>7}  "
+        head = f"{_MARGIN}{check.status.value:<7}  {one_line(check.check):<11}  {_seconds(check):>7}  "
         yield from hanging(head, text, width)
         if check.hint:
             yield from hanging(" " * len(head), f"-> {check.hint}", width)
@@ -93,6 +94,6 @@ def _table(rows: list[tuple[str, str]], width: int) -> Iterator[str]:
 def hanging(head: str, text: str, width: int) -> list[str]:
     """Text beside a head, each of its lines wrapped and below the first."""
     room = max(20, width - len(head))
-    lines = [part for line in words.visible(text).split("\n") for part in wrap(line, room, break_on_hyphens=False)]
+    lines = [part for line in visible(text).split("\n") for part in wrap(line, room, break_on_hyphens=False)]
     first, *rest = lines or [""]
     return [f"{head}{first}", *(f"{'':<{len(head)}}{line}" for line in rest)]

@@ -1,8 +1,7 @@
-"""What every form says in the same words: sizes, times, numbers, and text that is safe to show."""
+"""What every form says in the same words: sizes, times, numbers."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -10,32 +9,8 @@ from envspec.conformance.values import Kind
 from envspec.receipt.values import CheckRow, Counts, FindingRow, Receipt
 
 _SIZES: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
-# Control characters but tab and line feed, halves of surrogate pairs, and what XML 1.0 has no place for (section 2.2).
-# Marks that turn the direction of the text around it (Unicode's UAX 9) could show a log in another order than it has.
-_UNSEEN: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
-)
 #: Characters of a long reason that are told of its beginning, and of its end.
 _PART: Final = 2000
-_LINE_ENDS: Final = re.compile("\r\n?")
-
-
-def visible(text: str) -> str:
-    """Text that a terminal, XML and HTML show as it is: what none of them may hold is written as an escape, `\\x1b`.
-
-    A carriage return, with which programs write over a line, begins a new one.
-    """
-    return _UNSEEN.sub(_escape, _LINE_ENDS.sub("\n", text))
-
-
-def _escape(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-
-def one_line(text: str) -> str:
-    """`visible` on one line."""
-    return " ".join(visible(text).split())
 
 
 def size(count: float) -> str:

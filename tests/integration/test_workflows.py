@@ -27,18 +27,28 @@ RUN_BY: Final[Mapping[tuple[str, str], Callable[..., None]]] = {
     ("workflows/ci.yml", "readme"): ci.test_what_the_readme_says_is_run_as_anywhere,
     ("workflows/lock-check.yml", "check"): lock_check.test_what_a_new_lock_changes_is_said,
     ("workflows/lock-check.yml", "comment"): lock_check.test_the_comment_is_handed_over_as_it_is,
-    ("workflows/refresh.yml", "refresh"): refresh.test_newer_packages_come_as_a_pull_request,
-    ("workflows/gpu-conformance.yml", "images"): gpu.test_images_are_pushed_and_told_by_digest,
+    ("workflows/refresh.yml", "relock"): refresh.test_newer_packages_come_as_a_pull_request,
+    ("workflows/refresh.yml", "propose"): refresh.test_newer_packages_come_as_a_pull_request,
+    ("workflows/gpu-conformance.yml", "names"): gpu.test_images_are_pushed_and_run_by_digest,
+    ("workflows/gpu-conformance.yml", "build"): gpu.test_images_are_pushed_and_run_by_digest,
+    ("workflows/gpu-conformance.yml", "push"): gpu.test_images_are_pushed_and_run_by_digest,
     ("workflows/gpu-conformance.yml", "suite"): gpu.test_the_receipt_is_kept_whether_the_suite_passes_or_not,
     (ACTION, "runs"): action.test_it_installs_what_is_locked_and_runs_the_command,
 }
 #: What may be written with the token of a job; of all others, nothing.
 WRITES: Final = {
     ("workflows/lock-check.yml", "comment"): {"pull-requests"},
-    ("workflows/refresh.yml", "refresh"): {"contents", "pull-requests"},
-    ("workflows/gpu-conformance.yml", "images"): {"packages"},
+    ("workflows/refresh.yml", "propose"): {"contents", "pull-requests"},
+    ("workflows/gpu-conformance.yml", "push"): {"packages"},
 }
-ACTIONS: Final = {"actions/checkout", "actions/setup-python", "actions/upload-artifact"}
+#: What runs code from outside: builds, and whatever environment they leave behind.
+FOREIGN: Final = re.compile(r"\benvspec (?!-)|refresh\.sh|lock-check\.sh|lock-diff\.sh|nox|pip\b|\.ci/run")
+ACTIONS: Final = {
+    "actions/checkout",
+    "actions/download-artifact",
+    "actions/setup-python",
+    "actions/upload-artifact",
+}
 PINNED: Final = re.compile(r"uses: (?P<action>[\w-]+/[\w-]+)@(?P<sha>[0-9a-f]{40}) # (?P<version>v\d+\.\d+\.\d+)$")
 FORK: Final = {
     "github.event_name": "pull_request",
@@ -99,6 +109,19 @@ def test_a_job_has_the_rights_that_it_needs(job: Job) -> None:
     for step in job.steps:
         if (step.uses or "").startswith("actions/checkout@"):
             assert step.with_["persist-credentials"] == "false"
+
+
+@pytest.mark.parametrize("job", JOBS, ids=name_of)
+def test_what_can_write_runs_nothing_from_outside(job: Job) -> None:
+    """Nor is a cache restored anywhere: whatever runs in a job can write one for another."""
+    for step in job.steps:
+        assert "cache" not in (step.uses or "") and not any("cache" in name for name in step.with_), step.name
+        if job.key in WRITES:
+            assert not (step.uses or "").startswith("./"), step.name
+            assert not FOREIGN.search(step.run or ""), step.name
+            # Of what is on PATH, they run the system's, and of the checkout what is there.
+            scripts = re.findall(r"[\w./]+\.(?:sh|py)\b", step.run or "")
+            assert set(scripts) <= {".github/received.py", ".github/images.sh"}, scripts
 
 
 @pytest.mark.parametrize("job", [job for job in JOBS if "self-hosted" in job.runs_on], ids=name_of)

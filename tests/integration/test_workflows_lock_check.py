@@ -160,9 +160,9 @@ def comment(tmp_path: Path, text: str) -> tuple[JobRan, Path]:
         "github.event.pull_request.number": "7",
         "needs.check.outputs.comment": text,
     }
-    workspace = tmp_path / "empty"
-    workspace.mkdir()
-    runner = Runner(tmp_path / "runner", workspace, values)
+    repository = Repository(tmp_path / "repository", [".github"])
+    repository.commits("scripts")
+    runner = Runner(tmp_path / "runner", repository.folder, values)
     kept = tmp_path / "gh"
     runner.program("gh", f'{{ echo "$GH_REPO $GH_TOKEN: $*"; cat; }} > "{kept}"')
     return runner.runs(COMMENT), kept
@@ -175,7 +175,7 @@ def test_the_comment_is_handed_over_as_it_is(tmp_path: Path) -> None:
     assert ran.failed == [] and ran.unrun == []
     words = "acme/stacks a token: pr comment 7 --body-file - --edit-last --create-if-none\n"
     assert kept.read_text() == f"{words}{text}\n"
-    assert list((tmp_path / "empty").iterdir()) == []
+    assert not (tmp_path / "repository" / "hacked").exists()
 
 
 def test_a_comment_as_long_as_they_get(tmp_path: Path) -> None:

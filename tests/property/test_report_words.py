@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envspec.escaping import one_line, visible
 from envspec.receipt.build import receipt
 from envspec.receipt.compare import compare
 from envspec.receipt.files import dump, load
 from envspec.receipt.values import Receipt
 from envspec.report import REPORTS, fleet, text
-from envspec.report.words import one_line, visible
 from tests.support.receipts import LOCK, check, exact, informs, known, not_run, results
 
 #: What some form gives a meaning to, and what no encoding has.

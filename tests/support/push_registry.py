@@ -168,6 +168,8 @@ class PushRegistry(Loopback):
     def _answer(self, ask: Ask, body: bytes) -> Say:
         if ask.path == "/token":
             return self._give_token(ask)
+        if ask.path == "/v2/":
+            return Say(200)
         found = re.fullmatch(r"/v2/(?P<repository>.+)/(?P<kind>blobs|manifests)/(?P<rest>.*)", ask.path)
         if found is None:
             return _errors(404, "NAME_UNKNOWN")
@@ -208,7 +210,9 @@ class PushRegistry(Loopback):
             return Say(204)
         if ask.method == "PATCH" and not self.takes_chunks:
             return _errors(405, "UNSUPPORTED")
-        if ask.method == "PATCH" and not ask.headers["content-range"].startswith(f"{len(upload)}-"):
+        if ask.method == "PATCH" and not ask.headers.get("content-range", f"{len(upload)}-").startswith(
+            f"{len(upload)}-"
+        ):
             return Say(416, place | {"Range": f"0-{max(0, len(upload) - 1)}"})
         upload += body
         if ask.method == "PATCH":

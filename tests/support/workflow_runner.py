@@ -4,29 +4,41 @@ runner = Runner(tmp_path, copy_of_the_repository, {"github.token": "t"})
 ran = runner.runs(job("workflows/lock-check.yml", "check"))
 assert ran.unrun == [] and ran.status["Locks belong to their specs"] == 0
 
+A whole workflow: each job on a machine of its own, with a checkout, a home and a token of its own; artifacts between
+them.
+
+hosted = Hosted(tmp_path, forge, {"github.ref_name": "main"})
+assert hosted.runs("workflows/refresh.yml")["propose"].failed == []
+
 `envspec` and `nox` on its PATH are the real ones. A test that puts another program there says what it stands for.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from tests.support.forge import Forge
 from tests.support.user import CUT_OFF, HASTY, ROOT
-from tests.support.workflows import Job, Step, filled, holds
+from tests.support.workflows import Job, Step, document, filled, holds, job
 
 #: Source: docs.github.com, "Workflow syntax for GitHub Actions", `jobs.<id>.steps[*].shell`: what `shell: bash` runs.
 BASH: Final = ("bash", "--noprofile", "--norc", "-eo", "pipefail")
 _OUTPUT: Final = re.compile(
     r"(?P<name>[\w-]+)(?:=(?P<line>.*)\n|<<(?P<end>.+)\n(?P<text>(?s:.*?))^(?P=end)\n)", re.MULTILINE
 )
+_FROM_JSON: Final = re.compile(r"\$\{\{ *fromJSON\((?P<name>[^)]*)\) *\}\}")
+#: What a step writes to for those after it.
+_FILES: Final = ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_PATH", "GITHUB_ENV")
 _LIMIT_S: Final = 300
 
 
@@ -50,10 +62,14 @@ class JobRan:
 
 
 class Runner:
-    """folder: for what the runner has beside the workspace. values: what GitHub's expressions stand for in this run."""
+    """folder: for what the runner has beside the workspace. values: what GitHub's expressions stand for in this run.
+
+    origin: what a checkout clones into the workspace; without it the workspace has everything from the start.
+    """
 
     def __init__(self, folder: Path, workspace: Path, values: Mapping[str, str], **environ: str) -> None:
         self.folder, self.workspace = folder, workspace
+        self.origin = ""
         self.programs, self.temp, self.home = (folder / name for name in ("programs", "temp", "home"))
         self.artifacts = folder / "artifacts"
         for path in (self.programs, self.temp, self.home, self.artifacts):
@@ -80,9 +96,9 @@ class Runner:
         path.write_text(f"#!/usr/bin/env bash\n{script}\n", encoding="utf-8")
         path.chmod(0o755)
 
-    def locks(self, name: str) -> None:
-        """`envspec lock NAME`, as somebody does it before a commit."""
-        command = [str(self.programs / "envspec"), "lock", name]
+    def locks(self, name: str, *words: str) -> None:
+        """`envspec lock NAME WORDS`, as somebody does it before a commit."""
+        command = [str(self.programs / "envspec"), "lock", name, *words]
         done = subprocess.run(
             command, cwd=self.workspace, env=self.environ, capture_output=True, text=True, check=False
         )
@@ -109,15 +125,22 @@ class Runner:
         """The step's outputs."""
         if step.run is None:
             ran.status[step.name] = 0
-            return self._uses(step, values)
-        files = {name: self.folder / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_PATH")}
+            try:
+                return self._uses(step, values)
+            except FileNotFoundError:
+                # There is no such artifact.
+                ran.status[step.name] = 1
+                return {}
+        files = {
+            name: self.folder / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "GITHUB_PATH", "GITHUB_ENV")
+        }
         for path in files.values():
             path.write_text("")
         script = self.folder / "script.sh"
         script.write_text(step.run, encoding="utf-8")
         done = subprocess.run(
             [*BASH, script],
-            cwd=self.workspace / filled(step.folder, values),
+            cwd=self.workspace / filled(step.folder, values) if self.workspace.exists() else self.folder,
             env={
                 **environ,
                 **{name: str(path) for name, path in files.items()},
@@ -135,6 +158,7 @@ class Runner:
         ran.summary += files["GITHUB_STEP_SUMMARY"].read_text(encoding="utf-8")
         for line in files["GITHUB_PATH"].read_text().splitlines():
             environ["PATH"] = os.pathsep.join([line, environ["PATH"]])
+        environ |= outputs_of(files["GITHUB_ENV"].read_text(encoding="utf-8"))
         return outputs_of(files["GITHUB_OUTPUT"].read_text(encoding="utf-8"))
 
     def _uses(self, step: Step, values: Mapping[str, str]) -> dict[str, str]:
@@ -142,17 +166,121 @@ class Runner:
         assert step.uses is not None
         inputs = {name: filled(text, values) for name, text in step.with_.items()}
         match step.uses.partition("@")[0]:
-            case "actions/checkout" | "./.github/actions/envspec":
-                pass  # the workspace is the copy, and PATH has envspec and nox
+            case "actions/checkout":
+                assert inputs["persist-credentials"] == "false"
+                self._check_out()
+            case "./.github/actions/envspec":
+                pass  # PATH has envspec and nox
             case "actions/setup-python":
                 return {"python-path": sys.executable}
             case "actions/upload-artifact":
-                source = self.workspace / inputs["path"]
-                if source.exists():
-                    shutil.copytree(source, self.artifacts / inputs["name"])
+                self._upload(self.workspace / inputs["path"], self.artifacts / inputs["name"])
+            case "actions/download-artifact":
+                # Links and modes come as they are, which GitHub's does not do: nothing may rely on that.
+                if "name" in inputs:
+                    shutil.copytree(self.artifacts / inputs["name"], inputs["path"], symlinks=True)
+                for path in self.artifacts.glob(inputs.get("pattern", "")) if "pattern" in inputs else ():
+                    shutil.copytree(path, Path(inputs["path"]) / path.name, symlinks=True)
             case other:
                 raise UnknownAction(other)
         return {}
+
+    def _check_out(self) -> None:
+        if self.origin:
+            command = ["git", "clone", "--quiet", self.origin, str(self.workspace)]
+            subprocess.run(command, env=self.environ, cwd=self.folder, check=True)
+
+    @staticmethod
+    def _upload(source: Path, kept: Path) -> None:
+        if source.is_dir():
+            shutil.copytree(source, kept)
+        elif source.exists():
+            kept.mkdir()
+            shutil.copy(source, kept)
+
+
+class Hosted:
+    """Runs whole workflows on `main` of a forge. prepare: puts programs on a job's machine; is told the job's name.
+
+    machines: one for each job that ran, of the last workflow.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        forge: Forge,
+        values: Mapping[str, str],
+        prepare: Callable[[str, Runner], None] = lambda _name, _machine: None,
+        **environ: str,
+    ) -> None:
+        self.folder, self.forge, self.values, self.environ = folder, forge, values, environ
+        self.prepare = prepare
+        self.machines: dict[str, Runner] = {}
+
+    def runs(self, file: str) -> dict[str, JobRan]:
+        """What each job left, those with a matrix as `job (spec)`; jobs that were skipped are not in it."""
+        ran: dict[str, JobRan] = {}
+        values = dict(self.values)
+        for name in document(file)["jobs"]:
+            each = job(file, name)
+            needed = each.settings.get("needs", [])
+            needed = [needed] if isinstance(needed, str) else needed
+            # A job with a matrix counts as one: it has failed where one of them has.
+            done = [[found for key, found in ran.items() if key.partition(" ")[0] == need] for need in needed]
+            has_failed = any(not rows or any(row.failed for row in rows) for rows in done)
+            unknown = {f"needs.{need}.outputs.{key}": "" for need in needed for key in job(file, need).outputs}
+            if not holds(each.condition, {**unknown, **values}, has_failed):
+                continue
+            for suffix, row in _matrix(each, values):
+                ran[name + suffix] = self._job(name + suffix, each, {**values, **row})
+            values |= {f"needs.{name}.outputs.{key}": text for key, text in ran[name + suffix].outputs.items()}
+        return ran
+
+    def _job(self, name: str, each: Job, values: Mapping[str, str]) -> JobRan:
+        folder = self.folder / name.replace(" ", "-")
+        values = {**values, "github.token": self.forge.token(each.permissions or {})}
+        machine = self.machines[name] = Runner(folder, folder / "work", values, **self.environ)
+        machine.origin = self.forge.url
+        machine.artifacts = self.folder / "artifacts"
+        machine.artifacts.mkdir(exist_ok=True)
+        machine.program("gh", self.forge.gh)
+        self.prepare(name, machine)
+        try:
+            return machine.runs(each)
+        finally:
+            _end_all(machine)
+
+
+def _matrix(each: Job, values: Mapping[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
+    """(behind the job's name, values) of each run of a job."""
+    matrix: Any = each.settings.get("strategy", {}).get("matrix")
+    if matrix is None:
+        yield "", {}
+        return
+    if isinstance(matrix, str):
+        rows = _from_json(matrix, values)["include"]
+    else:
+        [(key, words)] = matrix.items()
+        rows = [{key: word} for word in (_from_json(words, values) if isinstance(words, str) else words)]
+    for row in rows:
+        yield f" {next(iter(row.values()))}", {f"matrix.{key}": value for key, value in row.items()}
+
+
+def _from_json(text: str, values: Mapping[str, str]) -> Any:
+    found = _FROM_JSON.fullmatch(text)
+    assert found, text
+    return json.loads(values[found["name"]])
+
+
+def _end_all(machine: Runner) -> None:
+    """The machine goes, with all that still runs on it."""
+    mark = f"RUNNER_TEMP={machine.temp}".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+        except OSError:
+            continue
 
 
 def _nothing_yet(job: Job) -> dict[str, str]:

@@ -1,0 +1,187 @@
+"""What a job with permissions does with what a job without them passes on. The job without them runs code from outside:
+all that it passes on may be made by that code. Nothing of it is run here, and no path of it is used as it stands.
+
+received.py names NAME...       print names of specs as a JSON list; fail if one has no spec
+received.py locks FOLDER        put proposed specs and locks into the checkout; fail if there is anything else in FOLDER
+received.py layout FOLDER       print the digest of an OCI layout's only manifest; fail if FOLDER holds anything else
+received.py text < TEXT         print Markdown that mentions nobody, closes no issue and has no HTML, links or images
+
+Run it with `python3 -I`: isolated from the working directory and from the environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+PLATFORM = r"(?:linux-64|linux-aarch64|osx-arm64|win-64)"
+PROPOSED = re.compile(
+    rf"specs/(?P<spec>{NAME.pattern})\.toml|locks/(?P<lock>{NAME.pattern})/"
+    rf"(?:envspec\.lock|requirements\.{PLATFORM}\.txt|conda-{PLATFORM}\.lock|conda-lock\.yml|Dockerfile)"
+)
+MOMENT = re.compile(rb"(as_of *= *)(\S+)(.*)", re.DOTALL)
+NEW_MOMENT = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+#: Locks are text of up to 300 kB each; whole images have up to 10 GB, base included.
+FILES, FILE_BYTES, ALL_BYTES, IMAGE_BYTES, DOCUMENT_BYTES = 1000, 16 * 2**20, 64 * 2**20, 32 * 2**30, 4 * 2**20
+#: A comment, or a pull request's description, has 65,536 characters at most.
+TEXT_CHARACTERS = 65_000
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
+# GitHub reads these in the text of a page: what HTML encodes and what Markdown escapes is a mention all the same. A
+# space of no width breaks each of them, unseen in code too: mentions, issues (`closes #1`), addresses, tags, targets of
+# links and images, and their definitions.
+ACTIVE = re.compile(
+    r"(?<![A-Za-z0-9_])@(?=[A-Za-z0-9])|#(?=\d)|\bGH-(?=\d)|(?<=:)/(?=/)|\bwww(?=\.)|<(?=[A-Za-z/!?])|\](?=[(:\[])",
+    re.IGNORECASE,
+)
+
+
+def fail(why: str) -> NoReturn:
+    sys.exit(f"::error::refused, what the other job gave: {ascii(why)[1:-1]}")
+
+
+def files(folder: Path) -> Iterator[tuple[str, Path, int]]:
+    """(path below `folder` with slashes, path, bytes) of every file.
+
+    Links, devices and files with two names end the run, as do more files than FILES.
+    """
+    count, waiting = 0, [folder]
+    while waiting:
+        for entry in sorted(os.scandir(waiting.pop()), key=lambda each: each.name):
+            count += 1
+            if count > FILES:
+                fail(f"more than {FILES} files")
+            known = entry.stat(follow_symlinks=False)
+            path = Path(entry.path)
+            if stat.S_ISDIR(known.st_mode):
+                waiting.append(path)
+            elif stat.S_ISREG(known.st_mode) and known.st_nlink == 1:
+                yield path.relative_to(folder).as_posix(), path, known.st_size
+            else:
+                fail(f"{path.relative_to(folder).as_posix()} is not a regular file")
+
+
+def names(words: list[str]) -> None:
+    for name in words:
+        if not NAME.fullmatch(name) or not Path("specs", f"{name}.toml").is_file():
+            sys.exit(f"::error::no spec is called {name!a}")
+    sys.stdout.write(json.dumps(list(dict.fromkeys(words))) + "\n")
+
+
+def locks(folder: Path) -> None:
+    """What is proposed, in place of what the checkout has: specs with another moment, and whole folders of locks."""
+    contents = dict(proposed(folder))
+    matches = [PROPOSED.fullmatch(name) for name in contents]
+    specs, locked = ({found[what] for found in matches if found and found[what]} for what in ("spec", "lock"))
+    if specs != locked or not specs:
+        fail(f"the specs {sorted(specs)} come with the locks {sorted(locked)}")
+    for name in sorted(specs):
+        lock = Path("locks", name)
+        if f"locks/{name}/envspec.lock" not in contents or not (lock / "envspec.lock").is_file():
+            fail(f"locks/{name} has no envspec.lock, or had none")
+        only_moment(Path("specs", f"{name}.toml"), contents[f"specs/{name}.toml"])
+    for name in specs:
+        for path in Path("locks", name).iterdir():
+            if PROPOSED.fullmatch(path.as_posix()):
+                path.unlink()
+    for name, content in contents.items():
+        # Written anew: no mode, time or link of the file that was received.
+        Path(name).write_bytes(content)
+
+
+def proposed(folder: Path) -> Iterator[tuple[str, bytes]]:
+    """Files that a proposal may have, which are text."""
+    size = 0
+    for name, path, file_bytes in files(folder):
+        size += file_bytes
+        if not PROPOSED.fullmatch(name):
+            fail(f"{name} is no spec and no file of a lock")
+        if file_bytes > FILE_BYTES or size > ALL_BYTES:
+            fail(f"{name} is too large")
+        content = path.read_bytes()
+        try:
+            text = content.decode("utf-8")
+        except UnicodeDecodeError:
+            fail(f"{name} is no text")
+        if CONTROL.search(text.replace("\r\n", "\n")):
+            fail(f"{name} has control characters in it")
+        yield name, content
+
+
+def only_moment(spec: Path, content: bytes) -> None:
+    if not spec.is_file() or spec.is_symlink():
+        fail(f"{spec} is not in the repository")
+    old, new = spec.read_bytes().split(b"\n"), content.split(b"\n")
+    differing = [pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]]
+    moved = [(MOMENT.fullmatch(before), MOMENT.fullmatch(after)) for before, after in differing]
+    if len(old) != len(new) or len(moved) != 1:
+        fail(f"{spec} differs in more than its as_of")
+    [(before, after)] = moved
+    is_same = before and after and (before[1], before[3]) == (after[1], after[3])
+    if after is None or not is_same or not NEW_MOMENT.fullmatch(after[2]):
+        fail(f"{spec} differs in more than its as_of")
+
+
+def layout(folder: Path) -> None:
+    """The pushing program checks each blob against its digest; here it is checked that there is nothing else."""
+    size = 0
+    for name, _, file_bytes in files(folder):
+        size += file_bytes
+        if not re.fullmatch(r"oci-layout|index\.json|manifest\.json|blobs/sha256/[0-9a-f]{64}", name):
+            fail(f"{name} is no part of an image")
+        if size > IMAGE_BYTES:
+            fail("the image is too large")
+    try:
+        [top] = document(folder / "index.json")["manifests"]
+        digest, path = top["digest"], blob(folder, top["digest"])
+        manifest = document(path)
+        if hashlib.sha256(path.read_bytes()).hexdigest() != path.name:
+            fail(f"{digest} has another content")
+        blobs = [manifest["config"], *manifest["layers"]]
+        # A URL in place of a blob would have the pushing program fetch it.
+        if any("urls" in each or not blob(folder, each["digest"]).is_file() for each in blobs):
+            fail("a blob is not in the layout")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+        fail(f"no image of one platform: {fault}")
+    sys.stdout.write(f"{digest}\n")
+
+
+def blob(folder: Path, digest: str) -> Path:
+    if not re.fullmatch("sha256:[0-9a-f]{64}", digest):
+        fail(f"{digest} is no digest")
+    return folder / "blobs" / "sha256" / digest.partition(":")[2]
+
+
+def document(path: Path) -> Any:
+    if path.stat().st_size > DOCUMENT_BYTES:
+        fail(f"{path.name} is too large")
+    return json.loads(path.read_bytes())
+
+
+def text() -> None:
+    received = sys.stdin.buffer.read(4 * TEXT_CHARACTERS).decode("utf-8", "ignore")
+    seen = CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", received.replace("\r\n", "\n"))
+    inactive = ACTIVE.sub(lambda found: f"{found[0]}\u200b", seen)
+    sys.stdout.buffer.write(inactive[:TEXT_CHARACTERS].encode())
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["names", *words] if words:
+            names(words)
+        case ["locks", folder]:
+            locks(Path(folder))
+        case ["layout", folder]:
+            layout(Path(folder))
+        case ["text"]:
+            text()
+        case _:
+            sys.exit(__doc__)

@@ -1,0 +1,71 @@
+"""Text of others (indexes, locks, registries, wheels, git) where it leaves envspec: for a terminal, JSON or Markdown.
+
+Such text is escaped here once, where it is printed, and not where it is read: a message may hold any of it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Control characters but tab and line feed, halves of surrogate pairs, and what XML 1.0 has no place for (section 2.2).
+# Marks that turn the direction of the text around it (Unicode's UAX 9) could show a log in another order than it has.
+_UNSEEN: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+_LINE_ENDS: Final = re.compile("\r\n?")
+# What CommonMark and GitHub's tables give a meaning in a line, and at its beginning; `<` and `&` are escaped before.
+_MARKS: Final = re.compile(r"[\\`*_\[\]|~$]|^[#+=-]|^\d{1,9}(?=[.)] )")
+# What GitHub makes links of in the text of a page, after all escapes are read: a mention, an issue (`closes #1`) or an
+# address. A space of no width ends each.
+_ACTIVE: Final = re.compile(r"(?<![A-Za-z0-9_])@(?=[A-Za-z0-9])|#(?=\d)|\bGH-(?=\d)|(?<=:)/(?=/)|\bwww(?=\.)", re.I)
+_APART: Final = "&#8203;"
+
+
+def visible(text: str) -> str:
+    """Text that a terminal, XML and HTML show as it is: what none of them may hold is written as an escape, `\\x1b`.
+
+    A carriage return, with which programs write over a line, begins a new one.
+    """
+    return _UNSEEN.sub(_escape, _LINE_ENDS.sub("\n", text))
+
+
+def one_line(text: str) -> str:
+    """`visible` on one line."""
+    return " ".join(visible(text).split())
+
+
+def visible_json(text: str) -> str:
+    """A JSON document of the same values, in which nothing is unseen: such characters are in strings alone."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def html(text: str) -> str:
+    """`text` without a tag or an entity, for an element of HTML."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def markdown(text: str) -> str:
+    """Text in a line of Markdown that says itself and nothing else: no markup, cell, mention, issue or link."""
+    marked = _MARKS.sub(_escape_mark, html(one_line(text)))
+    return _ACTIVE.sub(lambda found: f"{found[0]}{_APART}", marked)
+
+
+def markdown_code(text: str | None) -> str:
+    """A cell or a word of Markdown in which nothing is read as such; a bar is a cell's end even in code."""
+    # A backslash before a bar's own would be its pair.
+    bare = one_line(text or "").replace("\\|", "\\ |").replace("|", "\\|")
+    if not bare:
+        return ""
+    longest = max(map(len, re.findall("`+", bare)), default=0)
+    return f"`{bare}`" if not longest else f"{'`' * (longest + 1)} {bare} {'`' * (longest + 1)}"
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def _escape_mark(mark: re.Match[str]) -> str:
+    # Of a number it is the point behind it that makes a list.
+    return f"&#{ord(mark[0][0])};{mark[0][1:]}" if mark[0].isdecimal() else f"\\{mark[0]}"

@@ -1,0 +1,175 @@
+"""Stands for GitHub: a repository over HTTP, `gh`, and tokens that are worth what a job's permissions say.
+
+with Forge(tmp_path, repository) as forge:
+    token = forge.token({"contents": "write"})
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from tests.support.workflow_repository import Repository
+
+NAME: Final = "acme/stacks"
+#: `gh`, as far as the workflows use it. A token without the right to write pull requests is refused.
+_GH: Final = r"""
+import os, pathlib, subprocess, sys
+folder, words, token = pathlib.Path({folder!r}), sys.argv[1:], os.environ.get("GH_TOKEN", "")
+rights = (folder / "tokens" / token).read_text().split() if token.isalnum() else []
+def body():
+    name = words[words.index("--body-file") + 1]
+    return sys.stdin.read() if name == "-" else pathlib.Path(name).read_text(encoding="utf-8")
+if words[:2] == ["auth", "setup-git"]:
+    subprocess.run(["git", "config", "--global", "credential.helper", "!gh auth git-credential"], check=True)
+elif words[:2] == ["auth", "git-credential"]:
+    if words[2] == "get":
+        print(f"username=x-access-token\npassword={{token}}")
+else:
+    with open(folder / "calls", "a", encoding="utf-8") as file:
+        file.write(" ".join(words) + "\n")
+    if words[:2] == ["pr", "list"]:
+        print((folder / "open").read_text(), end="")
+    elif "pull-requests:write" not in rights:
+        sys.exit("HTTP 403: Resource not accessible by integration")
+    elif words[:2] in (["pr", "create"], ["pr", "edit"], ["pr", "comment"]):
+        (folder / "body").write_text(body(), encoding="utf-8")
+    else:
+        sys.exit(64)
+"""
+
+
+class Forge:
+    """open: number of the pull request that is open. folder: holds what was said to it."""
+
+    def __init__(self, folder: Path, repository: Repository) -> None:
+        self.folder, self.remote = folder, folder / "served" / f"{NAME}.git"
+        (folder / "tokens").mkdir(parents=True)
+        (folder / "open").touch()
+        self.issued: dict[str, Mapping[str, str]] = {}
+        self.remote.parent.mkdir(parents=True)
+        repository.git("clone", "--quiet", "--bare", ".", str(self.remote))
+        repository.git("--git-dir", str(self.remote), "config", "http.receivepack", "true")
+        self.repository = repository
+        handler = type("Handler", (_Handler,), {"forge": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def __enter__(self) -> Forge:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def url(self) -> str:
+        """Where the repository is cloned from, and pushed to."""
+        return f"http://127.0.0.1:{self._server.server_port}/{NAME}.git"
+
+    def token(self, permissions: Mapping[str, str]) -> str:
+        """A new one, of a job with these permissions."""
+        name = f"ghs{len(self.issued):04}{os.urandom(12).hex()}"
+        self.issued[name] = permissions
+        (self.folder / "tokens" / name).write_text(" ".join(f"{what}:{right}" for what, right in permissions.items()))
+        return name
+
+    @property
+    def precious(self) -> list[str]:
+        """The tokens by which something can be written."""
+        return [token for token, permissions in self.issued.items() if "write" in permissions.values()]
+
+    @property
+    def gh(self) -> str:
+        """`gh`, as a script for bash."""
+        path = self.folder / "gh.py"
+        path.write_text(_GH.format(folder=str(self.folder)), encoding="utf-8")
+        return f'exec "{sys.executable}" "{path}" "$@"'
+
+    @property
+    def calls(self) -> list[str]:
+        path = self.folder / "calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    @property
+    def body(self) -> str:
+        """What a pull request or a comment was given last."""
+        return (self.folder / "body").read_text(encoding="utf-8")
+
+    def git(self, *words: str) -> str:
+        """What git prints, in the repository that is served."""
+        return self.repository.git("--git-dir", str(self.remote), *words)
+
+    def branches(self) -> dict[str, str]:
+        """Branch -> commit."""
+        rows = self.git("for-each-ref", "--format=%(refname:short) %(objectname)", "refs/heads").splitlines()
+        return {name: commit for name, _, commit in (row.partition(" ") for row in rows)}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """git's own server program, which is let write by a token that may."""
+
+    forge: Forge
+
+    def log_message(self, *_: object) -> None:
+        """Tests have output of their own."""
+
+    def _allows(self) -> bool:
+        if "git-receive-pack" not in self.path:
+            return True
+        login = base64.b64decode(self.headers.get("Authorization", "").partition(" ")[2]).decode()
+        return self.forge.issued.get(login.partition(":")[2], {}).get("contents") == "write"
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        if not self._allows():
+            self.send_response(401 if "Authorization" not in self.headers else 403)
+            self.send_header("WWW-Authenticate", 'Basic realm="forge"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        path, _, query = self.path.partition("?")
+        done = subprocess.run(
+            ["git", "http-backend"],
+            env={
+                "PATH": os.defpath,
+                "GIT_PROJECT_ROOT": str(self.forge.remote.parent.parent),
+                "GIT_HTTP_EXPORT_ALL": "1",
+                "REQUEST_METHOD": self.command,
+                "PATH_INFO": path,
+                "QUERY_STRING": query,
+                "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+                "CONTENT_LENGTH": str(len(body)),
+                "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+                "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+                "REMOTE_USER": "somebody",
+            },
+            input=body,
+            capture_output=True,
+            check=True,
+        )
+        head, _, content = done.stdout.partition(b"\r\n\r\n")
+        rows = dict(line.split(": ", 1) for line in head.decode().splitlines())
+        self.send_response(int(rows.pop("Status", "200").partition(" ")[0]))
+        for name, value in rows.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_POST = do_GET
