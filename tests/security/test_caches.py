@@ -313,7 +313,7 @@ def test_a_planted_python_is_not_run(shared: Path, tmp_path: Path) -> None:
     of_another(shared / "cache")
     with standing(small_wheel("one")) as around:
         user = around.builder_in(tmp_path / "victim", ENVSPEC_CACHE_DIR=str(shared / "cache"))
-        python = Python(row.version, "standalone", row.url, row.sha256)
+        python = Python(row.version, "system")
         lock = user.writes_lock(around.lock_of(small_wheel("one"), python=python))
         ran = user.runs("image", "build", lock)
     assert not (tmp_path / "owned").exists()
