@@ -108,9 +108,14 @@ def _extract(archive: Path, folder: Path, stopping: threading.Event) -> None:
             if stopping.is_set():
                 return
             parts = PurePosixPath(member.name).parts
-            if parts[:1] != (BUILD,) or ".." in parts or is_whiteout(member.name):
+            if parts[:1] != (BUILD,) or ".." in parts:
                 raise BadBuild(
-                    f"{archive.name} holds {member.name!r}, which is no path of a file under {BUILD}/",
+                    f"{archive.name} holds {member.name!r}, which is not under {BUILD}/",
+                    hint="report this with the lock",
+                )
+            if is_whiteout(member.name):
+                raise BadBuild(
+                    f"{archive.name} holds {member.name!r}, which would hide files of an image's lower layers",
                     hint="report this with the lock",
                 )
             tar.extract(member, folder, **options)
