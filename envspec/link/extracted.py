@@ -42,12 +42,13 @@ class Environment:
 
         unpacked: its folder in rattler's cache. packed_bytes: of its archive.
         """
+        # First: its metadata may be what is large.
+        if (size := _size_of(unpacked)) > most_bytes(packed_bytes):
+            return f"{packed_bytes} bytes that unpack to {size}, which is a bomb"
         try:
             paths, programs = list(_paths(unpacked)), list(_entry_points(unpacked))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as fault:
             return f"its metadata can't be read ({' '.join(str(fault).split())})"
-        if (size := _size_of(unpacked)) > most_bytes(packed_bytes):
-            return f"{packed_bytes} bytes that unpack to {size}, which is a bomb"
         made, placed = [], list[str]()
         for program in programs:
             match = _ENTRY_POINT.fullmatch(program)
