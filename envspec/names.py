@@ -72,6 +72,8 @@ MD5: Final = Form("an MD5 of 32 lower-case hexadecimal digits", r"[0-9a-f]{32}")
 COMMIT: Final = Form("a commit", r"[0-9a-f]{40}|[0-9a-f]{64}")
 DIGEST: Final = Form("a digest such as sha256:...", r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 
+#: What the name of a mark in a layer begins with.
+WHITEOUT: Final = ".wh."
 _SEPARATORS: Final = frozenset("/\\:")
 #: Folders of any Linux system: they keep their owner and mode, and what is put into them has its own.
 SYSTEM_FOLDERS: Final = frozenset(
@@ -123,6 +125,11 @@ def is_of_the_system(path: str) -> bool:
 def normalised(name: str) -> str:
     """A package's name, or a pattern of names, in the form of PEP 503; conda's names fit it too."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def is_whiteout(path: str) -> bool:
+    """Whether a path has a part that hides files of lower layers, where an image has it (OCI's `layer.md`)."""
+    return path.startswith(WHITEOUT) or f"/{WHITEOUT}" in path
 
 
 def is_harmful(name: str) -> bool:

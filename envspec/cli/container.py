@@ -233,9 +233,9 @@ def _absolute(path: str) -> str:
 
 def compiled_folder(image: str) -> str:
     """What is compiled belongs to one image: it calls into the image's libraries."""
-    from envspec.effects.cache import cache_root
+    from envspec.effects.cache import COMPILED, cache_root
 
-    return str(cache_root(os.environ).absolute() / "compiled" / image.rpartition(":")[2][:32])
+    return str(cache_root(os.environ) / COMPILED / image.rpartition(":")[2][:32])
 
 
 def make_folders(folders: Folders, mounted: Sequence[str]) -> None:

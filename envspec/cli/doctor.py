@@ -40,11 +40,11 @@ def command(form: str) -> int:
     from envspec.doctor.examine import examine
     from envspec.doctor.finding import State, as_json, render_text
     from envspec.doctor.place import this_place
-    from envspec.effects.cache import cache_root
+    from envspec.effects.cache import cache_place
     from envspec.effects.default_index import default_index_url
     from envspec.effects.event_loop import run_to_end
 
-    place = this_place(os.environ, cache_root(os.environ).absolute())
+    place = this_place(os.environ, cache_place(os.environ))
     with waiting("looking over this machine"):
         findings = run_to_end(examine(place, index_url=default_index_url(os.environ)))
     if form == "json":

@@ -29,7 +29,7 @@ class Opened:
         _check(chosen)
         self.folder = find_lock(lock, Path())
         self._chosen = chosen
-        self._cache = cache_root(os.environ).absolute()
+        self._cache = cache_root(os.environ)
         bytecode = "no-pyc" if chosen["no_pyc"] else "pyc"
         # A Python of the user's choice may compile otherwise: what came of that is not remembered.
         self._key = (

@@ -37,7 +37,7 @@ def image_world(
     return ImageWorld(
         os.environ,
         Path.home(),
-        cache_root(os.environ).absolute(),
+        cache_root(os.environ),
         progress.report,
         progress.warn,
         found,

@@ -85,7 +85,7 @@ def command(
 
             return await installed(order, python, image_world(progress, (), unconfined=unconfined))
 
-        world = World(os.environ, cache_root(os.environ).absolute(), progress.report, progress.warn, built)
+        world = World(os.environ, cache_root(os.environ), progress.report, progress.warn, built)
         outcome = install(order, world)
     if outcome is Outcome.THERE:
         terminal.tell(f"{order.prefix}: already installed")

@@ -203,7 +203,7 @@ def _tidy(directory: Path) -> None:
 
 
 def _cache() -> Path:
-    return cache_root(os.environ).absolute()
+    return cache_root(os.environ)
 
 
 def _is_done(path: Path, directory: Path) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.effects.cache import OpenCache, why_open
 from envspec.effects.process import Finished, run
 from envspec.errors import NetworkError
 from envspec.machine import Nvml, ask_nvml
@@ -53,8 +54,9 @@ class Place:
     """A machine.
 
     root: where `/proc`, `/dev`, `/sys` and `/etc` are. system: as `sys.platform`. path_of: a program's path on PATH.
-    ask: a program's end, None when it can't be run or hangs. space: of the file system that holds a path, None where
-    there is none. probe: one HEAD or GET, bounded in time. uv: path of uv's program, None where it isn't installed.
+    open_cache: why the cache is not safe from other users. ask: a program's end, None when it can't be run or hangs.
+    space: of the file system that holds a path, None where there is none. probe: one HEAD or GET, bounded in time. uv:
+    path of uv's program, None where it isn't installed.
     """
 
     root: Path
@@ -64,6 +66,7 @@ class Place:
     environ: Mapping[str, str]
     prefix: Path
     python: Interpreter
+    open_cache: Callable[[], OpenCache | None]
     path_of: Callable[[str], str | None]
     ask: Callable[[Sequence[str]], Awaitable[Finished | None]]
     space: Callable[[Path], Space | None]
@@ -106,6 +109,7 @@ def this_place(environ: Mapping[str, str], cache: Path) -> Place:
         environ=environ,
         prefix=Path(sys.prefix),
         python=_interpreter(),
+        open_cache=lambda: why_open(cache),
         path_of=lambda name: shutil.which(name, path=environ.get("PATH")),
         ask=ask,
         space=_space,

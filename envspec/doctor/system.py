@@ -9,6 +9,7 @@ from typing import Final
 
 from envspec.doctor.finding import Finding, State
 from envspec.doctor.place import Interpreter, Place, Space
+from envspec.effects.cache import OpenCache
 
 _GIB: Final = 2**30
 #: Docker gives a container 64 MB, which NCCL and DataLoader workers use up (NVIDIA/nccl issue 342).
@@ -19,11 +20,15 @@ _ENOUGH_DISK: Final = 20 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class SystemFacts:
-    """shm: of `/dev/shm`, None where the system has none. disk: of the cache's file system. uv: its version."""
+    """shm: of `/dev/shm`, None where the system has none. disk: of the cache's file system. uv: its version.
+
+    open_cache: why the cache is not safe from other users.
+    """
 
     system: str
     shm: Space | None
     cache: Path
+    open_cache: OpenCache | None
     disk: Space | None
     python: Interpreter
     uv: str | None
@@ -36,6 +41,7 @@ async def look(place: Place) -> SystemFacts:
         system=place.system,
         shm=place.space(shm) if place.system == "linux" and shm.is_dir() else None,
         cache=place.cache,
+        open_cache=place.open_cache(),
         disk=place.space(place.cache),
         python=place.python,
         uv=await _uv(place),
@@ -43,8 +49,8 @@ async def look(place: Place) -> SystemFacts:
 
 
 def judge(facts: SystemFacts) -> tuple[Finding, ...]:
-    """One finding for each."""
-    return (_shm(facts), _disk(facts), _python(facts.python), _uv_finding(facts.uv))
+    """One finding for each; of the cache, where something is wrong with it."""
+    return (_shm(facts), _disk(facts), *_cache(facts), _python(facts.python), _uv_finding(facts.uv))
 
 
 def _shm(facts: SystemFacts) -> Finding:
@@ -69,6 +75,12 @@ def _disk(facts: SystemFacts) -> Finding:
         todo = "a torch stack is 8 GB (locking alone needs less than 1): make room or name another ENVSPEC_CACHE_DIR"
         return Finding(what, State.WARNING, found, todo)
     return Finding(what, State.OK, found)
+
+
+def _cache(facts: SystemFacts) -> tuple[Finding, ...]:
+    if facts.open_cache is None:
+        return ()
+    return (Finding("cache", State.MISSING, facts.open_cache.message, facts.open_cache.hint or ""),)
 
 
 def _python(python: Interpreter) -> Finding:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Final, cast
 
+from envspec.names import is_whiteout
+
 #: Of a whole archive: 100 times its size, over a start. The largest ratio among 1,085 wheels of the index is 18, and a
 #: file of zeros alone has 1,000.
 MOST_RATIO: Final = 100
@@ -40,10 +42,12 @@ def why_refused(path: str) -> str | None:
     A path is relative, with `/` between its parts. `.` and empty parts are no fault of their own.
     """
     parts = path.split("/")
-    if path.startswith("/") or ".." in parts or "\\" in path or path[1:2] == ":" or not set(parts) - {"", "."}:
+    outside = path.startswith("/") or ".." in parts or "\\" in path or path[1:2] == ":"
+    if outside or not set(parts) - {"", "."}:
         return "would be put outside of its folder"
-    if len(parts) > DEEPEST:
-        return f"is more than {DEEPEST} folders deep"
+    if is_whiteout(path) or len(parts) > DEEPEST:
+        deep = f"is more than {DEEPEST} folders deep"
+        return "would hide files of an image's lower layers" if is_whiteout(path) else deep
     # Nearly all paths of 10,000 are plain, and need no look at each character.
     plain = path.isascii() and path.isprintable()
     if not plain and any(unicodedata.category(each) in _BREAKING or each in _TURNING for each in path):

@@ -24,8 +24,8 @@ async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, P
     links: dict[str, CondaPackage] = {}
     for package in packages:
         for path, kind in await _paths(package, archives[package.sha256]):
-            if not is_below(path):
-                raise BadPackage(f"{package.filename}: {path!r} is in it, which is not below its prefix")
+            if why := why_not_below(path):
+                raise BadPackage(f"{package.filename}: {path!r} is in it, which {why}")
             owners[path] = package
             if kind == "softlink":
                 links[path] = package
@@ -35,9 +35,9 @@ async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, P
             raise BadPackage(f"{package.filename}: {path} of it is behind the link {behind} of {of}")
 
 
-def is_below(path: str) -> bool:
-    """Whether a path of a package stays below its prefix."""
-    return why_refused(path) is None and posixpath.normpath(path) == path
+def why_not_below(path: str) -> str | None:
+    """Why a path of a package must not be written below its prefix; None if it may."""
+    return why_refused(path) or (None if posixpath.normpath(path) == path else "is not a path in its plain form")
 
 
 async def _paths(package: CondaPackage, archive: Path) -> list[tuple[str, str]]:

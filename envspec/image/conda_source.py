@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec.effects.archives import above
-from envspec.image.conda_paths import is_below
+from envspec.image.conda_paths import why_not_below
 from envspec.image.content import PREFIX, Entry, InMemory, Kind, OnDisk
 from envspec.image.cut import cut
 from envspec.image.folders import Folders
@@ -168,8 +168,8 @@ def stem_of(package: CondaPackage) -> str:
 
 
 def _file_of(package: CondaPackage, path: str, real: Path, digest: str | None) -> _File:
-    if not is_below(path):
-        raise BadPackage(f"{package.filename}: {path!r} is in it, which is not below its prefix")
+    if why := why_not_below(path):
+        raise BadPackage(f"{package.filename}: {path!r} is in it, which {why}")
     place, owner = f"{PREFIX}/{path}", f"conda's {package.name} {package.version}"
     if real.is_symlink():
         target = str(real.readlink())

@@ -15,6 +15,7 @@ from typing import IO, Final
 
 from envspec.effects.archives import above
 from envspec.errors import EnvspecError
+from envspec.names import is_whiteout
 
 #: The one folder of such an archive.
 TOP: Final = "python"
@@ -99,6 +100,8 @@ def _inside(archive: Path, name: str, link: tarfile.TarInfo | None = None) -> st
     parts = name.rstrip("/").split("/")
     if link is not None:
         parts = posixpath.normpath(name).split("/")
+    if link is None and is_whiteout(name):
+        raise BadPython(archive.name, f"{name!r} is in it, which would hide files of an image's lower layers")
     bad = name.startswith("/") or parts[0] != TOP or not {"", ".", ".."}.isdisjoint(parts) or "\\" in name
     if bad or (link is not None and link.linkname.startswith("/")):
         what = f"the link {link.name!r} leads to {link.linkname!r}" if link else f"{name!r} is in it"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envspec.effects.cache import keeping
+from envspec.effects.cache import CONDA_PACKAGES, keeping
 from envspec.effects.held import try_hold
 from envspec.errors import UsageError
 from envspec.facts.load import load_facts
@@ -143,7 +143,7 @@ class PythonParts:
         into = Into(
             folder,
             f"/{PREFIX}",
-            around.cache / "conda-packages",
+            around.cache / CONDA_PACKAGES,
             platform,
             frozenset(each.name for each in there),
             self._held,
@@ -183,7 +183,7 @@ class PythonParts:
             return (await Downloads(around.fetching).fetch(archives_of([row])))[row.sha256]
 
         async def unpack(archive: Path, folder: Path) -> None:
-            into = Into(folder, f"/{PREFIX}", around.cache / "conda-packages", platform)
+            into = Into(folder, f"/{PREFIX}", around.cache / CONDA_PACKAGES, platform)
             await link([row], {row.sha256: archive}, into, around.environ, lambda _done, _total: None)
 
         series = ".".join(row.version.split(".")[:2])

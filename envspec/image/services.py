@@ -15,7 +15,7 @@ from envspec.errors import UsageError
 from envspec.image.config import Conduct
 from envspec.image.content import PREFIX, Entry, InMemory, Kind
 from envspec.model import ImageSettings
-from envspec.names import SYSTEM_FOLDERS, is_of_the_system
+from envspec.names import SYSTEM_FOLDERS, WHITEOUT, is_of_the_system, is_whiteout
 
 #: Who runs the services. Ubuntu's images from 23.04 on have a user of that id too, so files are its own there.
 UID: Final = 1000
@@ -113,6 +113,11 @@ def folder_of(workdir: str) -> str | None:
         raise UsageError(
             f"[image] workdir: {workdir} is in a folder that is a link in the base image",
             hint='take one of your own, such as "/workspace"',
+        )
+    if is_whiteout(folder):
+        raise UsageError(
+            f"[image] workdir: {workdir} would hide files of the base image",
+            hint=f"take a name that does not begin with {WHITEOUT}",
         )
     if folder in {".", *SYSTEM_FOLDERS}:
         return None

@@ -21,13 +21,13 @@ from envspec.errors import EnvspecError
 from envspec.image.content import Entry, InMemory, Kind, Method, ZipMember
 from envspec.image.system_script import is_left_out
 from envspec.image.system_streams import Outputs
+from envspec.names import WHITEOUT, is_whiteout
 
 FILES: Final = "files.zip"
 ENTRIES: Final = "entries.json"
 _CHUNK: Final = 1 << 20
 _LOCAL_HEADER: Final = struct.Struct("<26x2H")
 _XATTR: Final = "SCHILY.xattr."
-_WHITEOUT: Final = ".wh."
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,9 @@ def _changes(content: IO[bytes], archive: zipfile.ZipFile, warn: Callable[[str],
             path = member.name.strip("/")
             if not path or is_left_out(path, is_folder=member.isdir()):
                 continue
+            if is_whiteout(path):
+                warn(f"system layer: /{path} is left out: in a layer its name would hide other files")
+                continue
             change = Changed(path, Kind.FILE, stat.S_IMODE(member.mode), member.uid, member.gid)
             attributes = sorted(key.removeprefix(_XATTR) for key in member.pax_headers if key.startswith(_XATTR))
             if attributes:
@@ -145,7 +148,7 @@ def _white_out(path: str, changes: dict[str, Changed]) -> None:
     above = changes.get(str(parent))
     if above is not None and above.kind is not Kind.FOLDER:
         return
-    mark = str(parent / f"{_WHITEOUT}{PurePosixPath(path).name}")
+    mark = str(parent / f"{WHITEOUT}{PurePosixPath(path).name}")
     changes[mark] = Changed(mark, Kind.FILE, 0o644, 0, 0, sha256=hashlib.sha256().hexdigest())
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from envspec.effects.cache import CONDA_PACKAGES
 from envspec.errors import UsageError
 from envspec.fetch.values import Step
 from envspec.install.order import Order, Stage, World
@@ -40,7 +41,7 @@ async def link(order: Order, world: World, site: Site, kept: Mapping[str, Path])
     def told(done: int, total: int) -> None:
         world.report(Step(Stage.LINKING, done, total))
 
-    into = Into(site.path, str(order.prefix), world.cache / "conda-packages", order.platform, holds=site.descriptor)
+    into = Into(site.path, str(order.prefix), world.cache / CONDA_PACKAGES, order.platform, holds=site.descriptor)
     try:
         await link_packages(order.resolution.conda, kept, into, world.environ, told)
     except NoRoom as fault:

@@ -6,12 +6,12 @@ import csv
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envspec.effects.archives import why_refused
+from envspec.effects.archives import above, why_refused
 from envspec.errors import EnvspecError, NoSolution
 from envspec.install.relocate import site_packages
 from envspec.link.extracted import RESERVED
@@ -44,12 +44,7 @@ class State:
 
 def files_before(site: Path) -> dict[str, str]:
     """Path below `site` -> whose it is, of all that is there before wheels are: conda's packages', or the Python's."""
-    owners: dict[str, str] = {}
-    for folder, names, files in os.walk(site):
-        links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
-        inner = os.path.relpath(folder, site)
-        paths = (name if inner == "." else f"{inner}/{name}" for name in (*files, *links))
-        owners.update(dict.fromkeys(paths, "the environment's Python"))
+    owners = dict.fromkeys(_paths_of(site), "the environment's Python")
     for path in sorted((site / "conda-meta").glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
         owners.update(dict.fromkeys(data["files"], f"conda's {data['name']} {data['version']}"))
@@ -70,14 +65,16 @@ def _state(path: Path) -> State | None:
 
 
 def check(site: Path, before: Mapping[str, str], were: Mapping[str, State | None]) -> None:
-    """Refuse an environment in which a file is owned twice, or what was there before was touched.
+    """Refuse an environment in which a file is owned twice or is not its owner's, or what was there before was touched.
 
     Two wheels may both bring a file with the same content: several of NVIDIA's share an empty `nvidia/__init__.py`.
     before, were: `files_before` and their `states`.
 
     Raises:
-        OwnedTwice: names the file and both owners. Touched: names the file and its owner. LeadsOut: a RECORD does.
+        OwnedTwice: names the file and both owners. Touched: names the file and its owner. LeadsOut: a RECORD does, or
+        the name of a file is none that is accepted.
     """
+    links = frozenset(name for name in before if (site / name).is_symlink())
     wheels: dict[str, tuple[str, str]] = {}
     for name, owner, digest in _rows(site, before):
         if name in before:
@@ -89,6 +86,10 @@ def check(site: Path, before: Mapping[str, str], were: Mapping[str, State | None
             raise LeadsOut(f"{name!r}, which the wheel {owner} lists as its own, {why}", hint=_PUBLISHED)
         if name.split("/", 1)[0] in RESERVED:
             raise OwnedTwice(f"{name} is of the wheel {owner}, and only conda and envspec write it", hint=_PUBLISHED)
+        if link := next((folder for folder in above(name) if folder in links), None):
+            raise OwnedTwice(
+                f"{name} of the wheel {owner} is behind the link {link} of {before[link]}", hint=_PUBLISHED
+            )
         other, known = wheels.setdefault(name, (owner, digest))
         if other != owner and (known != digest or not digest):
             raise OwnedTwice(
@@ -98,6 +99,22 @@ def check(site: Path, before: Mapping[str, str], were: Mapping[str, State | None
     for name, owner in before.items():
         if were[name] != _state(site / name):
             raise Touched(f"{name} of {owner} was changed while wheels were installed", hint=_PUBLISHED)
+    _check_names(name for name in _paths_of(site) if name not in before)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Of files that no RECORD lists, a name is all that is known."""
+    for name in names:
+        if why := why_refused(name):
+            raise LeadsOut(f"{name!r}, which a wheel brings without listing it, {why}", hint=_PUBLISHED)
+
+
+def _paths_of(site: Path) -> Iterator[str]:
+    """All files and links below an environment, as paths from there."""
+    for folder, names, files in os.walk(site):
+        links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
+        inner = os.path.relpath(folder, site)
+        yield from (name if inner == "." else f"{inner}/{name}" for name in (*files, *links))
 
 
 def _rows(site: Path, before: Mapping[str, str]) -> list[tuple[str, str, str]]:

@@ -140,7 +140,7 @@ def building(prefix: Path, waits: Callable[[], None]) -> Iterator[Site]:
     it ends.
 
     Raises:
-        CannotMake: the folder can't be made.
+        CannotMake: the folder can't be made, or is another user's.
     """
     path = partial_of(prefix)
     made = [folder for folder in prefix.parents if not folder.exists()]
@@ -175,9 +175,16 @@ def _hold(path: Path, waits: Callable[[], None]) -> int:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o755)
         try:
-            return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except FileNotFoundError:
             return opened()
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            os.close(descriptor)
+            raise CannotMake(
+                f"{path}, where the environment is to be built, belongs to another user",
+                hint="have it removed, or choose a folder of your own by --prefix",
+            )
+        return descriptor
 
     told = False
     while (descriptor := try_hold(path, opened)) is None:

@@ -18,6 +18,7 @@ from envspec.install.order import Order, Stage, World
 from envspec.install.place import Site
 from envspec.install.record import FOLDER
 from envspec.model import Python
+from envspec.names import is_whiteout
 
 #: Where a standalone build lies in an environment: it goes with it, and needs nothing of the cache.
 BUILD: Final = "python"
@@ -110,6 +111,11 @@ def _extract(archive: Path, folder: Path, stopping: threading.Event) -> None:
             if parts[:1] != (BUILD,) or ".." in parts:
                 raise BadBuild(
                     f"{archive.name} holds {member.name!r}, which is not under {BUILD}/",
+                    hint="report this with the lock",
+                )
+            if is_whiteout(member.name):
+                raise BadBuild(
+                    f"{archive.name} holds {member.name!r}, which would hide files of an image's lower layers",
                     hint="report this with the lock",
                 )
             tar.extract(member, folder, **options)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from envspec.effects.archives import above, why_refused
+from envspec.effects.archives import above, most_bytes, why_refused
 
 #: What conda and envspec write about an environment; a package that brings it would lie about the environment.
 RESERVED: Final = ("conda-meta", ".envspec")
@@ -37,11 +37,14 @@ class Environment:
         self._files: set[str] = set()
         self._programs: set[str] = set()
 
-    def fault_of(self, name: str, unpacked: Path) -> str | None:
+    def fault_of(self, name: str, unpacked: Path, packed_bytes: int) -> str | None:
         """Why a package must not be linked, in words that follow its file name; None if it may.
 
-        unpacked: its folder in rattler's cache.
+        unpacked: its folder in rattler's cache. packed_bytes: of its archive.
         """
+        # First: its metadata may be what is large.
+        if (size := _size_of(unpacked)) > most_bytes(packed_bytes):
+            return f"{packed_bytes} bytes that unpack to {size}, which is a bomb"
         try:
             paths, programs = list(_paths(unpacked)), list(_entry_points(unpacked))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as fault:
@@ -90,6 +93,15 @@ class Environment:
                 return f"{self._folders[link]} is behind the link {link} of it"
             self._links[link] = name
         return None
+
+
+def _size_of(folder: Path) -> int:
+    """Of all that is in it, listed or not; a file with holes counts whole, as in a layer."""
+    return sum(
+        os.lstat(os.path.join(place, name)).st_size  # noqa: PTH118 (50,000 times)
+        for place, _, files in os.walk(folder)
+        for name in files
+    )
 
 
 def _why_not_below(path: str) -> str | None:

@@ -86,6 +86,7 @@ async def link(
                 "package": _fields(package),
                 # rattler opens it for those alone that it puts there.
                 "archive": package.url if package.name in into.there else archives[package.sha256].as_uri(),
+                "packed_bytes": 0 if package.name in into.there else archives[package.sha256].stat().st_size,
             }
             for package in packages
         ],

@@ -15,6 +15,8 @@ import threading
 
 def main() -> int:
     """The program's exit status; 137 when it was ended here."""
+    # What it installs are hard links into its cache: whoever may write to a file of an environment would write there.
+    os.umask(os.umask(0) | 0o022)
     child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, close_fds=False)  # noqa: S603 (the words are ours)
 
     def watch() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Mapping
@@ -51,10 +52,10 @@ def _end_with_the_parent() -> None:
 class _Reporter:
     """rattler's callbacks: a package is checked when its link begins, and the end of each link is told.
 
-    unpacked: a package's name -> the folder in rattler's cache that it is linked from, and its file name.
+    unpacked: a package's name -> the folder in rattler's cache that it is linked from, its file name and its size.
     """
 
-    def __init__(self, total: int, unpacked: Mapping[str, tuple[Path, str]], environment: Environment) -> None:
+    def __init__(self, total: int, unpacked: Mapping[str, tuple[Path, str, int]], environment: Environment) -> None:
         self._total = total
         self._linked = 0
         self._unpacked = unpacked
@@ -65,13 +66,17 @@ class _Reporter:
 
         rattler takes no answer from a callback, and it may link others at the same time.
         """
+        folder: Path | None
         try:
-            folder, filename = self._unpacked[package_name]
-            why = self._environment.fault_of(package_name, folder)
+            folder, filename, packed_bytes = self._unpacked[package_name]
+            why = self._environment.fault_of(package_name, folder, packed_bytes)
         except BaseException as fault:
-            filename, why = package_name, f"it can't be checked ({fault!r})"
+            folder, filename, why = None, package_name, f"it can't be checked ({fault!r})"
         if why is not None:
             _tell(refused=f"{filename}: {why}")
+            if folder is not None:
+                # Nothing of it is kept: it may be a bomb.
+                shutil.rmtree(folder, ignore_errors=True)
             os._exit(1)
         return operation
 
@@ -111,7 +116,10 @@ async def _link(order: dict[str, Any]) -> None:
         show_progress=False,
         reporter=_Reporter(
             len(records) - len(order["there"]),
-            {each.name: (Path(order["cache"], stem_of(each)), each.filename) for each in packages},
+            {
+                each.name: (Path(order["cache"], stem_of(each)), each.filename, row["packed_bytes"])
+                for each, row in zip(packages, order["rows"], strict=True)
+            },
             Environment(site_packages),
         ),
     )

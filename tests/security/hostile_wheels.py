@@ -316,6 +316,7 @@ WHEELS: Final[Mapping[str, Make]] = {
     "`.data/data` over the standard library": _named(f"thing-1.0.data/data/lib/python{SERIES}/os.py"),
     "`.data/data` into `conda-meta`": _named("thing-1.0.data/data/conda-meta/thing-1.0-0.json", FILE, b"{}"),
     "`.data/data` over envspec's own record": _named("thing-1.0.data/data/.envspec/installed.json", FILE, b"{}"),
+    "`.data/data` behind the link `bin/python3`": _named("thing-1.0.data/data/bin/python3/x.py"),
     "`.data/data` behind the link `lib64`": _named(f"thing-1.0.data/data/lib64/python{SERIES}/site-packages/x.py"),
     "`.data/data` into another package": _named(f"thing-1.0.data/data/lib/python{SERIES}/site-packages/other/x.py"),
     "`.data/purelib` and the root have one path": lambda _: _wheel(
@@ -390,6 +391,9 @@ WHEELS: Final[Mapping[str, Make]] = {
     "another package's module": _named("other/__init__.py"),
     "a name that deletes a file of a lower layer": _named("thing/.wh.other"),
     "a name that empties a folder of lower layers": _named("thing/.wh..wh..opq"),
+    "a folder that is named like a mark of a layer": _named("thing/.wh.other/x.py"),
+    "such a name that RECORD does not list": lambda _: _wheel(unlisted=[Entry("thing/.wh.other", b"")]),
+    "such a name in `.data/data`": _named("thing-1.0.data/data/share/.wh.other"),
 }
 
 

@@ -145,6 +145,7 @@ SDISTS: Final[Mapping[str, Make]] = {
     "a character device": _tar(Member(f"{_TOP}/null", kind=tarfile.CHRTYPE)),
     "a block device": _tar(Member(f"{_TOP}/disk", kind=tarfile.BLKTYPE)),
     "a pipe": _tar(Member(f"{_TOP}/pipe", kind=tarfile.FIFOTYPE)),
+    "a name that deletes a file of a lower layer": _tar(Member(f"{_TOP}/.wh.other", b"")),
     "setuid and setgid": _tar(Member(f"{_TOP}/run", b"x", mode=0o6755)),
     "a folder without permissions": _tar(
         Member(f"{_TOP}/a", kind=tarfile.DIRTYPE, mode=0), Member(f"{_TOP}/a/b", b"x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -31,14 +32,15 @@ from envspec.image.wheel import LockedWheel, Scheme, WheelSource
 from envspec.install import python
 from envspec.install.environment import put_wheels
 from envspec.install.order import Order, World
+from envspec.install.owners import OwnedTwice
 from envspec.install.place import Site
 from envspec.install.uv import UvFault
 from envspec.model import Python, Resolution
 from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record
-from tests.security.hostile import Canary, Section, files_below, mark, outcome, shown
-from tests.security.hostile_wheels import FILENAME, INFO, WHEELS
+from tests.security.hostile import Canary, Entry, Section, files_below, mark, outcome, shown, zip_of
+from tests.security.hostile_wheels import FILENAME, INFO, WHEELS, entries_of
 from tests.support.environments import BASE, RUNNING, SERIES, make_lock, pin
-from tests.support.wheels import Artifact
+from tests.support.wheels import Artifact, module_name, wheel
 
 _SITE: Final = f"lib/python{SERIES}/site-packages/"
 _INFO: Final = {f"site/{INFO}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "INSTALLER")}
@@ -105,8 +107,8 @@ class Served:
         self._thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self._thread.start()
 
-    def put(self, data: bytes) -> str:
-        path = f"/{len(self._bodies)}/{FILENAME}"
+    def put(self, data: bytes, filename: str = FILENAME) -> str:
+        path = f"/{len(self._bodies)}/{filename}"
         self._bodies[path] = data
         return f"http://127.0.0.1:{self.server.server_port}{path}"
 
@@ -235,3 +237,16 @@ def test_a_wheel_is_refused_or_stays_inside(case: str, tmp_path: Path, served: S
 
 def test_the_document_has_these_cases_alone() -> None:
     assert SECTION.listed() == list(WHEELS)
+
+
+def test_a_file_that_no_record_lists_takes_no_other_wheels_place(tmp_path: Path, served: Served, venv: Path) -> None:
+    """The wheel says of itself that it has `thing/__init__.py` alone, and brings a module of another wheel."""
+    good = wheel("good", "1.0")
+    name = f"{module_name('good')}/__init__.py"
+    evil = Artifact("thing", "1.0", FILENAME, zip_of(entries_of(unlisted=[Entry(name, b"evil = 1\n")])), b"")
+    shutil.copytree(venv, tmp_path / "env", symlinks=True)
+    pins = [pin(evil, url=served.put(evil.data)), pin(good, url=served.put(good.data, good.filename))]
+    lock = make_lock(wheels=pins)
+    order = Order(lock, "0" * 64, lock.resolutions[0], tmp_path / "env", BASE)
+    with _site(tmp_path / "env") as site, pytest.raises(OwnedTwice, match=re.escape(name)):
+        asyncio.run(put_wheels(order, _world(tmp_path), site, replace(Patience(), attempts=1)))

@@ -68,6 +68,7 @@ def described(case: dict[str, Any], root: Path) -> Place:
             **{"version": "3.12.3", "executable": "/venv/bin/python", "virtual": True, "managed": False}
             | case.get("python", {})
         ),
+        open_cache=lambda: None,
         path_of=lambda name: name if name in programs else None,
         ask=ask,
         space=space,
