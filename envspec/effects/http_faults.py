@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from envspec.errors import NetworkError
+from envspec.origins import Bounds
 
 
 def shown(url: str) -> str:
@@ -69,6 +70,17 @@ class TooLarge(RequestFault):
 
 class BadRedirect(RequestFault):
     """A redirect that leads nowhere, in a circle, or from https to plain http."""
+
+
+class Elsewhere(BadRedirect):
+    """A request that leads to a server that may not answer for its source. target: where it leads."""
+
+    def __init__(self, url: str, target: str, bounds: Bounds, *, redirected: bool) -> None:
+        self.target = shown(target)
+        what = f"redirects to {self.target}, which" if redirected else ""
+        super().__init__(
+            url, f"{what} is not on a server of {bounds.of}: nothing was taken".lstrip(), hint=bounds.way_out(target)
+        )
 
 
 class BadStatus(RequestFault):

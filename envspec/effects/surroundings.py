@@ -128,6 +128,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def keeps_logins(url: str) -> bool:
+    """Whether a login that is kept for a host, without a scheme, may be sent to an address: over TLS or loopback."""
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+
+
 def _exempts(entry: str, host: str, port: int | None) -> bool:
     """Whether one entry of NO_PROXY covers the host: `*`, a name and all below it, an address or a network."""
     if entry == "*":
