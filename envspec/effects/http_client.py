@@ -42,7 +42,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """One request as the caller wants it. more: headers that each attempt asks for anew. within: None for any server."""
+    """One request as the caller wants it. more: headers that each attempt asks for anew.
+
+    within: the servers that it may reach; None: any.
+    """
 
     method: str
     url: URL

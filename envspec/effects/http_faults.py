@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Final
@@ -201,4 +202,7 @@ def describe(fault: BaseException, url: str, connect_s: float, stall_s: float) -
 def _reason(fault: BaseException) -> str:
     """The system's or OpenSSL's short reason behind an error of aiohttp's."""
     cause = getattr(fault, "certificate_error", None) or getattr(fault, "os_error", None) or fault
+    if isinstance(cause, ConnectionError) and cause.errno:
+        # asyncio writes the address in its place.
+        return os.strerror(cause.errno)
     return getattr(cause, "verify_message", "") or getattr(cause, "strerror", "") or type(cause).__name__

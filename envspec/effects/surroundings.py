@@ -129,9 +129,9 @@ def is_loopback(host: str) -> bool:
 
 
 def keeps_logins(url: str) -> bool:
-    """Whether a login that is kept for a host, without a scheme, may be sent to an address: over TLS or loopback."""
+    """Whether a login that is kept for a host, without a scheme, may be sent to an address: not over plain http."""
     parts = urlsplit(url)
-    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+    return parts.scheme != "http" or is_loopback(parts.hostname or "")
 
 
 def _exempts(entry: str, host: str, port: int | None) -> bool:

@@ -99,7 +99,7 @@ def logins(urls: Iterable[str], environ: Mapping[str, str]) -> dict[str, Credent
     Raises:
         UsageError: the file can't be understood.
     """
-    origins = set(filter(keeps_logins, map(origin_of, urls)))
+    origins = set(filter(keeps_logins, map(origin_of, urls))) - {""}
     path = _netrc(environ)
     if not origins or path is None or not path.is_file():
         return {}

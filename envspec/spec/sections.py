@@ -228,6 +228,11 @@ class Conda(Section):
         description="Channels, the first goes first. Credentials, best as ${VARIABLE}, never reach the lock.",
         examples=[["conda-forge", "https://${USER}:${TOKEN}@conda.example.com/channel"]],
     )
+    only: dict[f.ChannelText, f.Subdirs] = Field(
+        default_factory=dict,
+        description="The platforms that a channel has, where it lacks one of the spec's; nothing else is read there.",
+        examples=[{"https://conda.example.com/channel": ["noarch"]}],
+    )
     dependencies: f.ListOf[f.MatchSpec] = Field(
         default=(),
         description="What is asked for, as conda writes it; a version alone is exactly that one.",
