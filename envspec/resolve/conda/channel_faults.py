@@ -84,7 +84,7 @@ def channel_fault(told: str, channels: Sequence[Channel], waits: Patience) -> Ne
     if "could not find subdir" in told:
         return _missing(url, told)
     if status := re.search(r"HTTP status (?:client|server) error \((\d+)", told):
-        return _refused(url, int(status[1]))
+        return refused_status(url, int(status[1]))
     for words, what, hint in _WORDS:
         if words in told:
             url = _FILE.sub("", url) if "offline" in what else url
@@ -108,8 +108,11 @@ def not_rows(url: str) -> ChannelFault:
     return ChannelFault(f"{without_credentials(url)}: {_NOT_ROWS}", hint=_AGAIN)
 
 
-def _refused(url: str, status: int) -> NetworkError:
-    """A status of an error. What is refused to these credentials is the channel, whatever was asked for first."""
+def refused_status(url: str, status: int) -> NetworkError:
+    """A status of an error. url: without credentials.
+
+    What is refused to these credentials is the channel, whatever was asked for first.
+    """
     channel = _FILE.sub("", url)
     if status == 401:
         return ChannelFault(f"{channel}: HTTP 401 (credentials needed, or wrong)", hint=_LOGIN)

@@ -8,6 +8,7 @@ redirect leads to another origin, a login goes to the origin that it was given f
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,12 +17,11 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from envspec.effects.http import Http, open_http
-from envspec.effects.http_faults import BadStatus
 from envspec.effects.surroundings import keeps_logins
 from envspec.errors import NetworkError
 from envspec.origins import CHANNEL_ALIAS, bounds, origin_of
 from envspec.resolve.conda.channel_client import login_of, without_credentials
-from envspec.resolve.conda.channel_faults import not_rows
+from envspec.resolve.conda.channel_faults import not_rows, refused_status
 from envspec.resolve.conda.question import Channel
 from envspec.resolve.index.server import address_of, listening
 
@@ -36,6 +36,7 @@ _ASKED: Final = ("If-None-Match", "If-Modified-Since", "Range", "Cache-Control")
 _TOLD: Final = ("ETag", "Last-Modified", "Cache-Control", "Content-Type", "Content-Range", "Accept-Ranges")
 #: Not one of those that rattler tries again: here it has been tried as often as is allowed.
 _FAILED: Final = 424
+_TOKEN: Final = re.compile(r"/t/[^/\s]+")
 
 
 def needs_relay(channel: Channel, channels: Sequence[Channel]) -> bool:
@@ -97,6 +98,8 @@ class Relay:
                 request.transport.abort()
             return web.Response(status=_FAILED)
         except NetworkError as fault:
+            # A channel's address may hold a token, and so may those that it redirects to.
+            fault.message = _TOKEN.sub("", fault.message)
             self.faults[channel.url] = fault
             return web.Response(status=_FAILED)
         if response.status == 404 and name == _ROWS:
@@ -150,14 +153,14 @@ def _passed(status: int, url: str) -> int:
     """The status that rattler gets: of success, and of files and platforms that are not there.
 
     Raises:
-        BadStatus: another one.
+        NetworkError: another one.
     """
     if status == 404 or 200 <= status < 400:
         return status
     # It says so of an index of shards that a server does not know.
     if status == 501:
         return 404
-    raise BadStatus(url, status)
+    raise refused_status(without_credentials(url), status)
 
 
 async def _beginning(answer: ClientResponse) -> bytes:

@@ -188,10 +188,10 @@ class Channels:
     def refuse_missing(self, request: CondaRequest) -> None:
         """Refuse a channel that lacks the request's platform, unless the spec says that it does.
 
-        To rattler it is an empty one, and all of its names are the next channel's.
+        To rattler it is an empty one, and all of its names are the next channel's. The last one has none after it.
         """
         subdir = request.platform.value
-        for channel in request.channels:
+        for channel in request.channels[:-1]:
             if channel.rows is not None or (channel.only and subdir not in channel.only):
                 continue
             if self._relay is not None and (channel.url, subdir) in self._relay.missing:
