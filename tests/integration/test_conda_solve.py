@@ -382,7 +382,10 @@ FAULTS: dict[str, tuple[Callable[[Asked], Answer], str]] = {
     "stalled_inside": (only("64/repodata.json", [HEAD, b"{", 60.0]), r"/forge\S*: no whole answer within 2 s"),
     "truncated": (only("64/repodata.json", reply(200, WHOLE[:-40])), r"/forge: what it sent is not rows of a channel"),
     "html": (only("repodata.json", reply(200, b"<html>")), r"/forge\S*: what it sent is not rows of a channel"),
-    "html_everywhere": (lambda _: reply(200, b"<html>"), r"/forge\S*: (?:what it sent is not rows of a channel|the answer is not HTTP)"),
+    "html_everywhere": (
+        lambda _: reply(200, b"<html>"),
+        r"/forge\S*: (?:what it sent is not rows|the answer is not HTTP)",
+    ),
 }
 
 

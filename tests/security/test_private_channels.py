@@ -65,7 +65,7 @@ CASES: Final[dict[str, Case]] = {
     "410": Case(Status(410), "HTTP 410"),
     "429": Case(Status(429), "HTTP 429"),
     "500": Case(Status(500), "HTTP 500"),
-    "501": Case(Status(501), "there is no linux-64/repodata.json"),
+    "501": Case(Status(501), "HTTP 501"),
     "503": Case(Status(503), "HTTP 503"),
     "no answer": Case(Stall(), "", ROWS, HURRIED),
     "a slow drip": Case(Drip(), "no whole answer within", ROWS, HURRIED),

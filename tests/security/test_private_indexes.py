@@ -14,6 +14,7 @@ from envspec.origins import bounds
 from tests.conftest import Serve
 from tests.support import ecosystem
 from tests.support.ecosystem import release
+from tests.support.environments import BASE, RUNNING
 from tests.support.faults import Body, Drip, Drop, Fault, Stall, Status, Truncate
 from tests.support.index_server import IndexServer
 from tests.support.pages import JSON_TYPE
@@ -240,6 +241,28 @@ def test_a_lock_of_before_is_no_way_around(
     assert ELSEWHERE in ran.stdout + ran.stderr
     assert [request for request in public.requests if "core" in request.path] == []
     assert user.files() == before
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_locked_file_is_checked_wherever_it_comes_from(
+    tmp_path: Path, serve: Serve, public: IndexServer, *, is_changed: bool
+) -> None:
+    """Indexes keep their files in stores that they redirect to: the login stays behind, and the lock has the hash."""
+    corp, store = serve(ecosystem.private(), credentials=("me", "s3cret")), serve(ecosystem.private())
+    user = User(tmp_path, public.url)
+    user.wants("corp-core", python=RUNNING, rest=routed("corp", corp.url_with_credentials, "corp-*"))
+    assert user.locks().status == 0
+    corp.fail("/files/*", Status(302, {"Location": store.file_url(WHEEL)}))
+    if is_changed:
+        store.fail("/files/*", Body(wheel("corp-core", "99.0.0").data))
+    (user.home / ".netrc").write_text("machine 127.0.0.1 login me password s3cret\n")
+    ran = user.runs("install", user.lock, "--prefix", "env", "--python", BASE)
+    if is_changed:
+        assert WHEEL in refused(ran, 5) and not (tmp_path / "env").exists()
+    else:
+        assert ran.status == 0, ran.stderr
+    assert store.requests and not any("authorization" in each.headers for each in store.requests)
+    assert [each for each in public.requests if "core" in each.path] == []
 
 
 def test_a_page_of_the_default_index_may_be_elsewhere(tmp_path: Path, serve: Serve, public: IndexServer) -> None:

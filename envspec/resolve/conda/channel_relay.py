@@ -155,11 +155,9 @@ def _passed(status: int, url: str) -> int:
     Raises:
         NetworkError: another one.
     """
-    if status == 404 or 200 <= status < 400:
-        return status
-    # It says so of an index of shards that a server does not know.
-    if status == 501:
-        return 404
+    # 501: some servers say so of an index of shards, which they do not know.
+    if status == 404 or 200 <= status < 400 or (status == 501 and "_shards" in url):
+        return min(status, 404)
     raise refused_status(without_credentials(url), status)
 
 
