@@ -156,7 +156,7 @@ class Index(Section):
     )
     files: f.ListOf[f.Origin] = Field(
         default=(),
-        description="Other hosts that its files are on; without them, files are taken from the index's own host alone.",
+        description="Other servers that its pages and files may be on or redirect to; without them, its own alone.",
         examples=[["https://files.example.com"]],
     )
     undated: Annotated[Undated, f.Choice()] = Field(

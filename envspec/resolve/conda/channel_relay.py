@@ -60,10 +60,10 @@ class Relay:
         self._http = http
         # The longest first: a channel's address may begin with another's.
         self._channels = sorted(channels, key=lambda channel: -len(channel.url))
-        self._key = secrets.token_urlsafe(16)
-        self._origins = sorted({origin_of(channel.address) for channel in channels})
+        key = secrets.token_urlsafe(16)
+        origins = sorted({origin_of(channel.address) for channel in channels})
         self.mirrors: Mapping[str, str] = {
-            f"{origin}/": f"{address}/{self._key}/{number}/" for number, origin in enumerate(self._origins)
+            f"{origin}/": f"{address}/{key}/{number}/" for number, origin in enumerate(origins)
         }
         self.faults: dict[str, NetworkError] = {}
         self.missing: set[tuple[str, str]] = set()
@@ -78,11 +78,13 @@ class Relay:
         """Answer one request of rattler's."""
         from aiohttp import web
 
-        _, key, number, rest = request.raw_path.split("/", 3)
-        if not secrets.compare_digest(key, self._key) or not number.isdigit() or int(number) >= len(self._origins):
+        address = f"{request.scheme}://{request.host}{request.raw_path}"
+        known = ((origin, prefix) for origin, prefix in self.mirrors.items() if address.startswith(prefix))
+        origin, prefix = next(known, ("", ""))
+        if not origin:
+            # Another program of this machine, or another user: only rattler's client has the key.
             return web.Response(status=404)
-        origin = self._origins[int(number)]
-        url = f"{origin}/{rest}"
+        url = origin + address[len(prefix) :]
         public = unquote(without_credentials(url))
         channel = next((each for each in self._channels if public.startswith(f"{unquote(each.url)}/")), None)
         if channel is None:
