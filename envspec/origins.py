@@ -6,7 +6,6 @@ On the way of `envspec lock --check`: it imports next to nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -52,32 +51,29 @@ def same_origin(one: str, other: str) -> bool:
     return origin.startswith(("http://", "https://")) and origin == origin_of(other)
 
 
-@dataclass(frozen=True, slots=True)
 class Bounds:
     """The servers that may answer for one source; `effects.http_client` checks each hop of a request against them.
 
-    of: the source, as messages name it: `index corp`. origins: of `origin_of`. allow: the hint to a user who trusts
-    another server as well; `{}` stands for its origin. hashed: what is requested is checked by a SHA-256 that one of
-    these servers or the lock gave: the request starts at one of them and may be redirected anywhere.
+    of: the source, as messages name it: `index corp`. urls: addresses on these servers. allow: the hint to a user who
+    trusts another server as well; `{}` stands for its origin. hashed: what is requested is checked by a SHA-256 that
+    one of these servers gave: the request starts at one of them and may be redirected anywhere.
     """
 
-    of: str
-    origins: frozenset[str]
-    allow: str
-    hashed: bool = False
+    __slots__ = ("_allow", "_hashed", "_origins", "of")
+
+    def __init__(self, of: str, urls: Iterable[str], allow: str, *, hashed: bool = False) -> None:
+        self.of = of
+        self._origins = frozenset(map(origin_of, urls)) - {""}
+        self._allow = allow
+        self._hashed = hashed
 
     def allows(self, url: str, *, redirected: bool) -> bool:
         """Whether a request may be sent to this address; redirected: by the answer to another one."""
-        return (redirected and self.hashed) or origin_of(url) in self.origins
+        return (redirected and self._hashed) or origin_of(url) in self._origins
 
     def way_out(self, url: str) -> str:
         """The hint for an address that is refused."""
-        return self.allow.format(origin_of(url))
-
-
-def bounds(of: str, urls: Iterable[str], allow: str) -> Bounds:
-    """The servers of these addresses. See `Bounds`."""
-    return Bounds(of, frozenset(map(origin_of, urls)) - {""}, allow)
+        return self._allow.format(origin_of(url))
 
 
 def channel_url(text: str) -> str:

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from envspec.fetch.wheel_urls import logins
-from envspec.origins import bounds
+from envspec.origins import Bounds
 from tests.conftest import Serve
 from tests.support import ecosystem
 from tests.support.ecosystem import release
@@ -290,7 +290,7 @@ def test_a_page_of_the_default_index_may_be_elsewhere(tmp_path: Path, serve: Ser
     ],
 )
 def test_which_servers_are_an_indexs_own(url: str, *, is_allowed: bool) -> None:
-    own = bounds("index corp", ["https://index.corp/simple/"], "{}")
+    own = Bounds("index corp", ["https://index.corp/simple/"], "{}")
     assert own.allows(url, redirected=True) is is_allowed
 
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from envspec.effects.http import Http, open_http
 from envspec.effects.surroundings import keeps_logins
 from envspec.errors import NetworkError
-from envspec.origins import CHANNEL_ALIAS, bounds, origin_of
+from envspec.origins import CHANNEL_ALIAS, Bounds, origin_of
 from envspec.resolve.conda.channel_client import login_of, without_credentials
 from envspec.resolve.conda.channel_faults import not_rows, refused_status
 from envspec.resolve.conda.question import Channel
@@ -120,7 +120,7 @@ class Relay:
             headers["Authorization"] = login
         hint = f"write its address on {{}} into [conda] channels in place of {channel.name}, if the channel moved there"
         # The public server is the one that a spec means by a channel's name, wherever it keeps its files.
-        own = None if origin_of(url) == CHANNEL_ALIAS else bounds(f"channel {channel.name}", (channel.address,), hint)
+        own = None if origin_of(url) == CHANNEL_ALIAS else Bounds(f"channel {channel.name}", (channel.address,), hint)
         if request.method == "HEAD":
             found = await self._http.request("HEAD", url, headers=headers, within=own)
             return web.Response(status=_passed(found.status, url))

@@ -14,7 +14,7 @@ from envspec.effects.http import Http, Response
 from envspec.errors import NetworkError
 from envspec.model import DEFAULT_INDEX
 from envspec.names import normalised
-from envspec.origins import PYTORCH_FILES, Bounds, bounds, same_origin
+from envspec.origins import PYTORCH_FILES, Bounds, same_origin
 from envspec.resolve.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, ListedFile
 from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record
 from envspec.resolve.index.store import Store, StoredMetadata, StoredPage
@@ -61,11 +61,11 @@ class Index:
             allow = (
                 "name the address in ENVSPEC_PYTORCH_INDEX that it redirects to, if {} may stand for PyTorch's index"
             )
-            found = bounds(f"index {self.name}", (self.url, *PYTORCH_FILES), allow)
+            also = PYTORCH_FILES
         else:
             allow = f'add "{{}}" to `files` in the [[pip.index]] of {self.name}, if its packages may come from there'
-            found = bounds(f"index {self.name}", (self.url, *self.files), allow)
-        return replace(found, hashed=bool(sha256))
+            also = self.files
+        return Bounds(f"index {self.name}", (self.url, *also), allow, hashed=bool(sha256))
 
     def public(self, url: str) -> str:
         """A file's address as a lock may hold it."""
