@@ -277,6 +277,19 @@ def test_a_page_of_the_default_index_may_be_elsewhere(tmp_path: Path, serve: Ser
         assert [request for request in server.requests if "core" in request.path] == []
 
 
+def test_pytorchs_index_redirects_to_no_other(tmp_path: Path, serve: Serve) -> None:
+    """The public index has torch as well, for another CUDA."""
+    public = serve(ecosystem.torch_family())
+    with IndexServer((), PLAIN, prefix="/whl/cu126") as mirror:
+        mirror.fail("/simple/torch/", Status(302, {"Location": f"{public.url}torch/"}))
+        address = mirror.url.replace("cu126", "{variant}")
+        user = User(tmp_path, public.url, ENVSPEC_PYTORCH_INDEX=address)
+        user.wants("torch==2.9.1", as_of="2026-01-01T00:00:00Z", rest='[cuda]\nversion = "12.6"\n')
+        error = refused(user.locks(), 5)
+    assert "a server of index pytorch-cu126" in error and "ENVSPEC_PYTORCH_INDEX" in error
+    assert public.requests_for("/simple/torch/") == []
+
+
 @pytest.mark.parametrize(
     ("url", "is_allowed"),
     [

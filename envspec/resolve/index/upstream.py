@@ -53,18 +53,19 @@ class Index:
     def within(self, sha256: str | None = None) -> Bounds | None:
         """The servers that may answer for this index; None: any. sha256: what the answer is checked by, as a whole.
 
-        The default index has what nobody else was named for: a mirror of it may redirect to wherever its pages are.
+        The default index has what nobody else was named for: a mirror of it may redirect to wherever its pages are. The
+        files of a mirror of PyTorch's may be elsewhere than its pages.
         """
-        if self.name == DEFAULT_INDEX:
+        if self.name == DEFAULT_INDEX or (self.stands_for and sha256):
             return None
-        if self.name.startswith("pytorch-"):
+        is_pytorch = self.name.startswith("pytorch-")
+        also = PYTORCH_FILES if is_pytorch else self.files
+        if is_pytorch:
             allow = (
                 "name the address in ENVSPEC_PYTORCH_INDEX that it redirects to, if {} may stand for PyTorch's index"
             )
-            also = PYTORCH_FILES
         else:
             allow = f'add "{{}}" to `files` in the [[pip.index]] of {self.name}, if its packages may come from there'
-            also = self.files
         return Bounds(f"index {self.name}", (self.url, *also), allow, hashed=bool(sha256))
 
     def public(self, url: str) -> str:
