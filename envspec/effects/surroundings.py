@@ -130,8 +130,11 @@ def is_loopback(host: str) -> bool:
 
 def keeps_logins(url: str) -> bool:
     """Whether a login that is kept for a host, without a scheme, may be sent to an address: not over plain http."""
-    parts = urlsplit(url)
-    return parts.scheme != "http" or is_loopback(parts.hostname or "")
+    try:
+        parts = urlsplit(url)
+        return parts.scheme != "http" or is_loopback(parts.hostname or "")
+    except ValueError:
+        return False
 
 
 def _exempts(entry: str, host: str, port: int | None) -> bool:
