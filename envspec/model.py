@@ -232,13 +232,15 @@ class NamedIndex:
     """An index that the spec names: its names come from there and from nowhere else, in builds too.
 
     url: of the simple pages, no `/` at the end; in a lock without credentials. packages: normalised names, or patterns
-    in which `*` stands for any text. undated: whether files without an upload time are taken.
+    in which `*` stands for any text. undated: whether files without an upload time are taken. files: origins beside
+    the url's that its pages and files may be on.
     """
 
     name: str
     url: str
     packages: tuple[str, ...]
     undated: bool = False
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

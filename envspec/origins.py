@@ -6,6 +6,7 @@ On the way of `envspec lock --check`: it imports next to nothing.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -57,6 +58,31 @@ def without_registry_login(image: str) -> str:
     if at and re.match(r"\w+:[0-9a-zA-Z]{16,}$", digest):
         return f"{named.rpartition('@')[2]}@{digest}"
     return digest if at else image
+
+
+class Bounds:
+    """The servers that may answer for one source; `effects.http_client` checks each hop of a request against them.
+
+    of: the source, as messages name it: `index corp`. urls: addresses on these servers. allow: the hint to a user who
+    trusts another server as well; `{}` stands for its origin. hashed: what is requested is checked by a SHA-256 that
+    one of these servers gave: the request starts at one of them and may be redirected anywhere.
+    """
+
+    __slots__ = ("_allow", "_hashed", "_origins", "of")
+
+    def __init__(self, of: str, urls: Iterable[str], allow: str, *, hashed: bool = False) -> None:
+        self.of = of
+        self._origins = frozenset(map(origin_of, urls)) - {""}
+        self._allow = allow
+        self._hashed = hashed
+
+    def allows(self, url: str, *, redirected: bool) -> bool:
+        """Whether a request may be sent to this address; redirected: by the answer to another one."""
+        return (redirected and self._hashed) or origin_of(url) in self._origins
+
+    def way_out(self, url: str) -> str:
+        """The hint for an address that is refused."""
+        return self._allow.format(origin_of(url))
 
 
 def channel_url(text: str) -> str:

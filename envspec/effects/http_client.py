@@ -14,6 +14,7 @@ from envspec.effects.http_faults import (
     BadRedirect,
     BadStatus,
     BadUrl,
+    Elsewhere,
     Stalled,
     TooLarge,
     describe,
@@ -23,6 +24,7 @@ from envspec.effects.http_faults import (
 )
 from envspec.effects.http_values import Credential, Patience, Response, Sink
 from envspec.effects.surroundings import Proxies
+from envspec.origins import Bounds
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession, ClientTimeout
@@ -40,7 +42,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """One request as the caller wants it. more: headers that each attempt asks for anew."""
+    """One request as the caller wants it. more: headers that each attempt asks for anew.
+
+    within: the servers that it may reach; None: any.
+    """
 
     method: str
     url: URL
@@ -48,6 +53,7 @@ class _Ask:
     body: bytes | Streamed | None
     timeout: ClientTimeout
     more: Callable[[], Mapping[str, str]] = dict
+    within: Bounds | None = None
 
 
 class Http:
@@ -75,15 +81,24 @@ class Http:
         self._open_ended = ClientTimeout(sock_connect=patience.connect_s, sock_read=patience.stall_s)
         self._proxy_of: dict[tuple[str, str, int | None], str | None] = {}
 
-    async def get(self, url: str, *, headers: Mapping[str, str] | None = None, max_bytes: int = PAGE_BYTES) -> Response:
+    async def get(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        max_bytes: int = PAGE_BYTES,
+        within: Bounds | None = None,
+    ) -> Response:
         """Fetch a whole answer, whatever its status (`Response.checked` refuses other than 2xx).
 
-        A user and password in `url` are sent as basic authentication, to that origin only.
+        A user and password in `url` are sent as basic authentication, to that origin only. within: the servers that
+        may be reached, by redirects too; None: any.
 
         Raises:
+            Elsewhere: it leads to another server than `within` allows.
             NetworkError: no answer, after the retries that `Patience` allows, or one larger than `max_bytes`.
         """
-        return await self.request("GET", url, headers=headers, max_bytes=max_bytes)
+        return await self.request("GET", url, headers=headers, max_bytes=max_bytes, within=within)
 
     async def request(
         self,
@@ -93,9 +108,10 @@ class Http:
         headers: Mapping[str, str] | None = None,
         body: bytes | None = None,
         max_bytes: int = PAGE_BYTES,
+        within: Bounds | None = None,
     ) -> Response:
         """As `get`, with another method; only GET and HEAD follow redirects."""
-        ask = self._ask(method, url, headers, body, self._whole)
+        ask = replace(self._ask(method, url, headers, body, self._whole), within=within)
 
         async def read(answer: ClientResponse) -> Response:
             return Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, max_bytes))
@@ -133,17 +149,18 @@ class Http:
         use: Callable[[ClientResponse], Awaitable[_T]],
         *,
         headers: Callable[[], Mapping[str, str]] = dict,
+        within: Bounds | None = None,
     ) -> _T:
         """What `use` makes of the answer to a GET, whatever its status; it reads as much of the body as it wants.
 
         headers: called for every attempt, which may so go on where the one before broke off. use: an OSError in it
-        counts as the connection's.
+        counts as the connection's. within: as in `get`.
 
         Raises:
             NetworkError: no answer, or one that broke off, after the retries that `Patience` allows.
         """
         ask = self._ask("GET", url, {"Accept-Encoding": "identity"}, None, self._open_ended)
-        return await self._persist(replace(ask, more=headers), use)
+        return await self._persist(replace(ask, more=headers, within=within), use)
 
     @asynccontextmanager
     async def open(
@@ -154,11 +171,13 @@ class Http:
         headers: Mapping[str, str] | None = None,
         body: bytes | Streamed | None = None,
         answer_s: float | None = None,
+        within: Bounds | None = None,
     ) -> AsyncIterator[ClientResponse]:
         """One request, sent once; its answer, of any status, with its body still to be read inside the context.
 
         For whoever can do better after a fault than to ask the same again. body: of `streamed`, or bytes. answer_s:
-        seconds to wait for the next byte of the answer, where that is more than a server usually needs.
+        seconds to wait for the next byte of the answer, where that is more than a server usually needs. within: as in
+        `get`.
 
         Raises:
             NetworkError: no answer, or one that breaks off while it is read. What a streamed body's source raises
@@ -169,7 +188,7 @@ class Http:
         timeout = self._open_ended
         if answer_s is not None:
             timeout = type(timeout)(sock_connect=self.patience.connect_s, sock_read=answer_s)
-        ask = self._ask(method, url, headers, body, timeout)
+        ask = replace(self._ask(method, url, headers, body, timeout), within=within)
         answer = None
         try:
             answer = await self._follow(ask)
@@ -240,9 +259,14 @@ class Http:
 
         Each hop carries the credentials of its own origin and nothing else: what was meant for the first origin does
         not reach the second, nor does a user name that a server writes into `Location`.
+
+        Raises:
+            Elsewhere: a hop is not within the servers that may answer.
         """
         url, headers = ask.url, {**ask.headers, **ask.more()}
-        for _ in range(self.patience.redirects + 1):
+        for hop in range(self.patience.redirects + 1):
+            if ask.within is not None and not ask.within.allows(str(url), redirected=hop > 0):
+                raise Elsewhere(str(ask.url), str(url), ask.within, redirected=hop > 0)
             if self._credentials and "Authorization" not in headers and (mine := self._credentials.get(_origin(url))):
                 headers = {**headers, "Authorization": mine}
             answer = await self._session.request(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Final
 from urllib.parse import urlsplit
 
 from envspec.errors import NetworkError
+from envspec.origins import Bounds
 
 
 def shown(url: str) -> str:
@@ -70,6 +72,17 @@ class TooLarge(RequestFault):
 
 class BadRedirect(RequestFault):
     """A redirect that leads nowhere, in a circle, or from https to plain http."""
+
+
+class Elsewhere(BadRedirect):
+    """A request that leads to a server that may not answer for its source. target: where it leads."""
+
+    def __init__(self, url: str, target: str, bounds: Bounds, *, redirected: bool) -> None:
+        self.target = shown(target)
+        what = f"redirects to {self.target}, which" if redirected else ""
+        super().__init__(
+            url, f"{what} is not on a server of {bounds.of}: nothing was taken".lstrip(), hint=bounds.way_out(target)
+        )
 
 
 class BadStatus(RequestFault):
@@ -190,4 +203,7 @@ def describe(fault: BaseException, url: str, connect_s: float, stall_s: float) -
 def _reason(fault: BaseException) -> str:
     """The system's or OpenSSL's short reason behind an error of aiohttp's."""
     cause = getattr(fault, "certificate_error", None) or getattr(fault, "os_error", None) or fault
+    if isinstance(cause, ConnectionError) and cause.errno:
+        # asyncio writes the address in its place.
+        return os.strerror(cause.errno)
     return getattr(cause, "verify_message", "") or getattr(cause, "strerror", "") or type(cause).__name__

@@ -149,6 +149,15 @@ def leads_inward(host: str, to: str) -> bool:
     return address.is_link_local or address.is_unspecified or (address.is_loopback and not is_loopback(host))
 
 
+def keeps_logins(url: str) -> bool:
+    """Whether a login that is kept for a host, without a scheme, may be sent to an address: not over plain http."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme != "http" or is_loopback(parts.hostname or "")
+    except ValueError:
+        return False
+
+
 def _exempts(entry: str, host: str, port: int | None) -> bool:
     """Whether one entry of NO_PROXY covers the host: `*`, a name and all below it, an address or a network."""
     if entry == "*":

@@ -13,6 +13,7 @@ import envspec
 from envspec.effects.http_faults import Unreachable
 from envspec.effects.http_values import Patience
 from envspec.effects.sink import Sink
+from envspec.effects.surroundings import keeps_logins
 from envspec.errors import NetworkError
 from envspec.fetch.faults import is_passing, of_rattler, stalled
 from envspec.fetch.transport import check
@@ -44,7 +45,7 @@ class ChannelTransport:
     def __init__(self, patience: Patience, warn: Callable[[str], None]) -> None:
         self._patience = patience
         self._warn = warn
-        self._client: Client | None = None
+        self._clients: dict[bool, Client] = {}
         self._told: set[tuple[str, int]] = set()
 
     async def bring(self, archive: Archive, sink: Sink) -> None:
@@ -72,7 +73,7 @@ class ChannelTransport:
     async def _pour(self, archive: Archive, sink: Sink) -> None:
         from rattler.package_streaming import download_to_writer
 
-        task = asyncio.ensure_future(download_to_writer(self._rattler(), archive.url, sink))
+        task = asyncio.ensure_future(download_to_writer(self._rattler(archive.url), archive.url, sink))
         try:
             while not (await asyncio.wait({task}, timeout=_TICK_S))[0]:
                 if time.monotonic() - sink.moved > self._patience.stall_s:
@@ -86,14 +87,13 @@ class ChannelTransport:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _rattler(self) -> Client:
-        if self._client is None:
+    def _rattler(self, url: str) -> Client:
+        kind = keeps_logins(url)
+        if kind not in self._clients:
             from rattler.networking import Client
 
             # Without rattler's retries, which know neither patience nor a user who waits.
-            self._client = Client(
-                [*own_middleware()],
-                user_agent=f"envspec/{envspec.__version__}",
-                timeout=_WHOLE_S,
+            self._clients[kind] = Client(
+                [*own_middleware(url)], user_agent=f"envspec/{envspec.__version__}", timeout=_WHOLE_S
             )
-        return self._client
+        return self._clients[kind]

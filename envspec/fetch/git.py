@@ -6,6 +6,7 @@ The user's logins and proxies are git's own matter; what would change the files 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec.effects.process import Finished, run
+from envspec.effects.surroundings import keeps_logins
 from envspec.errors import NetworkError, UnfitMachine
 from envspec.names import COMMIT
 from envspec.spec.git_address import GitAddress
@@ -43,7 +45,7 @@ async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) ->
     """
     if COMMIT.fits(address.ref):
         return address.ref
-    done = await _git(["ls-remote", "--", address.url], of, environ, Path("/"))
+    done = await _git(["ls-remote", "--", address.url], of, _logins_for(address, environ), Path("/"))
     if done.status:
         raise _unreadable(address, of, done)
     rows = {name: commit for line in done.stdout.splitlines() for commit, _, name in [line.partition("\t")]}
@@ -71,6 +73,7 @@ async def is_in_history(address: GitAddress, commit: str, head: str, of: str, en
     if not COMMIT.fits(commit):
         # From a lock, as in `check_out`.
         return False
+    environ = _logins_for(address, environ)
     with tempfile.TemporaryDirectory(prefix="envspec-") as work:
         folder = Path(work) / "history"
         words = ["clone", "--quiet", "--bare", "--filter=blob:none", "--", address.url, str(folder)]
@@ -90,6 +93,7 @@ async def check_out(address: GitAddress, commit: str, folder: Path, of: str, env
     if not COMMIT.fits(commit):
         # From a lock: git would take what begins with a dash for an option.
         raise NetworkError(f"{of}: {commit!r} is not a commit", hint="run `envspec lock SPEC` to write the lock again")
+    environ = _logins_for(address, environ)
     # A folder whose files were linked would get the clone's times and modes.
     words = ["clone", "--quiet", "--no-checkout", "--no-hardlinks", "--", address.url, str(folder)]
     done = await _git(words, of, environ, folder.parent)
@@ -135,6 +139,15 @@ def _project(address: GitAddress, commit: str, folder: Path, of: str) -> Path:
             hint="correct `#subdirectory=` in the spec",
         )
     return project
+
+
+def _logins_for(address: GitAddress, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Over plain http git gets another home: it sends the logins of ~/.netrc whatever the scheme."""
+    if keeps_logins(address.url) or not environ.get("HOME"):
+        return environ
+    configuration = Path(environ["HOME"], ".gitconfig")
+    known = {"GIT_CONFIG_GLOBAL": str(configuration)} if configuration.is_file() else {}
+    return {**known, **environ, "HOME": os.devnull}
 
 
 async def _git(words: list[str], of: str, environ: Mapping[str, str], cwd: Path) -> Finished:

@@ -53,7 +53,9 @@ class IndexTransport:
             await self._fetch(replace(archive, url=url), sink)
         except BadStatus as fault:
             if fault.status in _REFUSED:
-                fault.hint = "write a login for its host into ~/.netrc, or into the file that NETRC names"
+                fault.hint = (
+                    "write a login for its host into ~/.netrc, or into the file that NETRC names; https alone gets it"
+                )
             if fault.status not in _GONE:
                 raise
             # An index that gives every reader addresses of their own, or has moved the file since.

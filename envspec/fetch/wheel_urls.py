@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from envspec.effects.default_index import default_index_url
 from envspec.effects.http_values import Credential
+from envspec.effects.surroundings import keeps_logins
 from envspec.errors import NetworkError, UsageError
 from envspec.fetch.index_transport import Ask
 from envspec.fetch.values import Archive
@@ -91,12 +92,14 @@ class WheelUrls:
 def logins(urls: Iterable[str], environ: Mapping[str, str]) -> dict[str, Credential]:
     """The logins of `~/.netrc` (or the file that NETRC names) for the hosts that locked addresses are on, by origin.
 
-    A lock holds no credentials, and what they give access to is known by its hash: they can't change what comes.
+    A lock holds no credentials, and what they give access to is known by its hash: they can't change what comes. Who
+    writes a lock's addresses must not get logins that way: none is sent over plain http, where anyone on the way reads
+    it, and the file's `default`, which is for any host, to nobody.
 
     Raises:
         UsageError: the file can't be understood.
     """
-    origins = {origin_of(url) for url in urls} - {""}
+    origins = set(filter(keeps_logins, map(origin_of, urls))) - {""}
     path = _netrc(environ)
     if not origins or path is None or not path.is_file():
         return {}
@@ -106,7 +109,7 @@ def logins(urls: Iterable[str], environ: Mapping[str, str]) -> dict[str, Credent
         raise UsageError(f"{path} can't be read: {fault}", hint="correct it, or name another by NETRC") from fault
     found = {}
     for origin in sorted(origins):
-        login = known.authenticators(urlsplit(origin).hostname or "")
+        login = known.hosts.get(urlsplit(origin).hostname or "")
         if login is not None:
             found[origin] = Credential(login[0], login[2] or "")
     return found

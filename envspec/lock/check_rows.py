@@ -95,6 +95,7 @@ def _indexes(spec: _Table) -> list[_Table]:
             "url": without_credentials(index["url"].rstrip("/")),
             "packages": [normalised(name) for name in index["packages"]],
             "undated": index.get("undated") == "accept",
+            **({"files": [each.lower() for each in index["files"]]} if index.get("files") else {}),
         }
         for index in spec.get("pip", {}).get("index", ())
     ]

@@ -63,6 +63,11 @@ def all_formed(form: Form) -> Kind[tuple[str, ...]]:
     return Kind(lambda texts: texts, lambda item, key: item.all_formed(key, form))
 
 
+def some_formed(form: Form) -> Kind[tuple[str, ...]]:
+    """As `all_formed`; left out when it is empty."""
+    return Kind(lambda texts: texts or None, lambda item, key: item.all_formed(key, form))
+
+
 NUMBER: Final[Kind[int]] = Kind(lambda number: number, lambda item, key: item.number(key))
 OPTIONAL_NUMBER: Final[Kind[int | None]] = Kind(lambda number: number, lambda item, key: item.optional_number(key))
 TEXTS: Final[Kind[tuple[str, ...]]] = Kind(lambda texts: texts, lambda item, key: item.texts(key))

@@ -26,6 +26,7 @@ from envspec.lock.row import (
     formed,
     optional_formed,
     optional_table,
+    some_formed,
     table,
     tables,
 )
@@ -237,5 +238,6 @@ INDEX: Final = Row(
         ("url", formed(names.URL)),
         ("packages", all_formed(names.NAME_PATTERN)),
         ("undated", FLAG),
+        ("files", some_formed(names.URL)),
     ),
 )

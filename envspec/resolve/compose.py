@@ -87,7 +87,8 @@ def sources_of(spec: Spec, target: Target) -> tuple[Requirement, ...]:
 def indexes_of(spec: Spec) -> tuple[NamedIndex, ...]:
     """The spec's own indexes; their addresses may hold credentials."""
     return tuple(
-        NamedIndex(each.name, each.url, each.packages, each.undated is Undated.ACCEPT) for each in spec.pip.index
+        NamedIndex(each.name, each.url, each.packages, each.undated is Undated.ACCEPT, each.files)
+        for each in spec.pip.index
     )
 
 

@@ -66,6 +66,13 @@ def _unlisted_channels(data: Document) -> Iterator[Found]:
     if not isinstance(listed, list) or len(read) != len(listed):
         return
     known = {channel_url(channel) for _, channel in read}
+    for name in table(data, "conda", "only"):
+        # A key may hold credentials as well: none is shown.
+        if not any(channel_url(each) in known for _, each in readable(read_channel, [(0, name)])):
+            yield (
+                ("conda", "only"),
+                BadValue("a channel that `conda.channels` does not list", "write it as it is listed there"),
+            )
     for path, own in _tables(data):
         for at, spec in readable(read_match_spec, texts(own, "dependencies")):
             channel = channel_of(spec)

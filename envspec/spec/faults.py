@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from envspec.errors import EnvspecError
 from envspec.spec.words import shown
+from envspec.spec_hash import channel_without_credentials
 
 #: Where a value stands in the document: keys, and positions in lists.
 KeyPath = tuple[str | int, ...]
@@ -67,4 +68,4 @@ def dotted(path: KeyPath) -> str:
 
 
 def _key(part: str) -> str:
-    return part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else shown(part)
+    return part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else shown(channel_without_credentials(part))

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     BeforeValidator,
+    Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     PlainValidator,
@@ -349,7 +350,15 @@ def _read_platform_key(text: str) -> Enum:
     return Choice(PLATFORM_ALIASES).read(Platform, text)
 
 
+_PLATFORMS: Final = "|".join(platform.value for platform in Platform)
 #: A platform as the key of a table. JSON schema tells keys by a pattern.
-PlatformKey = Annotated[
-    Platform, OfText(_read_platform_key, pattern=f"^(?:{'|'.join(platform.value for platform in Platform)})$")
-]
+PlatformKey = Annotated[Platform, OfText(_read_platform_key, pattern=f"^(?:{_PLATFORMS})$")]
+
+
+def _read_subdir(text: str) -> str:
+    return text if text == "noarch" else Choice(PLATFORM_ALIASES).read(Platform, text).value
+
+
+#: A part of a conda channel.
+Subdir = Annotated[str, OfText(_read_subdir, pattern=f"^(?:noarch|{_PLATFORMS})$")]
+Subdirs = Annotated[tuple[Subdir, ...], Field(min_length=1), BeforeValidator(_as_tuple)]

@@ -156,7 +156,7 @@ class Index(Section):
     )
     files: f.ListOf[f.Origin] = Field(
         default=(),
-        description="Other hosts that its files are on; without them, files are taken from the index's own host alone.",
+        description="Other servers that its pages and files may be on or redirect to; without them, its own alone.",
         examples=[["https://files.example.com"]],
     )
     undated: Annotated[Undated, f.Choice()] = Field(
@@ -227,6 +227,11 @@ class Conda(Section):
         min_length=1,
         description="Channels, the first goes first. Credentials, best as ${VARIABLE}, never reach the lock.",
         examples=[["conda-forge", "https://${USER}:${TOKEN}@conda.example.com/channel"]],
+    )
+    only: dict[f.ChannelText, f.Subdirs] = Field(
+        default_factory=dict,
+        description="The platforms that a channel has, where it lacks one of the spec's; nothing else is read there.",
+        examples=[{"https://conda.example.com/channel": ["noarch"]}],
     )
     dependencies: f.ListOf[f.MatchSpec] = Field(
         default=(),

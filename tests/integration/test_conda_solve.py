@@ -377,12 +377,15 @@ FAULTS: dict[str, tuple[Callable[[Asked], Answer], str]] = {
     "broken_file": (only("repodata.json", reply(500)), r"/forge/\S+/repodata.json: HTTP 500"),
     "forbidden": (lambda _: reply(403), r"/forge: HTTP 403 \(forbidden\)"),
     "locked": (lambda _: reply(401), r"/forge: HTTP 401 \(credentials needed, or wrong\)"),
-    "reset": (lambda _: [RESET], r"/forge/\S+: the connection broke before an answer"),
+    "reset": (lambda _: [RESET], r"/forge/\S+: the connection broke"),
     "stalled": (only("repodata.json", [60.0]), r"/forge\S*: no whole answer within 2 s"),
     "stalled_inside": (only("64/repodata.json", [HEAD, b"{", 60.0]), r"/forge\S*: no whole answer within 2 s"),
     "truncated": (only("64/repodata.json", reply(200, WHOLE[:-40])), r"/forge: what it sent is not rows of a channel"),
-    "html": (only("repodata.json", reply(200, b"<html>")), r"/forge: what it sent is not rows of a channel"),
-    "html_everywhere": (lambda _: reply(200, b"<html>"), r"/forge\S*: what it sent is not rows of a channel"),
+    "html": (only("repodata.json", reply(200, b"<html>")), r"/forge\S*: what it sent is not rows of a channel"),
+    "html_everywhere": (
+        lambda _: reply(200, b"<html>"),
+        r"/forge\S*: (?:what it sent is not rows|the answer is not HTTP)",
+    ),
 }
 
 
@@ -443,7 +446,7 @@ def test_a_connection_that_drops_once_is_tried_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("http://127.0.0.1:9/forge", r"^http://127.0.0.1:9/forge/\S+: no connection \(refused\)"),
+        ("http://127.0.0.1:9/forge", r"^http://127.0.0.1:9/forge/\S+: no connection \(Connection refused\)"),
         ("http://channels.invalid/forge", r"^http://channels.invalid/forge/\S+: the host's name is not known here"),
         ("file:///nowhere/forge", r"^/nowhere/forge/\S+/repodata.json: no such file, so no channel"),
     ],

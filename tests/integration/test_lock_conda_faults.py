@@ -147,7 +147,7 @@ def test_a_server_that_is_down(world: World) -> None:
         gone = server.channel_url("forge")
     user = world.user("down", gone)
     error = refused(user.locks(), 5)
-    assert gone in error and "no connection (refused)" in error and "is the server up" in error
+    assert gone in error and "no connection (Connection refused)" in error and "is the server up" in error
 
 
 def test_a_proxy_that_is_down(world: World) -> None:

@@ -491,3 +491,28 @@ CHANGES: Final[tuple[dict[str, Any], ...]] = (
     {"packages": ("corp-*", "x")},
     {"undated": True},
 )
+
+
+@pytest.mark.parametrize("status", [301, 308])
+def test_an_index_that_redirects_a_build_elsewhere(
+    tmp_path: Path, public: IndexServer, corp: IndexServer, status: int
+) -> None:
+    corp.fail("/simple/corp-backend/", Status(status, {"Location": f"{public.url}corp-backend/"}))
+    user = local_user(tmp_path, public, routes_to(corp.url))
+    error = refused(user.locks(), 5)
+    assert "/simple/corp-backend/: redirects to" in error and "a server of index corp" in error
+    assert public.requests_for("*corp-*") == [] and user.files() == {}
+
+
+def test_an_index_that_may_redirect_a_build_does_so_wherever_it_is_built(
+    tmp_path: Path, public: IndexServer, corp: IndexServer
+) -> None:
+    """The lock records which servers the index has."""
+    with IndexServer() as front:
+        front.fail("/simple/*", Status(302, {"Location": f"{corp.url}corp-backend/"}))
+        rest = routed("corp", front.url, "corp-*", files=[corp.root])
+        user = user_of(tmp_path / "user", public, "own", rest, pip='allow_sdist = ["own"]')
+        ran = user.locks()
+        assert ran.status == 0, ran.stderr
+        assert installed_elsewhere(user, tmp_path / "other", public) == "1.0"
+    assert public.requests_for("*corp-*") == []

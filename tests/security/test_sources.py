@@ -22,7 +22,7 @@ from envspec.build.faults import BuildFailed
 from envspec.build.orders import Wanted, of_folder
 from envspec.build.sources import settle, unpack
 from envspec.errors import EnvspecError
-from envspec.fetch.git import check_out
+from envspec.fetch.git import check_out, commit_of
 from envspec.model import Platform, Python, Target
 from envspec.spec.faults import BadValue
 from envspec.spec.git_address import GitAddress, read_git
@@ -317,6 +317,27 @@ def test_links_within_an_sdist_stay(tmp_path: Path) -> None:
     settle(top, MOMENT)
     assert (top / "real/up").read_bytes() == (top / "same").read_bytes() == b"x"
     assert (top / "folder").is_symlink() and (top / "gone").is_symlink()
+
+
+@needs_git
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_login_of_netrc_is_not_sent_over_plain_http(tmp_path: Path, *, is_plain: bool) -> None:
+    """The host is reached through a proxy, which sees what is sent in the clear; on this machine nobody does."""
+    (tmp_path / ".netrc").write_text(
+        "".join(f"machine {host} login me password s3cret\n" for host in ("git.corp", "127.0.0.1"))
+    )
+    with IndexServer(credentials=("me", "s3cret")) as server:
+        url = "http://git.corp/repo.git" if is_plain else f"{server.root}/repo.git"
+        environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(tmp_path),
+            "http_proxy": server.root,
+            "no_proxy": "127.0.0.1",
+        }
+        with pytest.raises(EnvspecError, match="git can't read"):
+            asyncio.run(commit_of(GitAddress(url), "own", environ))
+        sent = ["authorization" in each.headers for each in server.requests]
+    assert sent and any(sent) is not is_plain
 
 
 @needs_git

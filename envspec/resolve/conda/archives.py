@@ -9,9 +9,12 @@ from urllib.parse import unquote, urlsplit
 
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience
+from envspec.origins import origin_of
 from envspec.resolve.conda.channel_client import channel_client, without_login
 
 if TYPE_CHECKING:
+    from rattler import Client
+
     from envspec.model import CondaPackage
     from envspec.resolve.conda.names import Reader
     from envspec.resolve.conda.question import Channel
@@ -31,7 +34,7 @@ def archive_reader(channels: Sequence[Channel], environ: Mapping[str, str], *, o
     from rattler.package_streaming import PackageArchive
 
     waits = patience(environ, Patience())
-    client = channel_client(waits, [channel.address for channel in channels])
+    clients: dict[str, Client] = {}
     turn = asyncio.Semaphore(_AT_ONCE)
 
     async def listed(url: str) -> bytes | None:
@@ -40,7 +43,10 @@ def archive_reader(channels: Sequence[Channel], environ: Mapping[str, str], *, o
         elif offline:
             return None
         else:
-            archive = await PackageArchive.from_url(client, url, max_spool_size=_WHOLE_BYTES)
+            origin = origin_of(url)
+            if origin not in clients:
+                clients[origin] = channel_client(waits, origin, [channel.address for channel in channels])
+            archive = await PackageArchive.from_url(clients[origin], url, max_spool_size=_WHOLE_BYTES)
         return await archive.read_file(_PATHS)
 
     async def once(url: str) -> bytes | None:

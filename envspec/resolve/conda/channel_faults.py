@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _URL: Final = re.compile(r"(?:https?|file|s3|gcs|oci)://[^\s'\")]+")
 _AGAIN: Final = "try again; if it stays, look at the server"
+_NOT_ROWS: Final = "what it sent is not rows of a channel, or not all of them"
 #: What rattler says of an answer that came to its end and can't be read.
 _GARBLED: Final = ("failed to decode zstd", "failed to parse")
 #: What rattler says, and what that is; the first that is found decides. `{total}`: the longest wait, in seconds.
@@ -41,11 +42,11 @@ _WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     ("tunnel error", "the proxy lets nothing through", "check HTTPS_PROXY and NO_PROXY"),
     ("tcp connect error", "no connection", "is the server up? is there a proxy to name in HTTPS_PROXY?"),
     ("error decoding response body", "the answer broke off before its end", _AGAIN),
-    *((words, "what it sent is not rows of a channel, or not all of them", _AGAIN) for words in _GARBLED),
+    *((words, _NOT_ROWS, _AGAIN) for words in _GARBLED),
     ("error sending request", "the connection broke before an answer", _AGAIN),
     ("too many redirects", "redirects without an end", "look at the URL with a browser or curl"),
     # After all that says why: what is left is what the decoder of zstd says.
-    ("failed to download", "what it sent is not rows of a channel, or not all of them", _AGAIN),
+    ("failed to download", _NOT_ROWS, _AGAIN),
 )
 _LOGIN: Final = 'write them into [conda] channels as variables: "https://${USER}:${PASSWORD}@host/channel"'
 #: A file of rattler's choice in a channel.
@@ -83,7 +84,7 @@ def channel_fault(told: str, channels: Sequence[Channel], waits: Patience) -> Ne
     if "could not find subdir" in told:
         return _missing(url, told)
     if status := re.search(r"HTTP status (?:client|server) error \((\d+)", told):
-        return _refused(url, int(status[1]))
+        return refused_status(url, int(status[1]))
     for words, what, hint in _WORDS:
         if words in told:
             url = _FILE.sub("", url) if "offline" in what else url
@@ -92,8 +93,26 @@ def channel_fault(told: str, channels: Sequence[Channel], waits: Patience) -> Ne
     return ChannelFault(f"{url}: can't be read as a channel ({reason})", hint="look at the URL with a browser or curl")
 
 
-def _refused(url: str, status: int) -> NetworkError:
-    """A status of an error. What is refused to these credentials is the channel, whatever was asked for first."""
+def missing_platform(channel: Channel, subdir: str) -> ChannelFault:
+    """A channel without one of the spec's platforms: its names would come from the next one, of any version."""
+    return ChannelFault(
+        f"{channel.url}: there is no {subdir}/repodata.json (not found), and nothing may come from another channel "
+        "in its place",
+        hint=f'if it has noarch alone, say so in [conda]: only = {{ "{channel.name}" = ["noarch"] }}; else check its '
+        "address, and that your credentials may see it",
+    )
+
+
+def not_rows(url: str) -> ChannelFault:
+    """An answer that came to its end, and is something else."""
+    return ChannelFault(f"{without_credentials(url)}: {_NOT_ROWS}", hint=_AGAIN)
+
+
+def refused_status(url: str, status: int) -> NetworkError:
+    """A status of an error. url: without credentials.
+
+    What is refused to these credentials is the channel, whatever was asked for first.
+    """
     channel = _FILE.sub("", url)
     if status == 401:
         return ChannelFault(f"{channel}: HTTP 401 (credentials needed, or wrong)", hint=_LOGIN)

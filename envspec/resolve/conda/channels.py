@@ -6,17 +6,21 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from envspec.effects.http_values import Patience
 from envspec.effects.surroundings import patience
 from envspec.errors import UsageError
 from envspec.model import ChannelPart, CondaChannel, Platform
+from envspec.origins import CHANNEL_ALIAS, origin_of
 from envspec.resolve.conda.channel_client import channel_client, without_credentials, without_login
-from envspec.resolve.conda.channel_faults import channel_fault, is_garbled, too_slow
+from envspec.resolve.conda.channel_faults import channel_fault, is_garbled, missing_platform, too_slow
+from envspec.resolve.conda.channel_relay import Relay, needs_relay, relaying
 from envspec.resolve.conda.question import Channel, CondaRequest
 
 if TYPE_CHECKING:
@@ -55,20 +59,33 @@ def is_in_time(row: RepoDataRecord, cut: datetime, *, undated: bool) -> bool:
 async def opened(
     channels: Iterable[Channel], cache: Path, environ: Mapping[str, str], *, offline: bool
 ) -> AsyncIterator[Channels]:
-    """The channels of a run, for its length. cache: a folder of envspec's own; made where it is not there."""
+    """The channels of a run, in their order, for its length.
+
+    cache: a folder of envspec's own; made where it is not there.
+    """
     from rattler import Gateway, SourceConfig
 
     _private(cache)
-    waits = patience(environ, Patience())
-    gateway = Gateway(
-        cache_dir=cache,
-        default_config=SourceConfig(cache_action="force-cache-only" if offline else "cache-or-fetch"),
-        client=channel_client(waits, [channel.address for channel in channels]),
-    )
-    try:
-        yield Channels(gateway, waits)
-    finally:
-        await asyncio.sleep(_LAST_BREATH_S)
+    waits, known = patience(environ, Patience()), tuple(channels)
+    relayed = [channel for channel in known if needs_relay(channel, known)]
+    action: Literal["force-cache-only", "cache-or-fetch"] = "force-cache-only" if offline else "cache-or-fetch"
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.sleep, _LAST_BREATH_S)
+        relay = None if offline or not relayed else await stack.enter_async_context(relaying(relayed, environ))
+        gateway = Gateway(
+            cache_dir=cache,
+            default_config=SourceConfig(cache_action=action),
+            # Shards may be on any server that their index names.
+            per_channel_config={
+                without_login(channel.address): SourceConfig(cache_action=action, sharded_enabled=False)
+                for channel in relayed
+                if origin_of(channel.address) != CHANNEL_ALIAS
+            },
+            client=channel_client(
+                waits, CHANNEL_ALIAS, [channel.address for channel in known], relay.mirrors if relay else {}
+            ),
+        )
+        yield Channels(gateway, waits, relay)
 
 
 def _private(folder: Path) -> None:
@@ -82,8 +99,9 @@ class Channels:
     Nothing here turns a whole channel into Python's objects; only `reachable` comes near it.
     """
 
-    def __init__(self, gateway: Gateway, waits: Patience) -> None:
+    def __init__(self, gateway: Gateway, waits: Patience, relay: Relay | None = None) -> None:
         self.gateway = gateway
+        self._relay = relay
         self._waits = waits
         self._parts: dict[tuple[str, Path], SparseRepoData] = {}
 
@@ -161,7 +179,27 @@ class Channels:
         except (GatewayError, FetchRepoDataError, IoError) as fault:
             if is_garbled(str(fault)):
                 self._forget(channels)
-            raise channel_fault(str(fault), channels, self._waits) from None
+            if self._relay is None:
+                raise channel_fault(str(fault), channels, self._waits) from None
+            known = [self._relay.faults[channel.url] for channel in channels if channel.url in self._relay.faults]
+            told = self._relay.translated(str(fault))
+            raise known[0] if known else channel_fault(told, channels, self._waits) from None
+
+    def refuse_missing(self, request: CondaRequest) -> None:
+        """Refuse a channel that lacks the request's platform, unless the spec says that it does.
+
+        To rattler it is an empty one, and all of its names are the next channel's. The last one has none after it.
+        """
+        subdir = request.platform.value
+        for channel in request.channels[:-1]:
+            if channel.rows is not None or (channel.only and subdir not in channel.only):
+                continue
+            if self._relay is not None and (channel.url, subdir) in self._relay.missing:
+                raise missing_platform(channel, subdir)
+            if channel.is_folder:
+                folder = Path(url2pathname(urlsplit(channel.address).path))
+                if not (folder / subdir / "repodata.json").is_file():
+                    raise missing_platform(channel, subdir)
 
     def _forget(self, channels: Sequence[Channel]) -> None:
         """Take the channels out of the cache: an answer that can't be read would be found there the next time too."""

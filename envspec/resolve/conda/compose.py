@@ -60,7 +60,10 @@ def channels_of(spec: Spec, environ: Mapping[str, str], rows: Mapping[str, Path]
     """
     texts = spec.conda.channels if spec.conda else ()
     folders = {channel_url(name): folder for name, folder in rows.items()}
-    found = tuple(_channel(text, environ, folders.pop(channel_url(text), None)) for text in texts)
+    only = {channel_url(name): subdirs for name, subdirs in spec.conda.only.items()} if spec.conda else {}
+    found = tuple(
+        _channel(text, environ, folders.pop(channel_url(text), None), only.get(channel_url(text), ())) for text in texts
+    )
     if folders:
         name = next(name for name in rows if channel_url(name) in folders)
         known = ", ".join(channel.name for channel in found)
@@ -71,7 +74,7 @@ def channels_of(spec: Spec, environ: Mapping[str, str], rows: Mapping[str, Path]
     return found
 
 
-def _channel(text: str, environ: Mapping[str, str], rows: Path | None) -> Channel:
+def _channel(text: str, environ: Mapping[str, str], rows: Path | None, only: tuple[str, ...]) -> Channel:
     public = channel_without_credentials(text)
     url = channel_url(text)
     address = text if url.startswith("http") and "://" in text else url
@@ -82,7 +85,7 @@ def _channel(text: str, environ: Mapping[str, str], rows: Path | None) -> Channe
                 hint=f"set {name} in the environment, or take it out of the channel's address",
             )
     address = VARIABLE.sub(lambda found: quote(environ[found[1]], safe=""), address)
-    return Channel(name=public, url=url, address=address, rows=rows)
+    return Channel(name=public, url=url, address=address, rows=rows, only=only)
 
 
 def compose_conda(

@@ -16,13 +16,15 @@ class Channel:
 
     name: as in the spec. url: its address without credentials, no `/` at the end: what the lock says.
     address: the same with the user's credentials, for fetching. rows: a folder with `<subdir>/repodata.json` that
-    stands for the channel itself (a part of it, say); its rows keep the channel's own URLs.
+    stands for the channel itself (a part of it, say); its rows keep the channel's own URLs. only: the subdirs that it
+    has, where the spec says so; empty: `noarch`, and each of the spec's platforms.
     """
 
     name: str
     url: str
     address: str
     rows: Path | None = None
+    only: tuple[str, ...] = ()
 
     @property
     def is_folder(self) -> bool:

@@ -134,7 +134,9 @@ async def _solve(first: CondaRequest, engine: CondaEngine, channels: Channels) -
         try:
             with tempfile.TemporaryDirectory(prefix="envspec-") as work:
                 chosen = await engine.solve(request, channels, Path(work))
+            channels.refuse_missing(request)
         except CondaUnsolvable as error:
+            channels.refuse_missing(request)
             refused = fallback_refusal(behind, error, first, channels) if behind else refusal(error, first, channels)
             raise await refused from error
         rows = await channels.rows(request, [row.name.normalized for row in chosen])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from envspec.effects.http_faults import Elsewhere
 from envspec.errors import NetworkError
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.remote_wheel import LARGEST_BYTES, BadWheel, Part, read_record
@@ -52,7 +53,7 @@ class Contents:
                 store.remember_record(sha256, None)
                 self.missing[file.filename] = str(fault)
             except NetworkError as fault:
-                self.may_come = True
+                self.may_come |= not isinstance(fault, Elsewhere)
                 self.missing[file.filename] = fault.message
         known = store.contents(sha256)
         if known == "":
@@ -69,7 +70,7 @@ class Contents:
             wanted = f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}"
             answer = await self._part(http, index, url, wanted)
             if start is None and answer.status in (400, 416, 501):
-                total = length(await http.request("HEAD", url, headers=AS_IT_IS))
+                total = length(await http.request("HEAD", url, headers=AS_IT_IS, within=index.within()))
                 return await read(max(0, total - end), total)
             return part(answer.checked())
 
@@ -90,7 +91,7 @@ class Contents:
 
         if index.name in self._rangeless:
             raise NoRanges("its server knows no ranges")
-        return await http.stream(url, use, headers=lambda: {"Range": wanted})
+        return await http.stream(url, use, headers=lambda: {"Range": wanted}, within=index.within())
 
 
 def without_digest(contents: Iterable[Contents]) -> str | None:

@@ -28,7 +28,7 @@ class Route:
 def routes_of(indexes: Iterable[NamedIndex]) -> tuple[Route, ...]:
     """The routes to the spec's own indexes: whole names before patterns, each in the spec's order."""
     rows = [
-        Route(pattern, Index(index.name, index.url.rstrip("/") + "/", dated=not index.undated))
+        Route(pattern, Index(index.name, index.url.rstrip("/") + "/", dated=not index.undated, files=index.files))
         for index in indexes
         for pattern in index.packages
     ]

@@ -12,8 +12,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from envspec.effects.http import Http, Response
 from envspec.errors import NetworkError
+from envspec.model import DEFAULT_INDEX
 from envspec.names import normalised
-from envspec.origins import same_origin
+from envspec.origins import PYTORCH_FILES, Bounds, same_origin
 from envspec.resolve.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, ListedFile
 from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record
 from envspec.resolve.index.store import Store, StoredMetadata, StoredPage
@@ -35,17 +36,37 @@ class Index:
 
     dated: whether its files have upload times. An index without them cannot be held to `as_of`.
     stands_for: the address of the index that this one mirrors; locks name files there.
+    files: origins beside its own that its pages and files may be on.
     """
 
     name: str
     url: str
     dated: bool = True
     stands_for: str | None = None
+    files: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         """Names the index in the memory on disk."""
-        return hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        return hashlib.sha256(" ".join((self.url, *self.files)).encode()).hexdigest()[:16]
+
+    def within(self, sha256: str | None = None) -> Bounds | None:
+        """The servers that may answer for this index; None: any. sha256: what the answer is checked by, as a whole.
+
+        The default index has what nobody else was named for: a mirror of it may redirect to wherever its pages are. The
+        files of a mirror of PyTorch's may be elsewhere than its pages.
+        """
+        if self.name == DEFAULT_INDEX or (self.stands_for and sha256):
+            return None
+        is_pytorch = self.name.startswith("pytorch-")
+        also = PYTORCH_FILES if is_pytorch else self.files
+        if is_pytorch:
+            allow = (
+                "name the address in ENVSPEC_PYTORCH_INDEX that it redirects to, if {} may stand for PyTorch's index"
+            )
+        else:
+            allow = f'add "{{}}" to `files` in the [[pip.index]] of {self.name}, if its packages may come from there'
+        return Bounds(f"index {self.name}", (self.url, *also), allow, hashed=bool(sha256))
 
     def public(self, url: str) -> str:
         """A file's address as a lock may hold it."""
@@ -132,7 +153,8 @@ class Upstream:
     async def content(self, index: Index, file: ListedFile) -> bytes:
         """The whole file, its hash checked (sdists: small; wheels only where a build backend asks for them)."""
         most = _WHOLE_BYTES if file.filename.endswith(".whl") else _SDIST_BYTES
-        answer = (await self.network(file.filename).get(authorised(index, file.url), max_bytes=most)).checked()
+        http, within = self.network(file.filename), index.within(file.sha256)
+        answer = (await http.get(authorised(index, file.url), max_bytes=most, within=within)).checked()
         found = hashlib.sha256(answer.body).hexdigest()
         if file.sha256 and found != file.sha256:
             raise wrong_hash(index, file.filename, file.sha256, found)
@@ -160,7 +182,9 @@ class Upstream:
         return self.http
 
     async def _page(self, index: Index, name: str, as_of: datetime) -> StoredPage:
-        stored = self.store.page(index.key, name)
+        stored, within = self.store.page(index.key, name), index.within()
+        if stored and within and not within.allows(stored.url, redirected=True):
+            stored = None
         return stored if stored and stored.asked >= as_of else await self._ask_page(index, name, stored)
 
     async def _ask_page(self, index: Index, name: str, known: StoredPage | None) -> StoredPage:
@@ -169,7 +193,7 @@ class Upstream:
         if known is not None and known.etag and known.status == 200:
             headers["If-None-Match"] = known.etag
         answer = await self.network(f"the page of {name} at index {index.name}").get(
-            f"{index.url}{name}/", headers=headers
+            f"{index.url}{name}/", headers=headers, within=index.within()
         )
         if answer.status == 304 and known is not None:
             page = replace(known, asked=asked)
@@ -210,7 +234,8 @@ class Upstream:
         if file.metadata_sha256 is None:
             return None
         http = self.network(f"the metadata of {file.filename}")
-        answer = await http.get(authorised(index, file.url + ".metadata"), max_bytes=_METADATA_BYTES)
+        within = index.within(file.metadata_sha256)
+        answer = await http.get(authorised(index, file.url + ".metadata"), max_bytes=_METADATA_BYTES, within=within)
         if answer.status == 404:
             return None
         body = answer.checked().body
@@ -221,14 +246,15 @@ class Upstream:
 
     async def _metadata_of_wheel(self, index: Index, file: ListedFile) -> StoredMetadata:
         http = self.network(f"the metadata of {file.filename}")
-        url = authorised(index, file.url)
+        url, within = authorised(index, file.url), index.within()
 
         async def read(start: int | None, end: int) -> Part:
             wanted = f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}"
-            answer = await http.get(url, headers={"Range": wanted, **AS_IT_IS}, max_bytes=_WHOLE_BYTES)
+            headers = {"Range": wanted, **AS_IT_IS}
+            answer = await http.get(url, headers=headers, max_bytes=_WHOLE_BYTES, within=within)
             if start is None and answer.status in (400, 416, 501):
                 # No suffix ranges, or a file smaller than the suffix: ask for the size, then for the bytes by number.
-                total = length(await http.request("HEAD", url, headers=AS_IT_IS))
+                total = length(await http.request("HEAD", url, headers=AS_IT_IS, within=within))
                 return await read(max(0, total - end), total)
             piece = part(answer.checked())
             # Small wheels come whole, and so do those of servers that know no ranges: then there is a hash to check.
@@ -251,7 +277,8 @@ class Upstream:
 
     async def _size_bytes(self, index: Index, file: ListedFile) -> int | None:
         http = self.network(f"the size of {file.filename}")
-        answer = await http.request("HEAD", authorised(index, file.url), headers=AS_IT_IS)
+        url = authorised(index, file.url)
+        answer = await http.request("HEAD", url, headers=AS_IT_IS, within=index.within())
         if answer.status >= 500 and answer.status != 501:
             # Others may be told the size: what they lock would differ from this.
             answer.checked()

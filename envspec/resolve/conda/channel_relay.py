@@ -1,0 +1,191 @@
+"""A relay on loopback through which rattler reads channels, so that their rows come from the channels' own servers.
+
+rattler follows redirects to any server, looks logins up by host alone, and takes a platform that a channel answers 404
+for as empty, so that its names come from the next channel. Its requests go to the relay, which sends them by `Http`: no
+redirect leads to another origin, a login goes to the origin that it was given for, and each 404 is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from envspec.effects.http import Http, open_http
+from envspec.effects.surroundings import keeps_logins
+from envspec.errors import NetworkError
+from envspec.origins import CHANNEL_ALIAS, Bounds, origin_of
+from envspec.resolve.conda.channel_client import login_of, without_credentials
+from envspec.resolve.conda.channel_faults import not_rows, refused_status
+from envspec.resolve.conda.question import Channel
+from envspec.resolve.index.server import address_of, listening
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, web
+
+_ROWS: Final = "repodata.json"
+#: Rows are at least `{"packages":{}}`. What is smaller than `_SMALL_BYTES` and lacks the word is an error's page.
+_WORD: Final = b'"packages'
+_SMALL_BYTES: Final = 4096
+_ASKED: Final = ("If-None-Match", "If-Modified-Since", "Range", "Cache-Control")
+_TOLD: Final = ("ETag", "Last-Modified", "Cache-Control", "Content-Type", "Content-Range", "Accept-Ranges")
+#: Not one of those that rattler tries again: here it has been tried as often as is allowed.
+_FAILED: Final = 424
+_TOKEN: Final = re.compile(r"/t/[^/\s]+")
+
+
+def needs_relay(channel: Channel, channels: Sequence[Channel]) -> bool:
+    """Whether a channel is read through the relay.
+
+    Not the last one on the public server of channels, as a rule conda-forge: no channel comes after it, so nothing is
+    taken from another one in its place, and it is the largest.
+    """
+    is_public = origin_of(channel.address) == CHANNEL_ALIAS
+    return channel.address.startswith("http") and channel.rows is None and not (is_public and channel == channels[-1])
+
+
+class Relay:
+    """What is requested of channels, and what went wrong.
+
+    mirrors: for rattler's client, the address here of each origin. faults: by a channel's URL; missing: the platforms
+    that a channel answered 404 for, with its URL.
+    """
+
+    def __init__(self, http: Http, channels: Sequence[Channel], address: str) -> None:
+        self._http = http
+        # The longest first: a channel's address may begin with another's.
+        self._channels = sorted(channels, key=lambda channel: -len(channel.url))
+        key = secrets.token_urlsafe(16)
+        origins = sorted({origin_of(channel.address) for channel in channels})
+        self.mirrors: Mapping[str, str] = {
+            f"{origin}/": f"{address}/{key}/{number}/" for number, origin in enumerate(origins)
+        }
+        self.faults: dict[str, NetworkError] = {}
+        self.missing: set[tuple[str, str]] = set()
+
+    def translated(self, text: str) -> str:
+        """rattler's words, with the channels' own addresses."""
+        for origin, address in self.mirrors.items():
+            text = text.replace(address, origin)
+        return text
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request of rattler's."""
+        from aiohttp import web
+
+        address = f"{request.scheme}://{request.host}{request.raw_path}"
+        known = ((origin, prefix) for origin, prefix in self.mirrors.items() if address.startswith(prefix))
+        origin, prefix = next(known, ("", ""))
+        if not origin:
+            # Another program of this machine, or another user: only rattler's client has the key.
+            return web.Response(status=404)
+        url = origin + address[len(prefix) :]
+        public = unquote(without_credentials(url))
+        channel = next((each for each in self._channels if public.startswith(f"{unquote(each.url)}/")), None)
+        if channel is None:
+            return web.Response(status=404)
+        subdir, _, name = public[len(unquote(channel.url)) + 1 :].partition("/")
+        if channel.only and subdir not in (*channel.only, "noarch"):
+            return web.Response(status=404)
+        try:
+            response = await self._relayed(request, channel, url, name)
+        except _Cut:
+            # As the channel's own server did.
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response(status=_FAILED)
+        except NetworkError as fault:
+            # A channel's address may hold a token, and so may those that it redirects to.
+            fault.message = _TOKEN.sub("", fault.message)
+            self.faults[channel.url] = fault
+            return web.Response(status=_FAILED)
+        if response.status == 404 and name == _ROWS:
+            self.missing.add((channel.url, subdir))
+        return response
+
+    async def _relayed(self, request: web.Request, channel: Channel, url: str, name: str) -> web.StreamResponse:
+        from aiohttp import ClientError, web
+
+        headers = {key: request.headers[key] for key in _ASKED if key in request.headers}
+        login = login_of(channel.address) if origin_of(channel.address) == origin_of(url) else None
+        if login is None and keeps_logins(url):
+            # Of rattler's own store.
+            login = request.headers.get("Authorization")
+        if login:
+            headers["Authorization"] = login
+        hint = f"write its address on {{}} into [conda] channels in place of {channel.name}, if the channel moved there"
+        # The public server is the one that a spec means by a channel's name, wherever it keeps its files.
+        own = None if origin_of(url) == CHANNEL_ALIAS else Bounds(f"channel {channel.name}", (channel.address,), hint)
+        if request.method == "HEAD":
+            found = await self._http.request("HEAD", url, headers=headers, within=own)
+            return web.Response(status=_passed(found.status, url))
+
+        async def use(answer: ClientResponse) -> web.StreamResponse:
+            status = _passed(answer.status, url)
+            told = {key: answer.headers[key] for key in _TOLD if key in answer.headers}
+            if answer.content_length is not None and "Content-Encoding" not in answer.headers:
+                told["Content-Length"] = str(answer.content_length)
+            first = await _beginning(answer)
+            if name == _ROWS and status == 200 and len(first) < _SMALL_BYTES and _WORD not in first:
+                raise not_rows(url)
+            response = web.StreamResponse(status=status, headers=told)
+            try:
+                await response.prepare(request)
+                await response.write(first)
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+                await response.write_eof()
+            except (ClientError, asyncio.TimeoutError, OSError) as fault:
+                raise _Cut from fault
+            return response
+
+        return await self._http.stream(url, use, headers=lambda: {"Accept-Encoding": "gzip", **headers}, within=own)
+
+
+class _Cut(Exception):
+    """An answer that broke off after a part of it was sent on."""
+
+
+def _passed(status: int, url: str) -> int:
+    """The status that rattler gets: of success, and of files and platforms that are not there.
+
+    Raises:
+        NetworkError: another one.
+    """
+    # 501: some servers say so of an index of shards, which they do not know.
+    if status == 404 or 200 <= status < 400 or (status == 501 and "_shards" in url):
+        return min(status, 404)
+    raise refused_status(without_credentials(url), status)
+
+
+async def _beginning(answer: ClientResponse) -> bytes:
+    """The first bytes of the body, all of it if it is small."""
+    found = b""
+    while len(found) < _SMALL_BYTES and (chunk := await answer.content.readany()):
+        found += chunk
+    return found
+
+
+@asynccontextmanager
+async def relaying(channels: Sequence[Channel], environ: Mapping[str, str]) -> AsyncIterator[Relay]:
+    """Serve these channels on loopback until the context ends."""
+    await asyncio.to_thread(import_module, "aiohttp.web")
+    from aiohttp import web
+
+    with listening() as listener:
+        async with open_http(environ) as http:
+            relay = Relay(http, channels, address_of(listener))
+            app = web.Application()
+            app.router.add_route("*", "/{rest:.*}", relay.answer)
+            runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+            await runner.setup()
+            try:
+                await web.SockSite(runner, listener).start()
+                yield relay
+            finally:
+                await runner.cleanup()
