@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import os
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Final
