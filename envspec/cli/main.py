@@ -12,6 +12,7 @@ import click
 
 from envspec import __version__
 from envspec.cli import terminal
+from envspec.credentials import shown
 from envspec.errors import EnvspecError, UsageError
 
 #: Command -> (module, one line of help). A command's module is imported when the command runs: `--help` stays fast.
@@ -116,7 +117,7 @@ def run(words: Sequence[str]) -> int:
         return _READER_GONE
     except Exception as error:
         _trace(words)
-        told = f"{type(error).__name__}: {error}"
+        told = shown(f"{type(error).__name__}: {error}")
         terminal.tell(terminal.error_line(f"a fault of envspec's own: {told}"))
         terminal.tell("  hint: run again with --debug and report what it shows")
         return 1
@@ -146,4 +147,5 @@ def _trace(words: Sequence[str]) -> None:
     if "--debug" in _own(words):
         import traceback
 
-        traceback.print_exc()
+        # Errors of libraries quote URLs as they were requested.
+        sys.stderr.write(shown(traceback.format_exc()))

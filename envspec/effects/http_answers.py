@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envspec.effects.http_faults import BadRedirect, TooLarge, shown
+from envspec.credentials import shown
+from envspec.effects.http_faults import BadRedirect, TooLarge
 from envspec.effects.surroundings import is_loopback
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from envspec.credentials import without_credentials
 from envspec.effects.process import Finished, run
 from envspec.errors import NetworkError, UnfitMachine
 from envspec.names import COMMIT
 from envspec.spec.git_address import GitAddress
-from envspec.spec_hash import without_credentials
 
 _SETTINGS: Final = (
     *("core.autocrlf=false", "core.eol=lf", "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.fileMode=true"),

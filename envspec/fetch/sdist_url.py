@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import unquote, urlsplit
 
+from envspec.credentials import without_credentials
 from envspec.effects.cache import keeping
 from envspec.effects.files import beside
 from envspec.effects.http import open_http
@@ -22,7 +23,6 @@ from envspec.resolve import memory
 from envspec.resolve.index.store import Store
 from envspec.resolve.index.upstream import OfflineMiss
 from envspec.spec import Requirement
-from envspec.spec_hash import without_credentials
 
 _LARGEST_BYTES: Final = 4 << 30
 

@@ -22,7 +22,7 @@ from envspec.model import DEFAULT_INDEX, Package
 from envspec.origins import PYTORCH_INDEX, origin_of
 from envspec.resolve.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.index.store import StoredPage
-from envspec.resolve.index.upstream import Index, NotListed, Upstream, authorised, unreadable
+from envspec.resolve.index.upstream import Index, NotListed, Upstream, unreadable
 
 #: A page of any age will do: it is asked for again where the file is not on it.
 _EVER: Final = datetime.min.replace(tzinfo=timezone.utc)
@@ -57,7 +57,7 @@ class WheelUrls:
         found = None
         if ask is Ask.REMEMBERED:
             found = await self._listed(index, package, _EVER)
-        return authorised(index, (found or await self._asked(index, package)).url)
+        return self._upstream.authorised(index, (found or await self._asked(index, package)).url)
 
     async def _asked(self, index: Index, package: Package) -> ListedFile:
         found = await self._listed(index, package, self._upstream.began)

@@ -16,10 +16,10 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from envspec import toml
+from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.data import DATA
 from envspec.names import COMMIT, SDIST_ENDINGS, SHA256, normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_FILES, channel_url, origin_of
-from envspec.spec_hash import channel_without_credentials, without_credentials
 
 #: What NVIDIA's images are called; `envspec.base_image.request.REPOSITORY` is the same.
 _REPOSITORY: Final = "docker.io/nvidia/cuda"

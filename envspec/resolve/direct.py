@@ -14,13 +14,14 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from envspec.credentials import without_credentials
 from envspec.effects.http import Http
 from envspec.errors import NetworkError
 from envspec.resolve import memory
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.remote_wheel import BadWheel, Part, read_metadata, read_record
 from envspec.resolve.index.store import Store, StoredMetadata
-from envspec.resolve.index.upstream import OfflineMiss, without_credentials
+from envspec.resolve.index.upstream import OfflineMiss
 from envspec.spec import Requirement
 
 _LARGEST_BYTES: Final = 8 * 1024**3

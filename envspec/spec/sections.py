@@ -8,11 +8,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.model import Platform
 from envspec.spec import fields as f
 from envspec.spec.section import NoFacts, Section
 from envspec.spec.virtual_packages import PLACES
-from envspec.spec_hash import channel_without_credentials, without_credentials
 
 
 class PythonSource(Enum):

@@ -18,7 +18,8 @@ from envspec.spec import Spec, SpecError, parse_spec
 from envspec.spec.channels import read_channel
 from envspec.spec.faults import BadValue
 from envspec.spec.match_specs import channel_of, name_of, read_match_spec
-from envspec.spec_hash import channel_without_credentials, input_sha256
+from envspec.credentials import channel_without_credentials
+from envspec.spec_hash import input_sha256
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from envspec.spec_hash import channel_without_credentials
+from envspec.credentials import channel_without_credentials
 
 if TYPE_CHECKING:
     from rattler import Client
