@@ -113,6 +113,19 @@ def unset(text: str, environ: Mapping[str, str]) -> str | None:
     return next((name for name in VARIABLE.findall(text) if not environ.get(name)), None)
 
 
+def has_open_secret(text: str, *, channel: bool = False) -> bool:
+    """Whether a password or a token is written in `text`, where a variable could stand for it. channel: whether it is a
+    channel's address, which may have a token in its path.
+    """
+    if channel and (token := _TOKEN.search(text)) and VARIABLE.sub("", token[0].rpartition("/")[2]):
+        return True
+    for scheme, userinfo in _USERINFO.findall(text):
+        user, colon, password = VARIABLE.sub("", userinfo).partition(":")
+        if not scheme.lower().endswith("ssh") and (password or (not colon and _is_random(user))):
+            return True
+    return False
+
+
 def shown(text: str) -> str:
     """`text` as a message may hold it: of every URL in it no user and password, no query, and nothing that looks like a
     token. Variables stay: their names are no secrets.

@@ -104,8 +104,8 @@ async def check_out(address: GitAddress, commit: str, folder: Path, of: str, env
         where = "on no branch or tag" if COMMIT.fits(address.ref) else f"not in the history of {_words(address.ref)}"
         raise NetworkError(
             f"{of}: commit {commit} is {where} of {without_credentials(address.url)}",
-            hint="if a branch was rewritten there, `envspec lock --upgrade-package` takes what it has now; if the commit "
-            "is a fork's, name the fork; one that was not merged is named by its ref: `@refs/pull/NUMBER/head`",
+            hint="if a branch was rewritten there, `envspec lock --upgrade-package` takes what it has now; if the "
+            "commit is a fork's, name the fork; one that was not merged is named by its ref: `@refs/pull/NUMBER/head`",
         )
     done = await _git(["checkout", "--quiet", "--detach", commit], address, of, environ, folder)
     if done.status:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import unquote, urlsplit
 
-from envspec.credentials import without_credentials
+from envspec.credentials import filled, without_credentials
 from envspec.effects.cache import keeping
 from envspec.effects.files import beside
 from envspec.effects.http import open_http
@@ -51,7 +51,9 @@ async def fetch_sdist(
             raise OfflineMiss(url)
         with tempfile.TemporaryFile() as file:
             async with open_http(environ) as http:
-                await http.download(str(requirement.url), lambda: _emptied(file), max_bytes=_LARGEST_BYTES)
+                await http.download(
+                    filled(str(requirement.url), environ), lambda: _emptied(file), max_bytes=_LARGEST_BYTES
+                )
             known = {"asked": asked.isoformat(), "sha256": await asyncio.to_thread(_keep, file, kept)}
         store.remember_answer(key, known)
     if requirement.sha256 and requirement.sha256 != known["sha256"]:
