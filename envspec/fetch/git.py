@@ -206,9 +206,9 @@ def _login(address: GitAddress, environ: Mapping[str, str]) -> tuple[list[str], 
     redirected; a header (`http.extraHeader`) would be sent to wherever a redirect leads. The helper gives what is in
     variables: settings are arguments, which everybody on the machine can read.
     """
-    userinfo, at, _ = urlsplit(address.url).netloc.rpartition("@")
     origin = origin_of(address.url)
-    if not at or not origin.startswith(("http://", "https://")):
+    userinfo = urlsplit(address.url).netloc.rpartition("@")[0] if origin.startswith(("http://", "https://")) else ""
+    if not userinfo:
         return [], {}
     user, colon, password = filled(userinfo, environ).partition(":")
     secrets = {"ENVSPEC_GIT_USER": unquote(user), "ENVSPEC_GIT_PASSWORD": unquote(password)}

@@ -103,7 +103,9 @@ def logins(urls: Iterable[str], environ: Mapping[str, str]) -> dict[str, Credent
     try:
         known = netrc.netrc(path)
     except (netrc.NetrcParseError, OSError, UnicodeDecodeError) as fault:
-        raise UsageError(f"{path} can't be read: {fault}", hint="correct it, or name another by NETRC") from fault
+        # The words of netrc's own error may be a password.
+        where = f"its line {fault.lineno} has another form" if isinstance(fault, netrc.NetrcParseError) else str(fault)
+        raise UsageError(f"{path} can't be read: {where}", hint="correct it, or name another by NETRC") from None
     found = {}
     for origin in sorted(origins):
         login = known.authenticators(urlsplit(origin).hostname or "")

@@ -141,7 +141,9 @@ def _parsed(text: str) -> Pep508:
         raise BadValue(f"{told} nests its marker too deeply to read", "make it simpler") from None
     except InvalidRequirement as error:
         rest = shown(_unread(error, text))
-        place = f": it can't be read from {rest} on" if rest not in ('""', told) else ""
+        # The rest of an address may be that of a password.
+        is_told = rest not in ('""', told) and not ("://" in text and "@" in rest)
+        place = f": it can't be read from {rest} on" if is_told else ""
         raise BadValue(f"{told} is not a requirement{place}", _mend(text)) from None
 
 
@@ -264,7 +266,7 @@ def _sha256(fragment: str) -> str | None:
         if key == "sha256" and _SHA256.fullmatch(value.lower()):
             found = value.lower()
         elif key not in ("egg", "subdirectory"):
-            raise BadValue(
-                f"{shown('#' + part)} is no hash that can be checked", "write `#sha256=` and 64 hexadecimal digits"
-            )
+            is_hash = re.match(r"sha\d|md5|blake", key)
+            told = shown(f"#{part}" if is_hash else f"#{key}=…" if value else "#…")
+            raise BadValue(f"{told} is no hash that can be checked", "write `#sha256=` and 64 hexadecimal digits")
     return found
