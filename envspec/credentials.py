@@ -32,6 +32,9 @@ _VARIABLES: Final = re.compile(rf"{VARIABLE.pattern}(?::(?:{VARIABLE.pattern})?)
 #: What pip says behind `#`.
 _FRAGMENT: Final = re.compile(r"(?:(?:egg|subdirectory|sha256)=[^&]*&?)+")
 
+# Without a scheme, as in the name of an image: `user:password@host`.
+_BARE_LOGIN: Final = re.compile(r"(?<![^\s\"'`(=])[^\s/@:\"'`]+:(?!//)[^\s@\"'`]+@(?!sha256:)")
+
 # Parts of a query that sign, and values that may. Versions of a file are as long, and public.
 _SIGNING: Final = re.compile(r"sig|token|key|secret|passw|pwd|auth|cred|jwt|session|policy", re.IGNORECASE)
 _VERSIONS: Final = ("versionid", "generation", "version", "ref", "commit", "sha", "rev")
@@ -127,9 +130,11 @@ def has_open_secret(text: str, *, channel: bool = False) -> bool:
 
 
 def shown(text: str) -> str:
-    """`text` as a message may hold it: of every URL in it no user and password, no query, and nothing that looks like a
+    """`text` as a message may hold it: of every URL and image in it no user and password, no query, and nothing that looks like a
     token. Variables stay: their names are no secrets.
     """
+    if "@" in text:
+        text = _BARE_LOGIN.sub("", text)
     if "://" not in text:
         return text
     before, *urls = re.split(r"(?<=://)", text)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
-from typing import Final
 
 from envspec import credentials
-
-# Without a scheme, as in the name of an image: `user:password@host`.
-_BARE_LOGIN: Final = re.compile(r"(?<!\S)[^\s/@:]+:(?!//)[^\s@]+@(?!sha256:)")
 
 
 def shown(text: str, limit: int = 80) -> str:
     """`text` in quotes, on one line, cut to `limit`, without credentials and characters that steer a terminal."""
-    text = _BARE_LOGIN.sub("", credentials.shown(text))
+    text = credentials.shown(text)
     cut = text if len(text) <= limit else text[: limit - 1] + "\u2026"
     return "".join(
         c if c.isprintable() else json.dumps(c)[1:-1] if ord(c) < 0x10000 else f"\\U{ord(c):08x}" for c in _quoted(cut)
