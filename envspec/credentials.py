@@ -130,8 +130,8 @@ def has_open_secret(text: str, *, channel: bool = False) -> bool:
 
 
 def shown(text: str) -> str:
-    """`text` as a message may hold it: of every URL and image in it no user and password, no query, and nothing that looks like a
-    token. Variables stay: their names are no secrets.
+    """`text` as a message may hold it: no user and password, no query, and nothing that looks like a token, of every
+    URL and image in it. Variables stay: their names are no secrets.
     """
     if "@" in text:
         text = _BARE_LOGIN.sub("", text)

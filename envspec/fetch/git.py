@@ -101,12 +101,7 @@ async def check_out(address: GitAddress, commit: str, folder: Path, of: str, env
     # A folder whose files were linked would get the clone's times and modes.
     await _clone(address, folder, of, environ, "--no-hardlinks")
     if not await _holds(address, commit, folder, of, environ):
-        where = "on no branch or tag" if COMMIT.fits(address.ref) else f"not in the history of {_words(address.ref)}"
-        raise NetworkError(
-            f"{of}: commit {commit} is {where} of {without_credentials(address.url)}",
-            hint="if a branch was rewritten there, `envspec lock --upgrade-package` takes what it has now; if the "
-            "commit is a fork's, name the fork; one that was not merged is named by its ref: `@refs/pull/NUMBER/head`",
-        )
+        raise unreachable(address, commit, of)
     done = await _git(["checkout", "--quiet", "--detach", commit], address, of, environ, folder)
     if done.status:
         raise _unreadable(address, of, done)
@@ -161,6 +156,16 @@ async def _holds(address: GitAddress, commit: str, clone: Path, of: str, environ
     if not ref.startswith("refs/") or (await run_git("fetch", "--quiet", "origin", ref)).status:
         return False
     return (await run_git("merge-base", "--is-ancestor", commit, "FETCH_HEAD")).status == 0
+
+
+def unreachable(address: GitAddress, commit: str, of: str) -> NetworkError:
+    """The error of a commit that is not in the history of what an address names."""
+    where = "on no branch or tag" if COMMIT.fits(address.ref) else f"not in the history of {_words(address.ref)}"
+    return NetworkError(
+        f"{of}: commit {commit} is {where} of {without_credentials(address.url)}",
+        hint="if a branch was rewritten there, `envspec lock --upgrade-package` takes what it has now; if the "
+        "commit is a fork's, name the fork; one that was not merged is named by its ref: `@refs/pull/NUMBER/head`",
+    )
 
 
 def _words(ref: str) -> str:

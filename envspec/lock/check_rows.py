@@ -55,6 +55,11 @@ def _faults(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> Iterator[
     if lock.get("index", []) != _indexes(spec):
         yield "its package indexes are not those of the spec"
     yield from _base_image(spec, lock)
+    asked = {without_credentials(text.strip()) for text in spec.get("pip", {}).get("dependencies", ())}
+    for row in lock.get("decision", ()):
+        # They name the ref in whose history an install looks for the commit.
+        if row["what"].startswith("source.") and row["source"] not in asked:
+            yield f"its {row['what']} is of {row['source']}, which the spec does not name"
     for part in lock.get("resolution", ()):
         platform = part["platform"]
         conda, wheels = part.get("conda", []), part.get("package", [])

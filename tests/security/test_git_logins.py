@@ -12,13 +12,19 @@ from urllib.parse import quote
 
 import pytest
 
+from envspec import toml
 from envspec.errors import EnvspecError
 from envspec.fetch.git import check_out, commit_of, is_reachable
 from envspec.spec.faults import BadValue
 from envspec.spec.git_address import GitAddress, read_git
 from envspec.spec.requirements import read_requirement
-from tests.integration.test_build_projects import PROJECT, Repository
+from envspec.spec_hash import input_sha256
+from tests.integration.test_build_projects import PROJECT, Repository, user_of
+from tests.support import ecosystem
+from tests.support.environments import BASE, installs
 from tests.support.git_server import GitServer
+from tests.support.index_server import IndexServer
+from tests.support.tampering import replacing, tamper
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
 
@@ -256,3 +262,29 @@ def test_a_branch_that_was_rewritten(tmp_path: Path) -> None:
     forked = Forked(tmp_path)
     forked.origin.git("commit", "--amend", "--quiet", "--message", "other")
     assert "--upgrade-package" in outcome(forked, "main", forked.main, tmp_path)
+
+
+def test_a_lock_of_a_commit_of_a_fork(tmp_path: Path) -> None:
+    """Refused when it is made and when it is verified; one of a ref that the spec names is locked and installed."""
+    forked = Forked(tmp_path)
+    with IndexServer([ecosystem.release("lib", "1.0.0")]) as index:
+        user = user_of(tmp_path / "user", index, f"own @ git+{forked.address('').url}@{forked.fork}")
+        assert "is on no branch or tag" in user.locks().stderr
+        spec = user.spec.read_text()
+        user.spec.write_text(spec.replace(forked.fork, "refs/pull/12/head"))
+        ran = user.locks()
+        assert ran.status == 0, ran.stderr
+        assert forked.fork in user.packages()["own"]["file"]["url"]
+        # In a pull request that names the commit itself, its wheel is in the cache of whoever verifies it.
+        made, own = user.files(), user.spec.read_text()
+        user.spec.write_text(own.replace("refs/pull/12/head", forked.fork))
+        hashes = [input_sha256(toml.loads(text)) for text in (own, user.spec.read_text())]
+        tamper(user.lock, replacing(("@refs/pull/12/head", f"@{forked.fork}"), (hashes[0], hashes[1])))
+        assert "is on no branch or tag" in user.locks("--verify").stderr
+        user.spec.write_text(own)
+        for name, content in made.items():
+            (user.lock / name).write_bytes(content)
+        for folder in ("archives", "built"):
+            shutil.rmtree(user.cache / folder)
+        ran = installs(user, user.lock, "--python", BASE)
+        assert ran.status == 0, ran.stderr

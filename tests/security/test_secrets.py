@@ -19,6 +19,8 @@ from urllib.parse import quote
 import pytest
 
 from envspec.credentials import shown
+from envspec.errors import UsageError
+from envspec.fetch.wheel_urls import logins
 from tests.integration.test_build_projects import Repository, user_of
 from tests.support import conda_packages, ecosystem, preloaded
 from tests.support.conda_channel import CondaChannel, write
@@ -400,6 +402,16 @@ def test_netrc(user: User, index: IndexServer, text: str, *, right: bool) -> Non
     planted.run("install", lock, "--prefix", "env", "--python", BASE)
     planted.run("image", "build", lock, "--output", "image.tar")
     planted.check()
+
+
+def test_a_netrc_that_is_none_is_not_quoted(tmp_path: Path) -> None:
+    planted = secret()
+    path = tmp_path / "netrc"
+    path.write_text(f"machine 127.0.0.1 login me {planted} x\n")
+    with pytest.raises(UsageError) as caught:
+        logins(["http://127.0.0.1/x"], {"NETRC": str(path)})
+    assert planted not in str(caught.value)
+    assert caught.value.__suppress_context__
 
 
 # Channels
