@@ -147,7 +147,7 @@ class Index(Section):
     name: f.IndexName = Field(description="What the lock calls this index.", examples=["corp"])
     url: f.IndexUrl = Field(
         description="Address of the simple index. Credentials, best as ${VARIABLE}, never reach the lock.",
-        examples=["https://wheels.example.com/simple", "https://${USER}:${TOKEN}@wheels.example.com/simple"],
+        examples=["https://wheels.example.com/simple"],
     )
     packages: f.ListOf[f.NamePattern] = Field(
         min_length=1,
