@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from envspec.credentials import shown
+
 
 class EnvspecError(Exception):
     """One clear message for the user; `hint` says what to do about it."""
@@ -16,8 +18,9 @@ class EnvspecError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+        # Whatever it quotes: of a server, of another program, of the spec.
+        self.message = shown(message)
+        super().__init__(self.message)
         self.hint = hint
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-from envspec.spec_hash import channel_without_credentials
+from envspec.credentials import channel_without_credentials
 
 #: PyTorch's own index of one variant. Only the torch family is ever taken from there.
 PYTORCH_INDEX: Final = "https://download.pytorch.org/whl/{variant}"

@@ -7,44 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from datetime import date, datetime, time, timezone
 from typing import Any
 
+from envspec.credentials import channel_without_credentials, without_credentials
+
 # Which server stands in for a registry says nothing about the environment itself.
 _OUTSIDE = (("registry", "mirrors"),)
 _CONFINING = "unconfined_builds"
-
-# Everything before the last `@` of the part between `//` and the path.
-_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^\s/?#]*)@")
-
-# An address up to its path, and the rest; in a path, a token as conda writes it.
-_WEB = re.compile(r"([Hh][Tt][Tt][Pp][Ss]?://[^/?#]*)(.*)", re.DOTALL)
-_TOKEN = re.compile(r"(?:/t)+/[^/?#]+")
-
-
-def without_credentials(text: str) -> str:
-    """`text` with user names and passwords taken out of every URL in it.
-
-    The user name of an SSH address stays (`git+ssh://git@host/...`): it is part of the address and no secret.
-    """
-    return _USERINFO.sub(_bare, text) if "://" in text else text
-
-
-def channel_without_credentials(text: str) -> str:
-    """A conda channel without user name, password and token (`/t/TOKEN/`, as anaconda.org and others take it).
-
-    Only channels have such tokens: elsewhere `/t/` is a folder like any other.
-    """
-    found = _WEB.fullmatch(without_credentials(text))
-    return found[1] + _TOKEN.sub("", found[2]) if found else text
-
-
-def _bare(found: re.Match[str]) -> str:
-    scheme, userinfo = found[1], found[2]
-    user = userinfo.partition(":")[0] if scheme.lower().endswith("ssh") else ""
-    return f"{scheme}://{user}@" if user else f"{scheme}://"
 
 
 def input_sha256(data: Mapping[str, Any]) -> str:

@@ -56,7 +56,7 @@ async def serving(order: BuildOrder, on: Target, world: BuildWorld) -> AsyncIter
     key = memory.key_of(parts)[:20]
     known = logins((each.url for each in order.indexes), world.environ)
     async with AsyncExitStack() as stack:
-        upstream = Upstream(stack.enter_context(closing(Store(world.cache))), world.now)
+        upstream = Upstream(stack.enter_context(closing(Store(world.cache))), world.now, environ=world.environ)
         if world.network is Network.USE:
             upstream.http = await stack.enter_async_context(
                 open_http(world.environ, credentials=known, notice=world.warn)

@@ -10,10 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from envspec.credentials import without_credentials
 from envspec.effects.confine import Unconfined
 from envspec.fetch.values import Network
 from envspec.model import BuiltWheel, NamedIndex, Platform, Python, Target
-from envspec.spec_hash import without_credentials
 
 #: Another way to build makes other wheels of the same source.
 _FORM: Final = 1

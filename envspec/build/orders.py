@@ -11,13 +11,13 @@ from pathlib import Path
 
 from envspec.build.order import BuildOrder
 from envspec.build.sources import unpack
+from envspec.credentials import without_credentials
 from envspec.effects.tree import files_of
 from envspec.errors import NetworkError
 from envspec.fetch.git import check_out
 from envspec.fetch.values import Network
 from envspec.model import BuiltWheel, NamedIndex, Target
 from envspec.spec.git_address import GitAddress
-from envspec.spec_hash import without_credentials
 
 
 @dataclass(frozen=True, slots=True)

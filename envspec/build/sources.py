@@ -18,9 +18,9 @@ from packaging.requirements import Requirement
 
 from envspec import toml
 from envspec.build.faults import BuildFailed
+from envspec.credentials import without_credentials
 from envspec.effects.archives import bounded_tar, counted, why_refused
 from envspec.image.wheel_zip import BadWheel, members, unpacked
-from envspec.spec_hash import without_credentials
 
 
 def unpack(archive: Path, folder: Path, of: str) -> Path:

@@ -13,6 +13,7 @@ import click
 
 from envspec import __version__
 from envspec.cli import terminal
+from envspec.credentials import shown
 from envspec.errors import EnvspecError, UsageError
 
 #: Command -> (module, one line of help). A command's module is imported when the command runs: `--help` stays fast.
@@ -101,9 +102,9 @@ def run(words: Sequence[str]) -> int:
         return _command(words)
     except click.ClickException as error:
         _trace(words)
-        shown = io.StringIO()
-        error.show(shown)
-        terminal.tell(shown.getvalue().rstrip("\n"))
+        usage = io.StringIO()
+        error.show(usage)
+        terminal.tell(usage.getvalue().rstrip("\n"))
         return UsageError.exit_code
     except EnvspecError as error:
         _trace(words)
@@ -119,7 +120,7 @@ def run(words: Sequence[str]) -> int:
         return _READER_GONE
     except Exception as error:
         _trace(words)
-        told = f"{type(error).__name__}: {error}"
+        told = shown(f"{type(error).__name__}: {error}")
         terminal.tell_error(f"a fault of envspec's own: {told}")
         terminal.tell("  hint: run again with --debug and report what it shows")
         return 1
@@ -149,4 +150,5 @@ def _trace(words: Sequence[str]) -> None:
     if "--debug" in _own(words):
         import traceback
 
-        terminal.tell(traceback.format_exc().rstrip("\n"))
+        # Errors of libraries quote URLs as they were requested.
+        terminal.tell(shown(traceback.format_exc()).rstrip("\n"))

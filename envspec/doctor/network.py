@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from envspec.credentials import shown
 from envspec.doctor.finding import Finding, State
 from envspec.doctor.place import Place, Probed
-from envspec.effects.http_faults import shown
 from envspec.effects.surroundings import ca_bundle, proxies
 from envspec.errors import UsageError
 from envspec.registry.reference import Reference, endpoint

@@ -7,7 +7,8 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from envspec.effects.http_faults import BadRedirect, TooLarge, shown
+from envspec.credentials import shown
+from envspec.effects.http_faults import BadRedirect, TooLarge
 from envspec.effects.surroundings import is_loopback, leads_inward
 
 if TYPE_CHECKING:

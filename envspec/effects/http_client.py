@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from envspec.credentials import shown
 from envspec.effects.http_answers import next_hop, read_whole
 from envspec.effects.http_faults import (
     BadRedirect,
@@ -20,7 +21,6 @@ from envspec.effects.http_faults import (
     describe,
     is_passing,
     retry_after_s,
-    shown,
 )
 from envspec.effects.http_values import Credential, Patience, Response, Sink
 from envspec.effects.surroundings import Proxies

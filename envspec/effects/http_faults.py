@@ -7,20 +7,10 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Final
-from urllib.parse import urlsplit
 
+from envspec.credentials import shown
 from envspec.errors import NetworkError
 from envspec.origins import Bounds
-
-
-def shown(url: str) -> str:
-    """`url` as it may be printed: without user, password, query (signed URLs carry keys there) and fragment."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")[2]
-    except ValueError:
-        return "the URL"
-    return f"{parts.scheme}://{host}{parts.path}" + ("?…" if parts.query else "")
 
 
 class RequestFault(NetworkError):

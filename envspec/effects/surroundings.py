@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from envspec.credentials import is_misread, shown
 from envspec.effects.http_values import Patience
 from envspec.errors import UsageError
+from envspec.origins import origin_of
 
 if TYPE_CHECKING:
     import ssl
@@ -107,6 +109,11 @@ def proxies(environ: Mapping[str, str]) -> Proxies:
     for scheme in ("http", "https", "all"):
         if proxy := value(f"{scheme}_proxy".upper()):
             url = proxy if "://" in proxy else f"http://{proxy}"
+            if is_misread(url) or not origin_of(url):
+                raise UsageError(
+                    f"{scheme.upper()}_PROXY names {shown(url)}, which can't be read",
+                    hint="write `/`, `?`, `#` and `@` of a password as %2F, %3F, %23 and %40",
+                )
             if urlsplit(url).scheme not in {"http", "https"}:
                 raise UsageError(
                     f"{scheme.upper()}_PROXY names a {urlsplit(url).scheme} proxy; only http and https proxies work",

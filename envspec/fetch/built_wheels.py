@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlsplit
 
+from envspec.credentials import shown
 from envspec.effects.http import Http, open_http
-from envspec.effects.http_faults import BadStatus, shown
+from envspec.effects.http_faults import BadStatus
 from envspec.errors import NetworkError, UsageError
 from envspec.fetch.download import Downloads
 from envspec.fetch.index_transport import Ask, IndexTransport

@@ -15,9 +15,9 @@ from typing import IO, Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from envspec.credentials import shown
 from envspec.effects.cache import keeping
 from envspec.effects.held import hold_file
-from envspec.effects.http_faults import shown
 from envspec.effects.sink import CHUNK, Sink
 from envspec.errors import NetworkError
 from envspec.fetch.channel_transport import ChannelTransport

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from envspec.effects.http_faults import BadStatus, BrokenOff, RequestFault, Stalled, Unreachable, shown
+from envspec.credentials import shown
+from envspec.effects.http_faults import BadStatus, BrokenOff, RequestFault, Stalled, Unreachable
 from envspec.errors import NetworkError
 from envspec.names import Form
 

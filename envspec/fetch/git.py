@@ -13,13 +13,15 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
+from envspec.credentials import filled, without_credentials
 from envspec.effects.process import Finished, run
 from envspec.effects.surroundings import keeps_logins
 from envspec.errors import NetworkError, UnfitMachine
 from envspec.names import COMMIT
+from envspec.origins import origin_of
 from envspec.spec.git_address import GitAddress
-from envspec.spec_hash import without_credentials
 
 _SETTINGS: Final = (
     *("core.autocrlf=false", "core.eol=lf", "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.fileMode=true"),
@@ -33,7 +35,14 @@ _DROPPED: Final = frozenset(
     [
         *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"),
         *("GIT_ALLOW_PROTOCOL", "GIT_PROTOCOL_FROM_USER"),
+        # They write the headers of requests to where the user finds them, and whoever reads their files.
+        *("GIT_CURL_VERBOSE", "GIT_TRACE_CURL", "GIT_TRACE_REDACT"),
     ]
+)
+#: Gives git the login that is in variables of its environment. A shell's own `printf` is no process.
+_HELPER: Final = (
+    """!f() { test "$1" = get && printf 'username=%s\\npassword=%s\\n' """
+    """"$ENVSPEC_GIT_USER" "$ENVSPEC_GIT_PASSWORD"; }; f"""
 )
 
 
@@ -45,10 +54,7 @@ async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) ->
     """
     if COMMIT.fits(address.ref):
         return address.ref
-    done = await _git(["ls-remote", "--", address.url], of, _logins_for(address, environ), Path("/"))
-    if done.status:
-        raise _unreadable(address, of, done)
-    rows = {name: commit for line in done.stdout.splitlines() for commit, _, name in [line.partition("\t")]}
+    rows = await _refs(address, of, environ)
     ref = address.ref
     # A tag with a message is an object of its own: `^{}` names its commit.
     names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", ref] if ref else ["HEAD"]
@@ -63,9 +69,10 @@ async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) ->
     return found
 
 
-async def is_in_history(address: GitAddress, commit: str, head: str, of: str, environ: Mapping[str, str]) -> bool:
-    """Whether a commit is `head` or an ancestor of it. A server may give commits that are on no branch of a repository
-    (those of its forks, on some), so that it has one says nothing.
+async def is_reachable(address: GitAddress, commit: str, of: str, environ: Mapping[str, str]) -> bool:
+    """Whether a commit is in the history of what an address names: see `_holds`.
+
+    Only the history is fetched, and nothing where the commit is what a branch or tag is at.
 
     Raises:
         NetworkError: the repository can't be read.
@@ -73,51 +80,98 @@ async def is_in_history(address: GitAddress, commit: str, head: str, of: str, en
     if not COMMIT.fits(commit):
         # From a lock, as in `check_out`.
         return False
-    environ = _logins_for(address, environ)
+    if address.ref == commit:
+        refs = await _refs(address, of, environ)
+        if commit in (refs[name] for name in refs if name.startswith(("refs/heads/", "refs/tags/"))):
+            return True
     with tempfile.TemporaryDirectory(prefix="envspec-") as work:
         folder = Path(work) / "history"
-        words = ["clone", "--quiet", "--bare", "--filter=blob:none", "--", address.url, str(folder)]
-        done = await _git(words, of, environ, folder.parent)
-        if done.status:
-            raise _unreadable(address, of, done)
-        return (await _git(["merge-base", "--is-ancestor", commit, head], of, environ, folder)).status == 0
+        await _clone(address, folder, of, environ, "--filter=blob:none")
+        return await _holds(address, commit, folder, of, environ)
 
 
 async def check_out(address: GitAddress, commit: str, folder: Path, of: str, environ: Mapping[str, str]) -> Path:
     """Put a commit's files, with its history, into `folder`, which is made; gives the project's folder in it.
 
     Raises:
-        NetworkError: the repository can't be read, or lacks the commit or the subdirectory; or the subdirectory is not
-            a folder of the repository.
+        NetworkError: the repository can't be read, or lacks the subdirectory; or the commit is not in the history of
+            what the address names, or the subdirectory is not a folder of the repository.
     """
     if not COMMIT.fits(commit):
         # From a lock: git would take what begins with a dash for an option.
         raise NetworkError(f"{of}: {commit!r} is not a commit", hint="run `envspec lock SPEC` to write the lock again")
-    environ = _logins_for(address, environ)
     # A folder whose files were linked would get the clone's times and modes.
-    words = ["clone", "--quiet", "--no-checkout", "--no-hardlinks", "--", address.url, str(folder)]
-    done = await _git(words, of, environ, folder.parent)
-    if done.status:
-        raise _unreadable(address, of, done)
-    for words in (["cat-file", "-e", f"{commit}^{{commit}}"], ["fetch", "--quiet", "origin", commit]):
-        there = await _git(words, of, environ, folder)
-        if there.status == 0:
-            break
-    else:
-        raise NetworkError(
-            f"{of}: {without_credentials(address.url)} has no commit {commit} any more",
-            hint="a branch was rewritten there: `envspec lock --upgrade-package` takes what it has now",
-        )
-    done = await _git(["checkout", "--quiet", "--detach", commit], of, environ, folder)
+    await _clone(address, folder, of, environ, "--no-hardlinks")
+    if not await _holds(address, commit, folder, of, environ):
+        raise unreachable(address, commit, of)
+    done = await _git(["checkout", "--quiet", "--detach", commit], address, of, environ, folder)
     if done.status:
         raise _unreadable(address, of, done)
     if (folder / ".gitmodules").exists():
-        done = await _git(["submodule", "--quiet", "update", "--init", "--recursive"], of, environ, folder)
+        words = ["submodule", "--quiet", "update", "--init", "--recursive"]
+        done = await _git(words, address, of, environ, folder)
         if done.status:
             raise _unreadable(address, of, done)
-    # Its address may hold a login, and what is built must not hold that.
-    await _git(["remote", "remove", "origin"], of, environ, folder)
+    # What is built must not lead back to where it came from.
+    await _git(["remote", "remove", "origin"], address, of, environ, folder)
     return _project(address, commit, folder, of)
+
+
+async def _refs(address: GitAddress, of: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Name -> commit, of everything that the repository names."""
+    done = await _git(["ls-remote", "--", _public(address)], address, of, environ, Path("/"))
+    if done.status:
+        raise _unreadable(address, of, done)
+    return {name: commit for line in done.stdout.splitlines() for commit, _, name in [line.partition("\t")]}
+
+
+async def _clone(address: GitAddress, folder: Path, of: str, environ: Mapping[str, str], how: str) -> None:
+    words = ["clone", "--quiet", "--no-checkout", how, "--", _public(address), str(folder)]
+    done = await _git(words, address, of, environ, folder.parent)
+    if done.status:
+        raise _unreadable(address, of, done)
+
+
+async def _holds(address: GitAddress, commit: str, clone: Path, of: str, environ: Mapping[str, str]) -> bool:
+    """Whether a commit is in the history of the branch or tag that an address names, or of another ref such as
+    `refs/pull/1/head`; of any branch or tag where it names a commit.
+
+    A server may give commits that are none of a repository's own (those of its forks, on some), so that it has one says
+    nothing.
+    """
+
+    async def run_git(*words: str) -> Finished:
+        return await _git(list(words), address, of, environ, clone)
+
+    ref = address.ref
+    if COMMIT.fits(ref):
+        within = ["refs/remotes/origin", "refs/tags"]
+    elif ref:
+        short = ref.removeprefix("refs/heads/").removeprefix("refs/tags/")
+        within = [f"refs/remotes/origin/{short}", f"refs/tags/{short}"]
+    else:
+        within = ["refs/remotes/origin/HEAD"]
+    # A commit that the clone lacks is an error of git's, and in no history.
+    found = await run_git("for-each-ref", "--count=1", f"--contains={commit}", "--", *within)
+    if found.status == 0 and found.stdout.strip():
+        return True
+    if not ref.startswith("refs/") or (await run_git("fetch", "--quiet", "origin", ref)).status:
+        return False
+    return (await run_git("merge-base", "--is-ancestor", commit, "FETCH_HEAD")).status == 0
+
+
+def unreachable(address: GitAddress, commit: str, of: str) -> NetworkError:
+    """The error of a commit that is not in the history of what an address names."""
+    where = "on no branch or tag" if COMMIT.fits(address.ref) else f"not in the history of {_words(address.ref)}"
+    return NetworkError(
+        f"{of}: commit {commit} is {where} of {without_credentials(address.url)}",
+        hint="if a branch was rewritten there, `envspec lock --upgrade-package` takes what it has now; if the "
+        "commit is a fork's, name the fork; one that was not merged is named by its ref: `@refs/pull/NUMBER/head`",
+    )
+
+
+def _words(ref: str) -> str:
+    return repr(ref) if ref else "the default branch"
 
 
 def _project(address: GitAddress, commit: str, folder: Path, of: str) -> Path:
@@ -150,18 +204,52 @@ def _logins_for(address: GitAddress, environ: Mapping[str, str]) -> Mapping[str,
     return {**known, **environ, "HOME": os.devnull}
 
 
-async def _git(words: list[str], of: str, environ: Mapping[str, str], cwd: Path) -> Finished:
+async def _git(words: list[str], address: GitAddress, of: str, environ: Mapping[str, str], cwd: Path) -> Finished:
+    environ = _logins_for(address, environ)
     program = shutil.which("git", path=environ.get("PATH"))
     if program is None:
         raise UnfitMachine(f"{of} is a git project, and there is no git on this machine", hint="install git")
-    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
+    login, secrets = _login(address, environ)
+    settings = [word for setting in (*_SETTINGS, *login) for word in ("-c", setting)]
     kept = {name: value for name, value in environ.items() if name not in _DROPPED}
-    variables = {**kept, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
+    variables = {**kept, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", **secrets}
     return await run([program, *settings, *words], environ=variables, cwd=cwd)
 
 
+def _login(address: GitAddress, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Settings and variables by which git learns the login in an address; none where it has none.
+
+    Git asks its credential helpers for the login of one server, once that wants one, and asks anew when it is
+    redirected; a header (`http.extraHeader`) would be sent to wherever a redirect leads. The helper gives what is in
+    variables: settings are arguments, which everybody on the machine can read.
+    """
+    origin = origin_of(address.url)
+    userinfo = urlsplit(address.url).netloc.rpartition("@")[0] if origin.startswith(("http://", "https://")) else ""
+    if not userinfo:
+        return [], {}
+    user, colon, password = filled(userinfo, environ).partition(":")
+    secrets = {"ENVSPEC_GIT_USER": unquote(user), "ENVSPEC_GIT_PASSWORD": unquote(password)}
+    helper = f"credential.{origin}.helper="
+    if colon:
+        # Without the user's own helpers: they would be asked first, and those that store logins would store this one.
+        return [helper, helper + _HELPER], secrets
+    # A user alone: the user's own helpers may have the password. If none does it is a token.
+    count = int(text) if (text := environ.get("GIT_CONFIG_COUNT", "")).isdigit() else 0
+    secrets |= {
+        "GIT_CONFIG_COUNT": str(count + 1),
+        f"GIT_CONFIG_KEY_{count}": f"credential.{origin}.username",
+        f"GIT_CONFIG_VALUE_{count}": unquote(user),
+    }
+    return [helper + _HELPER], secrets
+
+
+def _public(address: GitAddress) -> str:
+    """The address as git gets it: without the login, but for the user of an SSH address."""
+    return without_credentials(address.url)
+
+
 def _unreadable(address: GitAddress, of: str, done: Finished) -> NetworkError:
-    lines = [without_credentials(line.strip()) for line in done.stderr.splitlines() if line.strip()]
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     told = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
     return NetworkError(
         f"{of}: git can't read {without_credentials(address.url)}: {told.removeprefix('fatal: ')}",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import unquote, urlsplit
 
+from envspec.credentials import filled, without_credentials
 from envspec.effects.cache import keeping
 from envspec.effects.files import beside
 from envspec.effects.http import open_http
@@ -22,7 +23,6 @@ from envspec.resolve import memory
 from envspec.resolve.index.store import Store
 from envspec.resolve.index.upstream import OfflineMiss
 from envspec.spec import Requirement
-from envspec.spec_hash import without_credentials
 
 _LARGEST_BYTES: Final = 4 << 30
 
@@ -51,7 +51,9 @@ async def fetch_sdist(
             raise OfflineMiss(url)
         with tempfile.TemporaryFile() as file:
             async with open_http(environ) as http:
-                await http.download(str(requirement.url), lambda: _emptied(file), max_bytes=_LARGEST_BYTES)
+                await http.download(
+                    filled(str(requirement.url), environ), lambda: _emptied(file), max_bytes=_LARGEST_BYTES
+                )
             known = {"asked": asked.isoformat(), "sha256": await asyncio.to_thread(_keep, file, kept)}
         store.remember_answer(key, known)
     if requirement.sha256 and requirement.sha256 != known["sha256"]:

@@ -23,7 +23,7 @@ from envspec.model import DEFAULT_INDEX, Package
 from envspec.origins import PYTORCH_INDEX, origin_of
 from envspec.resolve.index.page import BadPage, ListedFile, parse_page
 from envspec.resolve.index.store import StoredPage
-from envspec.resolve.index.upstream import Index, NotListed, Upstream, authorised, unreadable
+from envspec.resolve.index.upstream import Index, NotListed, Upstream, unreadable
 
 #: A page of any age will do: it is asked for again where the file is not on it.
 _EVER: Final = datetime.min.replace(tzinfo=timezone.utc)
@@ -58,7 +58,7 @@ class WheelUrls:
         found = None
         if ask is Ask.REMEMBERED:
             found = await self._listed(index, package, _EVER)
-        return authorised(index, (found or await self._asked(index, package)).url)
+        return self._upstream.authorised(index, (found or await self._asked(index, package)).url)
 
     async def _asked(self, index: Index, package: Package) -> ListedFile:
         found = await self._listed(index, package, self._upstream.began)
@@ -106,7 +106,9 @@ def logins(urls: Iterable[str], environ: Mapping[str, str]) -> dict[str, Credent
     try:
         known = netrc.netrc(path)
     except (netrc.NetrcParseError, OSError, UnicodeDecodeError) as fault:
-        raise UsageError(f"{path} can't be read: {fault}", hint="correct it, or name another by NETRC") from fault
+        # The words of netrc's own error may be a password.
+        where = f"its line {fault.lineno} has another form" if isinstance(fault, netrc.NetrcParseError) else str(fault)
+        raise UsageError(f"{path} can't be read: {where}", hint="correct it, or name another by NETRC") from None
     found = {}
     for origin in sorted(origins):
         login = known.hosts.get(urlsplit(origin).hostname or "")

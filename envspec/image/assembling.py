@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.credentials import without_credentials
 from envspec.effects.archives import above
 from envspec.effects.cache import keeping
 from envspec.effects.together import together
@@ -35,7 +36,6 @@ from envspec.image.store import LayerStore
 from envspec.image.wheel import LockedWheel, Pyc, Scheme, WheelSource
 from envspec.image.wheel_lists import WheelLists
 from envspec.model import DIRECT_URL, Package, Platform, Resolution, SystemLayer
-from envspec.spec_hash import without_credentials
 
 #: moby's maxLayerDepth is 125; some are left for those who build on the image.
 MOST_LAYERS: Final = 120

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from envspec.effects.http_faults import BadStatus, shown
+from envspec.credentials import shown
+from envspec.effects.http_faults import BadStatus
 from envspec.effects.http_values import Patience
 from envspec.effects.process import Bond, Ending, Finished, attend, run
 from envspec.effects.surroundings import ca_bundle

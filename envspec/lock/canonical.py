@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
 
+from envspec.credentials import channels_without_credentials, without_credentials
 from envspec.model import (
     Asker,
     BaseImage,
@@ -21,10 +20,6 @@ from envspec.model import (
     Resolution,
     WheelFile,
 )
-from envspec.spec_hash import without_credentials
-
-# A channel's token is a part of its path: https://host/t/TOKEN/channel. A folder may be called `t` as well.
-_TOKEN: Final = re.compile(r"(https?://[^\s?#]*?)/t/[^\s/?#]+(?=[\s/?#]|$)", re.IGNORECASE)
 
 
 def canonical(lock: Lock) -> Lock:
@@ -93,28 +88,20 @@ def _package(package: Package) -> Package:
 
 def _conda_package(package: CondaPackage) -> CondaPackage:
     # A requirement may name its channel by URL, before `::`.
-    askers = {Asker(asker.name, without_secrets(asker.requirement)) for asker in package.askers}
+    askers = {Asker(asker.name, channels_without_credentials(asker.requirement)) for asker in package.askers}
     return replace(
         package,
-        channel=without_secrets(package.channel),
-        url=without_secrets(package.url),
+        channel=channels_without_credentials(package.channel),
+        url=channels_without_credentials(package.url),
         provides=tuple(sorted(package.provides)),
         askers=tuple(sorted(askers)),
     )
 
 
 def _channel(channel: CondaChannel) -> CondaChannel:
-    return replace(channel, name=without_secrets(channel.name), url=without_secrets(channel.url))
-
-
-def without_secrets(text: str) -> str:
-    """`text` with user names, passwords and tokens (`/t/TOKEN/`) taken out of every channel's URL in it."""
-    if "://" not in text:
-        return text
-    bare, count = without_credentials(text), 1
-    while count:
-        bare, count = _TOKEN.subn(r"\1", bare)
-    return bare
+    return replace(
+        channel, name=channels_without_credentials(channel.name), url=channels_without_credentials(channel.url)
+    )
 
 
 def _bare(url: str | None) -> str | None:

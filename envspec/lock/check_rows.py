@@ -16,10 +16,10 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from envspec import toml
+from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.data import DATA
 from envspec.names import COMMIT, SDIST_ENDINGS, SHA256, normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_FILES, channel_url, origin_of
-from envspec.spec_hash import channel_without_credentials, without_credentials
 
 #: What NVIDIA's images are called; `envspec.base_image.request.REPOSITORY` is the same.
 _REPOSITORY: Final = "docker.io/nvidia/cuda"
@@ -55,6 +55,11 @@ def _faults(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> Iterator[
     if lock.get("index", []) != _indexes(spec):
         yield "its package indexes are not those of the spec"
     yield from _base_image(spec, lock)
+    asked = {without_credentials(text.strip()) for text in spec.get("pip", {}).get("dependencies", ())}
+    for row in lock.get("decision", ()):
+        # They name the ref in whose history an install looks for the commit.
+        if row["what"].startswith("source.") and row["source"] not in asked:
+            yield f"its {row['what']} is of {row['source']}, which the spec does not name"
     for part in lock.get("resolution", ()):
         platform = part["platform"]
         conda, wheels = part.get("conda", []), part.get("package", [])

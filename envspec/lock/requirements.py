@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
+from envspec.credentials import without_credentials
 from envspec.lock.explicit import explicit_name
 from envspec.model import DEFAULT_INDEX, GIT, LOCAL, Lock, Package, Platform, Resolution
-from envspec.spec_hash import without_credentials
 
 #: Every character that may stand in a URL as it is. `$` is not among them: pip and uv replace `${NAME}` in requirement
 #: files by the environment's variable. `%` is, since what is quoted already stays so.

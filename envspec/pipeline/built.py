@@ -25,8 +25,10 @@ from envspec.install.order import Order
 from envspec.lock.document import identity
 from envspec.model import DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, Lock, NamedIndex, Package, Platform, Python, Resolution
 from envspec.pipeline.doors import Doors
+from envspec.pipeline.work import SOURCE
 from envspec.pipeline.workshop import Workshop
-from envspec.spec.git_address import read_git
+from envspec.spec.git_address import GitAddress, read_git
+from envspec.spec.requirements import read_requirement
 
 _EVER: Final = datetime.min.replace(tzinfo=timezone.utc)
 
@@ -142,8 +144,17 @@ class Builds:
             )
         if file.index == GIT:
             address = read_git(file.url or "")
-            return of_git(wanted, address, address.ref, self._world.environ, self._how.network)
+            return of_git(
+                wanted, self._named(package.name, address), address.ref, self._world.environ, self._how.network
+            )
         return of_sdist(wanted, file.sha256, fetch)
+
+    def _named(self, name: str, address: GitAddress) -> GitAddress:
+        """The address with the ref of which the spec takes the commit, where no branch and no tag may have it."""
+        sources = (each.source for each in self._lock.decisions if each.what == SOURCE + name)
+        ref = read_git(next((read_requirement(text).url or "" for text in sources), "")).ref
+        is_other = ref.startswith("refs/") and not ref.startswith(("refs/heads/", "refs/tags/"))
+        return replace(address, ref=ref) if is_other else address
 
     def _indexes(self, package: Package) -> tuple[NamedIndex, ...]:
         """The spec's own indexes, as the lock records them.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from envspec import toml
+from envspec.credentials import has_open_secret, unset
 from envspec.errors import NetworkError, NoSolution, StaleLock, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import find_gpu
@@ -24,7 +25,10 @@ from envspec.recall import is_ours, key_of, remember, remember_ours
 from envspec.resolve.index.store import Store
 from envspec.resolve.upgrade import condas, known_names
 from envspec.spec import RequirementKind, Spec, load_spec
+from envspec.spec.faults import KeyPath, dotted
+from envspec.spec.locate import locate
 from envspec.spec.match_specs import name_of
+from envspec.spec.parse import read_text
 from envspec.spec_hash import input_sha256
 from envspec.target import targets_of
 
@@ -44,13 +48,15 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
         EnvspecError: every refusal; the old lock is then as it was.
     """
     started = around.now().replace(microsecond=0)
+    spec = load_spec(request.spec_path, started)
+    # Its warnings are the spec's text's, and no lock's.
+    check_logins(spec, request, around)
     told: list[str] = []
     around = replace(around, warn=_heard(around.warn, told))
     keeps = request.upgrade is Upgrade.KEEP and not request.upgrade_packages
     facts_at_hand = load_facts().version
     made_from = (request.spec_path, request.directory, request.resolver, facts_at_hand, around.environ)
     key = key_of(*made_from) if keeps else None
-    spec = load_spec(request.spec_path, started)
     facts = load_facts(spec.facts.tables())
     for name in spec.cuda.gpus if spec.cuda else ():
         # A name that nobody knows is told at once, not after a resolution.
@@ -75,6 +81,34 @@ def lock(request: LockRequest, around: Surroundings) -> Locked:
     finally:
         store.close()
     return Locked(made, changed)
+
+
+def check_logins(spec: Spec, request: LockRequest, around: Surroundings) -> None:
+    """Warn of passwords that are written in the spec.
+
+    Raises:
+        UsageError: a login is to come from a variable that is not set.
+    """
+    found: list[tuple[KeyPath, str]] = [(("pip", "index", n, "url"), each.url) for n, each in enumerate(spec.pip.index)]
+    found += [(("pip", "dependencies", n), each.text) for n, each in enumerate(spec.pip.dependencies) if each.url]
+    channels = [(("conda", "channels", n), each) for n, each in enumerate(spec.conda.channels if spec.conda else ())]
+    missing = [(path, name) for path, text in found if (name := unset(text, around.environ))]
+    if missing and request.network is Network.USE:
+        path, name = missing[0]
+        raise UsageError(
+            f"{_place(request.spec_path, path)}: the login is in the variable {name}, which is not set",
+            hint=f"set {name} in the environment",
+        )
+    for path, text in (*found, *channels):
+        if has_open_secret(text, channel=path[0] == "conda"):
+            around.warn(
+                f"{_place(request.spec_path, path)} holds a password or a token, which everybody sees who sees the "
+                "spec: write a variable instead, as in https://${USER}:${PASSWORD}@host"
+            )
+
+
+def _place(spec_path: Path, path: KeyPath) -> str:
+    return f"{spec_path}:{locate(read_text(spec_path)).line(path)}: {dotted(path)}"
 
 
 def _may_change(spec: Spec) -> bool:

@@ -16,7 +16,7 @@ from envspec.base_image.request import REPOSITORY
 from envspec.effects.event_loop import run_to_end
 from envspec.effects.http import Patience, open_http
 from envspec.facts import Facts
-from envspec.fetch.git import commit_of, is_in_history
+from envspec.fetch.git import commit_of, is_reachable, unreachable
 from envspec.model import BaseImage, Decision, Lock, Package, PinnedDigest, Resolution, WheelFile
 from envspec.pipeline.work import SOURCE, Surroundings
 from envspec.registry.client import Registry, resolve_digests
@@ -86,9 +86,15 @@ async def _commits(
             continue
         address = read_git(requirement.url or "")
         locked, now = read_git(decision.value).ref, await commit_of(address, requirement.name, environ)
-        if locked == now:
+        if now == address.ref:
+            # The spec's own, which may be one of a fork's all the same: a wheel in the cache would hide it.
+            if not await is_reachable(address, now, requirement.name, environ):
+                raise unreachable(address, now, requirement.name)
+            if locked == now:
+                yield decision
+        elif locked == now:
             yield decision
-        elif now != address.ref and await is_in_history(address, locked, now, requirement.name, environ):
+        elif await is_reachable(address, locked, requirement.name, environ):
             branch = address.ref or "its default branch"
             report(
                 f"{requirement.name}: {branch} has moved to {now}; the locked commit {locked} is in its history, and "

@@ -138,7 +138,7 @@ async def _fetch_wheels(work: Work, requirements: Sequence[Requirement]) -> dict
     async with AsyncExitStack() as stack:
         http = None if work.offline else await stack.enter_async_context(open_http(work.around.environ))
         fetched = await asyncio.gather(
-            *(fetch_wheel(r, work.as_of, http, work.store, work.around.now) for r in requirements)
+            *(fetch_wheel(r, work.as_of, http, work.store, work.around.now, work.around.environ) for r in requirements)
         )
     return {str(r.without_credentials().url): file for r, file in zip(requirements, fetched, strict=True)}
 

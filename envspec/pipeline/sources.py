@@ -13,6 +13,7 @@ from envspec.build.make import make
 from envspec.build.order import BuildOrder
 from envspec.build.orders import Wanted, of_folder, of_git, of_sdist
 from envspec.build.wheel_bytes import check_release, is_loaded, metadata_of, record_of
+from envspec.credentials import without_credentials
 from envspec.effects.cache import keeping
 from envspec.effects.event_loop import run_to_end
 from envspec.effects.files import beside
@@ -36,7 +37,6 @@ from envspec.resolve.index.store import StoredMetadata
 from envspec.resolve.index.upstream import OfflineMiss
 from envspec.spec import Requirement, RequirementKind
 from envspec.spec.git_address import read_git
-from envspec.spec_hash import without_credentials
 
 
 @dataclass(frozen=True, slots=True)

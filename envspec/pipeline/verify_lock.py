@@ -23,7 +23,7 @@ from envspec.lock.head import LOCK_FILE, unseal
 from envspec.lock.names import read_current
 from envspec.lock.plan import is_lock_file
 from envspec.model import Lock, Resolution
-from envspec.pipeline.lock import make
+from envspec.pipeline.lock import check_logins, make
 from envspec.pipeline.lock_files import lock_files
 from envspec.pipeline.old_lock import checked, moments_of, versions_of
 from envspec.pipeline.work import LockRequest, Surroundings, Work
@@ -80,6 +80,7 @@ def verify_lock(request: LockRequest, around: Surroundings) -> Verified:
     started = around.now().replace(microsecond=0)
     locked = read_lock(request.directory)
     spec = load_spec(request.spec_path, started)
+    check_logins(spec, request, around)
     _refuse_missing_parts(locked, request)
     as_of = spec.env.as_of or locked.as_of
     if latest := max([at for at in (as_of, *_own_moments(locked)) if at > started], default=None):

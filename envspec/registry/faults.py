@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from envspec.effects.http_faults import shown
+from envspec.credentials import shown
 from envspec.effects.http_values import Response
 from envspec.errors import NetworkError
 from envspec.origins import same_origin

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NoReturn, TypeVar
 
-from envspec.effects.http_faults import RequestFault, Stalled, is_passing, retry_after_s, shown
+from envspec.credentials import shown
+from envspec.effects.http_faults import RequestFault, Stalled, is_passing, retry_after_s
 from envspec.effects.http_values import Patience, Response
 from envspec.errors import NetworkError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import urldefrag, urljoin, urlsplit
 
-from envspec.effects.http_faults import shown
+from envspec.credentials import shown
 from envspec.effects.http_values import Response
 from envspec.registry.auth import Access
 from envspec.registry.blob import Descriptor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from email.parser import BytesParser
 from typing import IO, Final
@@ -14,22 +14,28 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from envspec.credentials import filled, without_credentials
 from envspec.effects.http import Http
 from envspec.errors import NetworkError
 from envspec.resolve import memory
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.remote_wheel import BadWheel, Part, read_metadata, read_record
 from envspec.resolve.index.store import Store, StoredMetadata
-from envspec.resolve.index.upstream import OfflineMiss, without_credentials
+from envspec.resolve.index.upstream import OfflineMiss
 from envspec.spec import Requirement
 
 _LARGEST_BYTES: Final = 8 * 1024**3
 
 
 async def fetch_wheel(
-    requirement: Requirement, as_of: datetime, http: Http | None, store: Store, now: Callable[[], datetime]
+    requirement: Requirement,
+    as_of: datetime,
+    http: Http | None,
+    store: Store,
+    now: Callable[[], datetime],
+    environ: Mapping[str, str],
 ) -> ListedFile:
-    """The wheel at a requirement's URL, hashed.
+    """The wheel at a requirement's URL, hashed. environ: has the values of variables in the URL's login.
 
     A wheel that was fetched at or after `as_of` is not fetched again.
 
@@ -44,7 +50,7 @@ async def fetch_wheel(
         if http is None:
             raise OfflineMiss(url)
         asked = now()
-        sha256, metadata, record = await _fetch(http, str(requirement.url), filename)
+        sha256, metadata, record = await _fetch(http, filled(str(requirement.url), environ), filename)
         store.remember_metadata(sha256, metadata)
         store.remember_record(sha256, record)
         known = {"asked": asked.isoformat(), "sha256": sha256, "size_bytes": metadata.size_bytes}

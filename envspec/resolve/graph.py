@@ -11,13 +11,13 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from envspec.credentials import without_credentials
 from envspec.errors import NetworkError
 from envspec.model import DEFAULT_INDEX, DIRECT_URL, SPEC, Asker, Package, Refusal, Resolution, Target, WheelFile
 from envspec.resolve.engine import EngineFault, Pins, Request
 from envspec.resolve.halves import members_beside_condas_torch
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.select import moment, version_of
-from envspec.resolve.index.upstream import without_credentials
 from envspec.resolve.index.view import View, normalised
 from envspec.resolve.refusals import no_wheel_for
 from envspec.resolve.requirements import allows, declared, parsed, requires_python, shown, wanted

@@ -112,7 +112,7 @@ async def _resolve_fresh(
     questions: Mapping[str, Question], engine: Engine, world: World, *, offline: bool, jobs: int
 ) -> dict[str, Resolution]:
     """Answers by their keys; each is remembered as soon as it is there, unless it rests on what may yet change."""
-    upstream = Upstream(world.store, world.now)
+    upstream = Upstream(world.store, world.now, environ=world.environ)
     rules = {q.view_key: q.rules for q in questions.values()}
     pages = Pages(upstream, rules)
     views = {key: View(upstream, pages, each, key) for key, each in rules.items()}

@@ -6,13 +6,10 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
+from envspec.credentials import VARIABLE, channel_without_credentials
 from envspec.model import Platform
 from envspec.spec.faults import BadValue
 from envspec.spec.words import shown
-from envspec.spec_hash import channel_without_credentials
-
-#: A variable of the environment that stands for a credential.
-VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _LONGEST: Final = 2000

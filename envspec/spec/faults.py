@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from envspec.credentials import VARIABLE, channel_without_credentials, is_misread, without_credentials
 from envspec.errors import EnvspecError
 from envspec.spec.words import shown
-from envspec.spec_hash import channel_without_credentials
 
 #: Where a value stands in the document: keys, and positions in lists.
 KeyPath = tuple[str | int, ...]
@@ -54,6 +54,23 @@ class BadValue(ValueError):
         super().__init__(found)
         self.found = found
         self.hint = hint
+
+
+def refuse_open_secrets(address: str) -> None:
+    """BadValue if a URL has a secret where it can't be told from the rest: in the wrong place, or not encoded."""
+    if is_misread(address):
+        raise BadValue(
+            f"the password in {shown(address)} can't be told from the address",
+            "write `/`, `?`, `#` and `@` of a password as %2F, %3F, %23 and %40, or the password as `${VARIABLE}`",
+        )
+    if VARIABLE.search(without_credentials(address)):
+        raise BadValue(
+            f"{shown(address)} has a variable outside of its login",
+            "a lock must not depend on the machine: `${VARIABLE}` may be a user or a password",
+        )
+    userinfo = re.split(r"[/?#]", address.partition("://")[2], maxsplit=1)[0].rpartition("@")[0]
+    if re.search(r"[\x00-\x1f\x7f]|%[01][0-9a-f]|%7f", userinfo, re.IGNORECASE):
+        raise BadValue(f"the login in {shown(address)} has a control character in it", "write the login alone")
 
 
 def dotted(path: KeyPath) -> str:

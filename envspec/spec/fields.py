@@ -19,11 +19,12 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
+from envspec.credentials import has_secret_path
 from envspec.model import CudaVersion, Platform
 from envspec.names import normalised
 from envspec.origins import origin_of, without_registry_login
 from envspec.spec.channels import read_channel
-from envspec.spec.faults import BadValue
+from envspec.spec.faults import BadValue, refuse_open_secrets
 from envspec.spec.match_specs import read_conda_name, read_match_spec
 from envspec.spec.requirements import Requirement, read_constraint, read_name, read_requirement
 from envspec.spec.virtual_packages import read_virtual_name, read_virtual_value
@@ -176,6 +177,7 @@ def _read_glibc(text: str) -> tuple[int, int]:
 def read_index_url(text: str) -> str:
     """An index's address without a slash at its end; it may hold credentials."""
     told = shown(text)
+    refuse_open_secrets(text)
     try:
         parts = urlsplit(text)
         reachable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -186,6 +188,11 @@ def read_index_url(text: str) -> str:
     if parts.query or parts.fragment:
         raise BadValue(
             f"{told} has a query or a fragment", "an index's address ends with its path: `https://host/simple`"
+        )
+    if has_secret_path(parts.path):
+        raise BadValue(
+            f"the path of {told} has what looks like a token",
+            "write it as a login, `https://${TOKEN}@host/simple`: what is in a path is written into the lock",
         )
     return text.rstrip("/")
 

@@ -16,11 +16,11 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from envspec.credentials import has_secret_query, without_credentials
 from envspec.names import SDIST, SDIST_ENDINGS, WHEEL
-from envspec.spec.faults import BadValue
+from envspec.spec.faults import BadValue, refuse_open_secrets
 from envspec.spec.git_address import read_git
 from envspec.spec.words import shown
-from envspec.spec_hash import without_credentials
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://|\\)|[a-z]+\+|\.{0,2}[/\\]|\.{1,2}$|~")
@@ -141,7 +141,9 @@ def _parsed(text: str) -> Pep508:
         raise BadValue(f"{told} nests its marker too deeply to read", "make it simpler") from None
     except InvalidRequirement as error:
         rest = shown(_unread(error, text))
-        place = f": it can't be read from {rest} on" if rest not in ('""', told) else ""
+        # The rest of an address may be that of a password.
+        is_told = rest not in ('""', told) and not ("://" in text and "@" in rest)
+        place = f": it can't be read from {rest} on" if is_told else ""
         raise BadValue(f"{told} is not a requirement{place}", _mend(text)) from None
 
 
@@ -172,6 +174,7 @@ def _refuse_extra_marker(marker: Marker | None, text: str) -> None:
 def _from_url(plain: Requirement, address: str) -> Requirement:
     url, _, fragment = address.partition("#")
     scheme = url.partition(":")[0].lower() if "://" in url else ""
+    refuse_open_secrets(address)
     if scheme == "git" or scheme.startswith("git+"):
         return _from_git(plain, address)
     if scheme in ("", "file"):
@@ -186,6 +189,14 @@ def _from_url(plain: Requirement, address: str) -> Requirement:
 
 def _from_git(plain: Requirement, address: str) -> Requirement:
     git = read_git(address)
+    scheme, _, rest = git.url.partition("://")
+    if scheme.lower() == "ssh" and ":" in rest.partition("/")[0].rpartition("@")[0]:
+        raise BadValue(
+            f"{shown(address)} has a password, which SSH takes from no address",
+            "remove it, and log in with a key; or use `git+https://`",
+        )
+    if has_secret_query(git.url):
+        raise BadValue(f"the query of {shown(address)} has what looks like a token", "write it as a login: `${TOKEN}@`")
     if not git.is_inside:
         raise BadValue(
             f"{shown(git.subdirectory)} is not a folder of the repository",
@@ -196,6 +207,11 @@ def _from_git(plain: Requirement, address: str) -> Requirement:
 
 def _from_web(plain: Requirement, url: str, fragment: str) -> Requirement:
     path = _web_path(url)
+    if has_secret_query(url):
+        raise BadValue(
+            f"the query of {shown(url)} has what looks like a signature or a token, which a lock must not hold",
+            "name an address that stays, with a login: `https://${USER}:${PASSWORD}@host/...`",
+        )
     filename = unquote(path.rpartition("/")[2])
     sha256 = _sha256(fragment)
     if filename.endswith(".whl"):
@@ -250,7 +266,7 @@ def _sha256(fragment: str) -> str | None:
         if key == "sha256" and _SHA256.fullmatch(value.lower()):
             found = value.lower()
         elif key not in ("egg", "subdirectory"):
-            raise BadValue(
-                f"{shown('#' + part)} is no hash that can be checked", "write `#sha256=` and 64 hexadecimal digits"
-            )
+            is_hash = re.match(r"sha\d|md5|blake", key)
+            told = shown(f"#{part}" if is_hash else f"#{key}=…" if value else "#…")
+            raise BadValue(f"{told} is no hash that can be checked", "write `#sha256=` and 64 hexadecimal digits")
     return found

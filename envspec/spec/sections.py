@@ -8,11 +8,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.model import Platform
 from envspec.spec import fields as f
 from envspec.spec.section import NoFacts, Section
 from envspec.spec.virtual_packages import PLACES
-from envspec.spec_hash import channel_without_credentials, without_credentials
 
 
 class PythonSource(Enum):
@@ -146,7 +146,7 @@ class Index(Section):
 
     name: f.IndexName = Field(description="What the lock calls this index.", examples=["corp"])
     url: f.IndexUrl = Field(
-        description="Address of the simple index. Credentials in it never reach the lock.",
+        description="Address of the simple index. Credentials, best as ${VARIABLE}, never reach the lock.",
         examples=["https://wheels.example.com/simple"],
     )
     packages: f.ListOf[f.NamePattern] = Field(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from envspec.spec_hash import without_credentials
+from envspec import credentials
 
 
 def shown(text: str, limit: int = 80) -> str:
     """`text` in quotes, on one line, cut to `limit`, without credentials and characters that steer a terminal."""
-    text = without_credentials(text)
+    text = credentials.shown(text)
     cut = text if len(text) <= limit else text[: limit - 1] + "\u2026"
     return "".join(
         c if c.isprintable() else json.dumps(c)[1:-1] if ord(c) < 0x10000 else f"\\U{ord(c):08x}" for c in _quoted(cut)

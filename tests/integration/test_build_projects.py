@@ -322,7 +322,7 @@ def test_what_a_build_reads_of_an_index_is_remembered(tmp_path: Path, index: Ind
     ("name", "status", "words"),
     [
         ("own @ {}@gone", 5, "has no branch or tag 'gone'"),
-        ("own @ {}@" + "ab" * 20, 5, f"has no commit {'ab' * 20}"),
+        ("own @ {}@" + "ab" * 20, 5, f"commit {'ab' * 20} is on no branch or tag"),
         ("own @ {}-gone@main", 5, "git can't read"),
         ("own @ {}#subdirectory=nowhere", 5, "has no folder nowhere"),
         ("other @ {}", 4, "a wheel of own 1.0, not of other"),

@@ -348,5 +348,5 @@ def test_hashes_of_commits_of_either_length_are_commits(tmp_path: Path) -> None:
     assert (checked_out(tmp_path, GitAddress(f"file://{repository.folder}"), commit) / "own.py").is_file()
     absent = hashlib.sha256(b"").hexdigest()
     shutil.rmtree(tmp_path / "clone")
-    with pytest.raises(EnvspecError, match="no commit"):
+    with pytest.raises(EnvspecError, match="not in the history of the default branch"):
         checked_out(tmp_path, GitAddress(f"file://{repository.folder}"), absent)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from envspec import toml
-from envspec.lock.canonical import canonical, without_secrets
+from envspec.credentials import channels_without_credentials
+from envspec.lock.canonical import canonical
 from envspec.lock.document import dump, load
 from envspec.lock.files import files_of
 from envspec.lock.head import LOCK_FILE, DamagedLock, NewerFormat, Part, unseal
@@ -77,7 +78,7 @@ def test_any_channel_can_be_known_in_part(channel: str) -> None:
     ],
 )
 def test_secrets_of_a_channel(text: str, bare: str) -> None:
-    assert without_secrets(text) == bare
+    assert channels_without_credentials(text) == bare
 
 
 def test_no_secret_of_a_channel_is_written() -> None:

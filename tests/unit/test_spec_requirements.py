@@ -9,10 +9,10 @@ from packaging.markers import Marker
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from envspec.credentials import without_credentials
 from envspec.spec import parse_spec
 from envspec.spec.faults import BadValue
 from envspec.spec.requirements import RequirementKind, read_constraint, read_name, read_requirement
-from envspec.spec_hash import without_credentials
 
 SHA = "0123456789abcdef" * 4
 LINUX = {

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from envspec.credentials import channel_without_credentials
 from envspec.effects.http_values import Credential
 from envspec.effects.surroundings import keeps_logins
 from envspec.origins import origin_of
-from envspec.spec_hash import channel_without_credentials
 
 if TYPE_CHECKING:
     from rattler import Client

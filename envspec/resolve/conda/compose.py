@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
+from envspec.credentials import channel_without_credentials, filled, unset
 from envspec.errors import UsageError
 from envspec.facts import Facts
 from envspec.facts.rows import minor
@@ -16,9 +16,7 @@ from envspec.model import CondaPackage, CudaVersion, Decision, Platform
 from envspec.origins import channel_url
 from envspec.resolve.conda.question import Channel, CondaRequest, VirtualPackage
 from envspec.spec import Spec, Undated
-from envspec.spec.channels import VARIABLE
 from envspec.spec.virtual_packages import ARCHSPEC, CUDA, version_and_build
-from envspec.spec_hash import channel_without_credentials
 from envspec.target import bounds_of, has_cuda
 
 #: The kernel that an environment runs on at least; conda-lock assumes the same.
@@ -78,14 +76,12 @@ def _channel(text: str, environ: Mapping[str, str], rows: Path | None, only: tup
     public = channel_without_credentials(text)
     url = channel_url(text)
     address = text if url.startswith("http") and "://" in text else url
-    for name in VARIABLE.findall(address):
-        if not environ.get(name):
-            raise UsageError(
-                f"conda.channels: {public} takes its credentials from {name}, which is not set",
-                hint=f"set {name} in the environment, or take it out of the channel's address",
-            )
-    address = VARIABLE.sub(lambda found: quote(environ[found[1]], safe=""), address)
-    return Channel(name=public, url=url, address=address, rows=rows, only=only)
+    if name := unset(address, environ):
+        raise UsageError(
+            f"conda.channels: {public} takes its credentials from {name}, which is not set",
+            hint=f"set {name} in the environment, or take it out of the channel's address",
+        )
+    return Channel(name=public, url=url, address=filled(address, environ), rows=rows, only=only)
 
 
 def compose_conda(

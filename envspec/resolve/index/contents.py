@@ -9,7 +9,7 @@ from envspec.effects.http_faults import Elsewhere
 from envspec.errors import NetworkError
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.remote_wheel import LARGEST_BYTES, BadWheel, Part, read_record
-from envspec.resolve.index.upstream import AS_IT_IS, Index, Upstream, authorised, length, part
+from envspec.resolve.index.upstream import AS_IT_IS, Index, Upstream, length, part
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -62,7 +62,7 @@ class Contents:
 
     async def _ask(self, index: Index, file: ListedFile) -> bytes:
         http = self._upstream.network(f"the RECORD of {file.filename}")
-        url = authorised(index, file.url)
+        url = self._upstream.authorised(index, file.url)
 
         async def read(start: int | None, end: int) -> Part:
             if start is None and file.size_bytes is not None:

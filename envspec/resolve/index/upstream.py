@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from envspec.credentials import filled, has_secret_query, without_credentials
 from envspec.effects.http import Http, Response
 from envspec.errors import NetworkError
 from envspec.model import DEFAULT_INDEX
@@ -26,6 +28,8 @@ _WHOLE_BYTES: Final = 6 * 1024**3
 _SDIST_BYTES: Final = 1024**3
 #: For files of which sizes and ranges count: those of the file, not of a compressed answer.
 AS_IT_IS: Final = {"Accept-Encoding": "identity"}
+
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 T = TypeVar("T")
 
@@ -71,6 +75,9 @@ class Index:
     def public(self, url: str) -> str:
         """A file's address as a lock may hold it."""
         shown = without_credentials(url)
+        if has_secret_query(shown):
+            # Signed for one request: nobody could use it later, and it is a credential until then.
+            shown = shown.partition("?")[0]
         if self.stands_for is None:
             return shown
         # A mirror may have its files elsewhere than beside its pages; the original has them right below its address.
@@ -82,11 +89,6 @@ class Index:
     def shown_url(self) -> str:
         """The URL without credentials."""
         return without_credentials(self.url)
-
-
-def without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 class NotListed(Exception):
@@ -108,10 +110,14 @@ class Upstream:
     """Pages and metadata: from memory where that is right, else from the network, each asked for once.
 
     now: the clock; a page counts for every `as_of` not after the moment at which it was asked for. began: this run's
-    first moment. http: the network, None while there is none.
+    first moment. http: the network, None while there is none. environ: has the values of variables in
+    indexes' logins.
     """
 
-    def __init__(self, store: Store, now: Callable[[], datetime], http: Http | None = None) -> None:
+    def __init__(
+        self, store: Store, now: Callable[[], datetime], http: Http | None = None, environ: Mapping[str, str] = _NOTHING
+    ) -> None:
+        self._environ = environ
         self.http = http
         self.store = store
         self.began = now()
@@ -154,11 +160,15 @@ class Upstream:
         """The whole file, its hash checked (sdists: small; wheels only where a build backend asks for them)."""
         most = _WHOLE_BYTES if file.filename.endswith(".whl") else _SDIST_BYTES
         http, within = self.network(file.filename), index.within(file.sha256)
-        answer = (await http.get(authorised(index, file.url), max_bytes=most, within=within)).checked()
+        answer = (await http.get(self.authorised(index, file.url), max_bytes=most, within=within)).checked()
         found = hashlib.sha256(answer.body).hexdigest()
         if file.sha256 and found != file.sha256:
             raise wrong_hash(index, file.filename, file.sha256, found)
         return answer.body
+
+    def authorised(self, index: Index, url: str) -> str:
+        """As the function."""
+        return authorised(index, url, self._environ)
 
     async def close(self) -> None:
         """End what is still being asked for: an engine that failed leaves fetches that nobody waits for."""
@@ -193,7 +203,7 @@ class Upstream:
         if known is not None and known.etag and known.status == 200:
             headers["If-None-Match"] = known.etag
         answer = await self.network(f"the page of {name} at index {index.name}").get(
-            f"{index.url}{name}/", headers=headers, within=index.within()
+            self.authorised(index, f"{without_credentials(index.url)}{name}/"), headers=headers, within=index.within()
         )
         if answer.status == 304 and known is not None:
             page = replace(known, asked=asked)
@@ -235,7 +245,8 @@ class Upstream:
             return None
         http = self.network(f"the metadata of {file.filename}")
         within = index.within(file.metadata_sha256)
-        answer = await http.get(authorised(index, file.url + ".metadata"), max_bytes=_METADATA_BYTES, within=within)
+        address = self.authorised(index, file.url + ".metadata")
+        answer = await http.get(address, max_bytes=_METADATA_BYTES, within=within)
         if answer.status == 404:
             return None
         body = answer.checked().body
@@ -246,7 +257,7 @@ class Upstream:
 
     async def _metadata_of_wheel(self, index: Index, file: ListedFile) -> StoredMetadata:
         http = self.network(f"the metadata of {file.filename}")
-        url, within = authorised(index, file.url), index.within()
+        url, within = self.authorised(index, file.url), index.within()
 
         async def read(start: int | None, end: int) -> Part:
             wanted = f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}"
@@ -277,7 +288,7 @@ class Upstream:
 
     async def _size_bytes(self, index: Index, file: ListedFile) -> int | None:
         http = self.network(f"the size of {file.filename}")
-        url = authorised(index, file.url)
+        url = self.authorised(index, file.url)
         answer = await http.request("HEAD", url, headers=AS_IT_IS, within=index.within())
         if answer.status >= 500 and answer.status != 501:
             # Others may be told the size: what they lock would differ from this.
@@ -289,12 +300,15 @@ class Upstream:
         return size
 
 
-def authorised(index: Index, url: str) -> str:
-    """`url` with the index's credentials where it is on the index's own host, as pip and uv do, and has none itself."""
+def authorised(index: Index, url: str, environ: Mapping[str, str] = _NOTHING) -> str:
+    """`url` with the index's credentials where it is on the index's own host, as pip and uv do, and has none itself.
+
+    environ: has the values of variables in them, which are a request's and nothing else's.
+    """
     ours = urlsplit(index.url).netloc
     if "@" not in ours or not same_origin(index.url, url) or "@" in (theirs := urlsplit(url)).netloc:
         return url
-    return urlunsplit(theirs._replace(netloc=ours))
+    return urlunsplit(theirs._replace(netloc=filled(ours, environ)))
 
 
 def part(answer: Response) -> Part:

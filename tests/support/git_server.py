@@ -1,0 +1,106 @@
+"""A git server over HTTP on 127.0.0.1: git's own, behind a login and what else a server may do."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import ClassVar
+
+
+class GitServer:
+    """The repositories below `root`, as `URL/name`.
+
+    login: what every request must bring. leads_to: where all requests are redirected. asks: whether it wants a login,
+    whatever is sent. seen: path and Authorization of each request.
+    """
+
+    def __init__(self, root: Path, *, login: tuple[str, str] | None = None, leads_to: str = "", asks: bool = False):
+        self.root, self.login, self.leads_to, self.asks = root, login, leads_to, asks
+        self.seen: list[tuple[str, str]] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"owner": self}))
+        self._thread = Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+
+    @property
+    def host(self) -> str:
+        return f"127.0.0.1:{self._server.server_address[1]}"
+
+    def url(self, name: str, login: str = "") -> str:
+        return f"http://{login}{'@' if login else ''}{self.host}/{name}"
+
+    def __enter__(self) -> GitServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    owner: ClassVar[GitServer]
+
+    def do_GET(self) -> None:
+        owner = self.owner
+        sent = self.headers.get("Authorization", "")
+        owner.seen.append((self.path, sent))
+        if owner.leads_to:
+            self.send_response(302)
+            self.send_header("Location", owner.leads_to + self.path)
+            self.end_headers()
+        elif owner.asks or (owner.login and sent != _basic(*owner.login)):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="git"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        else:
+            self._serve()
+
+    do_POST = do_GET
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+        path, _, query = self.path.partition("?")
+        environ = {
+            "PATH": os.environ["PATH"],
+            "GIT_PROJECT_ROOT": str(self.owner.root),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "GIT_CONFIG_COUNT": "2",
+            "GIT_CONFIG_KEY_0": "safe.directory",
+            "GIT_CONFIG_VALUE_0": "*",
+            "GIT_CONFIG_KEY_1": "uploadpack.allowFilter",
+            "GIT_CONFIG_VALUE_1": "true",
+            "REQUEST_METHOD": self.command,
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+            "REMOTE_USER": "user",
+        }
+        done = subprocess.run(["git", "http-backend"], env=environ, input=body, capture_output=True, check=True)
+        head, _, content = done.stdout.partition(b"\r\n\r\n")
+        fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+        self.send_response(int(fields.pop("Status", "200").split()[0]))
+        for name, value in fields.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Tests read `GitServer.seen`."""
+
+
+def _basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
