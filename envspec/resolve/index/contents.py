@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from envspec.effects.http_answers import read_whole
 from envspec.errors import NetworkError
 from envspec.resolve.index.page import ListedFile
 from envspec.resolve.index.remote_wheel import LARGEST_BYTES, BadWheel, Part, read_record
@@ -86,7 +87,7 @@ class Contents:
                 raise NoRanges("its server knows no ranges")
             if (size or 0) > LARGEST_BYTES:
                 raise BadWheel(f"its zip directory or RECORD is larger than {LARGEST_BYTES} bytes")
-            return Response(str(answer.url), answer.status, answer.headers, await answer.read())
+            return Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, LARGEST_BYTES))
 
         if index.name in self._rangeless:
             raise NoRanges("its server knows no ranges")
