@@ -35,7 +35,7 @@ def loads(text: str) -> dict[str, Any]:
     """Parse a TOML document.
 
     Raises:
-        ValueError: it is not one (with line and column), is larger than `LARGEST` (`TooLarge`), or nested too deeply (`TooDeep`).
+        ValueError: it is not one (with line and column). TooLarge, TooDeep: see there.
     """
     if len(text) > LARGEST:
         raise TooLarge(f"it has more than {LARGEST} bytes")

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+from envspec.effects.event_loop import apart
 from envspec.effects.http import Http, Response
 from envspec.effects.http_faults import TooLarge
 from envspec.errors import NetworkError
@@ -213,7 +214,7 @@ class Upstream:
 
         content = await self.content(index, file)
         name, version = normalised(file.filename.rpartition("-")[0]), str(version_of(file.filename))
-        body = await asyncio.to_thread(sdist.metadata, content, file.filename, name, version)
+        body = await apart(sdist.metadata, content, file.filename, name, version)
         return StoredMetadata(body, len(content))
 
     async def _served_metadata(self, index: Index, file: ListedFile) -> StoredMetadata | None:
