@@ -15,8 +15,9 @@ from typing import Final
 #: A variable of the environment that stands for a credential.
 VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
-# Everything before the last `@` of the part between `//` and the path.
-_USERINFO: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^\s/?#]*)@")
+# Everything before the last `@` of the part between `//` and the path. A scheme is looked for once in a word, not again
+# at each of its letters: values of specs may be long.
+_USERINFO: Final = re.compile(r"(?<![A-Za-z0-9+.-])([0-9+.-]*[A-Za-z][A-Za-z0-9+.-]*)://([^\s/?#]*)@")
 
 # An address up to its path, and the rest; in a path, a token as conda writes it.
 _WEB: Final = re.compile(r"([Hh][Tt][Tt][Pp][Ss]?://[^/?#]*)(.*)", re.DOTALL)

@@ -41,7 +41,7 @@ def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapp
     read from it; one that stands in for another should have the same, and may not.
     """
     try:
-        data = toml.loads(spec.read_text(encoding="utf-8"))
+        data = toml.read_spec(spec)
     except (OSError, ValueError):
         return None
     try:

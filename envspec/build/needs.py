@@ -24,7 +24,7 @@ from envspec.resolve import memory
 from envspec.resolve.index.pages import Pages
 from envspec.resolve.index.rules import Rules, routes_of
 from envspec.resolve.index.select import Sdists
-from envspec.resolve.index.server import address_of, listening, serve, simple_url
+from envspec.resolve.index.server import listening, serve, simple_url
 from envspec.resolve.index.store import Store
 from envspec.resolve.index.upstream import Index, Upstream
 from envspec.resolve.index.view import Bodies, View
@@ -63,9 +63,9 @@ async def serving(order: BuildOrder, on: Target, world: BuildWorld) -> AsyncIter
             )
         stack.push_async_callback(upstream.close)
         view = View(upstream, Pages(upstream, {key: rules}), rules, key)
-        listener = stack.enter_context(listening())
-        listen = await stack.enter_async_context(serve({key: view}, listener))
-        yield Needs(simple_url(key, Bodies.WHOLE), address_of(listener), view, listen)
+        entry = stack.enter_context(listening())
+        listen = await stack.enter_async_context(serve({key: view}, entry))
+        yield Needs(simple_url(key, Bodies.WHOLE), entry.proxy, view, listen)
 
 
 def this_target(order: BuildOrder, here: Platform) -> Target:

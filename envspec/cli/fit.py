@@ -118,7 +118,7 @@ def _facts(lock: Lock, spec: Path) -> Facts:
     from envspec.spec_hash import input_sha256
 
     try:
-        data = toml.loads(spec.read_text(encoding="utf-8"))
+        data = toml.read_spec(spec)
     except (OSError, ValueError):
         return load_facts()
     if "facts" not in data or input_sha256(data) != lock.input_sha256:

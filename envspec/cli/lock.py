@@ -144,7 +144,7 @@ def _name(path: Path) -> str:
     from envspec import toml
 
     try:
-        name = toml.loads(path.read_text(encoding="utf-8"))["env"]["name"]
+        name = toml.read_spec(path)["env"]["name"]
     except (OSError, ValueError, KeyError, TypeError):
         name = None
     if isinstance(name, str) and name and "/" not in name and "\\" not in name and name not in (".", ".."):

@@ -6,10 +6,14 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+#: How long the loop may take to notice a Ctrl-C, in seconds: it computes, and may go on so for long.
+_NOTICED_S = 1.0
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
@@ -18,6 +22,9 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     Python 3.10 raises KeyboardInterrupt in the middle of whatever runs: programs and connections are left open. Later
     ones cancel from within the signal's handler, also in the middle of what the loop does: a future that was just about
     to get its result is cancelled between the look and the step, and the loop complains of it on stderr.
+
+    If the loop does not come to it within a second, KeyboardInterrupt is raised there after all: something computes,
+    such as a parser on what somebody made to take long.
     """
     if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)
@@ -25,14 +32,32 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
 
     async def cancellable() -> T:
         task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        main = threading.get_ident()
+        waiting: list[threading.Timer] = []
 
         def interrupt() -> None:
             nonlocal interrupted
             interrupted = True
+            while waiting:
+                waiting.pop().cancel()
             task.cancel()
 
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
-        return await task
+        def hear(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
+            if waiting:
+                raise KeyboardInterrupt
+            waiting.append(threading.Timer(_NOTICED_S, signal.pthread_kill, (main, signal.SIGINT)))
+            waiting[0].daemon = True
+            waiting[0].start()
+            loop.call_soon_threadsafe(interrupt)
+
+        before = signal.signal(signal.SIGINT, hear)
+        try:
+            return await task
+        finally:
+            while waiting:
+                waiting.pop().cancel()
+            signal.signal(signal.SIGINT, before)
 
     try:
         return asyncio.run(cancellable())
@@ -40,3 +65,33 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
         if interrupted:
             raise KeyboardInterrupt from None
         raise
+
+
+async def apart(work: Callable[..., T], *arguments: object) -> T:
+    """What `work` gives, called in a thread that nothing waits for once this is cancelled.
+
+    For what only computes, perhaps for long: `asyncio.to_thread`'s threads keep the process from ending.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(value)  # type: ignore[arg-type]  # (there is a value where there is no error)
+
+    def call() -> None:
+        value, error = None, None
+        try:
+            value = work(*arguments)
+        except BaseException as fault:
+            error = fault
+        # The loop is closed where the process ends meanwhile.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, value, error)
+
+    threading.Thread(target=call, name="envspec reader", daemon=True).start()
+    return await done

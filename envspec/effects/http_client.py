@@ -119,16 +119,24 @@ class Http:
         return await self._persist(ask, read)
 
     async def download(
-        self, url: str, start: Callable[[], Sink], *, headers: Mapping[str, str] | None = None, max_bytes: int
+        self,
+        url: str,
+        start: Callable[[], Sink],
+        *,
+        headers: Mapping[str, str] | None = None,
+        max_bytes: int,
+        within: Bounds | None = None,
     ) -> int:
         """Write the body of a 2xx answer, as it was sent, to `start()`; the number of bytes.
 
         start: called for every attempt, so that one which broke off leaves nothing in the next one's sink.
+        within: as in `get`.
 
         Raises:
             NetworkError: no answer, another status, a body larger than `max_bytes` or one that broke off.
         """
-        ask = self._ask("GET", url, {"Accept-Encoding": "identity", **(headers or {})}, None, self._open_ended)
+        wanted = {"Accept-Encoding": "identity", **(headers or {})}
+        ask = replace(self._ask("GET", url, wanted, None, self._open_ended), within=within)
 
         async def pour(answer: ClientResponse) -> int:
             if not 200 <= answer.status < 300:

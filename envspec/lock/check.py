@@ -98,7 +98,7 @@ def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_versi
 
 def _parse(spec_path: Path) -> dict[str, object]:
     try:
-        return toml.loads(spec_path.read_text(encoding="utf-8"))
+        return toml.read_spec(spec_path)
     except OSError as fault:
         raise UsageError(
             f"{spec_path} can't be read: {fault.strerror}", hint="name the spec that was locked"

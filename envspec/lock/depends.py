@@ -11,8 +11,10 @@ from collections.abc import Iterable
 from functools import reduce
 from typing import Final, NamedTuple
 
+#: In characters, of what is read of one: lists of builds have some hundred.
+_LONGEST: Final = 4096
 _BRACKETS: Final = re.compile(r"\[(.*)\]")
-_IN_BRACKETS: Final = re.compile(r"""([a-zA-Z0-9_-]+?)=(["']?)([^'"]*?)\2(?:[, ]|$)""")
+_IN_BRACKETS: Final = re.compile(r"""(?<![a-zA-Z0-9_-])([a-zA-Z0-9_-]+)=(["']?)([^'"]*?)\2(?:[, ]|$)""")
 _NAME: Final = re.compile(r"([^ =<>!~]+)(.*)", re.DOTALL)
 # A build string comes after a blank or `=` that is no part of a version's operator, and holds no sign of a version's.
 _BUILD: Final = re.compile(r"(.+?[^><!,|]?)(?:(?<![=!|,<>~])[ =]([^-=,|<>~]+?))?$", re.DOTALL)
@@ -45,7 +47,7 @@ def _joined(specs: list[_Spec]) -> str:
 
 
 def _parse(text: str) -> _Spec:
-    words = text.partition("#")[0].partition(" if ")[0].strip()
+    words = text[:_LONGEST].partition("#")[0].partition(" if ")[0].strip()
     inside: dict[str, str] = {}
     brackets = _BRACKETS.search(words)
     if brackets:

@@ -190,7 +190,7 @@ def _pypi_half(work: Work, targets: Sequence[Target], conda: CondaHalf, upgraded
 
 
 def _identity(path: Path) -> str:
-    return input_sha256(toml.loads(path.read_text(encoding="utf-8")))
+    return input_sha256(toml.read_spec(path))
 
 
 def _as_of(spec: Spec, old: Lock | None, request: LockRequest, started: datetime) -> datetime:
@@ -235,7 +235,7 @@ def _refuse_elsewhere(spec_path: Path, files: Mapping[str, bytes]) -> None:
         UsageError: names the first row that the spec does not lead to.
     """
     document = toml.loads(files[LOCK_FILE].decode())
-    faults = row_faults(toml.loads(spec_path.read_text(encoding="utf-8")), document, files)
+    faults = row_faults(toml.read_spec(spec_path), document, files)
     if faults:
         raise UsageError(
             f"{spec_path}: {faults[0]}",

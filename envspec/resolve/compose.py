@@ -122,7 +122,8 @@ def compose(spec: Spec, target: Target, facts: Facts, moments: Moments, places: 
         raise mixed
     _refuse_unavailable([r.name for r in asked if r.name not in own], spec, facts)
     wanted = _specifiers(r for r in (*asked, *bounds) if r.name not in own)
-    family = {name: specifier for name, specifier in wanted.items() if any(r.name == name for r in asked)}
+    names = {r.name for r in asked}
+    family = {name: specifier for name, specifier in wanted.items() if name in names}
     family_facts = facts if has_cuda(spec, target.platform) else facts.without_cuda()
     if "torch" not in own and (mismatch := family_mismatch(family_facts, family)):
         raise mismatch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from envspec.effects.http import Http
 from envspec.errors import NetworkError
 from envspec.resolve import memory
 from envspec.resolve.index.page import ListedFile
-from envspec.resolve.index.remote_wheel import BadWheel, Part, read_metadata, read_record
+from envspec.resolve.index.remote_wheel import BadWheel, part_of, pour, read_metadata, read_record
 from envspec.resolve.index.store import Store, StoredMetadata
 from envspec.resolve.index.upstream import OfflineMiss
 from envspec.spec import Requirement
@@ -65,30 +64,14 @@ async def fetch_wheel(
 
 async def _fetch(http: Http, url: str, filename: str) -> tuple[str, StoredMetadata, bytes | None]:
     with tempfile.TemporaryFile() as file:
-
-        def start() -> IO[bytes]:
-            file.seek(0)
-            file.truncate()
-            return file
-
-        size = await http.download(url, start, max_bytes=_LARGEST_BYTES)
-        file.seek(0)
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
+        sha256 = await pour(http, url, file, _LARGEST_BYTES)
         metadata, record = await _metadata(file, filename)
-        return digest.hexdigest(), StoredMetadata(metadata, size), record
+        return sha256, StoredMetadata(metadata, file.seek(0, os.SEEK_END)), record
 
 
 async def _metadata(file: IO[bytes], filename: str) -> tuple[bytes, bytes | None]:
     """METADATA, and RECORD where it can be read."""
-    total = file.seek(0, os.SEEK_END)
-
-    async def read(start: int | None, end: int) -> Part:
-        begin, until = (max(0, total - end), total) if start is None else (start, end)
-        file.seek(begin)
-        return Part(begin, total, file.read(until - begin))
-
+    read = part_of(file)
     try:
         metadata, _ = await read_metadata(read)
         _same_release(metadata, filename)

@@ -11,8 +11,12 @@ from packaging.markers import UndefinedComparison
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+#: In characters; the longest on the default index have some hundred.
+_LONGEST: Final = 8192
 _FIELD: Final = re.compile(
-    r"^(Requires-Dist|Provides-Extra|Requires-Python):[ \t]*(.+(?:\r?\n[ \t]+.+)*)", re.MULTILINE | re.IGNORECASE
+    # Continuations are bounded, since `re` takes 100 bytes of memory for each.
+    r"^(Requires-Dist|Provides-Extra|Requires-Python):[ \t]*(.+(?:\r?\n[ \t]+.+){0,99})",
+    re.MULTILINE | re.IGNORECASE,
 )
 
 
@@ -55,11 +59,16 @@ def wanted(
             yield requirement
 
 
-@lru_cache(maxsize=4096)
 def parsed(text: str) -> Requirement | None:
+    """A requirement of PEP 508; None for what is none, and for one that is longer or nested deeper than any."""
+    return _parsed(text) if len(text) <= _LONGEST else None
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> Requirement | None:
     try:
         return Requirement(text)
-    except InvalidRequirement:
+    except (InvalidRequirement, RecursionError):
         return None
 
 

@@ -25,7 +25,7 @@ from envspec.resolve.engine import BuildFailed, Engine, Pins, Place, Request, Un
 from envspec.resolve.index.contents import without_digest
 from envspec.resolve.index.pages import Pages
 from envspec.resolve.index.rules import Rules
-from envspec.resolve.index.server import address_of, listening, serve, simple_url
+from envspec.resolve.index.server import Entry, listening, serve, simple_url
 from envspec.resolve.index.store import Store
 from envspec.resolve.index.upstream import Upstream
 from envspec.resolve.index.view import View, normalised
@@ -124,11 +124,11 @@ async def _resolve_fresh(
     async def listen(listener: socket) -> None:
         await (await asyncio.shield(served))(listener)
 
-    async def one(key: str, question: Question, proxy: str) -> Resolution:
+    async def one(key: str, question: Question, entry: Entry) -> Resolution:
         view = views[question.view_key]
         try:
             async with turn:
-                resolution = await _resolve(question, engine, view, world, proxy, listen)
+                resolution = await _resolve(question, engine, view, world, entry, listen)
         except NoSolution:
             left_out.add(view.late, asked_names(question.request))
             raise
@@ -138,15 +138,15 @@ async def _resolve_fresh(
         return resolution
 
     async with AsyncExitStack() as stack:
-        listener = stack.enter_context(listening())
+        entry = stack.enter_context(listening())
         # Engines start before there is anybody to answer them: they need 0.1 s until they ask, and HTTP as long to be
         # imported. Their first requests wait at the socket.
-        tasks = [asyncio.ensure_future(one(key, q, address_of(listener))) for key, q in questions.items()]
+        tasks = [asyncio.ensure_future(one(key, q, entry)) for key, q in questions.items()]
         guesses: list[asyncio.Task[None]] = []
         try:
             await asyncio.to_thread(import_module, "aiohttp.web")
             upstream.http = None if offline else await stack.enter_async_context(open_http(world.environ))
-            served.set_result(await stack.enter_async_context(serve(views, listener)))
+            served.set_result(await stack.enter_async_context(serve(views, entry)))
             guesses += [
                 asyncio.ensure_future(views[q.view_key].foresee(name)) for q in questions.values() for name in q.walked
             ]
@@ -165,7 +165,7 @@ async def _resolve_fresh(
 
 
 async def _resolve(
-    question: Question, engine: Engine, view: View, world: World, proxy: str, listen: Listen
+    question: Question, engine: Engine, view: View, world: World, entry: Entry, listen: Listen
 ) -> Resolution:
     platform = question.request.target.platform.value
     builds = bool(question.request.sdists)
@@ -175,7 +175,7 @@ async def _resolve(
         work = Path(folder)
         place = Place(
             simple_url(view.key, engine.bodies(question.request)),
-            PROXY if program else proxy,
+            PROXY if program else entry.proxy,
             # What a build writes into an engine's cache would be in the next lock.
             work / "cache" if builds else _cache_folder(world.cache / "engines", work),
             work,

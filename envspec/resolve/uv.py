@@ -96,7 +96,7 @@ def told(stderr: str) -> str:
     same on every machine here.
     """
     text = re.sub(r"^\s*(?:\u00d7|\u2570\u2500\u25b6|\u2502|error:)\s?", "", stderr, flags=re.MULTILINE)
-    text = re.split(r"\n\s*(?:hint:|help:)", text)[0]
+    text = re.split(r"\n[^\S\n]*(?:hint:|help:)", text)[0]
     _, headline, reason = text.partition("No solution found when resolving dependencies")
     text = re.sub(r"^\s*:?\s*(?:cause:)?", "", reason) if headline else text
     text = re.sub(r"(?:current|requested) Python version \((?:>=)?([\d.]+)\)", r"target's Python (\1)", text)

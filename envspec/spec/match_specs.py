@@ -23,7 +23,8 @@ _REST: Final = re.compile(r"(?P<plain>[^\[\]]*)(?:\[(?P<keys>[^\[\]]*)\]\s*)?")
 _KEY: Final = re.compile(r"""\s*([a-z0-9_]+)\s*=\s*(?:'([^']*)'|"([^"]*)"|([^\s,'"]+))\s*(?:,(?=.)|$)""", re.DOTALL)
 
 # Source: conda's VersionOrder: an epoch, segments parted by `.`, `-` or `_`, and a local version; a glob ends it.
-_SEGMENT: Final = r"(?:[0-9]{1,15}|[A-Za-z]+)+"
+# A run of digits or letters is taken whole: tried in all of its parts, 50 digits would take for ever.
+_SEGMENT: Final = r"(?:[0-9]{1,15}(?![0-9])|[A-Za-z]+(?![A-Za-z]))+"
 _SEGMENTS: Final = rf"{_SEGMENT}(?:[._-]{_SEGMENT})*"
 VERSION: Final = rf"(?:[0-9]{{1,9}}!)?(?=[0-9]){_SEGMENTS}(?:\+{_SEGMENTS})?"
 _TERM: Final = re.compile(rf"(?P<any>\*)|(?P<sign>==|!=|<=|>=|~=|<|>|=)?(?P<version>{VERSION})(?P<glob>\.?\*)?")

@@ -15,6 +15,8 @@ from envspec.spec.faults import BadValue, Fault, KeyPath, SpecError, dotted
 from envspec.spec.locate import Places, locate
 from envspec.spec.sections import Spec
 
+#: Of a list, of [pip] dependencies above all. 10,000 are locked in a minute and a half.
+_MOST_ENTRIES: Final = 20_000
 _SMALLEST = '[env] with `name = "my-env"` and `python = "3.11"`, and [pip] with `dependencies = ["torch"]`'
 
 
@@ -35,11 +37,13 @@ def read_text(path: Path, where: str | None = None) -> str:
     """
     name = where or str(path)
     try:
-        data = path.read_bytes()
+        data = toml.spec_bytes(path)
     except IsADirectoryError:
         raise _whole(name, "is a folder, not a spec", "name the `.toml` file in it") from None
     except FileNotFoundError:
         raise _whole(name, "there is no such file", "check the path") from None
+    except toml.TooLarge as error:
+        raise _whole(name, str(error), "split it into several specs") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise _whole(name, f"can't be read: {reason}", "check the path and who may read it") from None
@@ -76,11 +80,19 @@ def parse_spec(text: str, where: str, now: datetime) -> Spec:
 def _document(text: str, where: str) -> tuple[dict[str, Any], Places]:
     try:
         data = toml.loads(text)
+        if (longest := _longest_list(data)) > _MOST_ENTRIES:
+            raise _whole(where, f"a list has {longest} entries", f"at most {_MOST_ENTRIES} are read: split the spec")
         return data, locate(text)
-    except RecursionError:
+    except (toml.TooDeep, RecursionError):
         raise _whole(where, "lists or tables are nested too deeply to read", "no key of a spec needs it") from None
     except ValueError as error:
         raise SpecError([_syntax(error, text, where)]) from None
+
+
+def _longest_list(data: dict[str, Any]) -> int:
+    """The length of the longest list in the document's tables."""
+    tables = [data, *(each for each in data.values() if isinstance(each, dict))]
+    return max((len(value) for table in tables for value in table.values() if isinstance(value, list)), default=0)
 
 
 #: What tomllib and tomli say, whose words differ between versions, in ours: part of theirs, what was found, what to do.

@@ -23,7 +23,7 @@ from envspec.origins import CHANNEL_ALIAS, Bounds, origin_of
 from envspec.resolve.conda.channel_client import login_of, without_credentials
 from envspec.resolve.conda.channel_faults import not_rows, refused_status
 from envspec.resolve.conda.question import Channel
-from envspec.resolve.index.server import address_of, listening
+from envspec.resolve.index.server import listening
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, web
@@ -56,7 +56,7 @@ class Relay:
     that a channel answered 404 for, with its URL.
     """
 
-    def __init__(self, http: Http, channels: Sequence[Channel], address: str) -> None:
+    def __init__(self, http: Http, channels: Sequence[Channel], address: str, token: str) -> None:
         self._http = http
         # The longest first: a channel's address may begin with another's.
         self._channels = sorted(channels, key=lambda channel: -len(channel.url))
@@ -177,15 +177,16 @@ async def relaying(channels: Sequence[Channel], environ: Mapping[str, str]) -> A
     await asyncio.to_thread(import_module, "aiohttp.web")
     from aiohttp import web
 
-    with listening() as listener:
+    with listening() as entry:
         async with open_http(environ) as http:
-            relay = Relay(http, channels, address_of(listener))
+            address = f"http://127.0.0.1:{entry.socket.getsockname()[1]}"
+            relay = Relay(http, channels, address, entry.token)
             app = web.Application()
             app.router.add_route("*", "/{rest:.*}", relay.answer)
             runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
             await runner.setup()
             try:
-                await web.SockSite(runner, listener).start()
+                await web.SockSite(runner, entry.socket).start()
                 yield relay
             finally:
                 await runner.cleanup()

@@ -313,7 +313,7 @@ def _answer(stderr: str) -> Mapping[str, object]:
 
 def _told(message: str, work: Path) -> str:
     """conda's words, less its list of channels, of which there is one, and less our folder."""
-    text = re.split(r"\n\s*(?:Current channels:|To search for alternate channels)", message)[0]
+    text = re.split(r"\n[^\S\n]*(?:Current channels:|To search for alternate channels)", message)[0]
     text = re.sub(r"(?:file://)?" + re.escape(str(work)) + r"[^\s'\",;)]*", "...", text)
     text = text.replace(work.as_uri(), "...")
     return "\n".join(line.rstrip() for line in text.splitlines() if line.strip())

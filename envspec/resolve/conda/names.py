@@ -7,7 +7,6 @@ channel's archives; the archive itself. Nothing is guessed: where none of them t
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from envspec.documents import json_of
 from envspec.errors import NoSolution
 from envspec.facts.conda import CondaNames
 from envspec.model import CondaPackage, Provided
@@ -139,7 +139,7 @@ def held_by(paths: bytes) -> tuple[Provided, ...]:
     ValueError: it is no such file.
     """
     try:
-        listed = [str(entry["_path"]) for entry in json.loads(paths)["paths"]]
+        listed = [str(entry["_path"]) for entry in json_of(paths)["paths"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no list of paths: {error!r}") from error
     stems = (found["stem"] for path in listed if (found := _INFO.fullmatch(path)))

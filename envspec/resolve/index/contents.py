@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from envspec.effects.http_answers import read_whole
 from envspec.effects.http_faults import Elsewhere
 from envspec.errors import NetworkError
 from envspec.resolve.index.page import ListedFile
@@ -87,7 +88,7 @@ class Contents:
                 raise NoRanges("its server knows no ranges")
             if (size or 0) > LARGEST_BYTES:
                 raise BadWheel(f"its zip directory or RECORD is larger than {LARGEST_BYTES} bytes")
-            return Response(str(answer.url), answer.status, answer.headers, await answer.read())
+            return Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, LARGEST_BYTES))
 
         if index.name in self._rangeless:
             raise NoRanges("its server knows no ranges")

@@ -7,7 +7,6 @@ sizes, upload times). Some indexes give upload times in HTML as `data-upload-tim
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,24 +14,38 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
 
+from envspec.documents import json_of
 from envspec.names import FILE_NAME, RELEASE_FILE, SHA256, URL, is_harmful
 
 ACCEPT: Final = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 
-# Attribute values may hold ">" unescaped, so quoted runs are taken whole. The loops are unrolled: three times as fast.
+#: The largest projects of the default index have below 30,000.
+MOST_FILES: Final = 100_000
+
+# Time is linear in the page, whatever it holds: nothing that a link is made of goes beyond where the next one begins.
+# Nearly all links have no element in them and no "<" in their attributes: one run, which is twice as fast as the rest.
+# Attribute values may hold ">" unescaped: quoted runs are taken whole. The loops are unrolled and bounded, since `re`
+# takes 100 bytes of memory for each turn: no link has so many attributes or elements in it.
+_QUOTED: Final = r""""[^"<]*(?:<(?!a\b)[^"<]*){0,99}"|'[^'<]*(?:<(?!a\b)[^'<]*){0,99}'"""
 _ANCHOR = re.compile(
-    r"""<a\b([^>"']*(?:(?:"[^"]*"|'[^']*')[^>"']*)*)>([^<]*(?:<(?!/a\b)[^<]*)*)</a\s*>""", re.IGNORECASE
+    rf"""<a\b(?:([^<]*)|([^<>"']*(?:(?:{_QUOTED})[^<>"']*){{0,99}})>([^<]*(?:<(?!/?a\b)[^<]*){{0,99}}))</a\s*>""",
+    re.IGNORECASE,
 )
-_TAG = re.compile(r"<[^>]*>")
+_LINK = re.compile(r"<a\b", re.IGNORECASE)
+#: Characters that are searched in one go: Ctrl-C is noticed in between.
+_SLICE: Final = 1 << 20
+_TAG = re.compile(r"<[^<>]*>")
 _OPENING = re.compile(r"<(?:html|body)\b", re.IGNORECASE)
 _CLOSING = re.compile(r"</(?:html|body)\s*>", re.IGNORECASE)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:[zZ]|[+-]\d\d:?\d\d)?")
+#: In characters; the longest on the default index have 100.
+_LONGEST_PYTHON: Final = 4096
 SDIST_SUFFIXES: Final = (".tar.gz", ".zip")
 _SUFFIXES = (".whl", ".gz", ".zip")
 # Wheels first: they are nearly all. Then sdists, and files of other kinds, which show that a release exists.
 _LISTED = re.compile(rf"{RELEASE_FILE.pattern}|(?!.*(?:\.whl|\.gz|\.zip)$){FILE_NAME.pattern}")
 _ATTRIBUTE = re.compile(r"""([a-zA-Z-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>]+))|([a-zA-Z-]+)""")
-_BASE = re.compile(r"""<base\b[^>]*\bhref\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
+_BASE = re.compile(r"""<base\b[^<>]*\bhref\s*=\s*["']([^"'<]+)["']""", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +114,7 @@ def parse_page(body: bytes, content_type: str, url: str) -> Listing:
 
 
 #: What is raised when JSON or HTML of another form is read: ValueError for bad text, numbers and URLs.
-_MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
 _Parsed = tuple[tuple[str, ...], Callable[[int], ListedFile]]
 
 
@@ -119,18 +132,20 @@ def _checked(file: ListedFile) -> ListedFile:
         datetime.fromisoformat(file.uploaded[:19])
     if file.size_bytes is not None and (not isinstance(file.size_bytes, int) or file.size_bytes < 0):
         raise ValueError(f"{file.size_bytes!r} is no size")
-    if not isinstance(file.requires_python or "", str):
-        raise ValueError(f"{file.requires_python!r} is no Python version")
+    python = file.requires_python
+    if python is not None and not (isinstance(python, str) and len(python) <= _LONGEST_PYTHON):
+        raise ValueError(f"{str(python)[:80]!r} is no Python version")
     return file
 
 
 def _parse_json(body: bytes, url: str) -> _Parsed:
-    document: dict[str, Any] = json.loads(body)
+    document: dict[str, Any] = json_of(body)
     major = str(document.get("meta", {}).get("api-version", "1.0")).partition(".")[0]
     if major != "1":
         version = repr(str(document["meta"]["api-version"]))[1:-1]
         raise BadPage(f"index API version {version} is newer than the 1.x that is understood")
     entries: list[dict[str, Any]] = document["files"]
+    _check_count(len(entries))
 
     def read(number: int) -> ListedFile:
         entry = entries[number]
@@ -168,7 +183,7 @@ def _parse_html(body: bytes, url: str) -> _Parsed:
         raise BadPage("it ends in the middle")
     base = _BASE.search(text)
     root = urljoin(url, html.unescape(base[1])) if base else url
-    anchors = _ANCHOR.findall(text)
+    anchors = _anchors(text)
 
     def read(number: int) -> ListedFile:
         attributes = _attributes(anchors[number][0])
@@ -190,6 +205,27 @@ def _parse_html(body: bytes, url: str) -> _Parsed:
         [label if label.endswith(_SUFFIXES) else _filename(attributes, label) for attributes, label in anchors]
     )
     return names, read
+
+
+def _anchors(text: str) -> list[tuple[str, str]]:
+    """Attributes and label of each link."""
+    found: list[tuple[str, str]] = []
+    begin = 0
+    while begin < len(text):
+        link = _LINK.search(text, begin + _SLICE)
+        end = link.start() if link else len(text)
+        found += [
+            plain.rpartition(">")[::2] if plain else (attributes, label)
+            for plain, attributes, label in _ANCHOR.findall(text, begin, end)
+        ]
+        _check_count(len(found))
+        begin = end
+    return found
+
+
+def _check_count(files: int) -> None:
+    if files > MOST_FILES:
+        raise BadPage(f"it lists more than {MOST_FILES} files")
 
 
 def _joined(page: str, href: str) -> str:

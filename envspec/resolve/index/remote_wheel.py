@@ -7,19 +7,27 @@ requests).
 
 from __future__ import annotations
 
+import hashlib
+import os
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import IO, TYPE_CHECKING, Final
 
 from envspec.resolve.index.zip_directory import LOCAL_HEADER_BYTES, BadWheel, content_start, find, unpacked
 
-__all__ = ["BadWheel", "Part", "ReadPart", "read_metadata", "read_record", "read_with_record"]
+if TYPE_CHECKING:
+    from envspec.effects.http import Http
+    from envspec.origins import Bounds
+
+__all__ = ["BadWheel", "Part", "ReadPart", "part_of", "pour", "read_metadata", "read_record", "read_with_record"]
 
 #: Bytes asked for first. Measured over the wheels of a torch stack: holds directory and METADATA of nine wheels in ten.
 TAIL_BYTES: Final = 48 * 1024
 #: No METADATA or RECORD is larger; what says so is broken, or wants to fill the memory.
 LARGEST_BYTES: Final = 32 * 1024 * 1024
+#: The longest piece that is asked for: one of these files with its header, or the directory.
+MOST_AT_ONCE: Final = LARGEST_BYTES + (1 << 20)
 
 _END = b"PK\x05\x06"
 _END64_LOCATOR = b"PK\x06\x07"
@@ -45,6 +53,38 @@ class Part:
 
 #: Fetches a piece of one file: (None, n) the last n bytes; (start, end) a half-open interval.
 ReadPart = Callable[["int | None", int], Awaitable[Part]]
+
+
+async def pour(http: Http, url: str, file: IO[bytes], most: int, *, within: Bounds | None = None) -> str:
+    """Fetch a wheel of up to `most` bytes whole, into `file`; its SHA-256. within: as in `Http.get`.
+
+    Raises:
+        NetworkError: as `Http.download`.
+    """
+
+    def start() -> IO[bytes]:
+        file.seek(0)
+        file.truncate()
+        return file
+
+    await http.download(url, start, max_bytes=most, within=within)
+    file.seek(0)
+    digest = hashlib.sha256()
+    while chunk := file.read(1 << 20):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def part_of(file: IO[bytes]) -> ReadPart:
+    """Pieces of a file on disk."""
+    total = file.seek(0, os.SEEK_END)
+
+    async def read(start: int | None, end: int) -> Part:
+        begin, until = (max(0, total - end), total) if start is None else (start, end)
+        file.seek(begin)
+        return Part(begin, total, file.read(until - begin))
+
+    return read
 
 
 async def read_metadata(read: ReadPart) -> tuple[bytes, int]:
@@ -139,6 +179,8 @@ async def _holding(start: int, end: int, until: int, read: ReadPart, *known: Par
     """A part that holds the interval: one that is known, else the bytes from `start` to `until`, fetched."""
     if not start <= end <= until:
         raise BadWheel("its zip directory names a place that it does not have")
+    if until - start > MOST_AT_ONCE:
+        raise BadWheel(f"its zip directory is larger than {LARGEST_BYTES} bytes")
     found = next((part for part in known if part.holds(start, end)), None) or await read(start, until)
     if not found.holds(start, end):
         raise BadWheel("the server answers other bytes than those asked for")

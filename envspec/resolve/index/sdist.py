@@ -47,7 +47,7 @@ def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
         paths = sorted((path.count("/"), path) for path in files if path.endswith(".egg-info/requires.txt"))
         listed = files[paths[0][1]].decode("utf-8", "replace") if paths else ""
         needs = tuple(_sections(listed))
-        extras |= set(re.findall(r"^\[([^\]:]+)[\]:]", listed, re.MULTILINE))
+        extras |= set(re.findall(r"^\[([^\]:\n]+)[\]:]", listed, re.MULTILINE))
     python = requires_python(info)
     fields = [
         ("Metadata-Version", "2.1"),

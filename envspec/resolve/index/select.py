@@ -13,6 +13,7 @@ from packaging.tags import Tag
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from envspec.names import LONGEST
 from envspec.resolve.index.page import SDIST_SUFFIXES, ListedFile, Listing
 
 #: How long after its upload an index may still fill in a file's upload time. The longest seen is 16 days
@@ -33,6 +34,7 @@ class TagRanks:
 
     def __init__(self, tags: tuple[Tag, ...]) -> None:
         self._ranks = {(tag.interpreter, tag.abi, tag.platform): rank for rank, tag in reversed(list(enumerate(tags)))}
+        self._parts = [set(parts) for parts in zip(*self._ranks, strict=True)] or [set()] * 3
         # A page lists hundreds of releases with the same few sets of tags: each set is looked at once.
         self._known: dict[str, int | None] = {}
 
@@ -75,14 +77,17 @@ class TagRanks:
         parts = tail.removesuffix(".whl").split("-")[1:]
         if len(parts) != 3:
             return None
-        interpreters, abis, platforms = (part.split(".") for part in parts)
+        # Of a name of 230 bytes, all combinations of its parts would be 50,000: of those that count, there are few.
+        interpreters, abis, platforms = (
+            known.intersection(part.split(".")) for known, part in zip(self._parts, parts, strict=True)
+        )
         ranks = (self._ranks.get((i, a, p)) for i in interpreters for a in abis for p in platforms)
         return min((rank for rank in ranks if rank is not None), default=None)
 
 
 def version_of(filename: str) -> Version | None:
     """The version in a wheel's or an sdist's file name; None where there is none that PEP 440 knows."""
-    return _version(version_text(filename))
+    return _version(version_text(filename)) if len(filename) <= LONGEST else None
 
 
 def version_text(filename: str) -> str:
@@ -241,10 +246,15 @@ def _unloadable(
     # Most of hundreds of old versions need no parsing: their first number says that they are older.
     newer = _versions({text for text in texts if not (head := text.partition(".")[0]).isdigit() or int(head) >= floor})
     late: set[Version] = set()
-    for version in sorted((version for version in newer - known if not version.is_prerelease), reverse=True):
-        if newest is not None and version < newest:
-            break
-        for number in (number for number, name in enumerate(listing.names) if version_of(name) == version):
+    candidates = {
+        version for version in newer - known if not version.is_prerelease and (newest is None or version >= newest)
+    }
+    numbers: dict[Version, list[int]] = {version: [] for version in candidates}
+    for number, name in enumerate(listing.names if candidates else ()):
+        if (found := version_of(name)) in numbers:
+            numbers[found].append(number)
+    for version in sorted(candidates, reverse=True):
+        for number in numbers[version]:
             file = listing.row(number)
             if taste.sees(file):
                 return str(version), late - {version}
@@ -254,7 +264,7 @@ def _unloadable(
 
 
 def _versions(texts: set[str]) -> set[Version]:
-    return {version for text in texts if (version := _version(text)) is not None}
+    return {version for text in texts if len(text) <= LONGEST and (version := _version(text)) is not None}
 
 
 def not_after(uploaded: str, cut: datetime) -> bool:

@@ -2,13 +2,21 @@
 
 The engines are told an address that exists nowhere, and a proxy: this server. So the addresses stay the same while
 the port changes, what an engine keeps of them stays good, and an engine cannot reach anything else.
+
+Every user of the machine can connect to the port, and so can a page in a browser, by a name that leads to 127.0.0.1.
+Only requests with this run's token, for our own address, are answered. Engines get the token in their environment, in
+the proxy's URL: other users can read the arguments of a process, but not that.
 """
 
 from __future__ import annotations
 
+import base64
+import hmac
+import secrets
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from envspec.effects.confine import Listen
@@ -18,9 +26,11 @@ from envspec.resolve.index.view import Bodies, View
 
 if TYPE_CHECKING:
     from aiohttp import web
+    from aiohttp.typedefs import Handler, Middleware
 
 #: `.invalid` is never given to anybody (RFC 2606), so nothing can answer for it but the proxy.
 HOST: Final = "index.envspec.invalid"
+_USER: Final = "envspec"
 
 # What a view shows is named by its key: it never changes, but for a page on which upload times may yet be filled in.
 _HEADERS: Final = {"Cache-Control": "public, max-age=31536000, immutable"}
@@ -35,21 +45,37 @@ def simple_url(key: str, bodies: Bodies) -> str:
     return f"http://{HOST}/{key}/{bodies.value}/simple/"
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where the index is reached on loopback. socket: listens. token: what requests must have, new in each run."""
+
+    socket: socket.socket
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+
+    @property
+    def proxy(self) -> str:
+        """The proxy's URL with the token: for environments of child processes alone."""
+        return f"http://{_USER}:{self.token}@127.0.0.1:{self.socket.getsockname()[1]}"
+
+    def admits(self, authorization: str) -> bool:
+        """Whether a `Proxy-Authorization` header has the token."""
+        expected = b"Basic " + base64.b64encode(f"{_USER}:{self.token}".encode())
+        return hmac.compare_digest(expected, authorization.encode("utf-8", "surrogateescape"))
+
+
 @contextmanager
-def listening() -> Iterator[socket.socket]:
+def listening() -> Iterator[Entry]:
     """A socket on loopback, at a port that the system chooses; who connects waits until something is served there."""
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
-        yield listener
-
-
-def address_of(listener: socket.socket) -> str:
-    """The proxy's address."""
-    return f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield Entry(listener)
 
 
 @asynccontextmanager
-async def serve(views: Mapping[str, View], listener: socket.socket) -> AsyncIterator[Listen]:
+async def serve(views: Mapping[str, View], entry: Entry) -> AsyncIterator[Listen]:
     """Serve each view under its key until the context ends; what is yielded serves them at a further listener.
+
+    That one is in a network namespace of its own, where nobody else connects: it needs no token, and the environment of
+    a confined build is the same in every run.
 
     A fault of an index ends the engine and is kept in the view: the engine's own words for it are not told.
     """
@@ -79,19 +105,34 @@ async def serve(views: Mapping[str, View], listener: socket.socket) -> AsyncIter
             return web.Response(status=_FAILED, text=error.message)
         return web.Response(body=body, content_type="application/octet-stream", headers=_HEADERS)
 
-    app = web.Application()
     bodies = "{bodies:" + "|".join(each.value for each in Bodies) + "}"
-    app.router.add_get(f"/{{key}}/{bodies}/simple/{{name}}/", page)
-    app.router.add_get(f"/{{key}}/{bodies}/files/{{name}}/{{filename}}", file)
-    # Engines ask for hundreds of small answers: no log line and no signal handler for each.
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
-    await runner.setup()
+    async with AsyncExitStack() as stack:
 
-    async def listen(each: socket.socket) -> None:
-        await web.SockSite(runner, each).start()
+        async def listen(each: socket.socket, admits: Callable[[str], bool] = lambda _: True) -> None:
+            app = web.Application(middlewares=[_admitted(admits)])
+            app.router.add_get(f"/{{key}}/{bodies}/simple/{{name}}/", page)
+            app.router.add_get(f"/{{key}}/{bodies}/files/{{name}}/{{filename}}", file)
+            # Engines ask for hundreds of small answers: no log line and no signal handler for each.
+            runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+            stack.push_async_callback(runner.cleanup)
+            await runner.setup()
+            await web.SockSite(runner, each).start()
 
-    try:
-        await listen(listener)
+        await listen(entry.socket, entry.admits)
         yield listen
-    finally:
-        await runner.cleanup()
+
+
+def _admitted(admits: Callable[[str], bool]) -> Middleware:
+    """Refuses requests without the token, and those for another address than ours."""
+    from aiohttp import web
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not admits(request.headers.get("Proxy-Authorization", "")):
+            return web.Response(status=407, headers={"Proxy-Authenticate": 'Basic realm="envspec"'})
+        # The whole address, as clients of a proxy send it: what a browser asks of a rebound name has a path alone.
+        if not request.raw_path.startswith(f"http://{HOST}/") or request.headers.getall("Host", []) != [HOST]:
+            return web.Response(status=404)
+        return await handler(request)
+
+    return check

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import tempfile
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,13 +13,24 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from envspec.credentials import filled, has_secret_query, without_credentials
+from envspec.effects.event_loop import apart
 from envspec.effects.http import Http, Response
+from envspec.effects.http_faults import TooLarge
 from envspec.errors import NetworkError
 from envspec.model import DEFAULT_INDEX
 from envspec.names import normalised
 from envspec.origins import PYTORCH_FILES, Bounds, same_origin
 from envspec.resolve.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, ListedFile
-from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record
+from envspec.resolve.index.remote_wheel import (
+    MOST_AT_ONCE,
+    BadWheel,
+    Part,
+    part_of,
+    pour,
+    read_metadata,
+    read_record,
+    read_with_record,
+)
 from envspec.resolve.index.store import Store, StoredMetadata, StoredPage
 
 _METADATA_BYTES: Final = 32 * 1024 * 1024
@@ -236,7 +248,7 @@ class Upstream:
 
         content = await self.content(index, file)
         name, version = normalised(file.filename.rpartition("-")[0]), str(version_of(file.filename))
-        body = await asyncio.to_thread(sdist.metadata, content, file.filename, name, version)
+        body = await apart(sdist.metadata, content, file.filename, name, version)
         return StoredMetadata(body, len(content))
 
     async def _served_metadata(self, index: Index, file: ListedFile) -> StoredMetadata | None:
@@ -262,7 +274,7 @@ class Upstream:
         async def read(start: int | None, end: int) -> Part:
             wanted = f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}"
             headers = {"Range": wanted, **AS_IT_IS}
-            answer = await http.get(url, headers=headers, max_bytes=_WHOLE_BYTES, within=within)
+            answer = await http.get(url, headers=headers, max_bytes=MOST_AT_ONCE, within=within)
             if start is None and answer.status in (400, 416, 501):
                 # No suffix ranges, or a file smaller than the suffix: ask for the size, then for the bytes by number.
                 total = length(await http.request("HEAD", url, headers=AS_IT_IS, within=within))
@@ -276,7 +288,11 @@ class Upstream:
             return piece
 
         try:
-            body, total, record = await read_with_record(read)
+            try:
+                body, total, record = await read_with_record(read)
+            except TooLarge:
+                # A server without ranges: the wheel is read on disk, whatever its size.
+                body, total, record = await self._whole_wheel(http, index, file)
         except BadWheel as error:
             raise IndexFault(
                 f"index {index.name}: {file.filename} is no usable wheel: {error}",
@@ -285,6 +301,20 @@ class Upstream:
         if record is not None and file.sha256:
             self.store.remember_record(file.sha256, record)
         return StoredMetadata(body, total)
+
+    async def _whole_wheel(self, http: Http, index: Index, file: ListedFile) -> tuple[bytes, int, bytes | None]:
+        with tempfile.TemporaryFile() as kept:
+            found = await pour(
+                http, self.authorised(index, file.url), kept, _WHOLE_BYTES, within=index.within(file.sha256)
+            )
+            if file.sha256 and found != file.sha256:
+                raise wrong_hash(index, file.filename, file.sha256, found)
+            read = part_of(kept)
+            body, total = await read_metadata(read)
+            try:
+                return body, total, await read_record(read)
+            except BadWheel:
+                return body, total, None
 
     async def _size_bytes(self, index: Index, file: ListedFile) -> int | None:
         http = self.network(f"the size of {file.filename}")

@@ -15,6 +15,10 @@ _DIRECTORY_ENTRY = b"PK\x01\x02"
 _LOCAL_HEADER = b"PK\x03\x04"
 #: Of a local header, without the name and the extra fields that follow it.
 LOCAL_HEADER_BYTES: Final = 30
+#: An entry of the directory, up to the end of the longest name.
+_ENTRY_BYTES: Final = 46 + 0xFFFF
+#: Packages that hold others' metadata, at whatever place, have some dozens.
+_MOST_NAMED: Final = 1000
 
 
 class BadWheel(ValueError):
@@ -37,9 +41,11 @@ def find(directory: bytes, name: str) -> Entry:
     """The one `*.dist-info/<name>` at the top of the wheel. Directories of 10,000 files are searched, not walked."""
     found: list[Entry] = []
     wanted = f".dist-info/{name}"
+    if directory.count(wanted.encode()) > _MOST_NAMED:
+        raise BadWheel(f"more than {_MOST_NAMED} {name} files in it, one is needed")
     place = directory.find(wanted.encode())
     while place >= 0:
-        header = directory.rfind(_DIRECTORY_ENTRY, 0, place)
+        header = directory.rfind(_DIRECTORY_ENTRY, max(0, place - _ENTRY_BYTES), place)
         entry = _entry(directory, header) if header >= 0 else None
         if entry and entry.name.endswith(wanted) and entry.name.count("/") == 1:
             found.append(entry)
