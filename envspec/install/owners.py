@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import posixpath
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -44,7 +45,12 @@ class State:
 
 def files_before(site: Path) -> dict[str, str]:
     """Path below `site` -> whose it is, of all that is there before wheels are: conda's packages', or the Python's."""
-    owners = dict.fromkeys(_paths_of(site), "the environment's Python")
+    owners: dict[str, str] = {}
+    for folder, names, files in os.walk(site):
+        links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
+        inner = os.path.relpath(folder, site)
+        paths = (name if inner == "." else f"{inner}/{name}" for name in (*files, *links))
+        owners.update(dict.fromkeys(paths, "the environment's Python"))
     for path in sorted((site / "conda-meta").glob("*.json")):
         data = json.loads(path.read_text(encoding="utf-8"))
         owners.update(dict.fromkeys(data["files"], f"conda's {data['name']} {data['version']}"))
@@ -65,17 +71,18 @@ def _state(path: Path) -> State | None:
 
 
 def check(site: Path, before: Mapping[str, str], were: Mapping[str, State | None]) -> None:
-    """Refuse an environment in which a file is owned twice or is not its owner's, or what was there before was touched.
+    """Refuse an environment in which a file is owned twice, or what was there before was touched.
 
-    Two wheels may both bring a file with the same content: several of NVIDIA's share an empty `nvidia/__init__.py`.
+    uv lists all that a wheel brings, be it in the wheel's own RECORD or not. Two wheels may both bring a file with the
+    same content: several of NVIDIA's share an empty `nvidia/__init__.py`.
+
     before, were: `files_before` and their `states`.
 
     Raises:
-        OwnedTwice: names the file and both owners. Touched: names the file and its owner. LeadsOut: a RECORD does, or
-        the name of a file is none that is accepted.
+        OwnedTwice: names the file and both owners. Touched: names the file and its owner. LeadsOut: a RECORD does.
     """
-    links = frozenset(name for name in before if (site / name).is_symlink())
     wheels: dict[str, tuple[str, str]] = {}
+    folders: set[str] = set()
     for name, owner, digest in _rows(site, before):
         if name in before:
             raise OwnedTwice(
@@ -86,10 +93,13 @@ def check(site: Path, before: Mapping[str, str], were: Mapping[str, State | None
             raise LeadsOut(f"{name!r}, which the wheel {owner} lists as its own, {why}", hint=_PUBLISHED)
         if name.split("/", 1)[0] in RESERVED:
             raise OwnedTwice(f"{name} is of the wheel {owner}, and only conda and envspec write it", hint=_PUBLISHED)
-        if link := next((folder for folder in above(name) if folder in links), None):
-            raise OwnedTwice(
-                f"{name} of the wheel {owner} is behind the link {link} of {before[link]}", hint=_PUBLISHED
-            )
+        if (folder := posixpath.dirname(name)) not in folders:
+            folders.add(folder)
+            # A file or a link: `before` has no folders.
+            if link := next((each for each in above(name) if each in before), None):
+                raise OwnedTwice(
+                    f"{name} of the wheel {owner} is behind the link {link} of {before[link]}", hint=_PUBLISHED
+                )
         other, known = wheels.setdefault(name, (owner, digest))
         if other != owner and (known != digest or not digest):
             raise OwnedTwice(
@@ -99,22 +109,6 @@ def check(site: Path, before: Mapping[str, str], were: Mapping[str, State | None
     for name, owner in before.items():
         if were[name] != _state(site / name):
             raise Touched(f"{name} of {owner} was changed while wheels were installed", hint=_PUBLISHED)
-    _check_names(name for name in _paths_of(site) if name not in before)
-
-
-def _check_names(names: Iterable[str]) -> None:
-    """Of files that no RECORD lists, a name is all that is known."""
-    for name in names:
-        if why := why_refused(name):
-            raise LeadsOut(f"{name!r}, which a wheel brings without listing it, {why}", hint=_PUBLISHED)
-
-
-def _paths_of(site: Path) -> Iterator[str]:
-    """All files and links below an environment, as paths from there."""
-    for folder, names, files in os.walk(site):
-        links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
-        inner = os.path.relpath(folder, site)
-        yield from (name if inner == "." else f"{inner}/{name}" for name in (*files, *links))
 
 
 def _rows(site: Path, before: Mapping[str, str]) -> list[tuple[str, str, str]]:

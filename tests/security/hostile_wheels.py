@@ -317,6 +317,9 @@ WHEELS: Final[Mapping[str, Make]] = {
     "`.data/data` into `conda-meta`": _named("thing-1.0.data/data/conda-meta/thing-1.0-0.json", FILE, b"{}"),
     "`.data/data` over envspec's own record": _named("thing-1.0.data/data/.envspec/installed.json", FILE, b"{}"),
     "`.data/data` behind the link `bin/python3`": _named("thing-1.0.data/data/bin/python3/x.py"),
+    "`.data/data` behind the link `lib64`, not in RECORD": lambda _: _wheel(
+        unlisted=[Entry(f"thing-1.0.data/data/lib64/python{SERIES}/site-packages/x.py", b"escaped = 1\n")]
+    ),
     "`.data/data` behind the link `lib64`": _named(f"thing-1.0.data/data/lib64/python{SERIES}/site-packages/x.py"),
     "`.data/data` into another package": _named(f"thing-1.0.data/data/lib/python{SERIES}/site-packages/other/x.py"),
     "`.data/purelib` and the root have one path": lambda _: _wheel(
