@@ -81,7 +81,7 @@ class Index:
                 "name the address in ENVSPEC_PYTORCH_INDEX that it redirects to, if {} may stand for PyTorch's index"
             )
         else:
-            allow = f'add "{{}}" to `files` in the [[pip.index]] of {self.name}, if its packages may come from there'
+            allow = f'add `files = ["{{}}"]` to the [[pip.index]] of {self.name}, if its packages may come from there'
         return Bounds(f"index {self.name}", (self.url, *also), allow, hashed=bool(sha256))
 
     def public(self, url: str) -> str:
