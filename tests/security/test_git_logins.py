@@ -172,9 +172,7 @@ def test_a_login_does_not_go_to_a_submodule_elsewhere(place: Place, tmp_path: Pa
 
 
 def test_a_submodule_beside_it_gets_it(place: Place) -> None:
-    Repository(place.folder / "served" / "sub.git", {"inner": b"x"})
-    sub = place.repository.folder.parent / "sub.git"
-    commit = Repository.git(type("Held", (), {"folder": sub})(), "rev-parse", "HEAD")  # type: ignore[arg-type]
+    commit = Repository(place.folder / "served" / "sub.git", {"inner": b"x"}).git("rev-parse", "HEAD")
     repository = place.repository
     repository.commit({".gitmodules": b'[submodule "sub"]\n\tpath = sub\n\turl = ../sub.git\n'})
     repository.git("update-index", "--add", "--cacheinfo", f"160000,{commit},sub")

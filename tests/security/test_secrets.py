@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -109,7 +109,7 @@ def test_the_search_finds(tmp_path: Path, user: User) -> None:
 # Indexes and wheels by URL
 
 #: Where a login stands: in the address, as variables, as a token alone.
-LOGINS: Final = {
+LOGINS: Final[Mapping[str, Callable[[str], tuple[str, dict[str, str]]]]] = {
     "password": lambda planted: (f"{quote(USER, safe='')}:{quote(planted, safe='')}", {}),
     "variables": lambda planted: ("${WHO}:${WORD}", {"WHO": USER, "WORD": planted}),
     "token": lambda planted: (quote(planted, safe=""), {}),
@@ -352,7 +352,14 @@ def test_a_token_in_the_path_of_the_default_index(user: User) -> None:
 
 def test_pips_and_uvs_own_settings(user: User, index: IndexServer) -> None:
     planted = Planted(user, secret())
-    names = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX")
+    names: tuple[str, ...] = (
+        "PIP_INDEX_URL",
+        "PIP_EXTRA_INDEX_URL",
+        "PIP_FIND_LINKS",
+        "UV_INDEX_URL",
+        "UV_DEFAULT_INDEX",
+        "UV_INDEX",
+    )
     names += ("UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "ENVSPEC_BUILT_WHEELS", "PIP_PROXY")
     environ = dict.fromkeys(names, f"http://me:{planted.planted}@127.0.0.1:9/simple")
     environ["ENVSPEC_DEFAULT_INDEX"] = index.url

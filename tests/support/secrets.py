@@ -95,7 +95,8 @@ def holding(folder: Path, planted: str, *, but: tuple[Path, ...] = ()) -> list[s
 
 
 def _all(content: bytes, part: bytes) -> list[int]:
-    found, at = [], content.find(part)
+    found: list[int] = []
+    at = content.find(part)
     while at >= 0 and len(found) < 100:
         found.append(at)
         at = content.find(part, at + 1)
