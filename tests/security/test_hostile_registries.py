@@ -179,7 +179,7 @@ class Row:
     hold: Callable[[Scene], object] = lambda _: None
 
 
-def names(rows: Iterable[Row]) -> Any:
+def names(rows: Iterable[Row]) -> pytest.MarkDecorator:
     rows = list(rows)
     assert len({row.name for row in rows}) == len(rows)
     return pytest.mark.parametrize("row", rows, ids=lambda row: row.name)
@@ -231,7 +231,7 @@ async def build(scene: Scene, registry: Registry) -> None:
 
 def lock_of(scene: Scene) -> Lock:
     pinned = PinnedDigest(X86, scene.tags["v1"].digest, "registry", "manifest")
-    image = BaseImage(f"{scene.registry.host}/{REPOSITORY}", "v1", None, None, None, (pinned,))
+    image = BaseImage(f"{scene.registry.host}/{REPOSITORY}", "v1", None, None, "", (pinned,))
     return locks.lock(locks.resolution(X86), base_image=image)
 
 
@@ -312,7 +312,7 @@ def endless(headers: str, piece: bytes, pause_s: float = 0.0, most: int = 1 << 3
                 yield pause_s
         yield CLOSE
 
-    return steps()  # type: ignore[return-value]  # read once, from its start
+    return steps()
 
 
 def flood(_scene: Scene, _asked: Asked) -> Answer:
@@ -379,8 +379,12 @@ def config_of(**values: object) -> Callable[[Scene], object]:
     return lambda scene: scene.holds({"linux/amd64": LAYER}, change)
 
 
+def holds_layer(layer: Blob) -> Callable[[Scene], object]:
+    return lambda scene: scene.holds({"linux/amd64": layer})
+
+
 def layer_of(**row: object) -> Callable[[Scene], object]:
-    return lambda scene: scene.holds_config(scene.blobs[manifest_of(scene)["config"]["digest"]].body, **row)
+    return lambda scene: scene.holds_config(scene.blobs[manifest_of(scene)["config"]["digest"]].body, LAYER, **row)
 
 
 def manifest_of(scene: Scene) -> dict[str, Any]:
@@ -707,10 +711,7 @@ BUILD: Final = [
         on("GET", BLOB, says(404)),
         lambda scene: foreign(scene, LAYER.media_type),
     ),
-    *(
-        Row(name, None, hold=lambda scene, layer=layer: scene.holds({"": layer}))
-        for name, layer in HOSTILE_LAYERS.items()
-    ),  # type: ignore[misc]
+    *(Row(name, None, hold=holds_layer(layer)) for name, layer in HOSTILE_LAYERS.items()),
 ]
 
 
