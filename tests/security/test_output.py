@@ -131,7 +131,9 @@ def test_a_name_of_a_file(tmp_path: Path, serve: Serve) -> None:
 
 
 def texts_of(user: User, other: Path) -> list[Ran]:
-    forms = [("diff", other, user.lock, "--format", form) for form in ("text", "json", "markdown")]
+    forms: list[tuple[str | Path, ...]] = [
+        ("diff", other, user.lock, "--format", form) for form in ("text", "json", "markdown")
+    ]
     forms += [("explain", user.lock), ("explain", user.lock, "--format", "json"), ("explain", user.lock, "app")]
     return [user.runs(*words) for words in forms]
 
