@@ -23,18 +23,18 @@ _USERINFO: Final = re.compile(r"(?<![A-Za-z0-9+.-])([0-9+.-]*[A-Za-z][A-Za-z0-9+
 _WEB: Final = re.compile(r"([Hh][Tt][Tt][Pp][Ss]?://[^/?#]*)(.*)", re.DOTALL)
 _TOKEN: Final = re.compile(r"(?:/t)+/[^/?#]+")
 # The same in a text that holds more than an address.
-_TOKEN_IN_TEXT: Final = re.compile(r"(https?://[^\s?#]*?)/t/[^\s/?#]+(?=[\s/?#]|$)", re.IGNORECASE)
+_WEB_IN_TEXT: Final = re.compile(r"(https?://[^\s/?#]*)([^\s?#]*)", re.IGNORECASE)
 
 # Behind a host, `@host/` ends a password that holds a slash, a question mark or a hash.
 _HOST: Final = r"(?:(?:[\w-]+\.)+[A-Za-z]{2,}|(?:\d+\.){3}\d+|localhost|\[[0-9a-fA-F:]+\])(?::\d+)?"
-_LATE_LOGIN: Final = re.compile(rf"\S*?[/?#]\S*@(?={_HOST}/)")
+_BEFORE_HOST: Final = re.compile(rf"@(?={_HOST}/)")
 #: A user and a password, or a user alone, that are variables.
 _VARIABLES: Final = re.compile(rf"{VARIABLE.pattern}(?::(?:{VARIABLE.pattern})?)?")
 #: What pip says behind `#`.
 _FRAGMENT: Final = re.compile(r"(?:(?:egg|subdirectory|sha256)=[^&]*&?)+")
 
 # Without a scheme, as in the name of an image: `user:password@host`.
-_BARE_LOGIN: Final = re.compile(r"(?<![^\s\"'`(=])[^\s/@:\"'`]+:(?!//)[^\s@\"'`]+@(?!sha256:)")
+_BARE_LOGIN: Final = re.compile(r"(?<![^\s\"'`(=])[^\s/@:(=\"'`]+:(?!//)[^\s@\"'`]{1,2048}@(?!sha256:)")
 
 # Parts of a query that sign, and values that may. Versions of a file are as long, and public.
 _SIGNING: Final = re.compile(r"sig|token|key|secret|passw|pwd|auth|cred|jwt|session|policy", re.IGNORECASE)
@@ -63,10 +63,7 @@ def channels_without_credentials(text: str) -> str:
     """`text` with user names, passwords and tokens taken out of every channel's URL in it."""
     if "://" not in text:
         return text
-    bare, count = without_credentials(text), 1
-    while count:
-        bare, count = _TOKEN_IN_TEXT.subn(r"\1", bare)
-    return bare
+    return _WEB_IN_TEXT.sub(lambda found: found[1] + _TOKEN.sub("", found[2]), without_credentials(text))
 
 
 def _bare(found: re.Match[str]) -> str:
@@ -94,7 +91,15 @@ def is_misread(url: str) -> bool:
     """Whether `url` was meant to have a password with a `/`, `?` or `#`: to every reader the host ends there."""
     _, scheme, rest = url.partition("://")
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    return bool(scheme) and "@" in rest and (_has_no_port(authority) or bool(_LATE_LOGIN.match(rest)))
+    return bool(scheme) and "@" in rest and (_has_no_port(authority) or bool(_late_login(rest)))
+
+
+def _late_login(text: str) -> int:
+    """Where the host begins behind a password that holds a `/`, `?` or `#`; 0 where there is no such password."""
+    word = re.split(r"\s", text, maxsplit=1)[0]
+    start = re.search(r"[/?#]", word)
+    ends = [found.end() for found in _BEFORE_HOST.finditer(word, start.end())] if start else []
+    return ends[-1] if ends else 0
 
 
 def _has_no_port(authority: str) -> bool:
@@ -160,7 +165,7 @@ def _shown(rest: str, scheme: str) -> str:
             kept = f"{userinfo}@"
     if "@" in rest and _has_no_port(host.rstrip(".,;:)")):
         rest = rest.rpartition("@")[2]
-    rest = re.sub(rf"^{_LATE_LOGIN.pattern}", "", rest)
+    rest = rest[_late_login(rest) :]
     address = re.split(r"[\s\"'`<>]", rest, maxsplit=1)[0]
     more = rest[len(address) :]
     path, _, fragment = address.partition("#")

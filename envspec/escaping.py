@@ -8,17 +8,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
+# Patterns are compiled when they are needed: every command imports this.
 # Control characters but tab and line feed, halves of surrogate pairs, and what XML 1.0 has no place for (section 2.2).
 # Marks that turn the direction of the text around it (Unicode's UAX 9) could show a log in another order than it has.
-_UNSEEN: Final = re.compile(
+_UNSEEN: Final = (
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
 )
-_LINE_ENDS: Final = re.compile("\r\n?")
 # What CommonMark and GitHub's tables give a meaning in a line, and at its beginning; `<` and `&` are escaped before.
-_MARKS: Final = re.compile(r"[\\`*_\[\]|~$]|^[#+=-]|^\d{1,9}(?=[.)] )")
+_MARKS: Final = r"[\\`*_\[\]|~$]|^[#+=-]|^\d{1,9}(?=[.)] )"
 # What GitHub makes links of in the text of a page, after all escapes are read: a mention, an issue (`closes #1`) or an
 # address. A space of no width ends each.
-_ACTIVE: Final = re.compile(r"(?<![A-Za-z0-9_])@(?=[A-Za-z0-9])|#(?=\d)|\bGH-(?=\d)|(?<=:)/(?=/)|\bwww(?=\.)", re.I)
+_ACTIVE: Final = r"(?i)(?<![A-Za-z0-9_])@(?=[A-Za-z0-9])|#(?=\d)|\bGH-(?=\d)|(?<=:)/(?=/)|\bwww(?=\.)"
 _APART: Final = "&#8203;"
 
 
@@ -27,7 +27,9 @@ def visible(text: str) -> str:
 
     A carriage return, with which programs write over a line, begins a new one.
     """
-    return _UNSEEN.sub(_escape, _LINE_ENDS.sub("\n", text))
+    if text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return re.sub(_UNSEEN, _escape, text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def one_line(text: str) -> str:
@@ -37,7 +39,7 @@ def one_line(text: str) -> str:
 
 def visible_json(text: str) -> str:
     """A JSON document of the same values, in which nothing is unseen: such characters are in strings alone."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return re.sub(_UNSEEN, lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def html(text: str) -> str:
@@ -47,8 +49,8 @@ def html(text: str) -> str:
 
 def markdown(text: str) -> str:
     """Text in a line of Markdown that says itself and nothing else: no markup, cell, mention, issue or link."""
-    marked = _MARKS.sub(_escape_mark, html(one_line(text)))
-    return _ACTIVE.sub(lambda found: f"{found[0]}{_APART}", marked)
+    marked = re.sub(_MARKS, _escape_mark, html(one_line(text)))
+    return re.sub(_ACTIVE, lambda found: f"{found[0]}{_APART}", marked)
 
 
 def markdown_code(text: str | None) -> str:

@@ -129,9 +129,9 @@ def test_a_proposal_that_was_tampered_with_is_not_pushed(tmp_path: Path, what: s
 
 
 def test_a_pull_request_gives_a_build_no_token_that_writes(tmp_path: Path) -> None:
-    also = (
-        'plant(known["GITHUB_OUTPUT"], "comment=@acme/all <img src=x> [x](https://evil.example.com)\\n", append=True)'
-    )
+    # What the later step runs as `head` says what the comment holds.
+    words = "#!/bin/bash\necho '@acme/all <img src=x> [x](https://evil.example.com)'\n"
+    also = f'plant(temp + "/evil/head", {words!r})'
     values = {
         "github.repository": "acme/stacks",
         "github.event.pull_request.head.repo.full_name": "acme/stacks",
@@ -148,6 +148,7 @@ def test_a_pull_request_gives_a_build_no_token_that_writes(tmp_path: Path) -> No
         ran = host.runs("workflows/lock-check.yml")
         assert has_got(tmp_path, host.forge) == [] and host.forge.branches() == before
         assert ran["comment"].failed == [] and len(host.forge.calls) == 1
+        assert "acme/all" in host.forge.body, "it can say what it likes"
         assert "@acme" not in host.forge.body and "<img" not in host.forge.body and "](" not in host.forge.body
     assert not (tmp_path / "ran").exists()
 
@@ -196,7 +197,6 @@ def imaging(folder: Path, around: Around) -> Iterator[Hosted]:
 def test_an_image_gives_a_build_no_login_of_a_registry(tmp_path: Path) -> None:
     with standing(burglar(tmp_path)) as around, imaging(tmp_path, around) as host:
         ran = host.runs("workflows/gpu-conformance.yml")
-        assert set(ran) == {"names", "build small", "push", "suite small"}, [job.said for job in ran.values()]
         assert has_got(tmp_path, host.forge) == []
         # What is run on the GPU's machine is what was pushed: no output of the build's says so.
         assert ran["push"].failed == [], ran["push"].said

@@ -60,10 +60,9 @@ class Relay:
         self._http = http
         # The longest first: a channel's address may begin with another's.
         self._channels = sorted(channels, key=lambda channel: -len(channel.url))
-        key = secrets.token_urlsafe(16)
         origins = sorted({origin_of(channel.address) for channel in channels})
         self.mirrors: Mapping[str, str] = {
-            f"{origin}/": f"{address}/{key}/{number}/" for number, origin in enumerate(origins)
+            f"{origin}/": f"{address}/{token}/{number}/" for number, origin in enumerate(origins)
         }
         self.faults: dict[str, NetworkError] = {}
         self.missing: set[tuple[str, str]] = set()
