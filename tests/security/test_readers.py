@@ -1,0 +1,460 @@
+"""What is read of indexes, archives, specs and locks has bounds: in bytes, in memory and in time.
+
+Each case is a server or a file that wants to keep envspec busy. It is refused, or read, soon and in little memory; and
+Ctrl-C ends the run within two seconds whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envspec import toml
+from envspec.documents import MOST_MARKS, json_of
+from envspec.effects.archives import LARGEST_METADATA
+from envspec.effects.http import PAGE_BYTES
+from envspec.lock.head import seal
+from envspec.resolve.index import sdist as sdist_reader
+from envspec.resolve.index.page import MOST_FILES, BadPage, parse_page
+from envspec.resolve.index.remote_wheel import LARGEST_BYTES
+from envspec.resolve.refusals import excluded
+from envspec.resolve.requirements import declared, parsed
+from envspec.spec.match_specs import read_match_spec
+from envspec.spec.parse import parse_spec
+from envspec.spec_hash import without_credentials
+from tests.support import preloaded
+from tests.support.conda_channel import CondaChannel
+from tests.support.conda_server import CondaServer
+from tests.support.faults import Answer, Drip, Fault, Flood, Stall, Wire
+from tests.support.index_server import IndexServer
+from tests.support.projects import Dialect, File, MetadataFiles, Ranges, day
+from tests.support.user import Ran, User, refused
+from tests.support.wheels import Artifact, Method, sdist, wheel
+
+MIB: Final = 1 << 20
+HTML, JSON = "text/html", "application/vnd.pypi.simple.v1+json"
+URL: Final = "https://files.example/simple/victim/"
+#: Every reader of what others made, and its limit in bytes: for each there is a case below.
+LIMITS: Final = {
+    "an index's page, unpacked": (PAGE_BYTES, 64 * MIB),
+    "METADATA and RECORD of a wheel, and a zip's directory": (LARGEST_BYTES, 32 * MIB),
+    "METADATA, PKG-INFO and RECORD of an archive on disk": (LARGEST_METADATA, 32 * MIB),
+    "a lock": (toml.LARGEST, 64 * MIB),
+    "a spec": (toml.LARGEST_SPEC, MIB),
+}
+
+
+def test_every_limit() -> None:
+    assert {name: limit for name, (limit, _) in LIMITS.items()} == {name: said for name, (_, said) in LIMITS.items()}
+    assert (MOST_FILES, MOST_MARKS) == (100_000, 4_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A body as it is sent, with its headers."""
+
+    body: bytes
+    headers: dict[str, str]
+
+    def play(self, wire: Wire) -> Answer | None:
+        return Answer(200, self.body, self.headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a server of `victim` does. files: on its page. path: of what it answers with `fault` instead. says: the
+    refusal; None: it is locked.
+    """
+
+    files: tuple[File, ...] = ()
+    path: str = "/simple/victim/"
+    fault: Fault | None = None
+    says: str | None = None
+    dialect: Dialect = field(default_factory=Dialect)
+    environ: dict[str, str] = field(default_factory=dict)
+
+
+def page(body: bytes, kind: str = HTML) -> Sent:
+    return Sent(body, {"Content-Type": kind})
+
+
+def packed(unpacked_mib: int) -> Sent:
+    """A page that unpacks to more."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    body = b"".join([packer.compress(b"<html>"), *(packer.compress(b" " * MIB) for _ in range(unpacked_mib))])
+    return Sent(body + packer.flush(), {"Content-Type": HTML, "Content-Encoding": "gzip"})
+
+
+def rows(count: int) -> bytes:
+    return b",".join(b'{"filename":"victim-%d-py3-none-any.whl","url":"x"}' % number for number in range(count))
+
+
+def one(artifact: Artifact) -> tuple[File, ...]:
+    return (File(artifact, day("2024-01-01")),)
+
+
+PLAIN: Final = wheel("victim", "1.0")
+FLAT: Final = Dialect(metadata=MetadataFiles.NONE)
+METADATA: Final = b"Metadata-Version: 2.1\nName: victim\nVersion: 1.0\n"
+
+
+def bloated(name: str, size: int, method: Method = Method.DEFLATED) -> Artifact:
+    """A wheel with a file of zeros in its .dist-info."""
+    return wheel("victim", "1.0", files={f"victim-1.0.dist-info/{name}": b" " * size}, method=method)
+
+
+def long_record() -> Artifact:
+    held = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(PLAIN.data)) as old, zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as new:
+        for name in old.namelist():
+            text = old.read(name)
+            if name.endswith("/RECORD"):
+                text += "".join(f"victim/{number:x},,\n" for number in range(1_000_000)).encode()
+            new.writestr(name, text)
+    return replace(PLAIN, data=held.getvalue())
+
+
+CASES: Final[dict[str, Callable[[], Case]]] = {
+    "links that do not end": lambda: Case(fault=page(b"<html>" + b"<a " * 4_000_000), says="it ends in the middle"),
+    "attributes that do not end": lambda: Case(fault=page(b"<html>" + b'<a "' * 10**6), says="it ends in the middle"),
+    "labels that do not end": lambda: Case(fault=page(b"<html>" + b"<a><" * 3_000_000), says="it ends in the middle"),
+    "bases that do not end": lambda: Case(fault=page(b"<html>" + b"<base href " * 10**6), says="it ends in the middle"),
+    "more links than a page has": lambda: Case(fault=page(b"<html>" + b"<a>x</a>" * 10**6 + b"</html>"), says="100000"),
+    "a page without an end": lambda: Case(one(PLAIN), fault=Flood(), says="the answer is larger than 67 MB"),
+    "a page that is a bomb": lambda: Case(fault=packed(300), says="the answer is larger than 67 MB"),
+    "deep JSON": lambda: Case(fault=page(b"[" * 10**6, JSON), says="nested too deeply"),
+    "JSON of too many values": lambda: Case(fault=page(b'{"files":[' + b"[]," * 10**7 + b"0]}", JSON), says="too many"),
+    "more files than a page has": lambda: Case(
+        fault=page(b'{"files":[' + rows(MOST_FILES + 1) + b"]}", JSON), says="it lists more than 100000 files"
+    ),
+    "releases that are all too new": lambda: Case(
+        fault=page(
+            b"<html>"
+            + b"".join(
+                b'<a href="x" data-upload-time="2027-01-01T00:00:00Z">victim-%d-cp27-cp27m-win32.whl</a>' % number
+                for number in range(20_000)
+            )
+            + b"</html>"
+        ),
+        says="victim",
+    ),
+    "METADATA beside the wheel": lambda: Case(
+        one(PLAIN),
+        path="/files/victim/victim-1.0-py3-none-any.whl.metadata",
+        fault=page(METADATA + b" " * (40 * MIB)),
+        says="the answer is larger than 34 MB",
+    ),
+    "METADATA without an end": lambda: Case(
+        one(PLAIN), path="/files/victim/*.metadata", fault=Flood(), says="the answer is larger than 34 MB"
+    ),
+    "METADATA that is a bomb": lambda: Case(
+        one(wheel("victim", "1.0", metadata=METADATA + b"\n" * (33 * MIB), method=Method.DEFLATED)),
+        dialect=FLAT,
+        says="its METADATA is larger than 33554432 bytes",
+    ),
+    "RECORD of a million lines": lambda: Case(one(long_record()), dialect=FLAT),
+    "a wheel from a server without ranges": lambda: Case(
+        one(bloated("big", 200 * MIB, Method.STORED)), dialect=replace(FLAT, ranges=Ranges.IGNORED)
+    ),
+    "a requirement that is nested": lambda: Case(
+        one(wheel("victim", "1.0", requires=["x; " + "(" * 4000 + 'python_version<"3"' + ")" * 4000])), says=None
+    ),
+    "a page that drips": lambda: Case(
+        one(PLAIN),
+        fault=Drip(),
+        says="isn't complete after the longest time",
+        environ={"ENVSPEC_HTTP_STALL_S": "1.5", "ENVSPEC_HTTP_TOTAL_S": "3", "ENVSPEC_HTTP_ATTEMPTS": "1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_read_has_bounds(name: str, tmp_path: Path) -> None:
+    case = CASES[name]()
+    with IndexServer(case.files, case.dialect) as index:
+        if case.fault is not None:
+            index.fail(case.path, case.fault)
+        user = User(tmp_path, index.url, TMPDIR=str(tmp_path))
+        user.wants("victim", as_of="2026-01-01T00:00:00Z")
+        ran, seconds, peak = measured(user, **case.environ)
+    if case.says is None:
+        assert ran.status == 0, ran.stderr
+    else:
+        assert ran.status in (4, 5), ran.stderr
+        assert case.says in refused(ran, ran.status)
+    # Of which envspec, with what it imports, has 90 MB, and a page of 64 MB is in memory as bytes and as text.
+    assert peak < 700 * MIB, peak
+    assert seconds < 20
+
+
+def measured(user: User, **environ: str) -> tuple[Ran, float, int]:
+    """A run, its seconds, and the most memory that it had, in bytes."""
+    out, errors = user.folder / "stdout", user.folder / "stderr"
+    begin = time.monotonic()
+    with out.open("wb") as stdout, errors.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "envspec", "lock", user.spec.name],
+            cwd=user.folder,
+            env={**user.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    texts = [path.read_text() for path in (out, errors)]
+    return Ran(process.returncode, *texts), time.monotonic() - begin, usage.ru_maxrss * 1024
+
+
+def slow_sdist() -> Artifact:
+    """It takes long to look through, within the bounds of sdists."""
+    made = sdist("victim", "1.0")
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz", compresslevel=1) as tar:
+        # Stored at random places: a tenth of it is no zeros, so that it is no bomb.
+        for number in range(4):
+            noise, zeros = os.urandom(4 * MIB), bytes(350 * MIB)
+            info = tarfile.TarInfo(f"victim-1.0/data{number}")
+            info.size = len(noise) + len(zeros)
+            tar.addfile(info, io.BytesIO(noise + zeros))
+    return replace(made, data=held.getvalue())
+
+
+#: What still goes on a second after the server was asked: then it is computing, or waiting, that is ended.
+LONG: Final = ("a label of many references", "a page that does not come", "a page that drips", "an sdist")
+#: What is under way when Ctrl-C comes.
+UNDER_WAY: Final[dict[str, Callable[[], Case]]] = {
+    "links that do not end": lambda: Case(fault=page(b"<html>" + b"<a " * 20_000_000)),
+    "a label of many references": lambda: Case(
+        fault=page(b"<html><a>" + (b"&" + b"a" * 31) * 1_900_000 + b"</a></html>")
+    ),
+    "values of JSON": lambda: Case(fault=page(b'{"files":[' + rows(90_000) + b"]}", JSON)),
+    "a page without an end": lambda: Case(one(PLAIN), fault=Flood()),
+    "a page that is a bomb": lambda: Case(fault=packed(300)),
+    "a page that does not come": lambda: Case(one(PLAIN), fault=Stall()),
+    "a page that drips": lambda: Case(one(PLAIN), fault=Drip()),
+    "RECORD of a million lines": lambda: Case(one(long_record()), dialect=FLAT),
+    "an sdist": lambda: Case(one(slow_sdist())),
+}
+
+
+@pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
+@pytest.mark.parametrize("name", UNDER_WAY)
+def test_ctrl_c_ends_it(name: str, tmp_path: Path) -> None:
+    case = UNDER_WAY[name]()
+    with IndexServer(case.files, case.dialect) as index:
+        if case.fault is not None:
+            index.fail(case.path, case.fault)
+        user = User(tmp_path, index.url)
+        user.wants("victim", as_of="2026-01-01T00:00:00Z")
+        interrupted(user, index, 0.8 if name in LONG else 0.1)
+
+
+def interrupted(user: User, server: IndexServer, pause_s: float) -> None:
+    run = user.starts()
+    until = time.monotonic() + 10
+    while not server.requests and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(pause_s)
+    run.child.signal(signal.SIGINT)
+    begin = time.monotonic()
+    ran = run.ends()
+    seconds = time.monotonic() - begin
+    assert ran.status == 130, ran.stderr
+    assert ran.stderr.endswith("interrupted\n") and ran.stderr.count("interrupted") == 1
+    assert "Traceback" not in ran.stderr and "error: " not in ran.stderr
+    assert seconds < 2, seconds
+    assert user.files() == {}
+
+
+@pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
+@pytest.mark.parametrize("fault", [Flood(), Drip(), Stall()], ids=["endless", "dripping", "silent"])
+def test_ctrl_c_ends_reading_a_channel(fault: Fault, tmp_path: Path) -> None:
+    with CondaServer({"forge": CondaChannel(tmp_path / "forge", ())}) as server, IndexServer([]) as index:
+        server.fail("/forge/*", fault)
+        user = User(tmp_path, index.url, NO_PROXY="127.0.0.1")
+        user.writes(
+            f'[env]\nname = "small"\npython = "3.11"\nplatforms = ["linux-64"]\n[conda]\n'
+            f'channels = ["{server.channel_url("forge")}"]\ndependencies = ["tool"]\n'
+        )
+        interrupted(user, server, 0.5)
+
+
+# Specs and locks
+
+
+SPECS: Final = {
+    "nested lists": ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+    "nested tables": ("a = " + "{a = " * 3000 + "1" + "}" * 3000, "nested too deeply"),
+    "a key of many parts": ("a" + ".a" * 20_000 + " = 1", "nested too deeply"),
+    "a table of many parts": ("[a" + '."b"' * 20_000 + "]", "nested too deeply"),
+    "100,000 dependencies": (
+        '[env]\nname = "x"\npython = "3.11"\n[pip]\ndependencies = [' + '"a",' * 100_000 + "]",
+        "a list has 100000 entries",
+    ),
+    "a file of 2 MiB": ("#" * (2 * MIB), "it has more than 1048576 bytes"),
+    "a NUL": ('[env]\nname = "x"\npython = "3.11"\n[pip]\ndependencies = ["a\\u0000b"]', "a"),
+    "an escape sequence": ('[env]\nname = "x\\u001b[2J"\npython = "3.11"', "name"),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("words", [("lock",), ("lock", "--check")])
+def test_specs(name: str, words: tuple[str, ...], tmp_path: Path) -> None:
+    text, says = SPECS[name]
+    user = User(tmp_path, "http://127.0.0.1:9/")
+    user.writes(text)
+    begin = time.monotonic()
+    ran = user.runs(*words, user.spec)
+    assert time.monotonic() - begin < 5
+    assert ran.status in (2, 3), ran.stderr
+    assert "Traceback" not in ran.stderr and "internal" not in ran.stderr and "fault of envspec" not in ran.stderr
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", ran.stderr)
+    assert words == ("lock", "--check") or says in ran.stderr
+
+
+def test_a_lock_with_a_key_of_many_parts(tmp_path: Path) -> None:
+    user = User(tmp_path, "http://127.0.0.1:9/")
+    user.wants("a", as_of="2026-01-01T00:00:00Z")
+    head = 'format = 1\nname = "small"\ninput_sha256 = "x"\nas_of = 2026-01-01T00:00:00Z\n'
+    head += 'facts = "x"\ngpus = []\n[files]\n'
+    user.lock.mkdir(parents=True)
+    (user.lock / "envspec.lock").write_text(seal(head, "a" + ".a" * 50_000 + " = 1\n"))
+    begin = time.monotonic()
+    ran = user.runs("lock", "--check", user.spec)
+    assert time.monotonic() - begin < 5
+    assert ran.status == 3, ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_10000_requirements(tmp_path: Path) -> None:
+    """The spec, without an index: what follows takes time by the number of packages."""
+    text = '[env]\nname = "x"\npython = "3.11"\nplatforms = ["linux-64"]\n[pip]\ndependencies = [\n'
+    text += "".join(f'"package-{number}>=1.{number}",\n' for number in range(10_000)) + "]\n"
+    begin = time.monotonic()
+    spec = parse_spec(text, "spec.toml", datetime(2026, 11, 22, tzinfo=timezone.utc))
+    assert len(spec.pip.dependencies) == 10_000
+    assert time.monotonic() - begin < 8
+
+
+# Patterns
+
+
+def test_the_largest_pages_take_time_by_their_size() -> None:
+    """Each of these took minutes at 200 kB."""
+    for unit in ("<a ", '<a "', "<a '", "<a><", "<a>x</a", "<", "<base ", '<base href="', "</a ", "<a></a", '<a x="<'):
+        body = ("<html>" + unit * (2_000_000 // len(unit))).encode()
+        begin = time.monotonic()
+        with pytest.raises(BadPage):
+            parse_page(body, HTML, URL)
+        assert time.monotonic() - begin < 2, unit
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: parsed("a; " + "(" * 2000 + "python_version<'3'" + ")" * 2000),
+        lambda: parsed("a" * 10**6),
+        lambda: declared(b"Requires-Dist: a\n" + b" b\n" * 10**6),
+        lambda: without_credentials("a" * 10**6 + "://"),
+        lambda: list(excluded("a-" * 10**5, {})),
+        lambda: read_match_spec("tool =" + "0" * 60 + "!x"),
+        lambda: read_match_spec("tool =1." + "a" * 60 + "!x"),
+        lambda: json_of(b"[" * 10**6),
+        lambda: toml.loads("a" + ".a" * 10**6),
+    ],
+)
+def test_texts_that_took_long(read: Callable[[], object]) -> None:
+    begin = time.monotonic()
+    with suppress(ValueError):
+        read()
+    assert time.monotonic() - begin < 2
+
+
+#: How links were read before: of pages as indexes write them, the same is read now.
+_LINK: Final = re.compile(
+    r"""<a\b([^>"']*(?:(?:"[^"]*"|'[^']*')[^>"']*)*)>([^<]*(?:<(?!/a\b)[^<]*)*)</a\s*>""", re.IGNORECASE
+)
+_names = st.from_regex(r"victim-[0-9]{1,3}\.[0-9]{1,3}(-py3-none-any\.whl|\.tar\.gz)", fullmatch=True)
+_values = st.text(st.characters(exclude_characters="\"'", exclude_categories=("Cs", "Cc")), max_size=12)
+_blanks = st.sampled_from([" ", "\n", "  "])
+
+
+@st.composite
+def _links(draw: st.DrawFn) -> str:
+    name = draw(_names)
+    attributes = [f'href="https://files.example/{name}#sha256={hashlib.sha256(name.encode()).hexdigest()}"']
+    for key in draw(st.lists(st.sampled_from(["data-yanked", "title", "data-requires-python", "rel"]), unique=True)):
+        mark, value = draw(st.sampled_from("\"'")), draw(_values)
+        attributes.append(f"{key}={mark}{value.replace('<a', '')}{mark}")
+    spaced = "".join(draw(_blanks) + each for each in draw(st.permutations(attributes)))
+    around = draw(st.sampled_from(["%s", "<span>%s</span>", "<b><i>%s</i></b>", " %s\n"]))
+    start, end = draw(st.sampled_from([("a", "a"), ("A", "A"), ("a", "a ")]))
+    return f"<{start}{spaced}>{around % name}</{end}>"
+
+
+@given(st.lists(_links(), max_size=6), st.sampled_from(["<br/>\n", "", "<hr>", "\n<li>"]))
+def test_pages_are_read_as_before(links: list[str], between: str) -> None:
+    text = f"<!DOCTYPE html><html><body>{between.join(links)}</body></html>"
+    found = parse_page(text.encode(), HTML, URL)
+    before = _LINK.findall(text)
+    assert len(before) == len(links)
+    assert list(found.names) == [re.sub(r"<[^>]*>", "", label).strip() for _, label in before]
+    for number, (attributes, _) in enumerate(before):
+        row = found.row(number)
+        assert row.url == re.search(r'href="([^"#]*)', attributes)[1]  # type: ignore[index]
+        assert row.sha256 == hashlib.sha256(row.filename.encode()).hexdigest()
+        assert (row.yanked is not None) is ("data-yanked" in attributes)
+
+
+# sdists
+
+
+_lines = st.lists(
+    st.one_of(
+        st.sampled_from(
+            ["[x]", "[x:os_name=='a']", "[", "]", "[]", "a>=1", "Requires-Dist: a", " b", "Name:", "\x00", ""]
+        ),
+        st.text(max_size=20),
+    ),
+    max_size=8,
+).map("\n".join)
+
+
+@given(_lines, _lines, st.booleans(), st.binary(max_size=30))
+def test_sdists_are_read_or_refused(info: str, requires: str, whole: bool, tail: bytes) -> None:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as tar:
+        for path, text in (("victim-1.0/PKG-INFO", info), ("victim-1.0/v.egg-info/requires.txt", requires)):
+            data = text.encode("utf-8", "surrogatepass")
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    content = gzip.compress(held.getvalue(), 1)
+    content = content if whole else content[: len(content) // 2] + tail
+    try:
+        made = sdist_reader.metadata(content, "victim-1.0.tar.gz", "victim", "1.0")
+    except sdist_reader.BadSdist:
+        return
+    assert made.startswith(b"Metadata-Version: 2.1\nName: victim\nVersion: 1.0\n")
+    assert all(parsed(each) is not None for each in declared(made))
