@@ -22,7 +22,7 @@ from envspec.resolve.index.store import Store
 from envspec.spec_hash import input_sha256
 
 #: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "9"
+MADE: Final = "10"
 
 
 class Recalled(NamedTuple):

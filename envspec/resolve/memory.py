@@ -12,7 +12,7 @@ from envspec.model import Asker, BuiltWheel, Package, Refusal, Resolution, Targe
 from envspec.resolve.index.store import Store
 
 #: Part of every key: changes whenever the same question would get another answer, or its form changes.
-ANSWERS: Final = "7"
+ANSWERS: Final = "8"
 
 
 def key_of(parts: object) -> str:

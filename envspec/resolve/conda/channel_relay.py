@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -81,7 +80,7 @@ class Relay:
         known = ((origin, prefix) for origin, prefix in self.mirrors.items() if address.startswith(prefix))
         origin, prefix = next(known, ("", ""))
         if not origin:
-            # Another program of this machine, or another user: only rattler's client has the key.
+            # Another program of this machine, or another user: only rattler's client has the token.
             return web.Response(status=404)
         url = origin + address[len(prefix) :]
         public = unquote(without_credentials(url))
