@@ -100,7 +100,7 @@ def locks(folder: Path) -> None:
 def proposed(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Files that a proposal may have, which are text."""
     size = 0
-    for name, path, file_bytes in files(folder):
+    for name, path, file_bytes in list(files(folder)):
         size += file_bytes
         if not PROPOSED.fullmatch(name):
             fail(f"{name} is no spec and no file of a lock")

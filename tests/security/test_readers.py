@@ -30,6 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envspec import toml
+from envspec.credentials import without_credentials
 from envspec.documents import MOST_MARKS, json_of
 from envspec.effects.archives import LARGEST_METADATA
 from envspec.effects.http import PAGE_BYTES
@@ -41,7 +42,6 @@ from envspec.resolve.refusals import excluded
 from envspec.resolve.requirements import declared, parsed
 from envspec.spec.match_specs import read_match_spec
 from envspec.spec.parse import parse_spec
-from envspec.spec_hash import without_credentials
 from tests.support import preloaded
 from tests.support.conda_channel import CondaChannel
 from tests.support.conda_server import CondaServer

@@ -429,14 +429,11 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> CondaChannel:
     return write(tmp_path_factory.mktemp("channels") / "forge", conda_packages.forge(GOLDEN_PYTHON))
 
 
-#: rattler keeps the addresses of rows in its cache as it requested them, and a token is a part of these.
-IN_CACHE: Final = pytest.mark.xfail(strict=True, reason="rattler writes a channel's token into its cache of rows")
 CHANNELS: Final = [
     *(("password", fault) for fault in ("fine", "401", "404", "bad-page", "drops", "not-there")),
     *(("variables", fault) for fault in ("fine", "401")),
-    *(("token", fault) for fault in ("401", "bad-page", "not-there")),
-    *(pytest.param(kind, "fine", marks=IN_CACHE) for kind in ("token", "token-variable")),
-    *(pytest.param("token", fault, marks=IN_CACHE) for fault in ("404", "drops")),
+    *(("token", fault) for fault in ("fine", "401", "404", "bad-page", "drops", "not-there")),
+    ("token-variable", "fine"),
 ]
 
 

@@ -19,7 +19,7 @@ from envspec.effects.http import Http, open_http
 from envspec.effects.surroundings import keeps_logins
 from envspec.errors import NetworkError
 from envspec.origins import CHANNEL_ALIAS, Bounds, origin_of
-from envspec.resolve.conda.channel_client import login_of, without_credentials
+from envspec.resolve.conda.channel_client import login_of, without_credentials, without_login
 from envspec.resolve.conda.channel_faults import not_rows, refused_status
 from envspec.resolve.conda.question import Channel
 from envspec.resolve.index.server import listening
@@ -42,9 +42,9 @@ def needs_relay(channel: Channel, channels: Sequence[Channel]) -> bool:
     """Whether a channel is read through the relay.
 
     Not the last one on the public server of channels, as a rule conda-forge: no channel comes after it, so nothing is
-    taken from another one in its place, and it is the largest.
+    taken from another one in its place, and it is the largest. One with a token is, since rattler would keep that.
     """
-    is_public = origin_of(channel.address) == CHANNEL_ALIAS
+    is_public = origin_of(channel.address) == CHANNEL_ALIAS and without_login(channel.address) == channel.url
     return channel.address.startswith("http") and channel.rows is None and not (is_public and channel == channels[-1])
 
 
@@ -90,6 +90,8 @@ class Relay:
         subdir, _, name = public[len(unquote(channel.url)) + 1 :].partition("/")
         if channel.only and subdir not in (*channel.only, "noarch"):
             return web.Response(status=404)
+        # The part behind the channel's address, as rattler encoded it.
+        url = f"{without_login(channel.address).rstrip('/')}/{url.split('/', channel.url.count('/') + 1)[-1]}"
         try:
             response = await self._relayed(request, channel, url, name)
         except _Cut:
@@ -181,7 +183,9 @@ async def relaying(channels: Sequence[Channel], environ: Mapping[str, str]) -> A
             relay = Relay(http, channels, address, entry.token)
             app = web.Application()
             app.router.add_route("*", "/{rest:.*}", relay.answer)
-            runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+            runner = web.AppRunner(
+                app, access_log=None, handle_signals=False, shutdown_timeout=0.1, handler_cancellation=True
+            )
             await runner.setup()
             try:
                 await web.SockSite(runner, entry.socket).start()

@@ -77,7 +77,7 @@ async def opened(
             default_config=SourceConfig(cache_action=action),
             # Shards may be on any server that their index names.
             per_channel_config={
-                without_login(channel.address): SourceConfig(cache_action=action, sharded_enabled=False)
+                channel.url: SourceConfig(cache_action=action, sharded_enabled=False)
                 for channel in relayed
                 if origin_of(channel.address) != CHANNEL_ALIAS
             },
@@ -88,8 +88,12 @@ async def opened(
         yield Channels(gateway, waits, relay)
 
 
+def _without_secrets(channel: Channel) -> str:
+    """The address that rattler gets, and writes into its cache. The relay requests a channel's own, with its token."""
+    return channel.url if channel.address.startswith("http") else without_login(channel.address)
+
+
 def _private(folder: Path) -> None:
-    # rattler writes URLs into its files, a channel's token with them
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
@@ -207,7 +211,7 @@ class Channels:
 
         for channel in channels:
             if channel.rows is None:
-                address = rattler.Channel(without_login(channel.address))
+                address = rattler.Channel(_without_secrets(channel))
                 self.gateway.clear_repodata_cache(address, clear_disk=True)
 
     def forget(self, request: CondaRequest) -> None:
@@ -217,7 +221,7 @@ class Channels:
         subdir = request.platform.value
         for channel in request.channels:
             if channel.rows is None:
-                address = rattler.Channel(without_login(channel.address))
+                address = rattler.Channel(_without_secrets(channel))
                 self.gateway.clear_repodata_cache(address, [rattler.Subdir(subdir)])
         self._parts = {key: part for key, part in self._parts.items() if key[1].parent.name != subdir}
 
@@ -237,7 +241,7 @@ class Channels:
         import rattler
 
         if channel.rows is None:
-            return [rattler.Channel(without_login(channel.address))]
+            return [rattler.Channel(_without_secrets(channel))]
         files = [file for file in _rows_of(channel) if file.parent.name in _subdirs(platform)]
         return [self._part(channel.url, file) for file in files]
 
