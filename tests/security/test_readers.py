@@ -308,6 +308,34 @@ def test_ctrl_c_ends_reading_a_channel(fault: Fault, tmp_path: Path) -> None:
         interrupted(user, server, 0.5)
 
 
+_BUSY: Final = """
+from envspec.effects.event_loop import run_to_end
+
+async def compute():
+    print("ready", flush=True)
+    while True:
+        pass
+
+try:
+    run_to_end(compute())
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="asyncio has no handlers of signals on Windows")
+def test_ctrl_c_ends_a_loop_that_computes() -> None:
+    with subprocess.Popen([sys.executable, "-c", _BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        begin = time.monotonic()
+        try:
+            assert process.wait(10) == 130
+            assert time.monotonic() - begin < 2
+        finally:
+            process.kill()
+
+
 # Specs and locks
 
 
