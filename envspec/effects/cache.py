@@ -163,7 +163,7 @@ def _check_above(root: Path, path: Path, status: os.stat_result) -> None:
         raise OpenCache(
             root,
             f"{path}, which it is in, can be written by them ({_told(status)})",
-            f"run `chmod go-w {path}` if nobody else has to write there",
+            f"run `chmod go-w {_quoted(path)}` if nobody else has to write there",
         )
 
 
@@ -172,7 +172,7 @@ def _check_owner(root: Path, path: Path, status: os.stat_result) -> None:
         raise OpenCache(
             root,
             f"{path}, on the way to it, belongs to another user ({_told(status)})",
-            f"run `chown {os.geteuid()} {path}` if it should be yours",
+            f"run `chown {os.geteuid()} {_quoted(path)}` if it should be yours",
         )
 
 
@@ -180,13 +180,15 @@ def _check(root: Path, folder: Path, status: os.stat_result) -> None:
     """Refuse a cache that others own, or may have written to before it was closed to them."""
     if status.st_uid != os.geteuid():
         raise OpenCache(
-            root, f"{folder} belongs to another user ({_told(status)})", f"remove it: `rm -r {folder}`, as that user"
+            root,
+            f"{folder} belongs to another user ({_told(status)})",
+            f"remove it: `rm -r {_quoted(folder)}`, as that user",
         )
     if _others_write(folder, status):
         raise OpenCache(
             root,
             f"{folder} can be written by them ({_told(status)})",
-            f"remove it with all that is in it: `rm -r {folder}`",
+            f"remove it with all that is in it: `rm -r {_quoted(folder)}`",
         )
 
 
@@ -201,7 +203,7 @@ def _close(root: Path, folder: Path) -> None:
         if not status.st_mode & _OTHERS:
             return
         if found := _foreign(folder):
-            raise OpenCache(root, found, f"remove it with all that is in it: `rm -r {folder}`")
+            raise OpenCache(root, found, f"remove it with all that is in it: `rm -r {_quoted(folder)}`")
         os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
         if os.fstat(descriptor).st_mode & _OTHERS:
             raise OpenCache(root, f"its disk keeps no modes ({_told(status)})", "use a disk that does")
@@ -217,13 +219,24 @@ def _foreign(folder: Path) -> str | None:
             names.clear()
             continue
         for path in (Path(place, name) for name in (*names, *files)):
-            status = path.lstat()
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                # Another run's, which has ended with it.
+                continue
             if status.st_uid != os.geteuid():
                 return f"{path} in it belongs to another user ({_told(status)})"
             is_checked = stat.S_ISLNK(status.st_mode) or inner[:1] == (CONDA_PACKAGES,)
             if not is_checked and _others_write(path, status):
                 return f"{path} in it can be written by them ({_told(status)})"
     return None
+
+
+def _quoted(path: Path) -> str:
+    """A path as a shell takes it."""
+    import shlex
+
+    return shlex.quote(str(path))
 
 
 def _others_write(path: Path, status: os.stat_result) -> bool:
