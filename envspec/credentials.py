@@ -72,6 +72,14 @@ def _bare(found: re.Match[str]) -> str:
     return f"{scheme}://{user}@" if user else f"{scheme}://"
 
 
+def without_registry_login(image: str) -> str:
+    """An image's or a registry's name as it may be printed: nothing of what stands before an `@` but a digest's."""
+    named, at, digest = image.rpartition("@")
+    if at and re.match(r"\w+:[0-9a-zA-Z]{16,}$", digest):
+        return f"{named.rpartition('@')[2]}@{digest}"
+    return digest if at else image
+
+
 def has_secret_query(url: str) -> bool:
     """Whether the query of `url` signs or authorises, or may: by its words, or by a long value that is no version."""
     query = url.partition("#")[0].partition("?")[2]

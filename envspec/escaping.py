@@ -37,6 +37,11 @@ def one_line(text: str) -> str:
     return " ".join(visible(text).split())
 
 
+def blanked(text: str) -> str:
+    """Text in which all that can't be printed is a blank, line feeds too: for a part of a line."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
 def visible_json(text: str) -> str:
     """A JSON document of the same values, in which nothing is unseen: such characters are in strings alone."""
     return re.sub(_UNSEEN, lambda found: f"\\u{ord(found[0]):04x}", text)

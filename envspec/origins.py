@@ -5,7 +5,6 @@ On the way of `envspec lock --check`: it imports next to nothing.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Final
 from urllib.parse import urlsplit
@@ -50,14 +49,6 @@ def same_origin(one: str, other: str) -> bool:
     """
     origin = origin_of(one)
     return origin.startswith(("http://", "https://")) and origin == origin_of(other)
-
-
-def without_registry_login(image: str) -> str:
-    """An image's or a registry's name as it may be printed: nothing of what stands before an `@` but a digest's."""
-    named, at, digest = image.rpartition("@")
-    if at and re.match(r"\w+:[0-9a-zA-Z]{16,}$", digest):
-        return f"{named.rpartition('@')[2]}@{digest}"
-    return digest if at else image
 
 
 class Bounds:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envspec.credentials import without_registry_login
 from envspec.errors import UsageError
-from envspec.origins import without_registry_login
 
 if TYPE_CHECKING:
     from envspec.cli.progress_bars import Progress

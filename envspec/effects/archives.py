@@ -42,12 +42,12 @@ def why_refused(path: str) -> str | None:
     A path is relative, with `/` between its parts. `.` and empty parts are no fault of their own.
     """
     parts = path.split("/")
-    outside = path.startswith("/") or ".." in parts or "\\" in path or path[1:2] == ":"
-    if outside or not set(parts) - {"", "."}:
+    if path.startswith("/") or ".." in parts or "\\" in path or path[1:2] == ":" or not set(parts) - {"", "."}:
         return "would be put outside of its folder"
-    if is_whiteout(path) or len(parts) > DEEPEST:
-        deep = f"is more than {DEEPEST} folders deep"
-        return "would hide files of an image's lower layers" if is_whiteout(path) else deep
+    if is_whiteout(path):
+        return "would hide files of an image's lower layers"
+    if len(parts) > DEEPEST:
+        return f"is more than {DEEPEST} folders deep"
     # Nearly all paths of 10,000 are plain, and need no look at each character.
     plain = path.isascii() and path.isprintable()
     if not plain and any(unicodedata.category(each) in _BREAKING or each in _TURNING for each in path):
@@ -56,9 +56,7 @@ def why_refused(path: str) -> str | None:
         return None
     if any(len(part.encode()) > LONGEST_NAME for part in parts):
         return f"has a name of more than {LONGEST_NAME} bytes"
-    if len(path.encode()) > LONGEST_PATH:
-        return f"has a path of more than {LONGEST_PATH} bytes"
-    return None
+    return f"has a path of more than {LONGEST_PATH} bytes" if len(path.encode()) > LONGEST_PATH else None
 
 
 def above(path: str) -> Iterator[str]:

@@ -50,10 +50,10 @@ class CannotKeep(EnvspecError):
 class OpenCache(UnfitMachine):
     """Other users could have written to the cache, or could put another folder in its place."""
 
-    def __init__(self, root: Path, what: str, todo: str) -> None:
+    def __init__(self, root: Path, what: str, advice: str) -> None:
         super().__init__(
             f"envspec's cache {root} is not safe from other users: {what}",
-            hint=f"{todo}; or set ENVSPEC_CACHE_DIR to a folder of yours, in folders that only you and root write to",
+            hint=f"{advice}; or set ENVSPEC_CACHE_DIR to a folder of yours, in folders that only you and root write to",
         )
 
 

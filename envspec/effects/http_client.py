@@ -111,7 +111,7 @@ class Http:
         within: Bounds | None = None,
     ) -> Response:
         """As `get`, with another method; only GET and HEAD follow redirects."""
-        ask = replace(self._ask(method, url, headers, body, self._whole), within=within)
+        ask = self._ask(method, url, headers, body, self._whole, within)
 
         async def read(answer: ClientResponse) -> Response:
             return Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, max_bytes))
@@ -136,7 +136,7 @@ class Http:
             NetworkError: no answer, another status, a body larger than `max_bytes` or one that broke off.
         """
         wanted = {"Accept-Encoding": "identity", **(headers or {})}
-        ask = replace(self._ask("GET", url, wanted, None, self._open_ended), within=within)
+        ask = self._ask("GET", url, wanted, None, self._open_ended, within)
 
         async def pour(answer: ClientResponse) -> int:
             if not 200 <= answer.status < 300:
@@ -167,8 +167,8 @@ class Http:
         Raises:
             NetworkError: no answer, or one that broke off, after the retries that `Patience` allows.
         """
-        ask = self._ask("GET", url, {"Accept-Encoding": "identity"}, None, self._open_ended)
-        return await self._persist(replace(ask, more=headers, within=within), use)
+        ask = self._ask("GET", url, {"Accept-Encoding": "identity"}, None, self._open_ended, within)
+        return await self._persist(replace(ask, more=headers), use)
 
     @asynccontextmanager
     async def open(
@@ -196,7 +196,7 @@ class Http:
         timeout = self._open_ended
         if answer_s is not None:
             timeout = type(timeout)(sock_connect=self.patience.connect_s, sock_read=answer_s)
-        ask = replace(self._ask(method, url, headers, body, timeout), within=within)
+        ask = self._ask(method, url, headers, body, timeout, within)
         answer = None
         try:
             answer = await self._follow(ask)
@@ -224,6 +224,7 @@ class Http:
         headers: Mapping[str, str] | None,
         body: bytes | Streamed | None,
         timeout: ClientTimeout,
+        within: Bounds | None,
     ) -> _Ask:
         try:
             target = self._url(url)
@@ -235,7 +236,7 @@ class Http:
                 target = target.with_user(None)
         except ValueError:
             raise BadUrl(url) from None
-        return _Ask(method, target.with_fragment(None), headers or {}, body, timeout)
+        return _Ask(method, target.with_fragment(None), headers or {}, body, timeout, within=within)
 
     async def _persist(self, ask: _Ask, use: Callable[[ClientResponse], Awaitable[_T]]) -> _T:
         """Try until there is an answer, the fault is not one that passes, or patience ends."""

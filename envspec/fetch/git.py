@@ -119,14 +119,14 @@ async def check_out(address: GitAddress, commit: str, folder: Path, of: str, env
 
 async def _refs(address: GitAddress, of: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Name -> commit, of everything that the repository names."""
-    done = await _git(["ls-remote", "--", _public(address)], address, of, environ, Path("/"))
+    done = await _git(["ls-remote", "--", without_credentials(address.url)], address, of, environ, Path("/"))
     if done.status:
         raise _unreadable(address, of, done)
     return {name: commit for line in done.stdout.splitlines() for commit, _, name in [line.partition("\t")]}
 
 
 async def _clone(address: GitAddress, folder: Path, of: str, environ: Mapping[str, str], how: str) -> None:
-    words = ["clone", "--quiet", "--no-checkout", how, "--", _public(address), str(folder)]
+    words = ["clone", "--quiet", "--no-checkout", how, "--", without_credentials(address.url), str(folder)]
     done = await _git(words, address, of, environ, folder.parent)
     if done.status:
         raise _unreadable(address, of, done)
@@ -162,16 +162,13 @@ async def _holds(address: GitAddress, commit: str, clone: Path, of: str, environ
 
 def unreachable(address: GitAddress, commit: str, of: str) -> NetworkError:
     """The error of a commit that is not in the history of what an address names."""
-    where = "on no branch or tag" if COMMIT.fits(address.ref) else f"not in the history of {_words(address.ref)}"
+    named = repr(address.ref) if address.ref else "the default branch"
+    where = "on no branch or tag" if COMMIT.fits(address.ref) else f"not in the history of {named}"
     return NetworkError(
         f"{of}: commit {commit} is {where} of {without_credentials(address.url)}",
         hint="if a branch was rewritten there, `envspec lock --upgrade-package` takes what it has now; if the "
         "commit is a fork's, name the fork; one that was not merged is named by its ref: `@refs/pull/NUMBER/head`",
     )
-
-
-def _words(ref: str) -> str:
-    return repr(ref) if ref else "the default branch"
 
 
 def _project(address: GitAddress, commit: str, folder: Path, of: str) -> Path:
@@ -241,11 +238,6 @@ def _login(address: GitAddress, environ: Mapping[str, str]) -> tuple[list[str], 
         f"GIT_CONFIG_VALUE_{count}": unquote(user),
     }
     return [helper + _HELPER], secrets
-
-
-def _public(address: GitAddress) -> str:
-    """The address as git gets it: without the login, but for the user of an SSH address."""
-    return without_credentials(address.url)
 
 
 def _unreadable(address: GitAddress, of: str, done: Finished) -> NetworkError:

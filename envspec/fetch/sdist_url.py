@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Final
@@ -20,6 +19,7 @@ from envspec.errors import NetworkError
 from envspec.fetch.values import Fetching, Network, archive_path
 from envspec.model import DIRECT_URL, WheelFile
 from envspec.resolve import memory
+from envspec.resolve.index.remote_wheel import pour
 from envspec.resolve.index.store import Store
 from envspec.resolve.index.upstream import OfflineMiss
 from envspec.spec import Requirement
@@ -51,10 +51,9 @@ async def fetch_sdist(
             raise OfflineMiss(url)
         with tempfile.TemporaryFile() as file:
             async with open_http(environ) as http:
-                await http.download(
-                    filled(str(requirement.url), environ), lambda: _emptied(file), max_bytes=_LARGEST_BYTES
-                )
-            known = {"asked": asked.isoformat(), "sha256": await asyncio.to_thread(_keep, file, kept)}
+                sha256 = await pour(http, filled(str(requirement.url), environ), file, _LARGEST_BYTES)
+            await asyncio.to_thread(_keep, file, kept(sha256))
+            known = {"asked": asked.isoformat(), "sha256": sha256}
         store.remember_answer(key, known)
     if requirement.sha256 and requirement.sha256 != known["sha256"]:
         raise NetworkError(
@@ -66,21 +65,9 @@ async def fetch_sdist(
     return WheelFile(DIRECT_URL, filename, known["sha256"], size, url), path
 
 
-def _emptied(file: IO[bytes]) -> IO[bytes]:
-    file.seek(0)
-    file.truncate()
-    return file
-
-
-def _keep(file: IO[bytes], kept: Callable[[str], Path]) -> str:
-    file.seek(0)
-    digest = hashlib.sha256()
-    while data := file.read(1 << 20):
-        digest.update(data)
-    path = kept(digest.hexdigest())
+def _keep(file: IO[bytes], path: Path) -> None:
     file.seek(0)
     with keeping(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         with beside(path) as new, new.open("xb") as out:
             shutil.copyfileobj(file, out)
-    return digest.hexdigest()

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from envspec.escaping import blanked
+
 
 @dataclass(frozen=True, slots=True)
 class Begun:
@@ -42,7 +44,7 @@ def _word(value: object) -> str:
     """Of a program that the image may have put in the suite's place: nothing that steers a terminal."""
     if not isinstance(value, str):
         raise TypeError(type(value).__name__)
-    return "".join(character if character.isprintable() else " " for character in value)
+    return blanked(value)
 
 
 def tell(line: str, told: Told) -> None:

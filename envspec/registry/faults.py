@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from envspec.credentials import shown
 from envspec.effects.http_values import Response
 from envspec.errors import NetworkError
+from envspec.escaping import blanked
 from envspec.origins import same_origin
 from envspec.registry.reference import DOCKER_HUB, Action, Endpoint
 
@@ -110,9 +111,8 @@ def spoken(body: bytes) -> str:
 
 def shortened(text: object, most: int = 200) -> str:
     """What a registry says, as a message may hold it: part of a line, and nothing that steers a terminal."""
-    cut = str(text)
-    cut = cut if len(cut) <= most else f"{cut[:most]}…"
-    return "".join(character if character.isprintable() else " " for character in cut)
+    whole = str(text)
+    return blanked(whole if len(whole) <= most else f"{whole[:most]}…")
 
 
 def _quoted(said: str) -> str:

@@ -12,9 +12,9 @@ from enum import Enum
 from typing import Final
 from urllib.parse import urlsplit
 
+from envspec.credentials import without_registry_login
 from envspec.effects.surroundings import is_loopback, leads_inward
 from envspec.errors import UsageError
-from envspec.origins import without_registry_login
 
 DOCKER_HUB: Final = "docker.io"
 #: Docker Hub is named docker.io and answers here.

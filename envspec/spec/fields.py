@@ -19,10 +19,10 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
-from envspec.credentials import has_secret_path
+from envspec.credentials import has_secret_path, without_registry_login
 from envspec.model import CudaVersion, Platform
 from envspec.names import normalised
-from envspec.origins import origin_of, without_registry_login
+from envspec.origins import origin_of
 from envspec.spec.channels import read_channel
 from envspec.spec.faults import BadValue, refuse_open_secrets
 from envspec.spec.match_specs import read_conda_name, read_match_spec

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from tests.support.git_server import body_of, serve_by_git
 from tests.support.workflow_repository import Repository
 
 NAME: Final = "acme/stacks"
@@ -131,45 +131,13 @@ class _Handler(BaseHTTPRequestHandler):
         return self.forge.issued.get(login.partition(":")[2], {}).get("contents") == "write"
 
     def do_GET(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            while size := int(self.rfile.readline(), 16):
-                body += self.rfile.read(size)
-                self.rfile.readline()
-            self.rfile.readline()
+        body = body_of(self)
         if not self._allows():
             self.send_response(401 if "Authorization" not in self.headers else 403)
             self.send_header("WWW-Authenticate", 'Basic realm="forge"')
             self.send_header("Content-Length", "0")
             self.end_headers()
             return
-        path, _, query = self.path.partition("?")
-        done = subprocess.run(
-            ["git", "http-backend"],
-            env={
-                "PATH": os.defpath,
-                "GIT_PROJECT_ROOT": str(self.forge.remote.parent.parent),
-                "GIT_HTTP_EXPORT_ALL": "1",
-                "REQUEST_METHOD": self.command,
-                "PATH_INFO": path,
-                "QUERY_STRING": query,
-                "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-                "CONTENT_LENGTH": str(len(body)),
-                "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-                "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-                "REMOTE_USER": "somebody",
-            },
-            input=body,
-            capture_output=True,
-            check=True,
-        )
-        head, _, content = done.stdout.partition(b"\r\n\r\n")
-        rows = dict(line.split(": ", 1) for line in head.decode().splitlines())
-        self.send_response(int(rows.pop("Status", "200").partition(" ")[0]))
-        for name, value in rows.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        serve_by_git(self, self.forge.remote.parent.parent, body)
 
     do_POST = do_GET

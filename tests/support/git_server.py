@@ -59,47 +59,60 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
         else:
-            self._serve()
+            serve_by_git(
+                self,
+                owner.root,
+                GIT_CONFIG_COUNT="2",
+                GIT_CONFIG_KEY_0="safe.directory",
+                GIT_CONFIG_VALUE_0="*",
+                GIT_CONFIG_KEY_1="uploadpack.allowFilter",
+                GIT_CONFIG_VALUE_1="true",
+            )
 
     do_POST = do_GET
 
-    def _serve(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.headers.get("Transfer-Encoding") == "chunked":
-            while size := int(self.rfile.readline(), 16):
-                body += self.rfile.read(size)
-                self.rfile.readline()
-        path, _, query = self.path.partition("?")
-        environ = {
-            "PATH": os.environ["PATH"],
-            "GIT_PROJECT_ROOT": str(self.owner.root),
-            "GIT_HTTP_EXPORT_ALL": "1",
-            "GIT_CONFIG_COUNT": "2",
-            "GIT_CONFIG_KEY_0": "safe.directory",
-            "GIT_CONFIG_VALUE_0": "*",
-            "GIT_CONFIG_KEY_1": "uploadpack.allowFilter",
-            "GIT_CONFIG_VALUE_1": "true",
-            "REQUEST_METHOD": self.command,
-            "PATH_INFO": path,
-            "QUERY_STRING": query,
-            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-            "CONTENT_LENGTH": str(len(body)),
-            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-            "REMOTE_USER": "user",
-        }
-        done = subprocess.run(["git", "http-backend"], env=environ, input=body, capture_output=True, check=True)
-        head, _, content = done.stdout.partition(b"\r\n\r\n")
-        fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
-        self.send_response(int(fields.pop("Status", "200").split()[0]))
-        for name, value in fields.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
     def log_message(self, format: str, *args: object) -> None:
         """Tests read `GitServer.seen`."""
+
+
+def body_of(request: BaseHTTPRequestHandler) -> bytes:
+    """What a request brings, in pieces or not."""
+    body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+    if request.headers.get("Transfer-Encoding") == "chunked":
+        while size := int(request.rfile.readline(), 16):
+            body += request.rfile.read(size)
+            request.rfile.readline()
+        request.rfile.readline()
+    return body
+
+
+def serve_by_git(request: BaseHTTPRequestHandler, root: Path, body: bytes | None = None, **environ: str) -> None:
+    """Answer by git's own server program. body: of the request, where it has been read. environ: more for git."""
+    sent = body_of(request) if body is None else body
+    path, _, query = request.path.partition("?")
+    variables = {
+        "PATH": os.environ["PATH"],
+        "GIT_PROJECT_ROOT": str(root),
+        "GIT_HTTP_EXPORT_ALL": "1",
+        "REQUEST_METHOD": request.command,
+        "PATH_INFO": path,
+        "QUERY_STRING": query,
+        "CONTENT_TYPE": request.headers.get("Content-Type", ""),
+        "CONTENT_LENGTH": str(len(sent)),
+        "HTTP_CONTENT_ENCODING": request.headers.get("Content-Encoding", ""),
+        "GIT_PROTOCOL": request.headers.get("Git-Protocol", ""),
+        "REMOTE_USER": "user",
+        **environ,
+    }
+    done = subprocess.run(["git", "http-backend"], env=variables, input=sent, capture_output=True, check=True)
+    head, _, content = done.stdout.partition(b"\r\n\r\n")
+    fields = dict(line.split(": ", 1) for line in head.decode().splitlines())
+    request.send_response(int(fields.pop("Status", "200").partition(" ")[0]))
+    for name, value in fields.items():
+        request.send_header(name, value)
+    request.send_header("Content-Length", str(len(content)))
+    request.end_headers()
+    request.wfile.write(content)
 
 
 def _basic(user: str, password: str) -> str:

@@ -8,13 +8,13 @@ redirect leads to another origin, a login goes to the origin that it was given f
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from envspec.credentials import channels_without_credentials
 from envspec.effects.http import Http, open_http
 from envspec.effects.surroundings import keeps_logins
 from envspec.errors import NetworkError
@@ -35,7 +35,6 @@ _ASKED: Final = ("If-None-Match", "If-Modified-Since", "Range", "Cache-Control")
 _TOLD: Final = ("ETag", "Last-Modified", "Cache-Control", "Content-Type", "Content-Range", "Accept-Ranges")
 #: Not one of those that rattler tries again: here it has been tried as often as is allowed.
 _FAILED: Final = 424
-_TOKEN: Final = re.compile(r"/t/[^/\s]+")
 
 
 def needs_relay(channel: Channel, channels: Sequence[Channel]) -> bool:
@@ -101,7 +100,7 @@ class Relay:
             return web.Response(status=_FAILED)
         except NetworkError as fault:
             # A channel's address may hold a token, and so may those that it redirects to.
-            fault.message = _TOKEN.sub("", fault.message)
+            fault.message = channels_without_credentials(fault.message)
             self.faults[channel.url] = fault
             return web.Response(status=_FAILED)
         if response.status == 404 and name == _ROWS:

@@ -55,24 +55,35 @@ class Part:
 ReadPart = Callable[["int | None", int], Awaitable[Part]]
 
 
+class _Hashed:
+    """A file that is written from its start, and hashed meanwhile."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        file.seek(0)
+        file.truncate()
+        self._file = file
+        self.digest = hashlib.sha256()
+
+    def write(self, chunk: bytes) -> None:
+        self._file.write(chunk)
+        self.digest.update(chunk)
+
+
 async def pour(http: Http, url: str, file: IO[bytes], most: int, *, within: Bounds | None = None) -> str:
-    """Fetch a wheel of up to `most` bytes whole, into `file`; its SHA-256. within: as in `Http.get`.
+    """Fetch a file of up to `most` bytes whole, into `file`; its SHA-256. within: as in `Http.get`.
 
     Raises:
         NetworkError: as `Http.download`.
     """
+    sinks: list[_Hashed] = []
 
-    def start() -> IO[bytes]:
-        file.seek(0)
-        file.truncate()
-        return file
+    def start() -> _Hashed:
+        # One for each try: what broke off is in no digest.
+        sinks.append(_Hashed(file))
+        return sinks[-1]
 
     await http.download(url, start, max_bytes=most, within=within)
-    file.seek(0)
-    digest = hashlib.sha256()
-    while chunk := file.read(1 << 20):
-        digest.update(chunk)
-    return digest.hexdigest()
+    return sinks[-1].digest.hexdigest()
 
 
 def part_of(file: IO[bytes]) -> ReadPart:

@@ -179,7 +179,7 @@ class Upstream:
         return answer.body
 
     def authorised(self, index: Index, url: str) -> str:
-        """As the function."""
+        """As the function of this name."""
         return authorised(index, url, self._environ)
 
     async def close(self) -> None:
