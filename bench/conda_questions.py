@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from bench.conda_stack import WANTED
 from envspec.facts import load_facts
-from envspec.model import Platform
-from envspec.resolve.conda.compose import CondaMoments, channels_of, compose_conda
-from envspec.resolve.conda.question import CondaRequest
+from envspec.models import Platform
+from envspec.resolve.conda.request import CondaMoments, channels_of, compose_conda
+from envspec.resolve.types import CondaRequest
 from envspec.spec import parse_spec
 
 AS_OF: Final = datetime(2026, 11, 15, tzinfo=timezone.utc)

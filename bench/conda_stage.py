@@ -13,10 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from envspec.model import CudaVersion, Platform
-from envspec.resolve.conda.question import Channel, CondaRequest, VirtualPackage
+from envspec.models import CudaVersion, Platform
 from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.conda.stage import CondaWorld, solve_all
+from envspec.resolve.conda.solve import CondaWorld, solve_all
+from envspec.resolve.types import Channel, CondaRequest, VirtualPackage
 
 
 def requests(question: dict[str, Any]) -> list[CondaRequest]:

@@ -18,13 +18,13 @@ import tomlkit
 
 from bench.environment import clean
 from bench.workshop import NotHere
-from envspec.effects.http_values import Patience
 from envspec.errors import EnvspecError
-from envspec.fetch.values import Fetching, Network
+from envspec.fetch.types import Fetching, Network
 from envspec.fetch.wheels import fetch_wheels
+from envspec.io.http_types import Patience
 from envspec.lock.document import load
 from envspec.lock.head import LOCK_FILE
-from envspec.model import Package
+from envspec.models import Package
 
 SPECS: Final = Path(__file__).parent / "images"
 #: Small, pure and asked for by nothing else: the package that changes, before and after.

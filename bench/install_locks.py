@@ -28,7 +28,7 @@ from bench.workshop import NotHere, Workshop, uv
 from envspec.lock.document import load
 from envspec.lock.head import LOCK_FILE
 from envspec.lock.requirements import requirements_name
-from envspec.model import SPEC, Platform, Resolution
+from envspec.models import SPEC, Platform, Resolution
 
 LIMIT_S: Final = 1200
 INSTALLERS: Final = ("envspec", "uv", "pip")

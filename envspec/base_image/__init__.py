@@ -5,16 +5,9 @@
 
 from __future__ import annotations
 
+from envspec.base_image.cuda import SharedLibrary, shared_libraries
 from envspec.base_image.plan import plan_base_image
-from envspec.base_image.request import (
-    BaseImagePlan,
-    CudaMismatch,
-    CudaRequest,
-    GpuNotServed,
-    NoCudaRelease,
-    NoSuchImage,
-)
-from envspec.base_image.shared_libraries import SharedLibrary, shared_libraries
+from envspec.base_image.types import BaseImagePlan, CudaMismatch, CudaRequest, GpuNotServed, NoCudaRelease, NoSuchImage
 
 __all__ = [
     "BaseImagePlan",

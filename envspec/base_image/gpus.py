@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envspec.base_image.pins import Pins, TorchBuild
-from envspec.base_image.request import GpuNotServed
+from envspec.base_image.cuda import Pins, TorchBuild
+from envspec.base_image.types import GpuNotServed
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, capability_of, find_gpu, runs
-from envspec.facts.rows import Gpu, numeric, spoken_ranges
-from envspec.model import CudaVersion, Decision, GpuCode, Platform
+from envspec.facts.tables import Gpu, numeric, spoken_ranges
+from envspec.models import CudaVersion, Decision, GpuCode, Platform
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from envspec.base_image.flavor import flavors_to_try
+from envspec.base_image.cuda import Pins, Release, TorchBuild, choose_release, flavors_to_try, read_pins
 from envspec.base_image.gpus import GpuChecks, check_gpus, code_of, unknown_code
-from envspec.base_image.image import Choice, choose_image, custom_image
-from envspec.base_image.pins import Pins, TorchBuild, read_pins
-from envspec.base_image.release import Release, choose_release
-from envspec.base_image.request import BaseImagePlan, CudaRequest
+from envspec.base_image.tag import Choice, choose_image, custom_image
+from envspec.base_image.types import BaseImagePlan, CudaRequest
 from envspec.facts import Facts
-from envspec.facts.rows import numeric
-from envspec.model import Decision, Driver, GpuCode, Resolution
+from envspec.facts.tables import numeric
+from envspec.models import Decision, Driver, GpuCode, Resolution
 
 
 def plan_base_image(

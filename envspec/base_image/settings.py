@@ -8,7 +8,7 @@ from typing import Final
 
 from envspec.errors import UsageError
 from envspec.facts import Facts
-from envspec.model import Decision, ImageSettings, Python, Resolution, Service
+from envspec.models import Decision, ImageSettings, Python, Resolution, Service
 from envspec.spec import Compiler, Spec
 
 #: What torch.compile needs to build its C and C++ code: Triton's launcher is C, inductor's code for the CPU is C++.

@@ -1,7 +1,7 @@
 """A build in a container of the lock's devel base: for what needs a compiler, and loads that base's libraries.
 
 The container has uv, a standalone Python of the target's series, and the source. It has no network but a loopback
-interface of its own, on which envspec serves the index: see `envspec.effects.confine_init`.
+interface of its own, on which envspec serves the index: see `envspec.io.confine_init`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, Final
 
-from envspec.build.faults import BuildFailed
-from envspec.build.here import environ, the_one, uv_words
-from envspec.build.here import told as log_of
-from envspec.build.needs import serving
-from envspec.build.order import BuildOrder, BuildWorld, Room
-from envspec.build.sources import packed
-from envspec.effects.confine import INIT, PORT, PROXY, SOCKET, door
-from envspec.effects.surroundings import is_loopback
-from envspec.engine.faults import NoEngine
+from envspec.build.local import environ, serving, the_one, uv_words
+from envspec.build.local import told as log_of
+from envspec.build.reproducible import packed
+from envspec.build.types import BuildFailed, BuildOrder, BuildWorld, Room
+from envspec.engine.errors import NoEngine
 from envspec.errors import UnfitMachine
-from envspec.image.system_container import (
+from envspec.image.sources.system_container import (
     INDEX,
     ArchiveSilent,
     Builder,
@@ -34,7 +30,9 @@ from envspec.image.system_container import (
     choose,
     run_job,
 )
-from envspec.image.system_script import WORK
+from envspec.image.sources.system_script import WORK
+from envspec.io.confine import INIT, PORT, PROXY, SOCKET, door
+from envspec.io.http_settings import is_loopback
 
 _KEPT_LINES: Final = 200
 

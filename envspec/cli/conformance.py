@@ -15,7 +15,7 @@ from envspec.errors import EnvspecError, UsageError
 
 if TYPE_CHECKING:
     from envspec.cli.proving import Proving
-    from envspec.proof.request import Price
+    from envspec.operations.conformance import Price
     from envspec.receipt.values import Receipt
 
 
@@ -130,7 +130,7 @@ def _failure(found: Receipt) -> str:
 
 def _proving(chosen: Mapping[str, Any]) -> Proving:
     from envspec.cli.proving import Proving
-    from envspec.proof.request import nodes_of
+    from envspec.operations.conformance import nodes_of
     from envspec.receipt.files import read
 
     if chosen["here"] and chosen["image"]:
@@ -195,7 +195,7 @@ def _world_size(text: str | None) -> int | None:
 def _price(text: str | None) -> Price | None:
     import re
 
-    from envspec.proof.request import Price
+    from envspec.operations.conformance import Price
 
     if text is None:
         return None

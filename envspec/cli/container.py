@@ -16,11 +16,11 @@ from envspec.cli.options import IMAGE_PLATFORMS, MIRROR, UNCONFINED, combined
 from envspec.errors import UnfitMachine, UsageError
 
 if TYPE_CHECKING:
-    from envspec.engine.attach import Streams
+    from envspec.engine.client import Engine
     from envspec.engine.container import Folders, Gpus, Mount, Options, Port, User
-    from envspec.engine.docker import Engine
-    from envspec.image.order import ImageOrder, ImageWorld
-    from envspec.model import Lock, Platform
+    from envspec.engine.run import Streams
+    from envspec.image.options import ImageOrder, ImageWorld
+    from envspec.models import Lock, Platform
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -70,11 +70,11 @@ def start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
     """
     from dataclasses import replace
 
-    from envspec.cli.ending import terminable
     from envspec.cli.image_world import image_world
-    from envspec.cli.progress_bars import Progress
+    from envspec.cli.progress import DownloadProgress
+    from envspec.cli.terminal import terminable
+    from envspec.engine.client import open_engine
     from envspec.engine.container import container_settings
-    from envspec.engine.docker import open_engine
     from envspec.engine.run import run
     from envspec.lock.find import find_lock
     from envspec.lock.folder import read_lock
@@ -87,7 +87,7 @@ def start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
         folders = _folders(engine, chosen)
         # Before an image is made for nothing.
         container_settings(locked, this_user(os.environ), engine.facts, folders, asked)
-        with terminable(), Progress(locked.name) as progress:
+        with terminable(), DownloadProgress(locked.name) as progress:
             world = image_world(progress, chosen["mirrors"], unconfined=chosen["unconfined"])
             image = image_in_engine(engine, order, world)
         if not (engine.address.is_remote or chosen["no_cache"]):
@@ -99,9 +99,9 @@ def start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
 
 def image_in_engine(engine: Engine, order: ImageOrder, world: ImageWorld) -> str:
     """The image in the engine, made and loaded where it is not there; what the engine calls it."""
-    from envspec.engine.faults import EngineRefused
-    from envspec.image.load import find
-    from envspec.pipeline.image import Outputs, build
+    from envspec.engine.errors import EngineRefused
+    from envspec.image.engine import find
+    from envspec.operations.image import Outputs, build
 
     tag = f"envspec/{order.lock.name.lower()}:latest"
     (image,) = build(order, Outputs(load=tag, tag=tag), world).images
@@ -143,7 +143,7 @@ def _options(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
 
 
 def _streams() -> Streams:
-    from envspec.engine.attach import Streams
+    from envspec.engine.run import Streams
 
     def opened(stream: TextIO | None) -> BinaryIO:
         # What goes to a closed one goes nowhere.
@@ -166,8 +166,8 @@ def _is_ours(streams: Streams) -> bool:
 
 
 def image_order(lock: Lock, platform: Platform, chosen: Mapping[str, Any]) -> ImageOrder:
-    from envspec.fetch.values import Network
-    from envspec.image.order import Bytecode, ImageOrder
+    from envspec.fetch.types import Network
+    from envspec.image.options import Bytecode, ImageOrder
     from envspec.lock.document import identity
 
     return ImageOrder(
@@ -182,7 +182,7 @@ def image_order(lock: Lock, platform: Platform, chosen: Mapping[str, Any]) -> Im
 
 def engine_platform(lock: Lock, engine: Engine, named: str | None) -> Platform:
     """The engine's own platform, which need not be this machine's."""
-    from envspec.model import Platform
+    from envspec.models import Platform
 
     own = engine.facts.platform
     there = [part.target.platform for part in lock.resolutions if part.target.platform.is_linux]
@@ -233,7 +233,7 @@ def _absolute(path: str) -> str:
 
 def compiled_folder(image: str) -> str:
     """What is compiled belongs to one image: it calls into the image's libraries."""
-    from envspec.effects.cache import COMPILED, cache_root
+    from envspec.io.cache import COMPILED, cache_root
 
     return str(cache_root(os.environ) / COMPILED / image.rpartition(":")[2][:32])
 

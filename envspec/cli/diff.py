@@ -36,7 +36,7 @@ def command(old: str, new: str, form: str) -> int:
     """
     from pathlib import Path
 
-    from envspec.effects.process import output_of
+    from envspec.io.process import output_of
     from envspec.lock import diff_text
     from envspec.lock.diff import diff_locks
     from envspec.lock.side import load_side

@@ -13,7 +13,7 @@ from envspec.errors import UnfitMachine
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envspec.doctor.finding import Finding
+    from envspec.diagnostics.doctor.types import Finding
 
 
 @click.command()
@@ -37,12 +37,11 @@ def command(form: str) -> int:
     import os
 
     from envspec.cli.progress import waiting
-    from envspec.doctor.examine import examine
-    from envspec.doctor.finding import State, as_json, render_text
-    from envspec.doctor.place import this_place
-    from envspec.effects.cache import cache_place
-    from envspec.effects.default_index import default_index_url
-    from envspec.effects.event_loop import run_to_end
+    from envspec.diagnostics.doctor.run import examine
+    from envspec.diagnostics.doctor.types import State, as_json, render_text, this_place
+    from envspec.io.cache import cache_place
+    from envspec.io.http_settings import default_index_url
+    from envspec.io.tasks import run_to_end
 
     place = this_place(os.environ, cache_place(os.environ))
     with waiting("looking over this machine"):
@@ -62,7 +61,7 @@ def _print_table(findings: Sequence[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from envspec.doctor.finding import State
+    from envspec.diagnostics.doctor.types import State
 
     colours = {State.OK: "green", State.WARNING: "yellow", State.MISSING: "bold red", State.NOT_APPLICABLE: "dim"}
     coloured = terminal.wants_colours(sys.stdout)

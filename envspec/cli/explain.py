@@ -9,8 +9,8 @@ import click
 from envspec.cli import terminal
 
 if TYPE_CHECKING:
-    from envspec.base_image.shared_libraries import SharedLibrary
-    from envspec.model import GpuCodeFound, Lock, Platform
+    from envspec.base_image.cuda import SharedLibrary
+    from envspec.models import GpuCodeFound, Lock, Platform
 
 
 @click.command()
@@ -34,9 +34,8 @@ def command(lock: str, package: str | None, form: str) -> int:
     import os
     from pathlib import Path
 
-    from envspec.effects.cache import cache_root
     from envspec.explain import explanation, package_text, text
-    from envspec.fetch.gpu_code_seen import seen
+    from envspec.io.cache import cache_root, seen
     from envspec.lock.find import find_lock
     from envspec.lock.folder import read_lock
 
@@ -64,7 +63,7 @@ def _held_twice(lock: Lock) -> dict[Platform, tuple[SharedLibrary, ...]]:
     """The CUDA libraries that the base image and the packages both hold, on the platforms that have the image."""
     if lock.base_image is None:
         return {}
-    from envspec.base_image.shared_libraries import shared_libraries
+    from envspec.base_image.cuda import shared_libraries
     from envspec.facts import load_facts
 
     facts = load_facts()

@@ -12,9 +12,9 @@ from envspec.cli import terminal
 from envspec.errors import UnfitMachine, UsageError
 
 if TYPE_CHECKING:
+    from envspec.diagnostics.machine import Machine
     from envspec.facts import Facts
-    from envspec.machine import Machine
-    from envspec.model import Lock, Platform
+    from envspec.models import Lock, Platform
 
 _PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
 
@@ -55,11 +55,11 @@ def command(
     """
     if more:
         raise UsageError(f"`fit` takes one LOCK, not also {' '.join(more)}", hint=_advice(more, gpus))
-    from envspec import fit
     from envspec.cli import fit_text
+    from envspec.diagnostics import fit
+    from envspec.diagnostics.machine import described_machine, read_machine
     from envspec.lock.find import find_lock
     from envspec.lock.folder import read_lock
-    from envspec.machine import described_machine, read_machine
 
     locked = read_lock(find_lock(lock, Path()))
     facts = _facts(locked, Path("specs", f"{locked.name}.toml"))
@@ -98,8 +98,8 @@ def _version(driver: str | None) -> str | None:
 
 def _platform(lock: Lock, named: str | None) -> Platform:
     """The platform of a described machine."""
-    from envspec.machine import this_platform
-    from envspec.model import Platform
+    from envspec.diagnostics.machine import this_platform
+    from envspec.models import Platform
 
     if named is not None:
         return Platform(named)
@@ -115,7 +115,7 @@ def _facts(lock: Lock, spec: Path) -> Facts:
     """The facts, with the rows under `[facts]` of the spec that the lock was made from, where that is at hand."""
     from envspec import toml
     from envspec.facts import load_facts
-    from envspec.spec_hash import input_sha256
+    from envspec.spec.identity import input_sha256
 
     try:
         data = toml.read_spec(spec)

@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from envspec.fit import Finding, FitReport, Verdict
-from envspec.machine import Machine, Told
+from envspec.diagnostics.fit import Finding, FitReport, Verdict
+from envspec.diagnostics.machine import Machine, Told
 
 _CONCLUSIONS: Final = {
     Verdict.FITS: "{machine} can run {lock}",

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import terminal
-from envspec.cli.ending import terminable
 from envspec.cli.image_order import Opened, tag_of
 from envspec.cli.image_world import image_world
 from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, UNCONFINED, combined
+from envspec.cli.terminal import terminable
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from envspec.pipeline.image import Built
+    from envspec.operations.image import Built
 
 _MAKING: Final = combined(
     click.option(
@@ -90,9 +90,9 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
         _tell_ids(known.ids)
         _tell_pushed(known.digest, chosen)
         return 0
-    from envspec.cli.progress_bars import Progress
+    from envspec.cli.progress import DownloadProgress
     from envspec.image.outputs import check_places
-    from envspec.pipeline import image as pipeline
+    from envspec.operations import image as pipeline
 
     name = opened.lock.name
     tag = tag_of(chosen["tag"] or f"envspec/{name.lower()}")
@@ -100,7 +100,7 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     outputs = pipeline.Outputs(
         chosen["output"], chosen["layout"], chosen["pushed"], tag if chosen["loaded"] else None, tag
     )
-    with terminable(), Progress(name) as progress:
+    with terminable(), DownloadProgress(name) as progress:
         world = image_world(progress, chosen["mirrors"], unconfined=chosen["unconfined"])
         if builder == "docker":
             world = replace(world, told=progress.tell)
@@ -120,10 +120,10 @@ def image_id(lock: str, **chosen: Any) -> int:
     if (known := opened.known()) is not None:
         _tell_ids(known.ids)
         return 0
-    from envspec.cli.progress_bars import Progress
-    from envspec.pipeline import image as pipeline
+    from envspec.cli.progress import DownloadProgress
+    from envspec.operations import image as pipeline
 
-    with terminable(), Progress(opened.lock.name) as progress:
+    with terminable(), DownloadProgress(opened.lock.name) as progress:
         world = image_world(progress, chosen["mirrors"], unconfined=chosen["unconfined"])
         built = pipeline.build(opened.order, pipeline.Outputs(), world)
     return _made(opened, built)
@@ -145,12 +145,12 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
     A and B: images in a registry, OCI layouts, tars, or locks. The exit code is 10 where they differ.
     """
     from envspec.cli.image_diff_text import as_json, as_text
-    from envspec.cli.progress_bars import Progress
-    from envspec.machine import this_platform
-    from envspec.model import Platform
-    from envspec.pipeline import image as pipeline
+    from envspec.cli.progress import DownloadProgress
+    from envspec.diagnostics.machine import this_platform
+    from envspec.models import Platform
+    from envspec.operations import image as pipeline
 
-    with terminable(), Progress("image diff") as progress:
+    with terminable(), DownloadProgress("image diff") as progress:
         world = image_world(progress, mirrors)
         wanted = Platform(platform) if platform else this_platform()
         found = pipeline.diff(first, second, wanted, world)
@@ -167,13 +167,13 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
 @MIRROR
 def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
     """Keep a copy of a lock's base image in another registry, under the same digest."""
-    from envspec.cli.progress_bars import Progress
+    from envspec.cli.progress import DownloadProgress
     from envspec.lock.find import find_lock
     from envspec.lock.folder import read_lock
-    from envspec.pipeline import image as pipeline
+    from envspec.operations import image as pipeline
 
     locked = read_lock(find_lock(lock, Path()))
-    with terminable(), Progress(locked.name) as progress:
+    with terminable(), DownloadProgress(locked.name) as progress:
         kept = pipeline.mirror(locked, reference, image_world(progress, mirrors))
     terminal.answer(f"{kept}\n")
     return 0
@@ -183,10 +183,10 @@ def _is_pushed(digest: str, chosen: dict[str, Any]) -> bool:
     """Whether nothing is left to do: the tag names this already, or there is none to push."""
     if not chosen["pushed"]:
         return True
-    from envspec.cli.progress_bars import Progress
-    from envspec.pipeline.image_pushed import is_pushed
+    from envspec.cli.progress import DownloadProgress
+    from envspec.operations.image import is_pushed
 
-    with terminable(), Progress("image") as progress:
+    with terminable(), DownloadProgress("image") as progress:
         return is_pushed(chosen["pushed"], digest, image_world(progress, chosen["mirrors"]))
 
 

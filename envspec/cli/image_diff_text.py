@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from envspec.image.diff import ImageDiff
-from envspec.image.layer import Layer
+from envspec.image.layers.types import Layer
 
 _SHOWN = 100
 

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envspec.errors import UsageError
-from envspec.image.known import Known, key_of, recall, remember
+from envspec.image.id_cache import Known, key_of, recall, remember
 
 if TYPE_CHECKING:
-    from envspec.image.layer import Image
-    from envspec.image.order import ImageOrder
-    from envspec.model import Lock, Platform
+    from envspec.image.layers.types import Image
+    from envspec.image.options import ImageOrder
+    from envspec.models import Lock, Platform
 
 
 class Opened:
     """What is asked for. The lock is not read before something is not known from its bytes alone."""
 
     def __init__(self, lock: str, chosen: Mapping[str, Any]) -> None:
-        from envspec.effects.cache import cache_root
+        from envspec.io.cache import cache_root
         from envspec.lock.find import find_lock
         from envspec.lock.head import LOCK_FILE
         from envspec.lock.names import read_current
@@ -60,9 +60,9 @@ class Opened:
 
     @cached_property
     def order(self) -> ImageOrder:
-        from envspec.fetch.values import Network
-        from envspec.image.layer import Compression
-        from envspec.image.order import Bytecode, ImageOrder
+        from envspec.fetch.types import Network
+        from envspec.image.layers.types import Compression
+        from envspec.image.options import Bytecode, ImageOrder
         from envspec.lock.document import identity
 
         chosen = self._chosen
@@ -116,8 +116,8 @@ def _here() -> tuple[str, ...]:
 
 
 def _platforms(lock: Lock, named: Sequence[str]) -> tuple[Platform, ...]:
-    from envspec.machine import this_platform
-    from envspec.model import Platform
+    from envspec.diagnostics.machine import this_platform
+    from envspec.models import Platform
 
     locked = [resolution.target.platform for resolution in lock.resolutions]
     linux = [platform for platform in locked if platform.is_linux]

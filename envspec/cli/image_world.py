@@ -11,12 +11,12 @@ from envspec.credentials import without_registry_login
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from envspec.cli.progress_bars import Progress
-    from envspec.image.order import ImageWorld
+    from envspec.cli.progress import DownloadProgress
+    from envspec.image.options import ImageWorld
 
 
 def image_world(
-    progress: Progress,
+    progress: DownloadProgress,
     mirrors: Sequence[str],
     of_spec: Mapping[str, str] | None = None,
     *,
@@ -29,9 +29,9 @@ def image_world(
     Raises:
         UsageError: a mirror that names none.
     """
-    from envspec.effects.cache import cache_root
-    from envspec.effects.confine import Unconfined
-    from envspec.image.order import ImageWorld
+    from envspec.image.options import ImageWorld
+    from envspec.io.cache import cache_root
+    from envspec.io.confine import Unconfined
 
     found = {**(of_spec or {}), **mirrors_of(mirrors)}
     return ImageWorld(

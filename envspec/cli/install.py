@@ -10,8 +10,8 @@ from typing import Final
 import click
 
 from envspec.cli import terminal
-from envspec.cli.ending import terminable
 from envspec.cli.options import UNCONFINED
+from envspec.cli.terminal import terminable
 
 _PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
 
@@ -52,36 +52,36 @@ def command(
     """
     import hashlib
 
-    from envspec.cli.progress_bars import Progress
-    from envspec.effects.cache import cache_root
-    from envspec.fetch.values import Network
-    from envspec.install import fitness
-    from envspec.install.environment import Outcome, install
-    from envspec.install.order import Order, World
+    from envspec.cli.progress import DownloadProgress
+    from envspec.diagnostics.machine import this_platform
+    from envspec.fetch.types import Network
+    from envspec.installer import preflight
+    from envspec.installer.types import Order, World
+    from envspec.io.cache import cache_root
     from envspec.lock.find import find_lock
     from envspec.lock.folder import read_lock
     from envspec.lock.head import LOCK_FILE
     from envspec.lock.names import read_current
-    from envspec.machine import this_platform
-    from envspec.model import Platform, Resolution
+    from envspec.models import Platform, Resolution
+    from envspec.operations.install import Outcome, install
 
     folder = find_lock(lock, Path())
     locked = read_lock(folder)
     order = Order(
         lock=locked,
         lock_sha256=hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest(),
-        resolution=fitness.part_for(locked, this_platform(), Platform(platform) if platform else None),
+        resolution=preflight.part_for(locked, this_platform(), Platform(platform) if platform else None),
         # Texts in the environment name it: they must hold wherever a program is started from.
         prefix=Path(os.path.realpath(prefix)),
         python=_program(python),
         network=Network.OFFLINE if offline else Network.USE,
         jobs=jobs,
     )
-    with terminable(), Progress(locked.name) as progress:
+    with terminable(), DownloadProgress(locked.name) as progress:
 
         async def built(order: Order, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
             from envspec.cli.image_world import image_world
-            from envspec.pipeline.built import installed
+            from envspec.operations.build_wheels import installed
 
             return await installed(order, python, image_world(progress, (), unconfined=unconfined))
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 from envspec.cli import terminal
 from envspec.cli.lock import report_check
 from envspec.data import facts_version
-from envspec.effects.cache import cache_root
 from envspec.errors import StaleLock, UsageError
+from envspec.io.cache import cache_root
+from envspec.io.store import Store
 from envspec.lock.check import Why, check
 from envspec.lock.head import LOCK_FILE
 from envspec.lock.names import stage_prefix
-from envspec.recall import is_ours, key_of, recall, remember_ours
-from envspec.resolve.index.store import Store
+from envspec.operations.lock_cache import is_ours, key_of, recall, remember_ours
 
 if TYPE_CHECKING:
-    from envspec.cli.progress import Progress
-    from envspec.pipeline.work import LockRequest, Surroundings
+    from envspec.cli.progress import StageProgress
+    from envspec.operations.lock_state import LockRequest, Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ def _without_locking(path: Path, directory: Path, options: Options) -> Sequence[
 
 
 def _lock(path: Path, directory: Path, options: Options) -> Sequence[Path]:
-    from envspec.cli.progress import Progress
-    from envspec.pipeline.lock import lock
+    from envspec.cli.progress import StageProgress
+    from envspec.operations.lock import lock
 
-    with Progress(path.stem) as progress:
+    with StageProgress(path.stem) as progress:
         return lock(_request(path, directory, options), _surroundings(progress, options)).changed
 
 
@@ -89,10 +89,10 @@ def verify_one(path: Path, directory: Path, options: Options) -> int:
     if any(reason.why in (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC) for reason in found):
         # There is nothing to compare with what the spec compiles to.
         return StaleLock.exit_code
-    from envspec.cli.progress import Progress
-    from envspec.pipeline.verify_lock import verify_lock
+    from envspec.cli.progress import StageProgress
+    from envspec.operations.lock_verify import verify_lock
 
-    with Progress(path.stem) as progress:
+    with StageProgress(path.stem) as progress:
         verified = verify_lock(_request(path, directory, options), _surroundings(progress, options))
     for row in verified.differences:
         terminal.answer(f"{directory}: {row}\n")
@@ -113,7 +113,7 @@ def verify_one(path: Path, directory: Path, options: Options) -> int:
 def _request(path: Path, directory: Path, options: Options) -> LockRequest:
     from packaging.utils import canonicalize_name
 
-    from envspec.pipeline.work import LockRequest, Network, Upgrade
+    from envspec.operations.lock_state import LockRequest, Network, Upgrade
 
     return LockRequest(
         spec_path=path,
@@ -128,9 +128,9 @@ def _request(path: Path, directory: Path, options: Options) -> LockRequest:
     )
 
 
-def _surroundings(progress: Progress, options: Options) -> Surroundings:
-    from envspec.effects.confine import Unconfined
-    from envspec.pipeline.work import Surroundings
+def _surroundings(progress: StageProgress, options: Options) -> Surroundings:
+    from envspec.io.confine import Unconfined
+    from envspec.operations.lock_state import Surroundings
 
     return Surroundings(
         environ=os.environ,
@@ -144,21 +144,20 @@ def _surroundings(progress: Progress, options: Options) -> Surroundings:
 
 
 def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Path]:
-    from envspec.cli.ending import terminable
     from envspec.cli.image_world import image_world
-    from envspec.cli.progress_bars import Progress
-    from envspec.effects.event_loop import run_to_end
-    from envspec.fetch.values import Network
-    from envspec.image.order import ImageOrder
+    from envspec.cli.progress import DownloadProgress
+    from envspec.cli.terminal import terminable
+    from envspec.fetch.types import Network
+    from envspec.image.options import ImageOrder
+    from envspec.io.tasks import run_to_end
     from envspec.lock.document import identity
-    from envspec.model import Lock, Platform
-    from envspec.pipeline.image import identify
-    from envspec.pipeline.record_images import record_images
+    from envspec.models import Lock, Platform
+    from envspec.operations.image import identify, record_images
     from envspec.spec import load_spec
 
     spec = load_spec(path, datetime.now(timezone.utc))
     network = Network.OFFLINE if options.offline else Network.USE
-    with terminable(), Progress(path.stem) as progress:
+    with terminable(), DownloadProgress(path.stem) as progress:
         unconfined = options.unconfined or spec.pip.unconfined_builds
         world = image_world(progress, (), spec.registry.mirrors, unconfined=unconfined)
 
@@ -222,7 +221,7 @@ def set_moment(path: Path, text: str) -> None:
     Raises:
         UsageError: the text is none of these.
     """
-    from envspec.effects.files import replace_file
+    from envspec.io.files import replace_file
     from envspec.spec import load_spec, set_as_of
 
     now = datetime.now(timezone.utc).replace(microsecond=0)

@@ -14,14 +14,12 @@ from envspec.cli import terminal
 from envspec.errors import UnfitMachine, UsageError
 
 if TYPE_CHECKING:
-    from envspec.cli.suite_progress import SuiteProgress
-    from envspec.conformance.order import Nodes
-    from envspec.engine.docker import Engine
-    from envspec.engine.pull import Present
-    from envspec.fetch.values import Step
-    from envspec.model import Lock, Platform, Resolution
-    from envspec.pipeline.conformance import Watch
-    from envspec.proof.request import Price, Request
+    from envspec.cli.progress import SuiteProgress
+    from envspec.conformance.request import Nodes
+    from envspec.engine.client import Engine, Present
+    from envspec.fetch.types import Step
+    from envspec.models import Lock, Platform, Resolution
+    from envspec.operations.conformance import Price, Request, Watch
     from envspec.receipt.values import Receipt
 
 
@@ -53,7 +51,7 @@ def prove(lock: str, asked: Proving, interrupted: Callable[[Receipt], None]) -> 
     Raises:
         UsageError, UnfitMachine, NetworkError: as the stages say.
     """
-    from envspec.cli.ending import terminable
+    from envspec.cli.terminal import terminable
     from envspec.lock.find import find_lock
     from envspec.lock.folder import read_lock
     from envspec.lock.head import LOCK_FILE
@@ -68,10 +66,9 @@ def prove(lock: str, asked: Proving, interrupted: Callable[[Receipt], None]) -> 
 
 
 def _here(locked: Lock, digest: str, asked: Proving, interrupted: Callable[[Receipt], None]) -> Receipt:
-    from envspec.cli.suite_progress import SuiteProgress
-    from envspec.machine import this_platform
-    from envspec.pipeline.conformance import prove_here
-    from envspec.proof.here import python_here
+    from envspec.cli.progress import SuiteProgress
+    from envspec.diagnostics.machine import this_platform
+    from envspec.operations.conformance import prove_here, python_here
 
     part = _part(locked, this_platform())
     python = python_here(os.environ, asked.python)
@@ -82,9 +79,9 @@ def _here(locked: Lock, digest: str, asked: Proving, interrupted: Callable[[Rece
 
 def _inside(locked: Lock, digest: str, asked: Proving, interrupted: Callable[[Receipt], None]) -> Receipt:
     from envspec.cli.container import compiled_folder, engine_platform, gpus_of, this_user
-    from envspec.cli.suite_progress import SuiteProgress
-    from envspec.engine.docker import open_engine
-    from envspec.pipeline.conformance import Chosen, prove_inside
+    from envspec.cli.progress import SuiteProgress
+    from envspec.engine.client import open_engine
+    from envspec.operations.conformance import Chosen, prove_inside
 
     with open_engine(os.environ) as engine:
         platform = engine_platform(locked, engine, None)
@@ -101,11 +98,11 @@ def _inside(locked: Lock, digest: str, asked: Proving, interrupted: Callable[[Re
 def _image(engine: Engine, locked: Lock, platform: Platform, asked: Proving) -> Present:
     from envspec.cli.container import image_in_engine, image_order
     from envspec.cli.image_world import image_world
-    from envspec.cli.progress_bars import Progress
-    from envspec.engine.faults import EngineRefused
-    from envspec.engine.pull import inspected, present
+    from envspec.cli.progress import DownloadProgress
+    from envspec.engine.client import inspected, present
+    from envspec.engine.errors import EngineRefused
 
-    with Progress(locked.name) as progress:
+    with DownloadProgress(locked.name) as progress:
         if asked.image:
             return present(engine, asked.image, lambda done, total: progress.report(_pulling(done, total)))
         chosen = {"no_pyc": not asked.bytecode, "offline": asked.offline}
@@ -118,14 +115,14 @@ def _image(engine: Engine, locked: Lock, platform: Platform, asked: Proving) -> 
 
 
 def _pulling(done: int, total: int) -> Step:
-    from envspec.fetch.values import Step
-    from envspec.image.order import Stage
+    from envspec.fetch.types import Step
+    from envspec.image.options import Stage
 
     return Step(Stage.PULLING, 0, 0, done, total)
 
 
 def _request(locked: Lock, digest: str, part: Resolution, asked: Proving) -> Request:
-    from envspec.proof.request import Device, Request
+    from envspec.operations.conformance import Device, Request
 
     own = Device.CUDA if locked.driver else Device.CPU
     device = Device(asked.device) if asked.device else own
@@ -151,7 +148,7 @@ def _part(locked: Lock, platform: Platform) -> Resolution:
     Raises:
         UnfitMachine: the suite does not run there. UsageError: the lock has none.
     """
-    from envspec.pipeline.verify import part_of
+    from envspec.operations.verify import part_of
 
     if not platform.is_linux:
         raise UnfitMachine(f"the suite runs on Linux, and this is {platform.value}")
@@ -159,6 +156,6 @@ def _part(locked: Lock, platform: Platform) -> Resolution:
 
 
 def _watch(progress: SuiteProgress, baseline: Receipt | None, interrupted: Callable[[Receipt], None]) -> Watch:
-    from envspec.pipeline.conformance import Watch
+    from envspec.operations.conformance import Watch
 
     return Watch(progress.told, terminal.tell, lambda: datetime.now(timezone.utc), baseline, interrupted)

@@ -61,7 +61,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    from envspec.effects.files import place
+    from envspec.io.files import place
 
     try:
         place(path, text.encode())

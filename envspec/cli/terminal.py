@@ -1,4 +1,4 @@
-"""What commands know of the terminal: its width, whether it wants colours, and how an answer is written to it.
+"""Standard output and error: colours, width, signals.
 
 All that commands print goes through here: `escaping.visible` keeps the characters of others' text from being commands
 to the terminal, and colours are put around it afterwards.
@@ -6,9 +6,13 @@ to the terminal, and colours are put around it afterwards.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn, TextIO
 
 from envspec.errors import EnvspecError
@@ -17,6 +21,7 @@ from envspec.escaping import visible, visible_json
 if TYPE_CHECKING:
     import click
     from rich.text import Text
+
 
 #: Of text that goes to a file or a pipe.
 WIDTH: Final = 100
@@ -167,3 +172,38 @@ def complete_lock(ctx: click.Context, param: click.Parameter, incomplete: str) -
     from envspec.lock.find import names_of_locks
 
     return [name for name in names_of_locks(Path()) if name.startswith(incomplete)]
+
+
+class Terminated(EnvspecError):
+    """Somebody ended the run by SIGTERM; the exit code is what a shell tells of that."""
+
+    exit_code = 143
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does: what it was doing is stopped and what it made is removed.
+
+    Also in the background of a script, where a shell has programs ignore SIGINT from their start.
+    """
+    ended = False
+
+    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
+        nonlocal ended
+        ended = True
+        signal.raise_signal(signal.SIGINT)
+
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, end)}
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if ended:
+            raise Terminated(
+                "ended by SIGTERM", hint="run the same command again: what is whole is kept, and nothing else is left"
+            ) from None
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -13,8 +13,8 @@ from envspec.errors import EnvspecError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from envspec.installed.values import Counts, Result
-    from envspec.model import Lock, Platform
+    from envspec.models import Lock, Platform
+    from envspec.verifier.types import Counts, Result
 
 _PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
 #: Lines of one package: who has removed a folder need not read of each file in it.
@@ -52,12 +52,12 @@ def command(lock: str, prefix: Path | None, platform: str | None, form: str) -> 
     """
     import os
 
-    from envspec.installed.values import result_object
+    from envspec.diagnostics.machine import this_platform
     from envspec.lock.find import find_lock
     from envspec.lock.folder import read_lock
-    from envspec.machine import this_platform
-    from envspec.model import Platform
-    from envspec.pipeline.verify import verify
+    from envspec.models import Platform
+    from envspec.operations.verify import verify
+    from envspec.verifier.types import result_object
 
     folder = find_lock(lock, Path())
     locked = read_lock(folder)
@@ -118,7 +118,7 @@ def _counted(counts: Counts) -> str:
 
 def _drifted(result: Result, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:
     from envspec.lock.diff_shown import several
-    from envspec.pipeline.verify import PYTHON
+    from envspec.operations.verify import PYTHON
 
     ways = several(len(result.findings), "difference")
     packages = {finding.package for finding in result.findings} - {""}

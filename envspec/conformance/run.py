@@ -18,17 +18,17 @@ def main(words: list[str]) -> int:
     # modules of the same names.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     if words[:1] == ["--check"]:
-        from envspec.conformance import child
+        from envspec.conformance import worker
 
-        return child.main(words[1], int(words[2]), Path(words[3]), int(words[4]))
+        return worker.main(words[1], int(words[2]), Path(words[3]), int(words[4]))
     if words[:1] == ["--torchrun"]:
-        from envspec.conformance import torchrun
+        from envspec.conformance.distributed import launch
 
-        return torchrun.main(int(words[1]), Path(words[2]), words[3:])
+        return launch.main(int(words[1]), Path(words[2]), words[3:])
     if words[:1] == ["--rank"]:
-        from envspec.conformance.ranks import process
+        from envspec.conformance.distributed import rank
 
-        return process.main(int(words[1]), Path(words[2]))
+        return rank.main(int(words[1]), Path(words[2]))
     from envspec.conformance import suite
 
     if words[:1] == ["--until-stdin-ends"]:

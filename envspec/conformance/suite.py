@@ -1,7 +1,11 @@
-"""The suite: every check that is asked for, one after the other, and what came of them in one file."""
+"""All checks, to results.json.
+
+Imports are most of what many checks take, keep one core busy and no GPU. Nothing else is done before the turn.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,17 +14,74 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Collection, Sequence
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from envspec.conformance import machine, supervise
-from envspec.conformance import order as orders
-from envspec.conformance.ahead import Ahead
+from envspec.conformance import hardware, supervisor
+from envspec.conformance import request as orders
+from envspec.conformance.bounds import SIZES
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.order import Order
 from envspec.conformance.processes import ASKED_TO_END, adopt_orphans, end_all, guarded
-from envspec.conformance.values import FORMAT, Peak, Result, Status, as_json
+from envspec.conformance.request import Order
+from envspec.conformance.results import FORMAT, Peak, Result, Status, as_json
+from envspec.conformance.supervisor import Begun, Run, begin
+
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+class Ahead:
+    """The processes of a run that wait for their turn."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._count = allowed(_cores(), hardware.memory_bytes() or 0) if run.order.ahead is None else run.order.ahead
+        self._waiting: dict[str, Begun] = {}
+
+    @property
+    def processes(self) -> Collection[int]:
+        """Those that wait, or have ended before their turn."""
+        return {each.process.pid for each in self._waiting.values()}
+
+    def begin(self, following: Sequence[str]) -> None:
+        """Have the first of the checks that follow wait, as many as may."""
+        with_imports = (check for check in following if CHECKS[check].ahead)
+        for check in islice(with_imports, self._count):
+            # Without room for it now, it begins in its turn.
+            with contextlib.suppress(OSError):
+                self._waiting[check] = self._waiting.get(check) or begin(check, self._run)
+
+    def take(self, check: str) -> Begun | None:
+        """The process of a check whose turn has come; None where it is to begin now.
+
+        One that was killed is none: most often the system has run out of memory, in the turn of another check.
+        """
+        begun = self._waiting.pop(check, None)
+        if begun and begun.process.poll() == -signal.SIGKILL:
+            begun.drop()
+            return None
+        return begun
+
+
+def allowed(cores: float, memory_bytes: int) -> int:
+    """How many processes may import ahead without taking time or memory from the check that runs."""
+    room = memory_bytes // SIZES["ahead.memory_bytes"]
+    return min(SIZES["ahead.processes"], int(cores / SIZES["ahead.cores"]), room)
+
+
+def _cores() -> float:
+    """Those that this process may run on, and no more than a container's quota is worth.
+
+    Source: Linux, "Control Group v2", cpu.max: microseconds of CPU time in each period of so many, or `max`.
+    """
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = map(int, _QUOTA.read_text(encoding="ascii").split())
+        return min(cores, quota / period)
+    return cores
+
 
 #: Exit statuses: every check was run and told of; the order is no order; files can't be written; GPUs are asked
 #: for and there are none.
@@ -52,13 +113,13 @@ def _main(order_path: Path, results_path: Path, script: Path, place: Path) -> in
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:
         print(f"the order can't be read: {type(fault).__name__}: {fault}", file=sys.stderr)
         return NO_ORDER
-    if order.cuda and (reason := machine.no_gpu()):
+    if order.cuda and (reason := hardware.no_gpu()):
         print(reason, file=sys.stderr)
         return NO_GPU
     report = _Report(order, results_path)
     try:
         report.write(is_whole=False)
-        _run(supervise.Run(order, order_path, script, place), report)
+        _run(supervisor.Run(order, order_path, script, place), report)
         report.write(is_whole=True)
     except Stopped:
         report.write(is_whole=False)
@@ -81,16 +142,16 @@ def _order(path: Path) -> Order:
     return order
 
 
-def _run(run: supervise.Run, report: _Report) -> None:
+def _run(run: supervisor.Run, report: _Report) -> None:
     order, peaks, ahead = run.order, dict[str, Peak](), Ahead(run)
     # In the table's order, whatever that of the words was: coldstart has to be the first, memory the last.
     names = [each for each in CHECKS if each in order.checks]
     for place, name in enumerate(names):
         _say({"begin": name, "limit_s": order.limits.get(name, CHECKS[name].limit_s)})
-        begun = ahead.take(name) or supervise.begin(name, run)
+        begun = ahead.take(name) or supervisor.begin(name, run)
         if not CHECKS[name].alone:
             ahead.begin(names[place + 1 :])
-        result = supervise.attend(begun, run, peaks, ahead.processes)
+        result = supervisor.attend(begun, run, peaks, ahead.processes)
         result.required = name in order.required
         if result.status is Status.PASSED:
             peaks[name] = result.peak
@@ -105,7 +166,7 @@ class _Report:
         self._order = order
         self._path = path
         self._began = time.time()
-        self._machine = machine.describe()
+        self._machine = hardware.describe()
         self._results: list[Result] = []
 
     def add(self, result: Result) -> None:

@@ -17,11 +17,11 @@ from enum import Enum
 from pathlib import Path
 from typing import IO, Any, Final
 
-from envspec.engine import faults
+from envspec.engine import errors
 from envspec.engine.buildkit import Told
 from envspec.engine.certificates import context_files, with_certificates
-from envspec.engine.docker import Engine, EngineFacts
-from envspec.engine.faults import EngineRefused
+from envspec.engine.client import Engine, EngineFacts
+from envspec.engine.errors import EngineRefused
 from envspec.engine.protobuf import BadMessage
 
 DOCKERFILE: Final = "Dockerfile"
@@ -143,7 +143,7 @@ def _answers(
                 raise NoBuildKit(said)
             if response.status_code < _SERVER_FAULTS:
                 raise BuildFailed(f"the engine does not build this Dockerfile: {said}")
-            raise faults.refused(_BUILDING, said)
+            raise errors.refused(_BUILDING, said)
         for line in response.iter_lines():
             if line.strip():
                 yield json.loads(line)

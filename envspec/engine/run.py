@@ -1,4 +1,6 @@
-"""Runs a command in a container that is gone afterwards; its output, its signals and its exit code are this process's.
+"""A container run, attached, with its signals.
+
+Source: Docker Engine API 1.41, "ContainerAttach", stream format. Read 2026-11.
 
 Source: Docker Engine API 1.41. Read 2026-11.
 """
@@ -7,23 +9,238 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
+import queue
 import secrets
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
 import tarfile
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, cast
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, cast
 
-from envspec.engine import attach
-from envspec.engine.attach import Streams
-from envspec.engine.container import ContainerSettings, Terminal, User, moved_services
-from envspec.engine.create import request
-from envspec.engine.docker import Engine
-from envspec.engine.faults import EngineRefused, LimitsRefused, PortTaken
-from envspec.engine.guard import guarded
+from envspec.engine.client import Engine
+from envspec.engine.container import ContainerSettings, Terminal, User, moved_services, request
+from envspec.engine.errors import EngineRefused, LimitsRefused, PortTaken
+from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
     from requests import Response
+
+
+_PIECE: Final = 1 << 16
+#: A frame: the stream's number, three zeros, the length.
+_HEAD: Final = struct.Struct(">BxxxL")
+_STDERR: Final = 2
+#: Those that a shell, an init or a scheduler sends to what it started.
+_HANDED_ON: Final = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
+    if hasattr(signal, name)
+)
+_RESIZED: Final = getattr(signal, "SIGWINCH", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """This process's own. stdin: None where the container gets none."""
+
+    stdin: BinaryIO | None
+    stdout: BinaryIO
+    stderr: BinaryIO
+
+
+class Socket(Protocol):
+    """What the SDK gives for a hijacked connection."""
+
+    def recv(self, size: int, /) -> bytes: ...
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+
+def socket_of(stream: object) -> Socket:
+    """The socket below the SDK's stream, without a limit on how long it may be silent."""
+    # Pipes of Windows, TLS and ssh are of types of the SDK's own.
+    inner = cast("Socket", getattr(stream, "_sock", stream))
+    if isinstance(inner, socket.socket):
+        inner.settimeout(None)
+    return inner
+
+
+def send_input(source: BinaryIO, to: Socket) -> None:
+    """In the background: what comes in goes to the container, and so does its end."""
+
+    def pump() -> None:
+        # The container may have ended meanwhile: nobody is left to read.
+        with contextlib.suppress(OSError, ValueError):
+            number = source.fileno()
+            while piece := os.read(number, _PIECE):
+                to.sendall(piece)
+        with contextlib.suppress(OSError):
+            if isinstance(to, socket.socket):
+                to.shutdown(socket.SHUT_WR)
+
+    # A daemon: it may wait for a key that nobody presses any more.
+    threading.Thread(target=pump, name="container-stdin", daemon=True).start()
+
+
+def copy_terminal(source: Socket, to: BinaryIO) -> None:
+    """A terminal's output, until the container ends."""
+    while piece := source.recv(_PIECE):
+        to.write(piece)
+        to.flush()
+
+
+def copy_frames(source: Socket, streams: Streams) -> None:
+    """Output in frames, stdout and stderr apart, until the container ends.
+
+    Raises:
+        BrokenPipeError: nobody reads our output any more.
+    """
+    waiting = bytearray()
+    left, to = 0, streams.stdout
+    while piece := source.recv(_PIECE):
+        waiting += piece
+        while waiting:
+            if not left:
+                if len(waiting) < _HEAD.size:
+                    break
+                number, left = _HEAD.unpack_from(waiting)
+                del waiting[: _HEAD.size]
+                to = streams.stderr if number == _STDERR else streams.stdout
+                continue
+            to.write(waiting[:left])
+            taken = min(left, len(waiting))
+            del waiting[:taken]
+            left -= taken
+        streams.stdout.flush()
+        streams.stderr.flush()
+
+
+@contextlib.contextmanager
+def signals_handed_on(send: Callable[[str], None], resized: Callable[[], None]) -> Iterator[None]:
+    """Signals that this process gets go to the container, which decides what they mean; so do the terminal's sizes.
+
+    send: gives the container a signal by its name, `SIGINT`. It is called by a thread of its own: a handler runs in the
+    middle of anything, and asking an engine is not a thing to do there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        # Only the main thread gets signals; whoever runs this elsewhere handles its own.
+        yield
+        return
+    came: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+
+    def take(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
+        came.put(number)
+
+    def hand_on() -> None:
+        while (number := came.get()) is not None:
+            if number == _RESIZED:
+                resized()
+            else:
+                send(signal.Signals(number).name)
+
+    thread = threading.Thread(target=hand_on, name="container-signals", daemon=True)
+    thread.start()
+    numbers = (*_HANDED_ON, *((_RESIZED,) if _RESIZED else ()))
+    before = {number: signal.signal(number, take) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        came.put(None)
+        thread.join(timeout=5)
+
+
+@contextlib.contextmanager
+def raw_terminal(source: BinaryIO) -> Iterator[None]:
+    """Keys go through as they are pressed: Ctrl-C, too, is the container's. The terminal is put back at the end."""
+    if sys.platform == "win32":
+        yield
+        return
+    import termios
+    import tty
+
+    number = source.fileno()
+    before = termios.tcgetattr(number)
+    # Python's own choice would throw away what was typed while the container started.
+    tty.setraw(number, termios.TCSADRAIN)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(number, termios.TCSADRAIN, before)
+
+
+def terminal_size() -> tuple[int, int]:
+    """Rows and columns."""
+    size = shutil.get_terminal_size()
+    return size.lines, size.columns
+
+
+#: A container may be in the making while its starter is killed; an engine may be starting again.
+_TRIES: Final = 5
+_PAUSE_S: Final = 1.0
+#: Imports nothing of weight before it has to: a second process for each container is to cost next to nothing. What ends
+#: its starter is not to end it.
+_GUARD: Final = """
+import signal, sys
+for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
+    if hasattr(signal, name):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+if not sys.stdin.buffer.read(1):
+    import json
+    container, sys.path[:] = json.loads(sys.argv[1])
+    from envspec.engine.run import take_away
+    take_away(container)
+"""
+
+
+@contextlib.contextmanager
+def guarded(container: str) -> Iterator[None]:
+    """Have a container taken away if this process ends in the middle. container: its name, which need not exist yet.
+
+    A process in a session of its own waits for the end of a pipe; a byte through the pipe says that all went well.
+    """
+    words = [sys.executable, "-I", "-S", "-c", _GUARD, json.dumps([container, sys.path])]
+    with subprocess.Popen(  # noqa: S603 (no shell; the words are ours)
+        words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as guard:
+        try:
+            yield
+        finally:
+            # Somebody may have killed it.
+            with contextlib.suppress(BrokenPipeError):
+                guard.communicate(b".")
+
+
+def take_away(container: str) -> None:
+    """Remove it, running or not, from the engine that this process's environment names."""
+    from docker.errors import APIError, DockerException
+    from requests.exceptions import RequestException
+
+    from envspec.engine.client import open_engine
+
+    for _ in range(_TRIES):
+        # Nobody reads what is told here: an engine that does not answer is asked again.
+        with contextlib.suppress(EnvspecError, DockerException, RequestException), open_engine(os.environ) as engine:
+            try:
+                engine.client.remove_container(container, force=True, v=True)
+            except APIError as error:
+                # 409: it is being removed already.
+                if error.status_code != 409:
+                    raise
+            return
+        time.sleep(_PAUSE_S)
+
 
 #: What init and health check of an image with services go by.
 _SERVICES: Final = "opt/envspec/services.json"
@@ -108,22 +325,22 @@ def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Strea
                 started.set()
             _tell_ports(engine, name, settings, tell)
             with engine.asked("running the command"):
-                _join(engine, name, settings, streams, attach.socket_of(stream))
+                _join(engine, name, settings, streams, socket_of(stream))
                 return _status(wait.json())
 
 
-def _join(engine: Engine, name: str, settings: ContainerSettings, streams: Streams, joined: attach.Socket) -> None:
+def _join(engine: Engine, name: str, settings: ContainerSettings, streams: Streams, joined: Socket) -> None:
     with contextlib.ExitStack() as undo:
         if settings.terminal is Terminal.TTY:
             _resize(engine, name)
             if streams.stdin is not None:
-                undo.enter_context(attach.raw_terminal(streams.stdin))
+                undo.enter_context(raw_terminal(streams.stdin))
         if settings.stdin and streams.stdin is not None:
-            attach.send_input(streams.stdin, joined)
+            send_input(streams.stdin, joined)
         if settings.terminal is Terminal.TTY:
-            attach.copy_terminal(joined, streams.stdout)
+            copy_terminal(joined, streams.stdout)
         else:
-            attach.copy_frames(joined, streams)
+            copy_frames(joined, streams)
 
 
 @contextlib.contextmanager
@@ -155,7 +372,7 @@ def _signals(engine: Engine, name: str, started: threading.Event) -> contextlib.
         with contextlib.suppress(DockerException, RequestException):
             engine.client.kill(name, signal_name)
 
-    return attach.signals_handed_on(send, lambda: _resize(engine, name))
+    return signals_handed_on(send, lambda: _resize(engine, name))
 
 
 def _resize(engine: Engine, name: str) -> None:
@@ -164,7 +381,7 @@ def _resize(engine: Engine, name: str) -> None:
 
     # Lines that break at the wrong column are no reason to end a run.
     with contextlib.suppress(DockerException, RequestException):
-        engine.client.resize(name, *attach.terminal_size())
+        engine.client.resize(name, *terminal_size())
 
 
 def _put_files(engine: Engine, name: str, settings: ContainerSettings) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from envspec.model import SPEC, Asker, CondaPackage, Package, Resolution
+from envspec.models import SPEC, Asker, CondaPackage, Package, Resolution
 from envspec.names import normalised
 
 

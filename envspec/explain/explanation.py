@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
-from envspec.base_image.shared_libraries import SharedLibrary
+from envspec.base_image.cuda import SharedLibrary
 from envspec.errors import UsageError
 from envspec.explain.chains import Link, Pins
 from envspec.explain.downloads import Download, download_of
 from envspec.explain.image import ImageExplanation, Seen, code_read, explain_image, nobody_looked
-from envspec.model import (
+from envspec.models import (
     BaseImage,
     CondaChannel,
     CondaPackage,

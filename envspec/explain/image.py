@@ -10,7 +10,7 @@ from envspec.explain.layout import columns, size, spoken_moment, wrapped
 from envspec.lock.diff_shown import several
 from envspec.lock.dockerfile import without_dockerfile
 from envspec.lock.writer import string
-from envspec.model import GpuCode, GpuCodeFound, ImageId, ImageSettings, Lock, Package, Platform, SystemLayer
+from envspec.models import GpuCode, GpuCodeFound, ImageId, ImageSettings, Lock, Package, Platform, SystemLayer
 
 #: The GPU code that was read from the wheel with a SHA-256, None where nobody has looked.
 Seen: TypeAlias = Callable[[str], GpuCodeFound | None]

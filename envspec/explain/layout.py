@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Final
 
-from envspec.model import GpuCode, Platform
+from envspec.models import GpuCode, Platform
 
 _UNITS: Final = (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from envspec.explain.chains import Half, Link
 from envspec.explain.explanation import CondaVariant, PackageExplanation, Variant
 from envspec.explain.layout import gpu_code_rows, section, size, spoken_moment, spoken_platforms, wrapped
-from envspec.model import DEFAULT_INDEX, SPEC, Refusal
+from envspec.models import DEFAULT_INDEX, SPEC, Refusal
 
 
 def package_text(told: PackageExplanation, width: int = 100) -> str:

@@ -10,14 +10,14 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from envspec.base_image.shared_libraries import SharedLibrary
+from envspec.base_image.cuda import SharedLibrary
 from envspec.explain.downloads import Download
 from envspec.explain.explanation import Explanation, PackageExplanation, PlatformExplanation
 from envspec.explain.image import image_lines
 from envspec.explain.layout import columns, gpu_code_rows, section, size, spoken_moment, spoken_platforms, wrapped
 from envspec.lock.diff import image_name
 from envspec.lock.diff_shown import several, short_hashes
-from envspec.model import BaseImage, Decision, Platform
+from envspec.models import BaseImage, Decision, Platform
 
 
 def lock_text(told: Explanation, width: int = 100) -> str:

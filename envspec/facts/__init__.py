@@ -7,7 +7,6 @@ family fit together, `facts.gpu` says which GPU runs which code.
 from __future__ import annotations
 
 from envspec.data import facts_version
-from envspec.facts.added import BadFact
-from envspec.facts.load import Facts, load_facts
+from envspec.facts.tables import BadFact, Facts, load_facts
 
 __all__ = ["BadFact", "Facts", "facts_version", "load_facts"]

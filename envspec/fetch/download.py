@@ -16,14 +16,24 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from envspec.credentials import shown
-from envspec.effects.cache import keeping
-from envspec.effects.held import hold_file
-from envspec.effects.sink import CHUNK, Sink
 from envspec.errors import NetworkError
-from envspec.fetch.channel_transport import ChannelTransport
-from envspec.fetch.faults import Truncated, WrongArchive
-from envspec.fetch.transport import Transport, check
-from envspec.fetch.values import Archive, Arrived, Count, Fetching, Network, archives_folder, unheard
+from envspec.fetch.conda import ChannelTransport
+from envspec.fetch.types import (
+    Archive,
+    Arrived,
+    Count,
+    Fetching,
+    Network,
+    Transport,
+    Truncated,
+    WrongArchive,
+    archives_folder,
+    check,
+    unheard,
+)
+from envspec.io.cache import keeping
+from envspec.io.download import CHUNK, Sink
+from envspec.io.file_locks import hold_file
 
 #: What came of a file before a run ended is kept for the next from this size on, in bytes.
 WORTH_KEEPING: Final = 1 << 20

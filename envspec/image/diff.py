@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envspec.image.layer import Layer
-from envspec.registry.blob import Descriptor
+from envspec.image.layers.types import Layer
+from envspec.registry.types import Descriptor
 
 
 @dataclass(frozen=True, slots=True)

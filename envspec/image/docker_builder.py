@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from envspec.effects.surroundings import is_loopback
 from envspec.engine import build as building
 from envspec.engine.build import DOCKERFILE, Build, builder_for
-from envspec.engine.docker import Engine
+from envspec.engine.client import Engine
 from envspec.errors import UsageError
 from envspec.image.base import pinned_on
-from envspec.image.system_layer import certificates_of
-from envspec.model import Lock, Platform
-from envspec.registry.manifest import OCI_PLATFORMS
+from envspec.image.sources.system import certificates_of
+from envspec.io.http_settings import is_loopback
+from envspec.models import Lock, Platform
 from envspec.registry.reference import parse
+from envspec.registry.types import OCI_PLATFORMS
 
 _PROXIES: Final = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy")
 _PULLING: Final = "pulling the base image"

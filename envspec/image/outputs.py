@@ -13,14 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from envspec.effects.files import FULL, is_unfinished, placing, sweep
 from envspec.errors import EnvspecError, UsageError
-from envspec.image.config import canonical
-from envspec.image.index_document import entry
-from envspec.image.layer import Image
-from envspec.registry.blob import Blob, Descriptor
-from envspec.registry.manifest import OCI_INDEX
+from envspec.image.config import canonical, entry
+from envspec.image.layers.types import Image
+from envspec.io.files import FULL, is_unfinished, placing, sweep
 from envspec.registry.reference import parse
+from envspec.registry.types import OCI_INDEX, Blob, Descriptor
 
 #: Path -> content of everything in a layout, in the order in which it is written.
 Files = Sequence[tuple[str, bytes | Descriptor]]
@@ -59,8 +57,8 @@ def files_of(images: Sequence[Image], index: bytes | None, tags: Sequence[str]) 
         blobs[_path(image.digest)] = image.manifest
     top = [entry(image) for image in images]
     if index is not None:
-        from envspec.image.index_document import descriptor
-        from envspec.registry.manifest import digest_of
+        from envspec.image.config import descriptor
+        from envspec.registry.types import digest_of
 
         blobs[_path(digest_of(index))] = index
         top = [descriptor(Descriptor(OCI_INDEX, digest_of(index), len(index)))]

@@ -13,8 +13,8 @@ from typing import Final
 
 from envspec.errors import UsageError
 from envspec.image.config import Conduct
-from envspec.image.content import PREFIX, Entry, InMemory, Kind
-from envspec.model import ImageSettings
+from envspec.image.layers.types import PREFIX, Entry, InMemory, Kind
+from envspec.models import ImageSettings
 from envspec.names import SYSTEM_FOLDERS, WHITEOUT, is_of_the_system, is_whiteout
 
 #: Who runs the services. Ubuntu's images from 23.04 on have a user of that id too, so files are its own there.
@@ -162,7 +162,7 @@ def _document(settings: ImageSettings) -> bytes:
 
 @cache
 def _inside(name: str) -> bytes:
-    return files("envspec.image").joinpath("inside").joinpath(name).read_bytes()
+    return files("envspec.image.runtime").joinpath(name).read_bytes()
 
 
 def _sha256(entry: Entry) -> str:

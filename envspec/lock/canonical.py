@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from envspec.credentials import channels_without_credentials, without_credentials
-from envspec.model import (
+from envspec.models import (
     Asker,
     BaseImage,
     CondaChannel,

@@ -19,7 +19,7 @@ from envspec.lock.check_rows import row_faults
 from envspec.lock.head import LOCK_FILE, Head, NewerFormat, unseal
 from envspec.lock.names import read_current, state
 from envspec.names import FILE_NAME
-from envspec.spec_hash import input_sha256
+from envspec.spec.identity import input_sha256
 
 _LOOKS: Final = 100
 _BETWEEN_LOOKS_S: Final = 0.004

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from envspec.effects.tree import local_path, tree_sha256
+from envspec.io.files import local_path, tree_sha256
 
 
 def changed(lock: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from typing import Final
 from envspec.lock.canonical import canonical
 from envspec.lock.depends import dependencies
 from envspec.lock.explicit import unexpanded
-from envspec.model import CondaPackage, Lock, Platform
+from envspec.models import CondaPackage, Lock, Platform
 
 CONDA_LOCK_NAME: Final = "conda-lock.yml"
 

@@ -13,7 +13,7 @@ from envspec.lock.diff_conda import CondaChange, conda_changes
 from envspec.lock.diff_image import image_values
 from envspec.lock.diff_replaced import Replaced, is_replaced_wheel, replaced_files
 from envspec.lock.writer import moment
-from envspec.model import BaseImage, GpuCode, Lock, Package, Platform, Resolution, Target
+from envspec.models import BaseImage, GpuCode, Lock, Package, Platform, Resolution, Target
 
 
 class Move(Enum):

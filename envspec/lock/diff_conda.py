@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from envspec.base_image.pin import variant_of_build
+from envspec.base_image.types import variant_of_build
 from envspec.lock.conda_version import compare
-from envspec.model import CondaPackage, Platform, Resolution
+from envspec.models import CondaPackage, Platform, Resolution
 
 
 class CondaMove(Enum):

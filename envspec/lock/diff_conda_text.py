@@ -9,7 +9,7 @@ from envspec.escaping import markdown, markdown_code
 from envspec.lock.diff import LockDiff
 from envspec.lock.diff_conda import CondaChange, CondaMove, CondaRow, CondaRowChange
 from envspec.lock.diff_shown import arrow, versions, where
-from envspec.model import Platform
+from envspec.models import Platform
 
 #: How the moves are counted, in the order in which they are told.
 COUNTED: Final = {

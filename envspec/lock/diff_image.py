@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envspec.lock.writer import moment, string
-from envspec.model import ImageSettings, Lock, Platform, Service
+from envspec.models import ImageSettings, Lock, Platform, Service
 
 
 def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], str | None]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from envspec.model import BaseImage, CondaPackage, Lock, Package, Platform, Resolution, Target
+from envspec.models import BaseImage, CondaPackage, Lock, Package, Platform, Resolution, Target
 from envspec.origins import origin_of
 
 HEADING: Final = "same version, another file: find out why before you accept it"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from envspec.lock.diff import LockDiff
-from envspec.model import Platform
+from envspec.models import Platform
 
 _HASH: Final = re.compile(r"\b[0-9a-f]{64}\b")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from envspec.lock.diff import FileChange, Move, PackageChange
-from envspec.model import Platform
+from envspec.models import Platform
 
 
 @dataclass(frozen=True, slots=True)

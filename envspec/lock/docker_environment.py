@@ -10,7 +10,7 @@ from envspec.facts import load_facts
 from envspec.lock.docker_words import by_architecture, run
 from envspec.lock.explicit import explicit_name
 from envspec.lock.requirements import requirements_name
-from envspec.model import GIT, LOCAL, Platform, Python, Resolution, WheelFile
+from envspec.models import GIT, LOCAL, Platform, Python, Resolution, WheelFile
 
 #: The environment's folder in every image.
 PREFIX: Final = "/opt/env"

@@ -27,7 +27,7 @@ from envspec.lock.docker_environment import (
 from envspec.lock.docker_served import Served, files_lines, start_lines, user_lines
 from envspec.lock.docker_words import by_architecture, pairs, quoted, run, words
 from envspec.lock.document import identity
-from envspec.model import BaseImage, Lock, Resolution
+from envspec.models import BaseImage, Lock, Resolution
 from envspec.registry.reference import parse
 
 DOCKERFILE_NAME: Final = "Dockerfile"

@@ -33,7 +33,7 @@ from envspec.lock.rows import (
     OwnMoment,
 )
 from envspec.lock.writer import Value
-from envspec.model import CondaChannel, ImageSettings, Lock, Resolution
+from envspec.models import CondaChannel, ImageSettings, Lock, Resolution
 
 T = TypeVar("T")
 _RESTORE: Final = "run `envspec lock SPEC` to write it again, or restore it from version control"

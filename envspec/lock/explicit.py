@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from envspec.lock.canonical import canonical
 from envspec.lock.depends import dependencies
-from envspec.model import CondaPackage, Lock, Platform, Resolution
+from envspec.models import CondaPackage, Lock, Platform, Resolution
 
 
 def explicit_name(platform: Platform) -> str:

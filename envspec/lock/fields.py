@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from envspec.model import Platform
+from envspec.models import Platform
 from envspec.names import Form
 
 _REQUIRED: Final = object()

@@ -11,7 +11,7 @@ from envspec.lock.document import dump
 from envspec.lock.explicit import explicit_name, explicit_text
 from envspec.lock.head import LOCK_FILE
 from envspec.lock.requirements import requirements_name, requirements_text
-from envspec.model import Lock
+from envspec.models import Lock
 
 
 def files_of(lock: Lock, served: Served = NOTHING) -> dict[str, bytes]:

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from envspec.effects.files import FULL
 from envspec.errors import UsageError
+from envspec.io.files import FULL
 from envspec.lock import journal, swap
 from envspec.lock.disk import CannotWrite, cannot, exclusive, make_directories
 from envspec.lock.document import load
 from envspec.lock.head import LOCK_FILE, DamagedLock
 from envspec.lock.names import read_current
 from envspec.lock.plan import Plan, make_plan
-from envspec.model import Lock
+from envspec.models import Lock
 
 
 def read_lock(path: Path) -> Lock:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from envspec.credentials import without_credentials
 from envspec.lock.explicit import explicit_name
-from envspec.model import DEFAULT_INDEX, GIT, LOCAL, Lock, Package, Platform, Resolution
+from envspec.models import DEFAULT_INDEX, GIT, LOCAL, Lock, Package, Platform, Resolution
 
 #: Every character that may stand in a URL as it is. `$` is not among them: pip and uv replace `${NAME}` in requirement
 #: files by the environment's variable. `%` is, since what is quoted already stays so.

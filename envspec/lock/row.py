@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from envspec.lock.fields import Fields
 from envspec.lock.writer import Value
-from envspec.model import Platform
+from envspec.models import Platform
 from envspec.names import Form
 
 T = TypeVar("T")

@@ -30,7 +30,7 @@ from envspec.lock.row import (
     table,
     tables,
 )
-from envspec.model import (
+from envspec.models import (
     Asker,
     BaseImage,
     BuiltWheel,

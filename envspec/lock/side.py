@@ -12,7 +12,7 @@ from envspec.lock.document import load
 from envspec.lock.find import LOCKS, find_lock
 from envspec.lock.folder import read_lock
 from envspec.lock.head import LOCK_FILE
-from envspec.model import Lock
+from envspec.models import Lock
 
 #: Runs a command in a folder and gives its standard output, as `effects.process.output_of` does: FileNotFoundError
 #: without the program, CalledProcessError when it fails.

@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from envspec.conformance.values import FORMAT as RESULTS_FORMAT
-from envspec.conformance.values import Cause, Kind, Status
+from envspec.conformance.results import FORMAT as RESULTS_FORMAT
+from envspec.conformance.results import Cause, Kind, Status
 from envspec.errors import EnvspecError
 from envspec.receipt.baseline import against
 from envspec.receipt.faults import places

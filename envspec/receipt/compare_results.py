@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from envspec.conformance.values import Kind, Level, Status
+from envspec.conformance.results import Kind, Level, Status
 from envspec.receipt.comparison import Line, Weight
 from envspec.receipt.values import CheckRow, FindingRow, FingerprintRow, Receipt
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from envspec.conformance.values import Kind
+from envspec.conformance.results import Kind
 from envspec.receipt.values import CheckRow, FindingRow, Receipt
 
 #: How far a rate may fall, and a peak may rise, before a run is worse than a recorded one.

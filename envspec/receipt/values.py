@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from envspec.conformance.values import Cause, Kind, Level, Status
+from envspec.conformance.results import Cause, Kind, Level, Status
 
 #: Of the document; a reader refuses a newer one.
 FORMAT = 1

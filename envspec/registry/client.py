@@ -1,23 +1,24 @@
-"""Digests and manifests of images from their registry, by the OCI distribution API 1.1."""
+"""Manifests and configs of a registry; retries."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
-from envspec.effects.http_answers import read_whole
-from envspec.effects.http_values import Response
-from envspec.errors import UsageError
-from envspec.model import PinnedDigest, Platform
+from envspec.credentials import shown
+from envspec.errors import NetworkError, UsageError
+from envspec.io.http import read_whole
+from envspec.io.http_types import Patience, RequestFault, Response, Stalled, is_passing, retry_after_s
+from envspec.models import PinnedDigest, Platform
 from envspec.origins import same_origin
-from envspec.registry.auth import Access, Authorization, authorize, challenges
-from envspec.registry.credentials import Keychain, Login
-from envspec.registry.faults import NotThere, RegistryFault, WrongDigest, refusal, shortened
-from envspec.registry.manifest import (
+from envspec.registry.auth import Access, Authorization, Keychain, Login, authorize, challenges
+from envspec.registry.errors import NotThere, RegistryFault, WrongDigest, refusal, shortened
+from envspec.registry.reference import Endpoint, Reference, endpoint
+from envspec.registry.types import (
     ACCEPT,
     MANIFEST_BYTES,
     OCI_PLATFORMS,
@@ -27,13 +28,13 @@ from envspec.registry.manifest import (
     read_json,
     read_manifest,
 )
-from envspec.registry.reference import Endpoint, Reference, endpoint
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
-    from envspec.effects.http import Http
-    from envspec.effects.http_body import Streamed
+    from envspec.io.http import Http
+    from envspec.io.http_body import Streamed
+
 
 #: Configs hold the history of every layer; the largest seen are a tenth of this.
 CONFIG_BYTES: Final = 8 * 1024 * 1024
@@ -237,3 +238,83 @@ def _check_digest(where: str, computed: str, asked: str | None, answer: Response
 
 def _note(manifest: Manifest, own: str) -> str:
     return f"{own} in this index" if manifest.kind is Kind.INDEX else ""
+
+
+#: Not implemented, and a version of HTTP that the server doesn't speak: these stay.
+_LASTING: Final = frozenset({501, 505})
+#: The longest pause between two tries that nobody asked for, in seconds.
+_LONGEST_PAUSE_S: Final = 30.0
+_T = TypeVar("_T")
+
+
+class TryAgain(Exception):
+    """An answer that another try may better.
+
+    fault: what to tell where none does. wait_s: what the registry asks to wait.
+    """
+
+    def __init__(self, fault: NetworkError, wait_s: float | None = None) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+        self.wait_s = wait_s
+
+
+def passes(status: int) -> bool:
+    """Whether a status may be another one a little later: 408, 429, most of 5xx."""
+    return status in {408, 429} or (status >= 500 and status not in _LASTING)
+
+
+def refuse(answer: Response, fault: NetworkError) -> NoReturn:
+    """Raise `fault` for an answer that is a refusal, as TryAgain where it may pass."""
+    if passes(answer.status):
+        raise TryAgain(fault, retry_after_s(answer.headers.get("Retry-After")))
+    raise fault
+
+
+@dataclass(slots=True)
+class Tries:
+    """Counts tries in a row that brought nothing on.
+
+    url: what is asked, for messages. notice: told of every pause, one line.
+    """
+
+    patience: Patience
+    notice: Callable[[str], None]
+    url: str
+    _failed: int = 0
+    _stalls: int = 0
+    _furthest: int = 0
+
+    async def after(self, fault: NetworkError | TryAgain, reached: int = 0) -> None:
+        """Wait as long as is due; raises the fault where it is none that passes, or patience has ended.
+
+        reached: how far the work is, in bytes. A try that came further than all before starts the count anew.
+        """
+        if reached > self._furthest:
+            self._furthest, self._failed, self._stalls = reached, 0, 0
+        self._failed += 1
+        self._stalls += isinstance(fault, Stalled)
+        pause = self.patience.pause_s(self.url, self._failed)
+        if isinstance(fault, TryAgain):
+            known, lasting = fault.fault, (fault.wait_s or 0) > self.patience.retry_after_s
+            pause = pause if fault.wait_s is None else fault.wait_s
+        else:
+            known = fault
+            lasting = not isinstance(fault, RequestFault) or fault.__cause__ is None or not is_passing(fault.__cause__)
+        if lasting or self._failed >= self.patience.attempts or self._stalls >= 2:
+            raise known
+        pause = min(pause, max(_LONGEST_PAUSE_S, self.patience.retry_after_s))
+        self.notice(f"{known.message}; trying again in {pause:.1f} s")
+        await asyncio.sleep(pause)
+
+
+async def persist(
+    patience: Patience, notice: Callable[[str], None], url: str, action: Callable[[], Awaitable[_T]]
+) -> _T:
+    """What `action` gives, after as many tries as patience has. It has to be one that may happen twice."""
+    tries = Tries(patience, notice, shown(url))
+    while True:
+        try:
+            return await action()
+        except (NetworkError, TryAgain) as fault:
+            await tries.after(fault)

@@ -12,21 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from envspec.effects.cache import keeping
-from envspec.effects.held import hold_file
-from envspec.effects.http_answers import read_whole
-from envspec.effects.http_faults import BrokenOff
-from envspec.effects.http_values import Response
-from envspec.effects.sink import CHUNK, Sink
 from envspec.errors import NetworkError
-from envspec.model import Platform
+from envspec.io.cache import keeping
+from envspec.io.download import CHUNK, Sink
+from envspec.io.file_locks import hold_file
+from envspec.io.http import read_whole
+from envspec.io.http_types import BrokenOff, Response
+from envspec.models import Platform
 from envspec.registry.auth import Access
-from envspec.registry.blob import Descriptor
-from envspec.registry.client import Registry
-from envspec.registry.faults import NotThere, WrongDigest, refusal, shortened
-from envspec.registry.manifest import MOST_ROWS, BadManifest, Kind, Manifest, is_size, read_json
+from envspec.registry.client import Registry, Tries, TryAgain, refuse
+from envspec.registry.errors import NotThere, WrongDigest, refusal, shortened
 from envspec.registry.reference import Reference, endpoint, is_digest
-from envspec.registry.tries import Tries, TryAgain, refuse
+from envspec.registry.types import MOST_ROWS, BadManifest, Descriptor, Kind, Manifest, is_size, read_json
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse

@@ -13,8 +13,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from envspec.credentials import without_registry_login
-from envspec.effects.surroundings import is_loopback, leads_inward
 from envspec.errors import UsageError
+from envspec.io.http_settings import is_loopback, leads_inward
 
 DOCKER_HUB: Final = "docker.io"
 #: Docker Hub is named docker.io and answers here.

@@ -10,8 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from envspec.effects.files import place
 from envspec.errors import UsageError
+from envspec.io.files import place
 from envspec.receipt.values import Receipt
 
 

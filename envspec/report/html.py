@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from envspec.conformance.values import Kind
+from envspec.conformance.results import Kind
 from envspec.escaping import visible
 from envspec.receipt.numbers import devices
 from envspec.receipt.values import CheckRow, Receipt

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from envspec.conformance.values import Kind, Status
+from envspec.conformance.results import Kind, Status
 from envspec.escaping import one_line, visible
 from envspec.receipt.numbers import devices
 from envspec.receipt.values import Baseline, CheckRow, FindingRow, Receipt, Verdict

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from envspec.conformance.values import Kind, Status
+from envspec.conformance.results import Kind, Status
 from envspec.escaping import html, markdown, one_line, visible
 from envspec.receipt.numbers import devices
 from envspec.receipt.values import Baseline, CheckRow, Receipt, Verdict

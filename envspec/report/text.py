@@ -7,7 +7,7 @@ from itertools import chain
 from textwrap import wrap
 from typing import Final
 
-from envspec.conformance.values import Kind, Status
+from envspec.conformance.results import Kind, Status
 from envspec.escaping import one_line, visible
 from envspec.receipt.numbers import devices
 from envspec.receipt.values import Baseline, CheckRow, Receipt

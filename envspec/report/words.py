@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from envspec.conformance.values import Kind
+from envspec.conformance.results import Kind
 from envspec.receipt.values import CheckRow, Counts, FindingRow, Receipt
 
 _SIZES: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")

@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, cast
 
 if TYPE_CHECKING:
-    from envspec.resolve.conda.engine import CondaEngine
-    from envspec.resolve.engine import Engine
+    from envspec.resolve.conda.solver import CondaEngine
+    from envspec.resolve.pypi.resolver import Engine
 
 #: What resolves PyPI's packages; the first is taken where none is named.
 ENGINES: Final[Mapping[str, str]] = {
-    "uv": "envspec.resolve.uv:Uv",
-    "pip-tools": "envspec.resolve.pip_tools:PipTools",
+    "uv": "envspec.resolve.pypi.uv:Uv",
+    "pip-tools": "envspec.resolve.pypi.pip_tools:PipTools",
 }
 #: What solves for conda's packages, likewise.
 CONDA_ENGINES: Final[Mapping[str, str]] = {

@@ -11,10 +11,10 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envspec.errors import UsageError
-from envspec.model import CondaPackage, Lock, Package, Platform, Resolution
+from envspec.models import CondaPackage, Lock, Package, Platform, Resolution
 
 if TYPE_CHECKING:
-    from envspec.resolve.compose import Composed
+    from envspec.resolve.pypi.request import Composed
 
 
 def known_names(names: Sequence[str], old: Lock, asked: Collection[str]) -> None:

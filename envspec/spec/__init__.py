@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envspec.spec.edit import set_as_of
-    from envspec.spec.faults import Fault, SpecError
+    from envspec.spec.errors import Fault, SpecError
+    from envspec.spec.fact_rows import Facts
     from envspec.spec.find import find_spec
-    from envspec.spec.parse import load_spec, parse_spec
+    from envspec.spec.load import load_spec, parse_spec
+    from envspec.spec.positions import set_as_of
     from envspec.spec.requirements import Requirement, RequirementKind
-    from envspec.spec.rows import Facts
     from envspec.spec.schema import json_schema
     from envspec.spec.sections import (
         Check,
@@ -69,16 +69,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Facts": "rows",
-    "Fault": "faults",
+    "Facts": "fact_rows",
+    "Fault": "errors",
     "Requirement": "requirements",
     "RequirementKind": "requirements",
-    "SpecError": "faults",
+    "SpecError": "errors",
     "find_spec": "find",
     "json_schema": "schema",
-    "load_spec": "parse",
-    "parse_spec": "parse",
-    "set_as_of": "edit",
+    "load_spec": "load",
+    "parse_spec": "load",
+    "set_as_of": "positions",
 }
 
 

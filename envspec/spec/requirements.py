@@ -1,4 +1,4 @@
-"""Requirements as a spec writes them, read once into values."""
+"""PEP 508, URL, git and local requirements."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit, urlunsplit
 
 from packaging.markers import Marker
 from packaging.requirements import InvalidRequirement
@@ -18,9 +18,51 @@ from packaging.version import Version
 
 from envspec.credentials import has_secret_query, without_credentials
 from envspec.names import SDIST, SDIST_ENDINGS, WHEEL
-from envspec.spec.faults import BadValue, refuse_open_secrets
-from envspec.spec.git_address import read_git
+from envspec.spec.errors import BadValue, refuse_open_secrets
 from envspec.spec.words import shown
+
+_LEADING_OUT: Final = re.compile(r"^/|\\|(?:^|/)(?:\.\.|\.git)(?:/|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class GitAddress:
+    """A place in a repository. url: what git is told; may hold credentials. ref: a branch, tag or commit; empty for the
+    repository's own default. subdirectory: the project's folder in it; empty for the top.
+    """
+
+    url: str
+    ref: str = ""
+    subdirectory: str = ""
+
+    @property
+    def filename(self) -> str:
+        """The repository's name."""
+        return self.url.rstrip("/").rpartition("/")[2]
+
+    def pinned(self, commit: str) -> str:
+        """The address of one commit, as pip writes it."""
+        where = f"#subdirectory={quote(self.subdirectory)}" if self.subdirectory else ""
+        return f"git+{self.url}@{commit}{where}"
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the subdirectory, as it is written, is a folder of the repository and none of git's own."""
+        return not _LEADING_OUT.search(self.subdirectory) and self.subdirectory.isprintable()
+
+
+def read_git(address: str) -> GitAddress:
+    """Read the address of a requirement of kind GIT. What is no URL is left to git to refuse."""
+    bare, _, fragment = address.removeprefix("git+").partition("#")
+    inner = parse_qs(fragment).get("subdirectory", [""])[0].rstrip("/")
+    try:
+        parts = urlsplit(bare)
+    except ValueError:
+        return GitAddress(bare, "", inner)
+    path, at, ref = parts.path.rpartition("@")
+    if not at or "/" not in path:
+        path, ref = parts.path, ""
+    return GitAddress(urlunsplit(parts._replace(path=path)), unquote(ref), inner)
+
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?://|\\)|[a-z]+\+|\.{0,2}[/\\]|\.{1,2}$|~")

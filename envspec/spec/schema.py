@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from envspec.spec.rows import SpecWithFacts
+from envspec.spec.fact_rows import SpecWithFacts
 
 
 def json_schema() -> dict[str, Any]:

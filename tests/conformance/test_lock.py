@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from envspec.installed.values import expected_to_json
 from envspec.lock.folder import read_lock
-from envspec.pipeline.verify import expected_of
+from envspec.operations.verify import expected_of
+from envspec.verifier.types import expected_to_json
 from tests.support import suite
 from tests.support.stack import copied, replace, site_packages
 from tests.support.user import ROOT

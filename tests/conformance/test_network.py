@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from envspec.conformance import network
+from envspec.conformance.distributed import launch
 from tests.support import netns
 from tests.support.netns import Namespace
 
@@ -25,26 +25,26 @@ def nodes() -> Iterator[tuple[Namespace, Namespace]]:
     [("node-0:29500", "node-0", 29500), ("10.0.0.1:1", "10.0.0.1", 1), ("[fd00::1]:29500", "fd00::1", 29500)],
 )
 def test_a_rendezvous_is_a_host_and_a_port(text: str, host: str, port: int) -> None:
-    assert network.endpoint(text) == (host, port)
+    assert launch.endpoint(text) == (host, port)
 
 
 @pytest.mark.parametrize("text", ["node-0", ":29500", "node-0:", "node-0:http", "", "node-0:70000", "node-0:0"])
 def test_what_is_none_is_refused_by_its_text(text: str) -> None:
     with pytest.raises(ValueError, match=f"the rendezvous {text!r} is not HOST:PORT"):
-        network.endpoint(text)
+        launch.endpoint(text)
 
 
 def test_the_loopback_leads_to_no_other_machine() -> None:
-    assert network.interface_towards("127.0.0.1", 29500) == ""
+    assert launch.interface_towards("127.0.0.1", 29500) == ""
 
 
 def test_a_name_that_leads_nowhere_names_no_interface() -> None:
-    assert network.interface_towards("no-such-host.invalid", 29500) == ""
+    assert launch.interface_towards("no-such-host.invalid", 29500) == ""
 
 
 def test_a_free_port_can_be_had() -> None:
     with socket.socket() as one:
-        one.bind((network.LOOPBACK, network.free_port()))
+        one.bind((launch.LOOPBACK, launch.free_port()))
 
 
 @pytest.mark.parametrize("address", ["10.77.0.1", "10.77.0.2", "fd77::1", "fd77::2"])

@@ -23,7 +23,7 @@ from docker import DockerClient
 from docker.errors import APIError
 
 from envspec.engine.build import Build, Builder, BuildFailed, build
-from envspec.engine.docker import Engine, open_engine
+from envspec.engine.client import Engine, open_engine
 from tests.support import standin
 from tests.support.containers import removed, run_in
 from tests.support.ecosystem import release

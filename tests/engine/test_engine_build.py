@@ -21,10 +21,10 @@ import pytest
 from docker import DockerClient
 
 from envspec.engine.build import Build, Builder, BuildFailed, build, builder_for
-from envspec.engine.docker import Engine, open_engine
+from envspec.engine.client import Engine, open_engine
 from envspec.image.docker_builder import DockerOrder
 from envspec.image.docker_builder import build as build_lock
-from envspec.model import BaseImage, PinnedDigest, Platform
+from envspec.models import BaseImage, PinnedDigest, Platform
 from tests.support import docker_registry
 from tests.support.containers import created, image_of_programs, removed, run_in
 from tests.support.engine import program
@@ -164,7 +164,7 @@ def test_ctrl_c_ends_the_build_in_the_engine(engine: DockerClient, base: str, tm
     script = (
         "import os, sys, pathlib\n"
         "from envspec.engine.build import Build, Builder, build\n"
-        "from envspec.engine.docker import open_engine\n"
+        "from envspec.engine.client import open_engine\n"
         "with open_engine(os.environ) as engine:\n"
         "    asked = Build(pathlib.Path(sys.argv[1]))\n"
         "    build(engine, asked, Builder[sys.argv[2]], lambda line: print(line, flush=True))\n"

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from envspec.engine.create import LABEL
-from envspec.model import BaseImage, ImageSettings, Lock, PinnedDigest, Platform, Python
+from envspec.engine.container import LABEL
+from envspec.models import BaseImage, ImageSettings, Lock, PinnedDigest, Platform, Python
 from tests.engine.test_engine_run import PATIENCE_S, screen, wait_until_none
 from tests.support.containers import image_of_programs, removed
 from tests.support.environments import make_lock, write_lock

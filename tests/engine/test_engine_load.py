@@ -10,15 +10,14 @@ from datetime import datetime, timezone
 import pytest
 from docker import DockerClient
 
-from envspec.engine.docker import Engine, open_engine
-from envspec.engine.faults import EngineRefused
-from envspec.image import load as loading
-from envspec.image.config import Conduct, annotations_of, image_config
-from envspec.image.index_document import image_of
-from envspec.image.layer import Image, Layer
+from envspec.engine.client import Engine, open_engine
+from envspec.engine.errors import EngineRefused
+from envspec.image import engine as loading
+from envspec.image.config import Conduct, annotations_of, image_config, image_of
+from envspec.image.layers.types import Image, Layer
 from envspec.image.outputs import tar_of
-from envspec.model import Lock, Platform
-from envspec.registry.blob import Descriptor
+from envspec.models import Lock, Platform
+from envspec.registry.types import Descriptor
 from tests.support.containers import removed
 from tests.support.images import MemoryBlob, base, plain_layer, plain_tar
 from tests.support.run_container import lock_of

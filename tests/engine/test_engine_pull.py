@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import pytest
 from docker import DockerClient
 
-from envspec.engine.docker import Engine, open_engine
-from envspec.engine.faults import EngineRefused
-from envspec.engine.pull import Present, present
+from envspec.engine.client import Engine, Present, open_engine, present
+from envspec.engine.errors import EngineRefused
 from envspec.registry.reference import BadReference
 from tests.engine.test_engine_load import Made
 from tests.support.containers import removed

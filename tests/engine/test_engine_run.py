@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 from docker import DockerClient
 
-from envspec.engine.create import LABEL
+from envspec.engine.container import LABEL
 from tests.support.containers import image_of_programs
 from tests.support.engine import NotRun, OwnEngine, connect, program
 from tests.support.nvidia_hook import records

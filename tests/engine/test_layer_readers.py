@@ -15,14 +15,12 @@ from typing import cast
 import pytest
 from docker import DockerClient
 
-from envspec.image.config import canonical
-from envspec.image.content import Entry, InMemory, Kind
-from envspec.image.index_document import image_of
-from envspec.image.layer import Compression, Image, Layer
+from envspec.image.config import canonical, image_of
+from envspec.image.layers.store import LayerStore
+from envspec.image.layers.tar import EPOCH_S
+from envspec.image.layers.types import Compression, Entry, Image, InMemory, Kind, Layer
 from envspec.image.outputs import files_of, tar_of, write_layout
-from envspec.image.store import LayerStore
-from envspec.image.tar import EPOCH_S
-from envspec.model import Platform
+from envspec.models import Platform
 from tests.support.containers import created, removed
 from tests.support.engine import program
 from tests.support.layer_sources import Listed, file, folders_of, zipped

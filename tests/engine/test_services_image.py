@@ -19,14 +19,12 @@ import pytest
 from docker import DockerClient
 from docker.models.containers import Container
 
-from envspec.image.content import Source
-from envspec.image.layer import Compression
+from envspec.image.layers.store import LayerStore
+from envspec.image.layers.types import Compression, Source
 from envspec.image.services import ServicesSource, services_config
-from envspec.image.store import LayerStore
-from envspec.image.system_changes import read_list
-from envspec.image.system_container import Builder
-from envspec.image.system_layer import SystemOrder, World, make_system_layer
-from envspec.model import ImageSettings, Platform, Service
+from envspec.image.sources.system import SystemOrder, World, make_system_layer, read_list
+from envspec.image.sources.system_container import Builder
+from envspec.models import ImageSettings, Platform, Service
 from tests.support import standin
 from tests.support.containers import created, removed, run_in
 from tests.support.engine import program

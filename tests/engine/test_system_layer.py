@@ -17,15 +17,22 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from envspec.engine.faults import NoEngine
-from envspec.image.content import Kind
-from envspec.image.layer import Compression
-from envspec.image.store import LayerStore
-from envspec.image.system_changes import SystemSource, read_list
-from envspec.image.system_container import ArchiveSilent, Builder, InstallFailed
-from envspec.image.system_layer import Kept, SystemDiffers, SystemOrder, World, find_system_layer, make_system_layer
-from envspec.image.system_script import MIRROR
-from envspec.model import Platform, SystemLayer
+from envspec.engine.errors import NoEngine
+from envspec.image.layers.store import LayerStore
+from envspec.image.layers.types import Compression, Kind
+from envspec.image.sources.system import (
+    Kept,
+    SystemDiffers,
+    SystemOrder,
+    SystemSource,
+    World,
+    find_system_layer,
+    make_system_layer,
+    read_list,
+)
+from envspec.image.sources.system_container import ArchiveSilent, Builder, InstallFailed
+from envspec.image.sources.system_script import MIRROR
+from envspec.models import Platform, SystemLayer
 from tests.support import standin
 from tests.support.apt_archive import AptArchive, Deb, apt_archive
 from tests.support.containers import removed

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec.installed.record import wheel_contents
+from envspec.verifier.record import wheel_contents
 from tests.integration.test_build_sdists import serving, with_files
 from tests.support import ecosystem
 from tests.support.confinement import confined

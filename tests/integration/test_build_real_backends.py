@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from envspec.build.wheel_bytes import is_pure
-from envspec.effects.http_values import Patience
-from envspec.fetch.values import Fetching, Network
-from envspec.image.order import ImageWorld
-from envspec.machine import this_platform
-from envspec.model import DEFAULT_INDEX, Asker, BuiltWheel, Package, Python, Resolution, Target, WheelFile
-from envspec.pipeline.built import Builds
-from envspec.pipeline.doors import Doors
+from envspec.build.reproducible import is_pure
+from envspec.diagnostics.machine import this_platform
+from envspec.fetch.types import Fetching, Network
+from envspec.image.options import ImageWorld
+from envspec.io.http_types import Patience
+from envspec.models import DEFAULT_INDEX, Asker, BuiltWheel, Package, Python, Resolution, Target, WheelFile
+from envspec.operations.build_wheels import Builds
+from envspec.operations.session import Doors
 from tests.support import locks
 from tests.support.confinement import confined
 from tests.support.environments import RUNNING

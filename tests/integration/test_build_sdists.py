@@ -19,7 +19,7 @@ from threading import Thread
 import pytest
 
 from envspec.lock.folder import read_lock, write_folder
-from envspec.pipeline.lock_files import lock_files
+from envspec.operations.lock import lock_files
 from tests.support import ecosystem
 from tests.support.confinement import confined, path_with_bubblewrap
 from tests.support.environments import BASE, RUNNING, SERIES, run_in

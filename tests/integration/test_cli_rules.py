@@ -19,7 +19,7 @@ from envspec.cli.main import COMMANDS
 from envspec.lock.document import dump
 from envspec.lock.folder import write_folder
 from envspec.lock.head import LOCK_FILE
-from envspec.model import Decision
+from envspec.models import Decision
 from tests.support.command import command_line, environment, envspec, on_a_terminal
 from tests.support.locks import example
 

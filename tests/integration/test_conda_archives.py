@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from envspec.facts.conda import conda_names
-from envspec.model import CondaPackage, Provided
-from envspec.resolve.conda.archives import archive_reader
-from envspec.resolve.conda.names import Names, held_by, with_provides
-from envspec.resolve.conda.question import Channel
-from envspec.resolve.index.store import Store
+from envspec.io.store import Store
+from envspec.models import CondaPackage, Provided
+from envspec.resolve.conda.pypi_names import Names, archive_reader, held_by, with_provides
+from envspec.resolve.types import Channel
 from tests.support.conda_archive import CondaArchive, Form, archive, distribution
 from tests.support.conda_channel import CondaChannel, write
 from tests.support.conda_server import CondaServer

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.process import Finished
-from envspec.model import CondaPackage, CudaVersion, Platform
+from envspec.io.process import Finished
+from envspec.models import CondaPackage, CudaVersion, Platform
 from envspec.resolve.conda.channels import opened
 from envspec.resolve.conda.conda_lock import CondaLock, allowed, failure
 from envspec.resolve.conda.cuda_builds import cuda_constraint
-from envspec.resolve.conda.engine import CondaEngine, CondaUnsolvable
-from envspec.resolve.conda.question import Channel, CondaRequest, VirtualPackage
 from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.conda.rows import package_of
-from envspec.resolve.engine import EngineFault
+from envspec.resolve.conda.records import package_of
+from envspec.resolve.conda.solver import CondaEngine, CondaUnsolvable
+from envspec.resolve.pypi.resolver import EngineFault
+from envspec.resolve.types import Channel, CondaRequest, VirtualPackage
 from tests.support import conda_packages
 from tests.support.conda_archive import milliseconds
 from tests.support.conda_channel import CondaChannel, write

@@ -20,13 +20,13 @@ import pytest
 
 from envspec.errors import EnvspecError, NetworkError, NoSolution
 from envspec.facts import load_facts
-from envspec.model import Asker, Package, Platform, Python, Resolution, Target
+from envspec.io.store import Store
+from envspec.models import Asker, Package, Platform, Python, Resolution, Target
 from envspec.resolve import engines
-from envspec.resolve.compose import Composed, Given, Moments, Places, compose
-from envspec.resolve.halves import BothHalves
-from envspec.resolve.index.store import Store
-from envspec.resolve.provider import Provider
-from envspec.resolve.stage import World, resolve_all
+from envspec.resolve.pypi.conflicts import BothHalves
+from envspec.resolve.pypi.request import Composed, Given, Moments, Places, compose
+from envspec.resolve.pypi.resolve import World, resolve_all
+from envspec.resolve.types import Provider
 from envspec.spec import parse_spec
 from tests.conftest import Serve
 from tests.support import ecosystem

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import EnvspecError, NetworkError, NoSolution, UsageError
-from envspec.model import Asker, ChannelPart, CondaPackage, CudaVersion, Platform
+from envspec.models import Asker, ChannelPart, CondaPackage, CudaVersion, Platform
 from envspec.resolve.conda.channels import part_sha256
-from envspec.resolve.conda.question import Channel, CondaRequest
 from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.conda.stage import CondaAnswer, CondaWorld, solve_all
+from envspec.resolve.conda.solve import CondaAnswer, CondaWorld, solve_all
+from envspec.resolve.types import Channel, CondaRequest
 from tests.support.conda_requests import AS_OF, request
 from tests.support.conda_rows import BUILT, Row, files_of, row, write_channel
 from tests.support.raw_server import RESET, Answer, Asked, RawServer, reply

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from envspec.conformance.checks import CHECKS
-from envspec.model import Conformance, Lock
+from envspec.models import Conformance, Lock
 from tests.conftest import Serve
 from tests.support.environments import BASE, installs, make_lock, pin, write_lock
 from tests.support.projects import File

@@ -15,14 +15,13 @@ from typing import Final
 
 import pytest
 
-from envspec.effects.http_values import Patience
 from envspec.errors import EnvspecError, NetworkError, UsageError
-from envspec.fetch.faults import Truncated, WrongArchive
-from envspec.fetch.values import Count, Fetching, Network
+from envspec.fetch.types import Count, Fetching, Network, Truncated, WrongArchive
 from envspec.fetch.wheels import fetch_wheels, wheel_path
-from envspec.model import Package
-from envspec.resolve.index.store import Store
-from envspec.resolve.index.upstream import Index
+from envspec.io.http_types import Patience
+from envspec.io.store import Store
+from envspec.models import Package
+from envspec.resolve.pypi.index.client import Index
 from tests.conftest import Serve
 from tests.support.environments import pin
 from tests.support.faults import Body, Corrupt, Drop, Status, Truncate

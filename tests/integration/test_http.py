@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects import http_faults
-from envspec.effects.http import Credential, Http, Patience, Response, open_http
+from envspec.io import http_types
+from envspec.io.http import Http, open_http
+from envspec.io.http_types import Credential, Patience, Response
 from tests.support.raw_server import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
 
 QUICK = Patience(connect_s=1.0, stall_s=0.3, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)
@@ -100,18 +101,18 @@ def test_a_fault_that_passes_is_tried_again(fault: Answer) -> None:
 def test_a_truncated_body_is_tried_again_and_then_refused() -> None:
     short: Answer = [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this", CLOSE]
     assert fetch(after(1, short, reply(200, b"whole"))).body == b"whole"
-    with pytest.raises(http_faults.BrokenOff, match="broke off before its end"):
+    with pytest.raises(http_types.BrokenOff, match="broke off before its end"):
         fetch(lambda _: short)
 
 
 def test_a_chunked_body_that_breaks_off_is_refused() -> None:
-    with pytest.raises(http_faults.BrokenOff):
+    with pytest.raises(http_types.BrokenOff):
         fetch(lambda _: [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", CLOSE])
 
 
 def test_retries_end() -> None:
     async def scenario(http: Http, server: RawServer) -> None:
-        with pytest.raises(http_faults.Unreachable, match="the connection broke"):
+        with pytest.raises(http_types.Unreachable, match="the connection broke"):
             await http.get(f"{server.url}/")
 
     # aiohttp asks once more within each attempt that ends without an answer.
@@ -120,7 +121,7 @@ def test_retries_end() -> None:
 
 def test_a_status_that_stays_is_the_answer() -> None:
     async def scenario(http: Http, server: RawServer) -> None:
-        with pytest.raises(http_faults.BadStatus, match="HTTP 503") as caught:
+        with pytest.raises(http_types.BadStatus, match="HTTP 503") as caught:
             (await http.get(f"{server.url}/")).checked()
         assert caught.value.status == 503
 
@@ -143,27 +144,27 @@ def test_retry_after_is_waited_for() -> None:
 
 def test_a_retry_after_beyond_patience_is_told_at_once() -> None:
     start = time.monotonic()
-    with pytest.raises(http_faults.BadStatus, match="try again in 3600 s"):
+    with pytest.raises(http_types.BadStatus, match="try again in 3600 s"):
         fetch(lambda _: reply(429, b"", {"Retry-After": "3600"})).checked()
     assert time.monotonic() - start < 1.0
 
 
 def test_a_server_that_stalls_before_its_answer_is_given_up() -> None:
     async def scenario(http: Http, server: RawServer) -> None:
-        with pytest.raises(http_faults.Stalled, match=r"no byte for 0\.3 s"):
+        with pytest.raises(http_types.Stalled, match=r"no byte for 0\.3 s"):
             await http.get(f"{server.url}/")
 
     assert len(talk(lambda _: [30.0], scenario).asked) == 2
 
 
 def test_a_server_that_stalls_within_its_answer_is_given_up() -> None:
-    with pytest.raises(http_faults.Stalled):
+    with pytest.raises(http_types.Stalled):
         fetch(lambda _: [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf", 30.0])
 
 
 def test_a_server_that_drips_is_given_up() -> None:
     drip: Answer = [b"HTTP/1.1 200 OK\r\n\r\n", *(b".", 0.1) * 100]
-    with pytest.raises(http_faults.Stalled, match="longest time allowed"):
+    with pytest.raises(http_types.Stalled, match="longest time allowed"):
         fetch(lambda _: drip, patience=replace(QUICK, total_s=0.5))
 
 
@@ -177,7 +178,7 @@ def test_a_server_that_drips_is_given_up() -> None:
 )
 def test_a_page_that_never_ends_is_cut(head: bytes) -> None:
     async def scenario(http: Http, server: RawServer) -> None:
-        with pytest.raises(http_faults.TooLarge, match="larger than 100000 bytes"):
+        with pytest.raises(http_types.TooLarge, match="larger than 100000 bytes"):
             await http.get(f"{server.url}/", max_bytes=100_000)
 
     assert len(talk(lambda _: [head, *([b"x" * 65536] * 100)], scenario).asked) == 1
@@ -187,14 +188,14 @@ def test_a_small_answer_that_unpacks_to_a_large_one_is_cut() -> None:
     bomb = gzip.compress(b"\0" * 10_000_000)
 
     async def scenario(http: Http, server: RawServer) -> None:
-        with pytest.raises(http_faults.TooLarge):
+        with pytest.raises(http_types.TooLarge):
             await http.get(f"{server.url}/", max_bytes=1_000_000)
 
     talk(lambda _: reply(200, bomb, {"Content-Encoding": "gzip"}), scenario)
 
 
 def test_what_is_not_http_is_refused() -> None:
-    with pytest.raises(http_faults.BrokenOff, match="not HTTP"):
+    with pytest.raises(http_types.BrokenOff, match="not HTTP"):
         fetch(lambda _: [b"220 ftp.example.com ready\r\n\r\n"])
 
 
@@ -203,7 +204,7 @@ def test_a_closed_port_is_named() -> None:
         async with RawServer(lambda _: []) as server:
             url = f"{server.url}/simple/?key=secret"
         async with open_http({}, patience=QUICK) as http:
-            with pytest.raises(http_faults.Unreachable, match="no connection") as caught:
+            with pytest.raises(http_types.Unreachable, match="no connection") as caught:
                 await http.get(url)
             assert "secret" not in str(caught.value)
             assert caught.value.exit_code == 5
@@ -214,7 +215,7 @@ def test_a_closed_port_is_named() -> None:
 @pytest.mark.parametrize("url", ["ftp://host/x", "http://", "no url", "http://[bad/", "/simple/", "file:///etc/passwd"])
 def test_what_is_no_url_is_refused(url: str) -> None:
     async def scenario(http: Http, server: RawServer) -> None:
-        with pytest.raises(http_faults.BadUrl):
+        with pytest.raises(http_types.BadUrl):
             await http.get(url)
 
     talk(lambda _: reply(200), scenario)
@@ -224,7 +225,7 @@ def test_credentials_of_a_url_are_sent_and_never_told() -> None:
     async def scenario(http: Http, server: RawServer) -> None:
         got = await http.get(server.url.replace("://", "://user:hunter2@"))
         assert "hunter2" not in got.url
-        with pytest.raises(http_faults.BadStatus) as caught:
+        with pytest.raises(http_types.BadStatus) as caught:
             got.checked()
         assert "hunter2" not in str(caught.value)
 
@@ -279,12 +280,12 @@ def test_a_redirect_carries_no_credentials_to_another_origin(status: int) -> Non
 
 @pytest.mark.parametrize("location", [{}, {"Location": "ftp://host/x"}, {"Location": "http://[bad/"}])
 def test_a_redirect_to_nowhere_is_refused(location: dict[str, str]) -> None:
-    with pytest.raises(http_faults.BadRedirect, match="redirects to no"):
+    with pytest.raises(http_types.BadRedirect, match="redirects to no"):
         fetch(lambda _: reply(302, b"", location))
 
 
 def test_redirects_in_a_circle_end() -> None:
-    with pytest.raises(http_faults.BadRedirect, match="without an end"):
+    with pytest.raises(http_types.BadRedirect, match="without an end"):
         fetch(lambda _: reply(302, b"", {"Location": "/"}))
 
 
@@ -308,7 +309,7 @@ def test_a_proxy_is_used_for_other_hosts_and_not_for_loopback() -> None:
 
 def test_a_proxy_that_refuses_is_named() -> None:
     async def scenario(http: Http, server: RawServer) -> None:
-        with pytest.raises(http_faults.ProxyFault, match="HTTP 407"):
+        with pytest.raises(http_types.ProxyFault, match="HTTP 407"):
             await http.get("https://index.invalid/simple/")
 
     talk(lambda _: reply(407), scenario, environ={"HTTPS_PROXY": "SERVER"})
@@ -323,7 +324,7 @@ def test_https_to_a_plain_server_is_explained() -> None:
     async def run() -> None:
         server = await asyncio.start_server(refuse, "127.0.0.1", 0)
         async with open_http({}, patience=QUICK) as http:
-            with pytest.raises(http_faults.TlsFault, match="is this an http:// server"):
+            with pytest.raises(http_types.TlsFault, match="is this an http:// server"):
                 await http.get(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
         server.close()
 
@@ -355,9 +356,9 @@ def test_a_download_is_bounded_and_refuses_other_statuses() -> None:
             return None
 
     async def scenario(http: Http, server: RawServer) -> None:
-        with pytest.raises(http_faults.TooLarge):
+        with pytest.raises(http_types.TooLarge):
             await http.download(f"{server.url}/large", Nowhere, max_bytes=3)
-        with pytest.raises(http_faults.BadStatus, match="not found"):
+        with pytest.raises(http_types.BadStatus, match="not found"):
             await http.download(f"{server.url}/none", Nowhere, max_bytes=3)
 
     talk(lambda asked: reply(200, b"wheel") if asked.path == "/large" else reply(404), scenario)
@@ -401,7 +402,7 @@ def test_a_certificate_that_is_not_trusted_is_explained(tls: tuple[Path, ssl.SSL
     async def run() -> None:
         server, url = await over_tls(context, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nsafe")
         async with open_http({}, patience=QUICK) as http:
-            with pytest.raises(http_faults.TlsFault, match=r"not trusted.*self.signed"):
+            with pytest.raises(http_types.TlsFault, match=r"not trusted.*self.signed"):
                 await http.get(url)
         for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
             async with open_http({variable: str(certificate)}, patience=QUICK) as http:
@@ -418,7 +419,7 @@ def test_a_redirect_from_https_to_plain_http_is_refused(tls: tuple[Path, ssl.SSL
         down = b"HTTP/1.1 302 Found\r\nLocation: http://index.invalid/\r\nContent-Length: 0\r\n\r\n"
         server, url = await over_tls(context, down)
         async with open_http({"SSL_CERT_FILE": str(certificate)}, patience=QUICK) as http:
-            with pytest.raises(http_faults.BadRedirect, match=r"redirects from https to http://index\.invalid/"):
+            with pytest.raises(http_types.BadRedirect, match=r"redirects from https to http://index\.invalid/"):
                 await http.get(url)
         server.close()
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.model import ImageId, Lock
+from envspec.models import ImageId, Lock
 from tests.support import preloaded
 from tests.support.environments import SERIES, pin
 from tests.support.image_builds import (

@@ -15,21 +15,19 @@ from typing import Final
 
 import pytest
 
-from envspec.effects.http_values import Patience
+from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, NoSolution
-from envspec.fetch.values import Fetching, Network
-from envspec.image.assembling import Below, Foundation
-from envspec.image.cached_python import made_of
+from envspec.fetch.conda_link import BadPackage
+from envspec.fetch.types import Fetching, Network
+from envspec.image.base_layers import Around, PythonParts
+from envspec.image.build import Below, Foundation
 from envspec.image.config import Base
-from envspec.image.content import PREFIX, Entry, InMemory
-from envspec.image.layer import Compression, Layer
-from envspec.image.owned import Owner
-from envspec.image.pyc import Pyc
-from envspec.image.python_parts import Around, PythonParts
-from envspec.image.store import LayerStore
-from envspec.link.packages import BadPackage
-from envspec.machine import this_platform
-from envspec.model import CondaPackage, Python
+from envspec.image.layers.ownership import Owner
+from envspec.image.layers.store import LayerStore
+from envspec.image.layers.types import PREFIX, Compression, Entry, InMemory, Layer
+from envspec.image.sources.bytecode import Pyc, made_of
+from envspec.io.http_types import Patience
+from envspec.models import CondaPackage, Python
 from tests.support import conda_packages
 from tests.support.conda_archive import PREFIX as PLACEHOLDER
 from tests.support.conda_archive import CondaArchive, Form, Link, Program, archive

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.model import BaseImage, ImageSettings, Lock, Python
+from envspec.models import BaseImage, ImageSettings, Lock, Python
 from tests.support import preloaded
 from tests.support.faults import Corrupt, Drop, Status, Truncate
 from tests.support.faults import Fault as IndexFault

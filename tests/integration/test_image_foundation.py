@@ -11,19 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.effects.http_values import Patience
+from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, UsageError
-from envspec.fetch.values import Fetching, Network
-from envspec.image.assembling import Below, Foundation
+from envspec.fetch.types import Fetching, Network
+from envspec.image.base_layers import Around, PythonParts, share_of_conda
+from envspec.image.build import Below, Foundation
 from envspec.image.config import Base
-from envspec.image.content import PREFIX
-from envspec.image.cut import cut
-from envspec.image.layer import Compression, Layer
-from envspec.image.pyc import Pyc
-from envspec.image.python_parts import Around, PythonParts, share_of_conda
-from envspec.image.store import LayerStore
-from envspec.machine import this_platform
-from envspec.model import CondaPackage, Package, Python, Resolution, Target
+from envspec.image.layers.partition import cut
+from envspec.image.layers.store import LayerStore
+from envspec.image.layers.types import PREFIX, Compression, Layer
+from envspec.image.sources.bytecode import Pyc
+from envspec.io.http_types import Patience
+from envspec.models import CondaPackage, Package, Python, Resolution, Target
 from tests.support import standalone
 from tests.support.environments import make_lock, pin
 from tests.support.standalone import SERIES, VERSION

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec.model import Lock
+from envspec.models import Lock
 from tests.support import preloaded
 from tests.support.image_builds import Builder, small_wheel
 from tests.support.image_scene import Around, standing

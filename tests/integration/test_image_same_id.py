@@ -19,10 +19,10 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.image.content import Entry
-from envspec.image.pyc import Module, Pyc, compiled
-from envspec.image.wheel import Scheme, WheelSource
-from envspec.model import Lock, Python
+from envspec.image.layers.types import Entry
+from envspec.image.sources.bytecode import Module, Pyc, compiled
+from envspec.image.sources.wheel import Scheme, WheelSource
+from envspec.models import Lock, Python
 from tests.conftest import Serve
 from tests.support import preloaded
 from tests.support.environments import RUNNING, pin

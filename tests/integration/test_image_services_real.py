@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from envspec.model import Service
+from envspec.models import Service
 from tests.support.image_services import Place, free_port, lay, wait_for
 
 pytestmark = [

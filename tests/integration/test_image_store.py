@@ -19,13 +19,12 @@ from typing import Final
 
 import pytest
 
-from envspec.effects.cache import CannotKeep
-from envspec.image.blobs import WrongBlob
-from envspec.image.content import Entry, GpuCodeFound, OnDisk
-from envspec.image.layer import Compression, Layer
-from envspec.image.recipe import Damaged
-from envspec.image.splice import BadArchive, Gone
-from envspec.image.store import LayerStore, NotOurs
+from envspec.image.layers.gzip import BadArchive, Gone
+from envspec.image.layers.recipe import Damaged
+from envspec.image.layers.store import LayerStore, NotOurs, WrongBlob
+from envspec.image.layers.types import Compression, Entry, Layer, OnDisk
+from envspec.io.cache import CannotKeep
+from envspec.models import GpuCodeFound
 from tests.support.layer_sources import Listed, file, folder, wheel_like
 
 SEED: Final = 20261120

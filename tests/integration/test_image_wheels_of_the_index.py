@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from envspec.image.gpu_code import GpuCodeWatch
-from envspec.image.wheel import WheelSource
-from envspec.model import GpuCodeFound
+from envspec.image.sources.wheel import WheelSource
+from envspec.models import GpuCodeFound
 from tests.support.wheel_trees import (
     SERIES,
     content_of,

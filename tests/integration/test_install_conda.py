@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from envspec.machine import this_platform
-from envspec.model import CondaPackage
+from envspec.diagnostics.machine import this_platform
+from envspec.models import CondaPackage
 from tests.conftest import Serve
 from tests.support import conda_packages
 from tests.support.conda_archive import CondaArchive, Program, archive, impostor

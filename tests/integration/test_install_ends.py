@@ -14,8 +14,8 @@ from typing import Final
 
 import pytest
 
-from envspec.install.place import partial_of
-from envspec.machine import this_platform
+from envspec.diagnostics.machine import this_platform
+from envspec.installer.staging import partial_of
 from tests.conftest import Serve
 from tests.support import conda_packages
 from tests.support.command import command_line

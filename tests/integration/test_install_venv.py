@@ -16,8 +16,8 @@ from typing import Final
 
 import pytest
 
-from envspec.machine import this_platform
-from envspec.model import Platform, Python
+from envspec.diagnostics.machine import this_platform
+from envspec.models import Platform, Python
 from tests.conftest import Serve
 from tests.support import environments
 from tests.support.command import on_a_terminal

@@ -13,9 +13,9 @@ from typing import Final
 import pytest
 from uv import find_uv_bin
 
-from envspec.image.content import InMemory
-from envspec.image.wheel import LockedWheel, Scheme, WheelSource
-from envspec.installed.record import installed_contents, rows, wheel_contents
+from envspec.image.layers.types import InMemory
+from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
+from envspec.verifier.record import installed_contents, rows, wheel_contents
 from tests.support.environments import BASE, SERIES, installs, make_lock, pin, write_lock
 from tests.support.index_server import IndexServer
 from tests.support.projects import File

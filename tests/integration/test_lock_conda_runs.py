@@ -151,7 +151,9 @@ def test_without_conda_nothing_of_it_is_imported(user: User) -> None:
         }
         assert "envspec" in imported
         assert not [name for name in imported if name.split(".")[0] in ("rattler", "conda_lock", "yaml")]
-        assert not [name for name in imported if name.startswith(("envspec.resolve.conda.", "envspec.pipeline.conda"))]
+        assert not [
+            name for name in imported if name.startswith(("envspec.resolve.conda.", "envspec.operations.lock_conda"))
+        ]
 
 
 def test_a_lock_of_both_halves_is_checked_without_rattler(user: User, channel: CondaChannel) -> None:

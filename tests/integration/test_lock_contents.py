@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from envspec.installed.record import wheel_contents
+from envspec.verifier.record import wheel_contents
 from tests.conftest import Serve
 from tests.support.confinement import confined
 from tests.support.faults import Status, Wire

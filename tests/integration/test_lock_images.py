@@ -12,9 +12,9 @@ import pytest
 from envspec.errors import UnfitMachine, UsageError
 from envspec.lock.folder import read_lock, write_folder
 from envspec.lock.head import LOCK_FILE
-from envspec.model import BuiltWheel, ImageId, Lock, Platform, SystemLayer
-from envspec.pipeline.lock_files import lock_files
-from envspec.pipeline.record_images import record_images
+from envspec.models import BuiltWheel, ImageId, Lock, Platform, SystemLayer
+from envspec.operations.image import record_images
+from envspec.operations.lock import lock_files
 from tests.support import ecosystem
 from tests.support.confinement import confined
 from tests.support.index_server import IndexServer

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envspec.lock.requirements import requirements_name, requirements_text
-from envspec.model import DEFAULT_INDEX, DIRECT_URL, Asker, Lock, Package, WheelFile
+from envspec.models import DEFAULT_INDEX, DIRECT_URL, Asker, Lock, Package, WheelFile
 from tests.conftest import Serve
 from tests.support.index_server import IndexServer
 from tests.support.locks import X86, lock, resolution

@@ -28,8 +28,8 @@ from envspec.lock.document import dump
 from envspec.lock.folder import read_lock, write_folder
 from envspec.lock.head import LOCK_FILE
 from envspec.lock.requirements import requirements_name, requirements_text
-from envspec.model import Platform
-from envspec.spec_hash import input_sha256
+from envspec.models import Platform
+from envspec.spec.identity import input_sha256
 from tests.support.locks import lock, package, resolution
 
 SPEC: Final = '[env]\nname = "under-fire"\n'

@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from envspec.effects.http import Patience, open_http
 from envspec.errors import EnvspecError, NetworkError, UsageError
-from envspec.model import PinnedDigest, Platform
-from envspec.registry import faults
+from envspec.io.http import open_http
+from envspec.io.http_types import Patience
+from envspec.models import PinnedDigest, Platform
+from envspec.registry import errors
+from envspec.registry.auth import HUB_KEY, Keychain
 from envspec.registry.client import Registry, resolve_digests
-from envspec.registry.credentials import HUB_KEY, Keychain
-from envspec.registry.manifest import BadManifest, Kind, Manifest
 from envspec.registry.reference import parse
+from envspec.registry.types import BadManifest, Kind, Manifest
 from tests.support import registry as content
 from tests.support.raw_server import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
 
@@ -149,14 +150,14 @@ def test_a_digest_of_sha512_is_checked_by_sha512(world: World) -> None:
     world.held.blobs[name] = AMD
     assert world.fetch(f"HOST/nvidia/cuda@{name}").digest == name
     world.held.blobs[name] = ARM
-    with pytest.raises(faults.WrongDigest):
+    with pytest.raises(errors.WrongDigest):
         world.fetch(f"HOST/nvidia/cuda@{name}")
 
 
 def test_a_mirror_stands_in_and_the_original_is_named(world: World) -> None:
     world.mirrors = {"docker.io": "HOST"}
     assert world.resolve("nvidia/cuda:v1")[0].digest == INDEX.digest
-    with pytest.raises(faults.NotThere, match=r"127\.0\.0\.1:\d+/nvidia/cuda:v2"):
+    with pytest.raises(errors.NotThere, match=r"127\.0\.0\.1:\d+/nvidia/cuda:v2"):
         world.resolve("nvidia/cuda:v2")
 
 
@@ -164,7 +165,7 @@ def test_a_mirror_gets_its_own_login_and_not_the_original_s(world: World) -> Non
     world.mirrors = {"docker.io": "HOST"}
     world.held.basic = ("user", "hunter2")
     world.login(basic(), registry=HUB_KEY)
-    with pytest.raises(faults.AccessRefused, match="none was found"):
+    with pytest.raises(errors.AccessRefused, match="none was found"):
         world.resolve("nvidia/cuda:v1")
     assert all("authorization" not in asked.headers for asked in world.asked)
     world.login(basic())
@@ -232,20 +233,20 @@ def refused(world: World, kind: type[EnvspecError], *words: str, name: str = "HO
 
 def test_no_login_where_one_is_wanted(world: World) -> None:
     world.held.basic = ("user", "hunter2")
-    refused(world, faults.AccessRefused, "wants a login and none was found", f"docker login {'127.0.0.1'}")
+    refused(world, errors.AccessRefused, "wants a login and none was found", f"docker login {'127.0.0.1'}")
 
 
 def test_a_wrong_password(world: World) -> None:
     world.held.basic = ("user", "other")
     world.login(basic())
-    refused(world, faults.AccessRefused, "refuses the login from", "config.json")
+    refused(world, errors.AccessRefused, "refuses the login from", "config.json")
     assert len(world.asked) == 2
 
 
 def test_a_token_server_that_refuses_the_login(world: World) -> None:
     world.held.token = ("user", "other")
     world.login(basic())
-    refused(world, faults.AccessRefused, "refuses the login from", "incorrect username or password")
+    refused(world, errors.AccessRefused, "refuses the login from", "incorrect username or password")
 
 
 def test_a_login_that_may_not_pull(world: World) -> None:
@@ -258,7 +259,7 @@ def test_a_login_that_may_not_pull(world: World) -> None:
         return reply(401, b"", {"WWW-Authenticate": "Basic realm=x"})
 
     world.answer = answer
-    refused(world, faults.AccessRefused, "DENIED: requested access", "ask for access to nvidia/cuda")
+    refused(world, errors.AccessRefused, "DENIED: requested access", "ask for access to nvidia/cuda")
 
 
 # -------------------------------------------------------------------------------------------------------- bad days
@@ -266,12 +267,12 @@ def test_a_login_that_may_not_pull(world: World) -> None:
 
 def test_a_401_without_a_challenge(world: World) -> None:
     world.answer = always(reply(401))
-    refused(world, faults.RegistryFault, "HTTP 401", "offers nothing")
+    refused(world, errors.RegistryFault, "HTTP 401", "offers nothing")
 
 
 def test_a_401_with_a_challenge_of_another_kind(world: World) -> None:
     world.answer = always(reply(401, b"", {"WWW-Authenticate": "Negotiate"}))
-    refused(world, faults.RegistryFault, "offers negotiate")
+    refused(world, errors.RegistryFault, "offers negotiate")
 
 
 @pytest.mark.parametrize(
@@ -280,7 +281,7 @@ def test_a_401_with_a_challenge_of_another_kind(world: World) -> None:
 def test_a_token_server_that_no_login_may_be_sent_to(world: World, realm: str) -> None:
     world.login(basic())
     world.answer = always(reply(401, b"", {"WWW-Authenticate": f'Bearer realm="{realm}",service="x"'}))
-    refused(world, faults.RegistryFault, "token server")
+    refused(world, errors.RegistryFault, "token server")
     assert len(world.asked) == 1
 
 
@@ -300,20 +301,20 @@ def test_a_token_server_that_no_login_may_be_sent_to(world: World, realm: str) -
 def test_a_token_server_that_fails(world: World, token_answer: Answer, words: str) -> None:
     world.held.token = ("", "")
     world.answer = lambda asked: token_answer if asked.path == "/token" else world.held.answer(asked)
-    refused(world, faults.RegistryFault, "its token server 127.0.0.1", words)
+    refused(world, errors.RegistryFault, "its token server 127.0.0.1", words)
 
 
 def test_a_token_server_that_is_too_busy(world: World) -> None:
     world.held.token = ("", "")
     busy = reply(429, b"", {"Retry-After": "120"})
     world.answer = lambda asked: busy if asked.path == "/token" else world.held.answer(asked)
-    refused(world, faults.RateLimited, "too many requests", "try again in 120 s")
+    refused(world, errors.RateLimited, "too many requests", "try again in 120 s")
 
 
 def test_a_token_that_is_not_accepted_ends_the_talk(world: World) -> None:
     world.held.token = ("", "")
     world.answer = lambda asked: reply(200, {"token": "wrong"}) if asked.path == "/token" else world.held.answer(asked)
-    refused(world, faults.AccessRefused, "wants a login")
+    refused(world, errors.AccessRefused, "wants a login")
     assert len(world.asked) == 3
 
 
@@ -323,7 +324,7 @@ def test_the_limit_of_docker_hub_is_told(world: World) -> None:
     }
     headers = {"Retry-After": "3600", "ratelimit-limit": "100;w=21600", "ratelimit-remaining": "0;w=21600"}
     world.answer = always(reply(429, said, headers))
-    refused(world, faults.RateLimited, "too many requests (100 in 6 h)", "in 3600 s", "docker login", "mirror")
+    refused(world, errors.RateLimited, "too many requests (100 in 6 h)", "in 3600 s", "docker login", "mirror")
 
 
 def test_a_short_limit_is_waited_for(world: World) -> None:
@@ -335,26 +336,26 @@ def test_a_short_limit_is_waited_for(world: World) -> None:
 
 
 def test_a_tag_that_is_not_there(world: World) -> None:
-    refused(world, faults.NotThere, "v2: not there", "six months after its end of life", name="HOST/nvidia/cuda:v2")
+    refused(world, errors.NotThere, "v2: not there", "six months after its end of life", name="HOST/nvidia/cuda:v2")
 
 
 def test_a_repository_that_is_not_there(world: World) -> None:
-    refused(world, faults.NotThere, "NAME_UNKNOWN", "no repository nvidia/cudda", name="HOST/nvidia/cudda:v2")
+    refused(world, errors.NotThere, "NAME_UNKNOWN", "no repository nvidia/cudda", name="HOST/nvidia/cudda:v2")
 
 
 def test_a_digest_that_is_not_there(world: World) -> None:
-    refused(world, faults.NotThere, "not there", "--upgrade", name=f"HOST/nvidia/cuda@sha256:{'0' * 64}")
+    refused(world, errors.NotThere, "not there", "--upgrade", name=f"HOST/nvidia/cuda@sha256:{'0' * 64}")
 
 
 def test_a_platform_that_is_not_there(world: World) -> None:
     world.held.add("nvidia/cuda:v1", content.index({"linux/amd64": AMD, "windows/amd64": ARM}))
-    refused(world, faults.NotThere, "not published for linux-aarch64", "linux/amd64, windows/amd64")
+    refused(world, errors.NotThere, "not published for linux-aarch64", "linux/amd64, windows/amd64")
 
 
 def test_a_single_manifest_of_another_platform(world: World) -> None:
     config = content.config(architecture="riscv64")
     world.held.add("nvidia/cuda:v1", config, content.manifest(config))
-    refused(world, faults.NotThere, "not published for linux-64, linux-aarch64", "no platform that envspec builds")
+    refused(world, errors.NotThere, "not published for linux-64, linux-aarch64", "no platform that envspec builds")
 
 
 def test_a_platform_without_images(world: World) -> None:
@@ -367,7 +368,7 @@ def test_other_bytes_than_the_digest_says(world: World) -> None:
     world.held.blobs[INDEX.digest] = AMD
     refused(
         world,
-        faults.WrongDigest,
+        errors.WrongDigest,
         f"the bytes that came have the digest {AMD.digest}",
         name=f"HOST/nvidia/cuda@{INDEX.digest}",
     )
@@ -375,14 +376,14 @@ def test_other_bytes_than_the_digest_says(world: World) -> None:
 
 def test_other_bytes_than_the_header_says(world: World) -> None:
     world.answer = always(reply(200, INDEX.body, {"Docker-Content-Digest": AMD.digest}))
-    refused(world, faults.WrongDigest, f"named {AMD.digest} by the registry", INDEX.digest)
+    refused(world, errors.WrongDigest, f"named {AMD.digest} by the registry", INDEX.digest)
 
 
 def test_a_config_of_other_bytes(world: World) -> None:
     config, other = content.config(), content.config(architecture="arm64")
     world.held.add("nvidia/cuda:v1", config, content.manifest(config))
     world.held.blobs[config.digest] = content.Blob(other.media_type, other.body)
-    refused(world, faults.WrongDigest, "the bytes that came have the digest", other.digest)
+    refused(world, errors.WrongDigest, "the bytes that came have the digest", other.digest)
 
 
 @pytest.mark.parametrize(
@@ -412,12 +413,12 @@ def test_what_is_no_manifest_is_refused(world: World, body: bytes, content_type:
 
 def test_a_registry_that_fails(world: World) -> None:
     world.answer = always(reply(500, {"errors": [{"code": "UNKNOWN", "message": "unknown\x1b[31m error"}]}))
-    assert "\x1b" not in refused(world, faults.RegistryFault, "HTTP 500 (UNKNOWN: unknown")
+    assert "\x1b" not in refused(world, errors.RegistryFault, "HTTP 500 (UNKNOWN: unknown")
 
 
 def test_something_else_in_the_registry_s_place(world: World) -> None:
     world.answer = always(reply(405))
-    refused(world, faults.RegistryFault, "HTTP 405", "OCI distribution API")
+    refused(world, errors.RegistryFault, "HTTP 405", "OCI distribution API")
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from envspec.errors import UsageError
-from envspec.model import Platform
-from envspec.registry import faults
-from envspec.registry.blob import Descriptor
+from envspec.models import Platform
+from envspec.registry import errors
 from envspec.registry.client import Registry
-from envspec.registry.manifest import BadManifest
-from envspec.registry.mirror import Document, Elsewhere, Mirrored, copy_blob, mirror, push_image
+from envspec.registry.copy import Document, Elsewhere, Mirrored, copy_blob, mirror, push_image
 from envspec.registry.pull import contents, pull_manifest
 from envspec.registry.push import How, Moved
 from envspec.registry.reference import parse
+from envspec.registry.types import BadManifest, Descriptor
 from tests.support import registry as content
 from tests.support.pulling import DESCRIPTOR, holding, talk_to
 from tests.support.push_registry import Ask, Cut, Fault, PushRegistry, Say, digest
@@ -149,14 +148,14 @@ def copy_one(registry: Registry, source: PushRegistry, target: PushRegistry) -> 
 def test_wrong_bytes_reach_no_registry(tmp_path: Path, verifies: bool) -> None:
     """Not even one that doesn't look at what it is given."""
     source, target = holding(BODY[:-1] + b"?"), PushRegistry(verifies=verifies)
-    with pytest.raises(faults.WrongDigest, match=r"/a/b: blob sha256:\w+: the bytes that came have the digest"):
+    with pytest.raises(errors.WrongDigest, match=r"/a/b: blob sha256:\w+: the bytes that came have the digest"):
         talk_to(tmp_path, lambda registry: copy_one(registry, source, target), source, target)
     assert target.blobs == {} == target.uploads
 
 
 def test_a_source_that_is_gone_is_named_once_patience_ends(tmp_path: Path) -> None:
     source, target = holding(fault=lambda ask: Cut(0)), PushRegistry()
-    with pytest.raises(faults.RegistryFault) as caught:
+    with pytest.raises(errors.RegistryFault) as caught:
         talk_to(tmp_path, lambda registry: copy_one(registry, source, target), source, target)
     assert source.host in caught.value.message
     assert len(source.asked) <= 2 * QUICK.attempts
@@ -190,7 +189,7 @@ def test_nothing_stands_under_the_tag_unless_all_is_there(tmp_path: Path, name: 
     of_source, of_target = FAILURES[name]
     before = ("kind", b"what was there")
     target = PushRegistry(fault=of_target, tags={"keep/cuda": {"v1": before}})
-    with pytest.raises(faults.RegistryFault):
+    with pytest.raises(errors.RegistryFault):
         copy(tmp_path, published(fault=of_source), target)
     assert target.tags["keep/cuda"]["v1"] == before
     assert INDEX.digest not in target.tags["keep/cuda"]
@@ -239,7 +238,7 @@ def test_a_manifest_for_a_platform_and_what_is_in_it(tmp_path: Path) -> None:
         assert index.digest == INDEX.digest
         with pytest.raises(BadManifest, match="an index, where the image of one platform is meant"):
             contents(index, str(name))
-        with pytest.raises(faults.NotThere, match="not published for osx-arm64"):
+        with pytest.raises(errors.NotThere, match="not published for osx-arm64"):
             await pull_manifest(registry, name, Platform.OSX_ARM64)
 
     held = published()

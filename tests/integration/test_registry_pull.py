@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from envspec.effects import http_faults
-from envspec.effects.cache import CannotKeep
 from envspec.errors import EnvspecError
-from envspec.registry import faults
-from envspec.registry.blob import Descriptor
+from envspec.io import http_types
+from envspec.io.cache import CannotKeep
+from envspec.registry import errors
 from envspec.registry.client import Registry
 from envspec.registry.pull import fetch_blob
 from envspec.registry.reference import parse
+from envspec.registry.types import Descriptor
 from tests.support.pulling import DESCRIPTOR, holding, talk_to
 from tests.support.push_registry import Ask, Cut, Fault, Mute, PushRegistry, Say, Sleep, digest
 from tests.support.pushing import BODY, CHUNK, nth
@@ -85,7 +85,7 @@ def test_what_an_earlier_run_left_may_be_wrong(tmp_path: Path, left: bytes) -> N
 
 def test_patience_that_ends_leaves_what_came(tmp_path: Path) -> None:
     """Two tries get something, the rest nothing; the next run has only the rest to fetch."""
-    with pytest.raises(http_faults.RequestFault):
+    with pytest.raises(http_types.RequestFault):
         fetch(holding(fault=lambda ask: Cut(CHUNK if ask.number < 2 else 0)), tmp_path)
     assert files(tmp_path) == ["it.part"]
     held = holding()
@@ -114,7 +114,7 @@ def test_two_at_once_fetch_one(tmp_path: Path) -> None:
     ],
 )
 def test_another_blob_under_the_digest(tmp_path: Path, body: bytes, words: str) -> None:
-    with pytest.raises(faults.WrongDigest, match=words):
+    with pytest.raises(errors.WrongDigest, match=words):
         fetch(holding(body), tmp_path)
     assert "it" not in files(tmp_path)
     assert [path for path in (tmp_path / "blobs").iterdir() if path.stat().st_size] == []
@@ -122,7 +122,7 @@ def test_another_blob_under_the_digest(tmp_path: Path, body: bytes, words: str) 
 
 def test_a_body_without_a_length_that_is_too_long(tmp_path: Path) -> None:
     endless = Say(200, {"Content-Length": str(len(BODY) * 2), "Content-Encoding": "identity"}, BODY * 2)
-    with pytest.raises(faults.WrongDigest, match="the registry gives more"):
+    with pytest.raises(errors.WrongDigest, match="the registry gives more"):
         fetch(holding(fault=nth("GET", {0}, endless)), tmp_path)
 
 
@@ -138,7 +138,7 @@ def test_a_body_without_a_length_that_is_too_long(tmp_path: Path) -> None:
 def test_an_answer_to_another_question(tmp_path: Path, answer: Say, words: str) -> None:
     (tmp_path / "blobs").mkdir()
     (tmp_path / "blobs" / "it.part").write_bytes(BODY[:CHUNK])
-    with pytest.raises(faults.WrongDigest, match=words):
+    with pytest.raises(errors.WrongDigest, match=words):
         fetch(holding(fault=nth("GET", {0}, answer)), tmp_path)
 
 
@@ -150,11 +150,11 @@ def test_a_status_that_passes(tmp_path: Path, fault: Fault) -> None:
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        (Say(500), faults.RegistryFault, "HTTP 500"),
-        (Say(404), faults.NotThere, "not there"),
-        (Say(403), faults.AccessRefused, "wants a login"),
-        (Say(429), faults.RateLimited, "too many"),
-        (Sleep(9), http_faults.Stalled, "stalled"),
+        (Say(500), errors.RegistryFault, "HTTP 500"),
+        (Say(404), errors.NotThere, "not there"),
+        (Say(403), errors.AccessRefused, "wants a login"),
+        (Say(429), errors.RateLimited, "too many"),
+        (Sleep(9), http_types.Stalled, "stalled"),
     ],
 )
 def test_a_blob_that_is_not_to_be_had(tmp_path: Path, fault: Fault, kind: type[EnvspecError], words: str) -> None:

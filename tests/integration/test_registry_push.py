@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec.registry import faults
+from envspec.registry import errors
 from envspec.registry.client import Registry
 from envspec.registry.push import How, Moved, push_blob, push_manifest
 from envspec.registry.reference import Reference, parse
@@ -62,7 +62,7 @@ def test_a_proxy_that_limits_requests_gets_smaller_ones(tmp_path: Path) -> None:
 
 
 def test_a_proxy_that_lets_nothing_through_is_named(tmp_path: Path) -> None:
-    with pytest.raises(faults.RegistryFault, match="HTTP 413") as caught:
+    with pytest.raises(errors.RegistryFault, match="HTTP 413") as caught:
         push(PushRegistry(most_body=1000), tmp_path)
     assert "client_max_body_size" in str(caught.value.hint)
 
@@ -180,7 +180,7 @@ def test_a_token_that_never_suffices(tmp_path: Path) -> None:
         return await push_blob(registry, name, Bytes(BODY))
 
     held = PushRegistry(token=99, fault=lambda ask: Say(401, challenge) if ask.method == "PATCH" else None)
-    with pytest.raises(faults.AccessRefused, match="wants a login"):
+    with pytest.raises(errors.AccessRefused, match="wants a login"):
         talk(held, use, tmp_path)
     assert held.methods().count("PATCH") == 2
 
@@ -214,7 +214,7 @@ def test_a_manifest_goes_under_its_tag(tmp_path: Path) -> None:
 
 def test_a_manifest_without_its_blobs_is_refused(tmp_path: Path) -> None:
     held = PushRegistry()
-    with pytest.raises(faults.RegistryFault, match="MANIFEST_BLOB_UNKNOWN"):
+    with pytest.raises(errors.RegistryFault, match="MANIFEST_BLOB_UNKNOWN"):
         put(held, tmp_path, manifest(b"config"))
     assert held.tags[REPOSITORY] == {}
 
@@ -228,13 +228,13 @@ def test_a_manifest_is_put_again(tmp_path: Path, fault: Fault) -> None:
 
 def test_an_answer_that_names_another_digest(tmp_path: Path) -> None:
     held = PushRegistry(fault=nth("PUT", {0}, Say(201, {"Docker-Content-Digest": digest(b"other")})))
-    with pytest.raises(faults.WrongDigest, match="the registry keeps"):
+    with pytest.raises(errors.WrongDigest, match="the registry keeps"):
         put(held, tmp_path, manifest(b"config"))
 
 
 def test_an_answer_that_names_no_digest_is_looked_after(tmp_path: Path) -> None:
     held, body = PushRegistry(fault=nth("PUT", {0}, Say(201))), manifest(b"config")
-    with pytest.raises(faults.WrongDigest, match="keeps nothing there"):
+    with pytest.raises(errors.WrongDigest, match="keeps nothing there"):
         put(held, tmp_path, body)
     held = PushRegistry(fault=nth("PUT", {0}, Say(201)), tags={REPOSITORY: {"v1": (KIND, body)}})
     assert put(held, tmp_path, body) == digest(body)
@@ -242,6 +242,6 @@ def test_an_answer_that_names_no_digest_is_looked_after(tmp_path: Path) -> None:
 
 def test_a_manifest_under_another_digest_is_not_sent(tmp_path: Path) -> None:
     held = PushRegistry()
-    with pytest.raises(faults.WrongDigest, match="the manifest to push has the digest"):
+    with pytest.raises(errors.WrongDigest, match="the manifest to push has the digest"):
         put(held, tmp_path, manifest(b"config"), f"{REPOSITORY}@{digest(b'other')}")
     assert held.asked == []

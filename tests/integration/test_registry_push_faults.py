@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects import http_faults
 from envspec.errors import EnvspecError
-from envspec.registry import faults
-from envspec.registry.blob import Descriptor
+from envspec.io import http_types
+from envspec.registry import errors
 from envspec.registry.client import Registry
-from envspec.registry.pieces import ShortBlob
-from envspec.registry.push import How, Moved, push_blob
+from envspec.registry.push import How, Moved, ShortBlob, push_blob
 from envspec.registry.reference import Reference
+from envspec.registry.types import Descriptor
 from tests.support.push_registry import Ask, Cut, Fault, Mute, PushRegistry, Say, Sleep, digest
 from tests.support.pushing import BODY, CHUNK, QUICK, REPOSITORY, Bytes, has, nth, push, talk
 
@@ -72,7 +71,7 @@ def test_retry_after_is_waited_for_and_a_long_one_is_told(tmp_path: Path) -> Non
     notices: list[str] = []
     push(PushRegistry(fault=nth("PATCH", {1}, Say(429, {"Retry-After": "1"}))), tmp_path, notices=notices)
     assert notices == [line for line in notices if "in 1.0 s" in line] != []
-    with pytest.raises(faults.RateLimited, match="too many requests") as caught:
+    with pytest.raises(errors.RateLimited, match="too many requests") as caught:
         push(PushRegistry(fault=nth("PATCH", {1}, Say(429, {"Retry-After": "3600"}))), tmp_path)
     assert "3600" in str(caught.value.hint)
     # one stands in for a registry where it is read
@@ -123,14 +122,14 @@ def test_damage_on_the_way_is_sent_again_once(tmp_path: Path) -> None:
     push(held, tmp_path)
     assert has(held)
     spoilt, held = {0, 1, 2}, PushRegistry(fault=damage)
-    with pytest.raises(faults.WrongDigest, match=r"the registry finds another digest.*DIGEST_INVALID"):
+    with pytest.raises(errors.WrongDigest, match=r"the registry finds another digest.*DIGEST_INVALID"):
         push(held, tmp_path)
     assert not has(held)
 
 
 def test_a_server_that_takes_no_bytes_is_given_up(tmp_path: Path) -> None:
     held = PushRegistry(fault=lambda ask: Sleep(30) if ask.method == "PATCH" else None)
-    with pytest.raises(http_faults.Stalled, match="stalled"):
+    with pytest.raises(http_types.Stalled, match="stalled"):
         push(held, tmp_path, random.Random(5).randbytes(12 * CHUNK), chunk_bytes=12 * CHUNK)
 
 
@@ -146,7 +145,7 @@ def test_a_blob_is_not_read_far_ahead_of_what_is_taken(tmp_path: Path) -> None:
 
     large = Large(bytes(64 * CHUNK))
     held = PushRegistry(fault=lambda ask: Sleep(30) if ask.method == "PATCH" else None)
-    with pytest.raises(http_faults.Stalled):
+    with pytest.raises(http_types.Stalled):
         talk(held, lambda registry, name: push_blob(registry, name, large), tmp_path, replace(QUICK, attempts=1))
     assert sum(read) < 20 * CHUNK
 
@@ -183,7 +182,7 @@ def test_progress_starts_patience_anew(tmp_path: Path) -> None:
     push(held, tmp_path, body)
     assert has(held, body)
     held = PushRegistry(fault=nth("PATCH", set(range(1, 99)), Cut(0)))
-    with pytest.raises(http_faults.Unreachable):
+    with pytest.raises(http_types.Unreachable):
         push(held, tmp_path, body)
     assert held.methods().count("PATCH") == 1 + QUICK.attempts
 
@@ -192,7 +191,7 @@ def test_progress_starts_patience_anew(tmp_path: Path) -> None:
 def test_a_registry_that_fails_is_told(tmp_path: Path, method: str) -> None:
     words = json.dumps({"errors": [{"code": "UNKNOWN", "message": "disk full"}]}).encode()
     held = PushRegistry(fault=lambda ask: Say(500, {}, words) if ask.method == method else None)
-    with pytest.raises(faults.RegistryFault, match="HTTP 500") as caught:
+    with pytest.raises(errors.RegistryFault, match="HTTP 500") as caught:
         push(held, tmp_path)
     assert caught.value.exit_code == 5
     assert not held.blobs
@@ -210,7 +209,7 @@ def test_a_registry_that_fails_is_told(tmp_path: Path, method: str) -> None:
 )
 def test_a_registry_that_takes_nothing(tmp_path: Path, status: int, words: str) -> None:
     held = PushRegistry(fault=lambda ask: Say(status) if ask.method == "POST" else None)
-    with pytest.raises(faults.RegistryFault, match=words):
+    with pytest.raises(errors.RegistryFault, match=words):
         push(held, tmp_path)
     assert held.methods() == ["HEAD", "POST"]
 
@@ -247,7 +246,7 @@ def test_another_host_gets_the_blob_and_no_login(tmp_path: Path) -> None:
 )
 def test_an_upload_at_a_place_where_nothing_may_be_sent(tmp_path: Path, location: str, words: str) -> None:
     held = PushRegistry(fault=nth("POST", {0}, Say(202, {"Location": location} if location else {})))
-    with pytest.raises(faults.RegistryFault, match=words) as caught:
+    with pytest.raises(errors.RegistryFault, match=words) as caught:
         push(held, tmp_path)
     assert "secret" not in str(caught.value)
 
@@ -262,7 +261,7 @@ def test_a_copy_on_this_machine_that_is_not_whole(tmp_path: Path) -> None:
 
 def test_a_copy_on_this_machine_that_is_damaged(tmp_path: Path) -> None:
     wrong = Bytes(BODY[:-1] + b"?", Descriptor("", digest(BODY), len(BODY)))
-    with pytest.raises(faults.WrongDigest, match="its copy on this machine has the digest"):
+    with pytest.raises(errors.WrongDigest, match="its copy on this machine has the digest"):
         talk(PushRegistry(), lambda registry, name: push_blob(registry, name, wrong), tmp_path)
 
 
@@ -286,7 +285,7 @@ def test_what_the_blob_s_source_raises_comes_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 def test_an_upload_that_fails_is_let_go(tmp_path: Path, status: int, method: str) -> None:
     held = PushRegistry(fault=lambda ask: Say(status) if ask.method == method else None)
-    with pytest.raises(faults.RegistryFault):
+    with pytest.raises(errors.RegistryFault):
         push(held, tmp_path)
     assert held.uploads == {}
 
@@ -326,7 +325,7 @@ def test_an_upload_whose_registry_is_silent_does_not_hold_the_end_up(tmp_path: P
     answers: dict[str, Fault] = {"PATCH": Say(403), "DELETE": Sleep(60)}
     held = PushRegistry(fault=lambda ask: answers.get(ask.method))
     start = time.monotonic()
-    with pytest.raises(faults.AccessRefused):
+    with pytest.raises(errors.AccessRefused):
         push(held, tmp_path, patience=replace(QUICK, stall_s=30.0, total_s=60.0))
     assert "DELETE" in held.methods()
     assert time.monotonic() - start < 10

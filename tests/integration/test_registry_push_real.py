@@ -14,15 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.http import Patience, open_http
-from envspec.registry import faults
-from envspec.registry.blob import Blob, Descriptor
+from envspec.io.http import open_http
+from envspec.io.http_types import Patience
+from envspec.registry import errors
+from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry
-from envspec.registry.credentials import Keychain
-from envspec.registry.mirror import Document, mirror, push_image
+from envspec.registry.copy import Document, mirror, push_image
 from envspec.registry.pull import fetch_blob
 from envspec.registry.push import How, push_blob, push_manifest
 from envspec.registry.reference import parse
+from envspec.registry.types import Blob, Descriptor
 from tests.support import registry as content
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.docker_registry import HTPASSWD, LOGIN, PROGRAM, basic, docker_registry
@@ -134,9 +135,9 @@ def test_a_manifest_before_its_blobs(tmp_path: Path) -> None:
     async def run(host: str) -> None:
         async with open_http({}, patience=QUICK) as http:
             registry, name = Registry(http, Keychain({}, tmp_path)), parse(f"{host}/team/app:v1")
-            with pytest.raises(faults.RegistryFault, match="UNKNOWN"):
+            with pytest.raises(errors.RegistryFault, match="UNKNOWN"):
                 await push_manifest(registry, name, document.body, document.media_type)
-            with pytest.raises(faults.NotThere):
+            with pytest.raises(errors.NotThere):
                 await registry.manifest(name)
 
     with docker_registry(tmp_path) as host:
@@ -147,7 +148,7 @@ def test_basic_authentication(tmp_path: Path) -> None:
     (tmp_path / "htpasswd").write_text(HTPASSWD)
     auth = {"htpasswd": {"realm": "test", "path": str(tmp_path / "htpasswd")}}
     with docker_registry(tmp_path, auth) as host:
-        with pytest.raises(faults.AccessRefused, match="none was found"):
+        with pytest.raises(errors.AccessRefused, match="none was found"):
             pushed(tmp_path, host, "team/app:v1", [image("amd64", BODY)])
         log_in(tmp_path, host)
         assert pushed(tmp_path, host, "team/app:v1", [image("amd64", BODY)]) == [How.UPLOADED] * 2

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.http import Patience, open_http
-from envspec.model import PinnedDigest, Platform
-from envspec.registry import faults
+from envspec.io.http import open_http
+from envspec.io.http_types import Patience
+from envspec.models import PinnedDigest, Platform
+from envspec.registry import errors
+from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry, resolve_digests
-from envspec.registry.credentials import Keychain
-from envspec.registry.manifest import Kind
 from envspec.registry.reference import parse
+from envspec.registry.types import Kind
 from tests.support import registry as content
 from tests.support.docker_registry import HTPASSWD, LOGIN, PROGRAM, basic, docker_registry, push
 from tests.support.raw_server import RawServer
@@ -63,11 +64,11 @@ def test_an_index_a_list_and_a_single_manifest(tmp_path: Path) -> None:
         for tag, platform, single in (("amd64", BOTH[0], DOCKER[0]), ("arm64", BOTH[1], OCI[1])):
             pins = resolve(tmp_path, f"{host}/nvidia/cuda:{tag}", (platform,))
             assert pins == (PinnedDigest(platform, single.digest, "registry", "manifest"),)
-        with pytest.raises(faults.NotThere, match="not published for linux-aarch64"):
+        with pytest.raises(errors.NotThere, match="not published for linux-aarch64"):
             resolve(tmp_path, f"{host}/nvidia/cuda:amd64")
-        with pytest.raises(faults.NotThere, match="MANIFEST_UNKNOWN"):
+        with pytest.raises(errors.NotThere, match="MANIFEST_UNKNOWN"):
             resolve(tmp_path, f"{host}/nvidia/cuda:none")
-        with pytest.raises(faults.NotThere, match="not there"):
+        with pytest.raises(errors.NotThere, match="not there"):
             resolve(tmp_path, f"{host}/nvidia/none:v1")
         assert resolve(tmp_path, "nvidia/cuda:oci", mirrors={"docker.io": host})[0].digest == INDEX.digest
 
@@ -105,7 +106,7 @@ def test_a_blob_that_was_damaged_on_its_disk_is_refused(tmp_path: Path) -> None:
         push(host, "nvidia/cuda:v1", *CONFIGS, OCI[0])
         stored = [path for path in (tmp_path / "data").rglob("data") if path.read_bytes() == CONFIGS[0].body]
         stored[0].write_bytes(CONFIGS[0].body.replace(b"amd64", b"arm64"))
-        with pytest.raises(faults.WrongDigest):
+        with pytest.raises(errors.WrongDigest):
             resolve(tmp_path, f"{host}/nvidia/cuda:v1", BOTH[1:])
 
 
@@ -114,10 +115,10 @@ def test_basic_authentication(tmp_path: Path) -> None:
     auth = {"htpasswd": {"realm": "test", "path": str(tmp_path / "htpasswd")}}
     with docker_registry(tmp_path, auth) as host:
         push(host, "nvidia/cuda:v1", *CONFIGS, *OCI, INDEX, headers={"Authorization": f"Basic {basic(*LOGIN)}"})
-        with pytest.raises(faults.AccessRefused, match="none was found"):
+        with pytest.raises(errors.AccessRefused, match="none was found"):
             resolve(tmp_path, f"{host}/nvidia/cuda:v1")
         log_in(tmp_path, host, LOGIN[0], "wrong")
-        with pytest.raises(faults.AccessRefused, match=r"refuses the login from .*config\.json"):
+        with pytest.raises(errors.AccessRefused, match=r"refuses the login from .*config\.json"):
             resolve(tmp_path, f"{host}/nvidia/cuda:v1")
         log_in(tmp_path, host, *LOGIN)
         assert resolve(tmp_path, f"{host}/nvidia/cuda:v1")[0].digest == INDEX.digest
@@ -137,7 +138,7 @@ def test_a_token_server(tmp_path: Path) -> None:
                 async with open_http({}, patience=Patience(backoff_s=0.01)) as http:
                     reference = parse(f"{host}/nvidia/cuda:v1")
                     log_in(tmp_path, host, LOGIN[0], "wrong")
-                    with pytest.raises(faults.AccessRefused, match="no such user"):
+                    with pytest.raises(errors.AccessRefused, match="no such user"):
                         await resolve_digests(reference, BOTH, Registry(http, Keychain({}, tmp_path)))
                     log_in(tmp_path, host, *LOGIN)
                     registry = Registry(http, Keychain({}, tmp_path))

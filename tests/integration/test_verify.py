@@ -20,8 +20,8 @@ from typing import Final
 
 import pytest
 
-from envspec.installed.record import wheel_contents
-from envspec.model import Package
+from envspec.models import Package
+from envspec.verifier.record import wheel_contents
 from tests.support.environments import BASE, SERIES, installs, make_lock, pin, write_lock
 from tests.support.index_server import IndexServer
 from tests.support.projects import File

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from envspec.installed.record import wheel_contents
-from envspec.machine import this_platform
-from envspec.model import CondaPackage
+from envspec.diagnostics.machine import this_platform
+from envspec.models import CondaPackage
+from envspec.verifier.record import wheel_contents
 from tests.support import conda_packages
 from tests.support.conda_channel import CondaChannel, write
 from tests.support.environments import SERIES, conda_row, installs, make_lock, pin, write_lock

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from envspec.facts import load_facts
 from envspec.facts.gpu import TEGRA, ComputeCapability, Runs, match_gpu, runs
-from envspec.facts.rows import numeric, spoken_ranges
+from envspec.facts.tables import numeric, spoken_ranges
 
 FACTS = load_facts()
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.image.cut import ALONE, BUCKETS, cut
+from envspec.image.layers.partition import ALONE, BUCKETS, cut
 
 _SIZES = st.one_of(st.none(), st.integers(0, 10 * ALONE))
 _PACKAGES = st.dictionaries(st.text("abcdefgh-", min_size=1, max_size=6), _SIZES, max_size=200)

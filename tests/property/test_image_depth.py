@@ -9,17 +9,17 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envspec.effects.http_values import Patience
-from envspec.fetch.values import Fetching, Network
-from envspec.image.assembling import MOST_LAYERS, Foundation, wheel_sources
-from envspec.image.conda_source import CondaSource
+from envspec.diagnostics.machine import this_platform
+from envspec.fetch.types import Fetching, Network
+from envspec.image.base_layers import Around, PythonParts
+from envspec.image.build import MOST_LAYERS, Foundation, wheel_sources
 from envspec.image.config import Base
-from envspec.image.cut import ALONE
-from envspec.image.layer import Layer
-from envspec.image.python_parts import Around, PythonParts
-from envspec.machine import this_platform
-from envspec.model import CondaPackage, Package, Platform, Python
-from envspec.registry.blob import Descriptor
+from envspec.image.layers.partition import ALONE
+from envspec.image.layers.types import Layer
+from envspec.image.sources.conda import CondaSource
+from envspec.io.http_types import Patience
+from envspec.models import CondaPackage, Package, Platform, Python
+from envspec.registry.types import Descriptor
 from tests.support import locks
 
 #: As the assembler counts them: what `[system] apt` needs, and the settings at the end.

@@ -18,10 +18,9 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from envspec.image.content import Data, Entry, InMemory, Kind, OnDisk, ZipMember
-from envspec.image.layer import Compression, Layer
-from envspec.image.splice import BadArchive
-from envspec.image.store import LayerStore
+from envspec.image.layers.gzip import BadArchive
+from envspec.image.layers.store import LayerStore
+from envspec.image.layers.types import Compression, Data, Entry, InMemory, Kind, Layer, OnDisk, ZipMember
 from tests.support.layer_sources import Listed, folders_of, zipped
 
 NAMES = st.text(st.sampled_from("ab0_-. äß\u6570"), min_size=1, max_size=60).filter(lambda name: name.strip("."))

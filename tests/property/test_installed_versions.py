@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from envspec.installed.distributions import normalised, same_version
+from envspec.verifier.scan import normalised, same_version
 
 NUMBERS = st.integers(0, 12).map(str) | st.sampled_from(["00", "01", "2024"])
 SEPARATORS = st.sampled_from(["", ".", "-", "_"])

@@ -15,7 +15,7 @@ from envspec.lock.diff_text import as_json, as_markdown, as_text
 from envspec.lock.document import dump, identity, load
 from envspec.lock.head import DamagedLock, NewerFormat, unseal
 from envspec.lock.writer import pairs
-from envspec.model import (
+from envspec.models import (
     Asker,
     BaseImage,
     BuiltWheel,

@@ -14,14 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from envspec.effects.http_values import Response
-from envspec.effects.surroundings import is_loopback
+from envspec.io.http_settings import is_loopback
+from envspec.io.http_types import Response
 from envspec.registry.auth import Access
-from envspec.registry.blob import Descriptor
-from envspec.registry.faults import RegistryFault
-from envspec.registry.pieces import Cursor, ShortBlob, pieces_of
+from envspec.registry.errors import RegistryFault
+from envspec.registry.push import Cursor, ShortBlob, held_bytes, next_location, pieces_of
 from envspec.registry.reference import endpoint, parse
-from envspec.registry.upload_answers import held_bytes, next_location
+from envspec.registry.types import Descriptor
 
 BODY = bytes(range(256)) * 8
 

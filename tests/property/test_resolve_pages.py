@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.resolve.index.page import BadPage, ListedFile, Listing, parse_page
+from envspec.resolve.pypi.index.page import BadPage, ListedFile, Listing, parse_page
 from tests.support import pages
 from tests.support.projects import Dialect, File, Hashes, Hrefs, MetadataFiles, Pages, Sizes, Times
 from tests.support.wheels import Artifact

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.resolve.index.remote_wheel import TAIL_BYTES, BadWheel, Part, read_metadata
+from envspec.resolve.pypi.index.remote_wheel import TAIL_BYTES, BadWheel, Part, read_metadata
 
 PATH = "tiny-1.0.dist-info/METADATA"
 

@@ -11,14 +11,14 @@ from packaging.tags import parse_tag
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
-from envspec.model import Platform, Python, Target
-from envspec.resolve.engine import read_pins
-from envspec.resolve.index.page import ListedFile, Listing
-from envspec.resolve.index.rules import Correction, Route, Rules
-from envspec.resolve.index.select import TagRanks, moment, not_after, own, version_of, version_text
-from envspec.resolve.index.upstream import Index
-from envspec.resolve.index.view import corrected
-from envspec.target import wheel_tags
+from envspec.models import Platform, Python, Target
+from envspec.resolve.pypi.index.client import Index
+from envspec.resolve.pypi.index.page import ListedFile, Listing
+from envspec.resolve.pypi.index.routing import Correction, Route, Rules
+from envspec.resolve.pypi.index.selection import TagRanks, moment, not_after, own, version_of, version_text
+from envspec.resolve.pypi.index.view import corrected
+from envspec.resolve.pypi.resolver import read_pins
+from envspec.spec.targets import wheel_tags
 
 TARGETS = [
     Target(Platform.LINUX_64, Python("3.11.7", "spec"), glibc=(2, 35)),

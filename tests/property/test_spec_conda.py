@@ -16,10 +16,9 @@ from envspec import toml
 from envspec.credentials import channel_without_credentials
 from envspec.origins import channel_url
 from envspec.spec import Spec, SpecError, parse_spec
-from envspec.spec.channels import read_channel
-from envspec.spec.faults import BadValue
-from envspec.spec.match_specs import channel_of, name_of, read_match_spec
-from envspec.spec_hash import input_sha256
+from envspec.spec.conda import channel_of, name_of, read_channel, read_match_spec
+from envspec.spec.errors import BadValue
+from envspec.spec.identity import input_sha256
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from envspec import toml
 from envspec.spec import Spec, SpecError, json_schema, parse_spec, set_as_of
-from envspec.spec.checks import overlap
-from envspec.spec.faults import KeyPath
-from envspec.spec.fields import read_pattern
-from envspec.spec.locate import locate
+from envspec.spec.consistency import overlap
+from envspec.spec.errors import KeyPath
+from envspec.spec.identity import input_sha256
+from envspec.spec.positions import locate
 from envspec.spec.requirements import read_requirement
-from envspec.spec_hash import input_sha256
+from envspec.spec.values import read_pattern
 from tests.support.schema import refusals
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from envspec.facts import load_facts
-from envspec.facts.family import explain_family, fitting_set
-from envspec.facts.torch import Index, Known, NoSuchBuild, Wish, choose_build
-from envspec.model import CudaVersion, Platform
+from envspec.facts.torch import Index, Known, NoSuchBuild, Wish, choose_build, explain_family, fitting_set
+from envspec.models import CudaVersion, Platform
 
 FACTS = load_facts()
 RELEASES = [row.version for row in FACTS.torch]

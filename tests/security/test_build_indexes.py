@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.build.order import BuildOrder
+from envspec.build.types import BuildOrder
 from envspec.lock.folder import read_lock, write_folder
-from envspec.model import BuiltWheel, NamedIndex, Platform, Python, Target
-from envspec.pipeline.lock_files import lock_files
+from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
+from envspec.operations.lock import lock_files
 from tests.conftest import Serve
 from tests.integration.test_build_projects import Repository, write
 from tests.integration.test_build_sdists import with_files

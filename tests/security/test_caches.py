@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.cache import OpenCache, cache_root, why_open
+from envspec.diagnostics.machine import this_platform
 from envspec.facts import load_facts
-from envspec.install.place import partial_of
-from envspec.machine import this_platform
-from envspec.model import Python
+from envspec.installer.staging import partial_of
+from envspec.io.cache import OpenCache, cache_root, why_open
+from envspec.models import Python
 from tests.conftest import Serve
 from tests.support.environments import BASE, installs, make_lock, pin, write_lock
 from tests.support.image_builds import small_wheel

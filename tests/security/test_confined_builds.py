@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.confine import PROXY
-from envspec.model import Python
+from envspec.io.confine import PROXY
+from envspec.models import Python
 from tests.integration.test_build_sdists import builder, index_of, wheel_in
 from tests.support import standalone
 from tests.support.confinement import ALL, Prey, confined, path_with_bubblewrap, prey, running

@@ -14,18 +14,17 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.effects.files import open_foreign, read_foreign
 from envspec.engine.container import Folders, Mount, Options, container_settings, moved_services
-from envspec.engine.faults import EngineRefused
+from envspec.engine.errors import EngineRefused
 from envspec.engine.run import file_of
 from envspec.errors import UsageError
 from envspec.image.services import ServicesSource, folder_of
-from envspec.image.system_changes import BadChange, take
-from envspec.image.system_streams import in_folder
-from envspec.model import ImageSettings, Platform, Service
-from envspec.pipeline.image_copies import NoImage, _of_path
-from envspec.proof.container import _Lines
-from envspec.proof.watching import Begun, heard
+from envspec.image.sources.system import BadChange, take
+from envspec.image.sources.system_container import in_folder
+from envspec.io.files import open_foreign, read_foreign
+from envspec.models import ImageSettings, Platform, Service
+from envspec.operations.conformance import Begun, _Lines, heard
+from envspec.operations.image_diff import NoImage, _of_path
 from envspec.receipt.build import BadResults, receipt
 from tests.support.environments import make_lock, write_lock
 from tests.support.image_services import free_port, lay, wait_for

@@ -14,11 +14,10 @@ import pytest
 
 from envspec import toml
 from envspec.errors import EnvspecError
-from envspec.fetch.git import check_out, commit_of, is_reachable
-from envspec.spec.faults import BadValue
-from envspec.spec.git_address import GitAddress, read_git
-from envspec.spec.requirements import read_requirement
-from envspec.spec_hash import input_sha256
+from envspec.fetch.sources import check_out, commit_of, is_reachable
+from envspec.spec.errors import BadValue
+from envspec.spec.identity import input_sha256
+from envspec.spec.requirements import GitAddress, read_git, read_requirement
 from tests.integration.test_build_projects import PROJECT, Repository, user_of
 from tests.support import ecosystem
 from tests.support.environments import BASE, installs

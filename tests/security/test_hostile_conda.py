@@ -10,13 +10,12 @@ from typing import Final
 
 import pytest
 
+from envspec.diagnostics.machine import this_platform
 from envspec.errors import EnvspecError
-from envspec.image.conda_paths import check_paths
-from envspec.image.conda_source import CondaSource
-from envspec.image.content import PREFIX, Kind
-from envspec.link.packages import Into, LinkFault, TooLong, link
-from envspec.machine import this_platform
-from envspec.model import CondaPackage
+from envspec.fetch.conda_link import Into, LinkFault, TooLong, link
+from envspec.image.layers.types import PREFIX, Kind
+from envspec.image.sources.conda import CondaSource, check_paths
+from envspec.models import CondaPackage
 from tests.security.hostile import Canary, Section, files_below, mark, outcome, shown
 from tests.security.hostile_conda import CONDA, PYTHON, STEM, filename_of
 from tests.support import conda_packages

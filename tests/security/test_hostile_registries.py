@@ -28,18 +28,17 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.effects.http import Patience, open_http
-from envspec.effects.http_faults import retry_after_s
 from envspec.errors import EnvspecError, NetworkError
-from envspec.fetch.values import Network
-from envspec.image.base import base_on
-from envspec.image.blobs import BlobStore
+from envspec.fetch.types import Network
+from envspec.image.base import KeptDocuments, base_on
 from envspec.image.config import Conduct, image_config
-from envspec.image.documents import KeptDocuments
-from envspec.model import BaseImage, Lock, PinnedDigest, Platform
+from envspec.image.layers.store import BlobStore
+from envspec.io.http import open_http
+from envspec.io.http_types import Patience, retry_after_s
+from envspec.models import BaseImage, Lock, PinnedDigest, Platform
+from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry, resolve_digests
-from envspec.registry.credentials import Keychain
-from envspec.registry.mirror import Document, mirror, push_image
+from envspec.registry.copy import Document, mirror, push_image
 from envspec.registry.pull import fetch_blob
 from envspec.registry.push import push_blob
 from envspec.registry.reference import BadReference, endpoint, parse

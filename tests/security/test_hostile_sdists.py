@@ -12,10 +12,10 @@ from typing import Final
 
 import pytest
 
-from envspec.build.sources import unpack
+from envspec.build.reproducible import unpack
 from envspec.errors import EnvspecError
-from envspec.resolve.index.sdist import BadSdist, metadata
-from envspec.resolve.requirements import declared
+from envspec.resolve.pypi.index.sdist import BadSdist, metadata
+from envspec.resolve.pypi.metadata import declared
 from tests.security.hostile import (
     FILE,
     SYMLINK,

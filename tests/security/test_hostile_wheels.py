@@ -20,23 +20,23 @@ from typing import Final
 
 import pytest
 
-from envspec.build.wheel_bytes import check_release, normalise
-from envspec.effects.http_values import Patience
+from envspec.build.reproducible import check_release, normalise
 from envspec.errors import EnvspecError, NetworkError
-from envspec.image.assembling import check_apart
-from envspec.image.layer import Compression
-from envspec.image.making import make
-from envspec.image.recipe import Recipe
-from envspec.image.venv_source import Venv
-from envspec.image.wheel import LockedWheel, Scheme, WheelSource
-from envspec.install import python
-from envspec.install.environment import put_wheels
-from envspec.install.order import Order, World
-from envspec.install.owners import OwnedTwice
-from envspec.install.place import Site
-from envspec.install.uv import UvFault
-from envspec.model import Python, Resolution
-from envspec.resolve.index.remote_wheel import BadWheel, Part, read_with_record
+from envspec.image.build import check_apart
+from envspec.image.layers.recipe import Recipe
+from envspec.image.layers.store import make
+from envspec.image.layers.types import Compression
+from envspec.image.sources.python import Venv
+from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
+from envspec.installer import python
+from envspec.installer.conda import OwnedTwice
+from envspec.installer.staging import Site
+from envspec.installer.types import Order, World
+from envspec.installer.uv import UvFault
+from envspec.io.http_types import Patience
+from envspec.models import Python, Resolution
+from envspec.operations.install import put_wheels
+from envspec.resolve.pypi.index.remote_wheel import BadWheel, Part, read_with_record
 from tests.security.hostile import Canary, Entry, Section, files_below, mark, outcome, shown, zip_of
 from tests.security.hostile_wheels import FILENAME, INFO, WHEELS, entries_of
 from tests.support.environments import BASE, RUNNING, SERIES, make_lock, pin

@@ -17,18 +17,18 @@ from urllib.parse import quote
 
 import pytest
 
-from envspec.build.wheel_bytes import check_release
-from envspec.effects.http_values import Patience
+from envspec.build.reproducible import check_release
+from envspec.diagnostics.machine import this_platform
 from envspec.errors import EnvspecError
 from envspec.fetch.download import Downloads
-from envspec.fetch.values import Archive, Fetching, Network, python_archive
+from envspec.fetch.types import Archive, Fetching, Network, python_archive
+from envspec.io.http_types import Patience
 from envspec.lock.document import dump, load
 from envspec.lock.head import seal
-from envspec.machine import this_platform
-from envspec.model import BuiltWheel, CondaPackage, Lock, Python
-from envspec.resolve.conda.rows import package_of, record_of
-from envspec.resolve.index.page import BadPage, parse_page
-from envspec.resolve.index.upstream import Index, unreadable
+from envspec.models import BuiltWheel, CondaPackage, Lock, Python
+from envspec.resolve.conda.records import package_of, record_of
+from envspec.resolve.pypi.index.client import Index, unreadable
+from envspec.resolve.pypi.index.page import BadPage, parse_page
 from tests.conftest import Serve
 from tests.support import conda_packages, ecosystem
 from tests.support.conda_channel import CondaChannel, write

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from envspec.fetch.wheel_urls import logins
+from envspec.fetch.wheels import logins
 from envspec.origins import Bounds
 from tests.conftest import Serve
 from tests.support import ecosystem

@@ -32,16 +32,16 @@ from hypothesis import strategies as st
 from envspec import toml
 from envspec.credentials import without_credentials
 from envspec.documents import MOST_MARKS, json_of
-from envspec.effects.archives import LARGEST_METADATA
-from envspec.effects.http import PAGE_BYTES
+from envspec.io.archives import LARGEST_METADATA
+from envspec.io.http import PAGE_BYTES
 from envspec.lock.head import seal
-from envspec.resolve.index import sdist as sdist_reader
-from envspec.resolve.index.page import MOST_FILES, BadPage, parse_page
-from envspec.resolve.index.remote_wheel import LARGEST_BYTES
-from envspec.resolve.refusals import excluded
-from envspec.resolve.requirements import declared, parsed
-from envspec.spec.match_specs import read_match_spec
-from envspec.spec.parse import parse_spec
+from envspec.resolve.pypi.errors import excluded
+from envspec.resolve.pypi.index import sdist as sdist_reader
+from envspec.resolve.pypi.index.page import MOST_FILES, BadPage, parse_page
+from envspec.resolve.pypi.index.remote_wheel import LARGEST_BYTES
+from envspec.resolve.pypi.metadata import declared, parsed
+from envspec.spec.conda import read_match_spec
+from envspec.spec.load import parse_spec
 from tests.support import preloaded
 from tests.support.conda_channel import CondaChannel
 from tests.support.conda_server import CondaServer
@@ -309,7 +309,7 @@ def test_ctrl_c_ends_reading_a_channel(fault: Fault, tmp_path: Path) -> None:
 
 
 _BUSY: Final = """
-from envspec.effects.event_loop import run_to_end
+from envspec.io.tasks import run_to_end
 
 async def compute():
     print("ready", flush=True)

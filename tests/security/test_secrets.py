@@ -20,7 +20,7 @@ import pytest
 
 from envspec.credentials import shown
 from envspec.errors import UsageError
-from envspec.fetch.wheel_urls import logins
+from envspec.fetch.wheels import logins
 from tests.integration.test_build_projects import Repository, user_of
 from tests.support import conda_packages, ecosystem, preloaded
 from tests.support.conda_channel import CondaChannel, write

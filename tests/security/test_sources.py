@@ -18,15 +18,14 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.build.faults import BuildFailed
-from envspec.build.orders import Wanted, of_folder
-from envspec.build.sources import settle, unpack
+from envspec.build.reproducible import settle, unpack
+from envspec.build.types import BuildFailed
+from envspec.build.wheel import Wanted, of_folder
 from envspec.errors import EnvspecError
-from envspec.fetch.git import check_out, commit_of
-from envspec.model import Platform, Python, Target
-from envspec.spec.faults import BadValue
-from envspec.spec.git_address import GitAddress, read_git
-from envspec.spec.requirements import read_requirement
+from envspec.fetch.sources import check_out, commit_of
+from envspec.models import Platform, Python, Target
+from envspec.spec.errors import BadValue
+from envspec.spec.requirements import GitAddress, read_git, read_requirement
 from tests.integration.test_build_projects import AS_OF, PROJECT, Repository
 from tests.integration.test_build_projects import write as write_files
 from tests.support import ecosystem

@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
-from envspec.model import ImageId, Lock, Platform
-from envspec.pipeline.record_images import record_images
+from envspec.models import ImageId, Lock, Platform
+from envspec.operations.image import record_images
 from tests.conftest import Serve
 from tests.support import ecosystem
 from tests.support.conda_rows import row, write_channel

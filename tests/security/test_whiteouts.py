@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import UsageError
-from envspec.image.python_archive import BadPython
-from envspec.image.python_source import StandalonePython
 from envspec.image.services import folder_of
-from envspec.image.system_changes import take
-from envspec.image.system_streams import in_tar
-from envspec.model import Python
+from envspec.image.sources.bytecode import BadPython
+from envspec.image.sources.python import StandalonePython
+from envspec.image.sources.system import take
+from envspec.image.sources.system_container import in_tar
+from envspec.models import Python
 from tests.support import standalone
 from tests.support.environments import RUNNING, installs, make_lock, write_lock
 from tests.support.standalone import SERIES, VERSION

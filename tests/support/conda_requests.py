@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from envspec.model import CudaVersion, Platform
-from envspec.resolve.conda.question import Channel, CondaRequest, VirtualPackage
+from envspec.models import CudaVersion, Platform
+from envspec.resolve.types import Channel, CondaRequest, VirtualPackage
 
 AS_OF: Final = datetime(2026, 1, 1, tzinfo=timezone.utc)
 MACHINE: Final[Mapping[str, str]] = {"__unix": "0", "__linux": "5.10", "__glibc": "2.31"}

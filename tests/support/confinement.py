@@ -23,7 +23,7 @@ from typing import Final
 
 import pytest
 
-from envspec.effects.confine import NoConfinement, Unconfined, bubblewrap
+from envspec.io.confine import NoConfinement, Unconfined, bubblewrap
 from tests.support.wheels import Artifact, sdist
 
 #: What unconfined code reaches, in the order in which it tries.

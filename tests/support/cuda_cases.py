@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
+from envspec.diagnostics.fit import FitReport, fits
+from envspec.diagnostics.machine import Machine, Told, described_machine
 from envspec.errors import EnvspecError
 from envspec.facts import Facts, load_facts
-from envspec.fit import FitReport, fits
-from envspec.machine import Machine, Told, described_machine
-from envspec.model import CondaPackage, CudaVersion, Lock, Platform, Resolution
+from envspec.models import CondaPackage, CudaVersion, Lock, Platform, Resolution
 from envspec.toml import loads
 from tests.support.locks import lock, package, resolution, sha256, wheel
 

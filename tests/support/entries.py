@@ -7,8 +7,8 @@ import posixpath
 from collections.abc import Iterable
 from pathlib import Path
 
-from envspec.image.content import Entry, InMemory, Kind, OnDisk
-from envspec.image.wheel_zip import read
+from envspec.image.layers.types import Entry, InMemory, Kind, OnDisk
+from envspec.image.layers.wheel_zip import read
 
 
 def content(entry: Entry) -> bytes:

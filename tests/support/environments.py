@@ -21,11 +21,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from envspec.diagnostics.machine import this_platform
 from envspec.lock.document import dump
 from envspec.lock.folder import write_folder
 from envspec.lock.head import LOCK_FILE
-from envspec.machine import this_platform
-from envspec.model import (
+from envspec.models import (
     DEFAULT_INDEX,
     DIRECT_URL,
     Asker,

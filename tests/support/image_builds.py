@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Any, Final
 
 from envspec.image.config import canonical
-from envspec.model import BaseImage, Lock, Package, PinnedDigest, Platform, Python, Resolution, Target
-from envspec.registry.manifest import OCI_INDEX, OCI_MANIFEST, OCI_PLATFORMS
+from envspec.models import BaseImage, Lock, Package, PinnedDigest, Platform, Python, Resolution, Target
+from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, OCI_PLATFORMS
 from tests.support import locks, preloaded
 from tests.support.environments import RUNNING, write_lock
 from tests.support.push_registry import Ask, PushRegistry, digest

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envspec.model import Lock
+from envspec.models import Lock
 from tests.support.environments import pin
 from tests.support.image_builds import X86, BaseMade, Builder, Standing, hold_base, image_lock, make_base
 from tests.support.index_server import IndexServer

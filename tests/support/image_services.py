@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envspec.image.content import InMemory, Kind
+from envspec.image.layers.types import InMemory, Kind
 from envspec.image.services import ServicesSource
-from envspec.model import ImageSettings, Service
+from envspec.models import ImageSettings, Service
 
 #: Gives the process the children that others leave behind, as process 1 has them, then becomes init.
 _AS_FIRST = (

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from envspec.image.config import Base
-from envspec.image.layer import Compression, Layer
-from envspec.registry.blob import Descriptor
+from envspec.image.layers.types import Compression, Layer
+from envspec.registry.types import Descriptor
 
 
 def digest(body: bytes) -> str:

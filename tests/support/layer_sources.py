@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from envspec.image.content import Entry, InMemory, Kind, Method, ZipMember
+from envspec.image.layers.types import Entry, InMemory, Kind, Method, ZipMember
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from envspec.lock.head import seal
-from envspec.model import (
+from envspec.models import (
     DEFAULT_INDEX,
     DIRECT_URL,
     Asker,

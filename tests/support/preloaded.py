@@ -92,22 +92,22 @@ def _serve(path: str) -> None:
     import rattler.networking.middleware  # noqa: F401
     import uv  # noqa: F401
 
-    import envspec.assemble
     import envspec.cli.image
     import envspec.cli.lock
     import envspec.cli.locking
     import envspec.cli.progress
-    import envspec.image.compiling_python
-    import envspec.image.python_parts
-    import envspec.pipeline.conda
-    import envspec.pipeline.image_copies
-    import envspec.pipeline.image_push
-    import envspec.pipeline.lock
-    import envspec.pipeline.pypi
+    import envspec.image.base_layers
+    import envspec.image.sources.bytecode
+    import envspec.operations.image
+    import envspec.operations.image_diff
+    import envspec.operations.lock
+    import envspec.operations.lock_assemble
+    import envspec.operations.lock_conda
+    import envspec.operations.lock_pypi
+    import envspec.registry.auth
     import envspec.registry.client
-    import envspec.registry.credentials
     import envspec.resolve.conda.rattler
-    import envspec.resolve.uv  # noqa: F401
+    import envspec.resolve.pypi.uv  # noqa: F401
 
     # Of a parent with threads of its own, a child would have their locks and not them.
     assert len(list(Path("/proc/self/task").iterdir())) == 1

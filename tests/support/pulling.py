@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envspec.effects.http import open_http
-from envspec.registry.blob import Descriptor
+from envspec.io.http import open_http
+from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry
-from envspec.registry.credentials import Keychain
+from envspec.registry.types import Descriptor
 from tests.support.push_registry import PushRegistry, digest
 from tests.support.pushing import BODY, QUICK
 

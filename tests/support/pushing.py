@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from envspec.effects.http import Patience, open_http
-from envspec.registry.blob import Descriptor
+from envspec.io.http import open_http
+from envspec.io.http_types import Patience
+from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry
-from envspec.registry.credentials import Keychain
 from envspec.registry.push import Moved, push_blob
 from envspec.registry.reference import Reference, parse
+from envspec.registry.types import Descriptor
 from tests.support.push_registry import Ask, Fault, PushRegistry, digest
 
 QUICK = Patience(connect_s=1.0, stall_s=0.5, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)

@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 from typing import Any, Final
 
 from envspec.conformance.bounds import limit
-from envspec.conformance.order import SEED
-from envspec.conformance.values import FORMAT
+from envspec.conformance.request import SEED
+from envspec.conformance.results import FORMAT
 from envspec.receipt.build import Known, receipt
 from envspec.receipt.values import Here, Image, LockName, Receipt
 

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from envspec.cli import terminal
-from envspec.engine.attach import Streams
+from envspec.engine.client import open_engine
 from envspec.engine.container import (
     Access,
     Folders,
@@ -26,10 +26,9 @@ from envspec.engine.container import (
     User,
     container_settings,
 )
-from envspec.engine.docker import open_engine
-from envspec.engine.run import run
+from envspec.engine.run import Streams, run
 from envspec.errors import EnvspecError
-from envspec.model import Driver, ImageSettings, Lock, Service
+from envspec.models import Driver, ImageSettings, Lock, Service
 
 DRIVER = Driver("570.26", None, "a test's", "")
 

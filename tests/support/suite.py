@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import envspec.conformance.run
-from envspec.conformance.order import Nodes, Order, Start
-from envspec.conformance.values import FORMAT
+from envspec.conformance.request import Nodes, Order, Start
+from envspec.conformance.results import FORMAT
 
 RUN: Final = Path(envspec.conformance.run.__file__)
 #: A suite that takes longer has hung: its own limits have failed.

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envspec.image.content import Entry, InMemory, Kind, Method, OnDisk
-from envspec.image.wheel import LockedWheel, Scheme
-from envspec.image.wheel_zip import read
+from envspec.image.layers.types import Entry, InMemory, Kind, Method, OnDisk
+from envspec.image.layers.wheel_zip import read
+from envspec.image.sources.wheel import LockedWheel, Scheme
 
 #: Python that runs the tests and pip, so that pip installs for it.
 SERIES = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from envspec.base_image import CudaRequest, SharedLibrary, plan_base_image, shared_libraries
-from envspec.base_image.pin import channel_name, variant_of_build
+from envspec.base_image.types import channel_name, variant_of_build
 from envspec.facts import load_facts
-from envspec.model import BaseImage, Platform, Resolution
+from envspec.models import BaseImage, Platform, Resolution
 from tests.support.cuda_cases import conda_row
 from tests.support.locks import package, resolution
 

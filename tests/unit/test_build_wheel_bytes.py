@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 from installer.sources import WheelFile
 
-from envspec.build.faults import BuildFailed, WrongWheel
-from envspec.build.sources import packed, settle, unpack
-from envspec.build.wheel_bytes import check_release, is_loaded, is_pure, normalise
-from envspec.model import Platform, Python, Target
+from envspec.build.reproducible import check_release, is_loaded, is_pure, normalise, packed, settle, unpack
+from envspec.build.types import BuildFailed, WrongWheel
+from envspec.models import Platform, Python, Target
 from tests.support.wheels import Method, sdist, wheel
 
 LINUX = Target(Platform.LINUX_64, Python("3.11.7", "spec"), glibc=(2, 36))

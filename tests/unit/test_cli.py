@@ -14,8 +14,8 @@ from envspec.cli.main import COMMANDS, run
 from envspec.lock.document import dump
 from envspec.lock.folder import write_folder
 from envspec.lock.head import LOCK_FILE
-from envspec.model import GpuCode, Lock
-from envspec.spec_hash import input_sha256
+from envspec.models import GpuCode, Lock
+from envspec.spec.identity import input_sha256
 from envspec.toml import loads
 from tests.support.command import ROOT, Ran, environment
 from tests.support.locks import X86, example, package

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from envspec.cli.fit_text import as_json, as_text
+from envspec.diagnostics.fit import Finding, FitReport, Verdict
+from envspec.diagnostics.machine import Machine, MachineGpu, Told
 from envspec.facts.gpu import ComputeCapability
-from envspec.fit import Finding, FitReport, Verdict
-from envspec.machine import Machine, MachineGpu, Told
-from envspec.model import Platform
+from envspec.models import Platform
 
 H100 = MachineGpu("NVIDIA H100 80GB HBM3", ComputeCapability(9, 0), 81559)
 T4 = MachineGpu("Tesla T4", ComputeCapability(7, 5), 15360)

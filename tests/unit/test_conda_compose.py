@@ -10,18 +10,12 @@ from rattler import BuildString, GenericVirtualPackage, MatchSpec, PackageName, 
 
 from envspec.errors import UsageError
 from envspec.facts import Facts, load_facts
-from envspec.facts.rows import minor
-from envspec.model import CondaPackage, CudaVersion, Platform
-from envspec.resolve.conda.compose import (
-    CondaMoments,
-    channels_of,
-    compose_conda,
-    decisions_of,
-    python_requirement,
-)
-from envspec.resolve.conda.question import CondaRequest
+from envspec.facts.tables import minor
+from envspec.models import CondaPackage, CudaVersion, Platform
+from envspec.resolve.conda.request import CondaMoments, channels_of, compose_conda, decisions_of, python_requirement
+from envspec.resolve.types import CondaRequest
 from envspec.spec import Spec, parse_spec
-from envspec.target import has_cuda
+from envspec.spec.targets import has_cuda
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 FACTS = load_facts()

@@ -12,9 +12,9 @@ from packaging.utils import canonicalize_name
 
 from bench import conda_names as script
 from envspec.facts.conda import CondaNames, ListedChannel, conda_names, pypi_form
-from envspec.model import Asker, CondaPackage, Provided
-from envspec.resolve.conda.names import Names, UnmappedName, held_by, needs_python, provided_by, with_provides
-from envspec.resolve.index.store import Store
+from envspec.io.store import Store
+from envspec.models import Asker, CondaPackage, Provided
+from envspec.resolve.conda.pypi_names import Names, UnmappedName, held_by, needs_python, provided_by, with_provides
 from envspec.toml import loads
 
 FORGE = "https://conda.anaconda.org/conda-forge"

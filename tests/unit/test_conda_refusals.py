@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from envspec.errors import EnvspecError, UsageError
-from envspec.model import CudaVersion, Platform
-from envspec.resolve.conda.question import Channel
+from envspec.models import CudaVersion, Platform
+from envspec.resolve.conda.errors import Chain, CpuFallback, Step, chains
 from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.conda.refusals import CpuFallback
-from envspec.resolve.conda.stage import CondaWorld, solve_all
-from envspec.resolve.conda.tree import Chain, Step, chains
+from envspec.resolve.conda.solve import CondaWorld, solve_all
+from envspec.resolve.types import Channel
 from tests.support.conda_requests import request
 from tests.support.conda_rows import Row, row, write_channel
 

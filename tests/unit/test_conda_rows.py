@@ -12,10 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rattler import RepoDataRecord
 
-from envspec.model import Asker, CondaPackage
-from envspec.resolve.conda.channels import opened, without_credentials
-from envspec.resolve.conda.question import Channel
-from envspec.resolve.conda.rows import kept, name_of, package_of, record_of, with_askers
+from envspec.models import Asker, CondaPackage
+from envspec.resolve.conda.channel_client import without_credentials
+from envspec.resolve.conda.channels import opened
+from envspec.resolve.conda.records import kept, name_of, package_of, record_of, with_askers
+from envspec.resolve.types import Channel
 from tests.support.conda_requests import request
 from tests.support.conda_rows import row, write_channel
 

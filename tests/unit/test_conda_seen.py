@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import NetworkError
-from envspec.model import Platform
-from envspec.resolve.conda.question import Channel
-from envspec.resolve.conda.seen import Seen
-from envspec.resolve.index.store import Store
+from envspec.io.store import Store
+from envspec.models import Platform
+from envspec.resolve.conda.channels import Seen
+from envspec.resolve.types import Channel
 
 FORGE = Channel("forge", "https://example.com/forge", "https://u:secret@example.com/forge")
 FOLDER = Channel("mine", "file:///channels/mine", "file:///channels/mine")

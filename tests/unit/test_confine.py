@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.confine import PORT, Sandbox, Unconfined, bubblewrap, run_confined
-from envspec.effects.process import Finished
+from envspec.io.confine import PORT, Sandbox, Unconfined, bubblewrap, run_confined
+from envspec.io.process import Finished
 from tests.support.confinement import confined
 from tests.support.environments import BASE
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from envspec.conformance.ahead import allowed
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.heard import Heard, hear
+from envspec.conformance.events import Heard, hear
+from envspec.conformance.suite import allowed
 
 
 @pytest.mark.parametrize(("cores", "processes"), [(0.5, 0), (2, 0), (3.9, 0), (4, 1), (7, 1), (8, 2), (128, 2)])

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from envspec.conformance.gpu_code import runs_any
+from envspec.conformance.hardware import runs_any
 from envspec.facts.gpu import ComputeCapability, Runs, runs
 
 _CAPABILITIES = [

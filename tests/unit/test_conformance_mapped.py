@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envspec.conformance.mapped import foreign, libraries
+from envspec.conformance.libraries import foreign, libraries
 
 STORE = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_0123456789abcdef"
 ENVIRONMENT = "/opt/env"

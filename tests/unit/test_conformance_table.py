@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import envspec.conformance
-import envspec.installed
+import envspec.verifier
 from envspec.conformance.bounds import BOUNDS, Relation, limit
 from envspec.conformance.checks import CHECKS
 from envspec.spec.sections import Check
 
-FOLDERS = [Path(package.__path__[0]) for package in (envspec.conformance, envspec.installed)]
+FOLDERS = [Path(package.__path__[0]) for package in (envspec.conformance, envspec.verifier)]
 MODULES = [path for folder in FOLDERS for path in sorted(folder.rglob("*.py"))]
 
 
@@ -45,4 +45,4 @@ def test_what_runs_inside_is_written_for_python_3_9_and_stands_alone(path: Path)
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         for name in names:
-            assert not name.startswith("envspec.") or name.startswith(("envspec.conformance", "envspec.installed"))
+            assert not name.startswith("envspec.") or name.startswith(("envspec.conformance", "envspec.verifier"))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.http_values import Credential
-from envspec.registry.credentials import HUB_KEY, Keychain, Login, LoginKind
+from envspec.io.http_types import Credential
+from envspec.registry.auth import HUB_KEY, Keychain, Login, LoginKind
 
 
 def auth(user: str, password: str) -> dict[str, str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.process import output_of
 from envspec.errors import StaleLock, UsageError
+from envspec.io.process import output_of
 from envspec.lock.diff import diff_locks
 from envspec.lock.document import dump
 from envspec.lock.folder import write_folder

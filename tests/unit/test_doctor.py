@@ -16,12 +16,21 @@ from typing import Any
 import pytest
 
 from envspec import toml
-from envspec.doctor.examine import examine
-from envspec.doctor.finding import Finding, State, as_json, render_text
-from envspec.doctor.place import Interpreter, Place, Probed, Space, this_place
-from envspec.effects.process import Finished
+from envspec.diagnostics.doctor.run import examine
+from envspec.diagnostics.doctor.types import (
+    Finding,
+    Interpreter,
+    Place,
+    Probed,
+    Space,
+    State,
+    as_json,
+    render_text,
+    this_place,
+)
+from envspec.diagnostics.machine import MachineGpu, Nvml
 from envspec.facts.gpu import ComputeCapability
-from envspec.machine import MachineGpu, Nvml
+from envspec.io.process import Finished
 
 CASES = sorted((Path(__file__).parent.parent / "golden" / "doctor").iterdir())
 PODMAN = '{"host":{"security":{"rootless":true}},"version":{"Version":"4.3.1"}}'

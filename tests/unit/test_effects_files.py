@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.cache import CannotKeep, keeping
-from envspec.effects.files import beside, is_unfinished, place, placing, replace, replace_file, sweep
-from envspec.effects.notes import Notes
 from envspec.errors import UsageError
+from envspec.io.cache import CannotKeep, Notes, keeping
+from envspec.io.files import beside, is_unfinished, place, placing, replace, replace_file, sweep
 
 FORK = get_context("fork")
 

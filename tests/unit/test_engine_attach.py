@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.engine.attach import Streams, copy_frames, copy_terminal, raw_terminal, send_input, signals_handed_on
+from envspec.engine.run import Streams, copy_frames, copy_terminal, raw_terminal, send_input, signals_handed_on
 
 
 class Pieces:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from envspec.engine.build import Build, Builder, builder_for, parameters
 from envspec.engine.buildkit import Told, read_status
 from envspec.engine.certificates import with_certificates
-from envspec.engine.docker import EngineFacts
+from envspec.engine.client import EngineFacts
 from envspec.engine.protobuf import BadMessage, fields
 from envspec.image.docker_builder import DockerOrder, arguments, base_name, network_for, proxies_of
-from envspec.model import BaseImage, PinnedDigest, Platform
+from envspec.models import BaseImage, PinnedDigest, Platform
 from tests.support.run_container import lock_of
 
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from envspec.engine.client import EngineFacts
 from envspec.engine.container import (
+    LABEL,
     Access,
     Folders,
     Gpus,
@@ -18,15 +20,14 @@ from envspec.engine.container import (
     User,
     container_settings,
     moved_services,
+    request,
 )
-from envspec.engine.create import LABEL, request
-from envspec.engine.docker import EngineFacts
 from envspec.engine.run import account_files
 from envspec.errors import UsageError
-from envspec.image.content import InMemory
-from envspec.image.load import common, is_same
+from envspec.image.engine import common, is_same
+from envspec.image.layers.types import InMemory
 from envspec.image.services import ServicesSource
-from envspec.model import ImageSettings, Lock, Platform, Service
+from envspec.models import ImageSettings, Lock, Platform, Service
 from tests.support.locks import conda, conda_resolution, package, resolution
 from tests.support.run_container import lock_of
 

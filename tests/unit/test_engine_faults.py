@@ -7,9 +7,9 @@ import ssl
 
 import pytest
 
-from envspec.engine.docker import read_facts
-from envspec.engine.faults import Address, Named, lost, refused, root_of, unreachable
-from envspec.model import Platform
+from envspec.engine.client import read_facts
+from envspec.engine.errors import Address, Named, lost, refused, root_of, unreachable
+from envspec.models import Platform
 
 HERE = Address("unix:///var/run/docker.sock", Named.DEFAULT)
 GONE = FileNotFoundError(errno.ENOENT, "No such file or directory")

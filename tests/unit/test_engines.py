@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from envspec.model import Platform
+from envspec.models import Platform
 from envspec.resolve.engines import CONDA_ENGINES, ENGINES, conda_engine, engine
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from envspec.base_image.shared_libraries import SharedLibrary
+from envspec.base_image.cuda import SharedLibrary
 from envspec.errors import UsageError
 from envspec.explain.explanation import explain_lock, explain_package
 from envspec.explain.image import Seen
 from envspec.explain.package_text import package_text
 from envspec.explain.text import as_json, lock_text
 from envspec.lock.document import load
-from envspec.model import GpuCodeFound, Lock, Platform
+from envspec.models import GpuCodeFound, Lock, Platform
 from tests.support.locks import sealed
 
 CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "golden" / "explain").glob("*/lock.toml"))

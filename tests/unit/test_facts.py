@@ -15,10 +15,10 @@ from packaging.utils import canonicalize_name
 from envspec.data import DATA, facts_version
 from envspec.errors import UsageError
 from envspec.facts import BadFact, Facts, load_facts
-from envspec.facts.family import extra_requirements, fitting_set
 from envspec.facts.gpu import capability_of
-from envspec.facts.rows import numeric, spoken_ranges
-from envspec.model import CudaVersion, Platform
+from envspec.facts.tables import numeric, spoken_ranges
+from envspec.facts.torch import extra_requirements, fitting_set
+from envspec.models import CudaVersion, Platform
 from envspec.toml import loads
 
 FACTS = load_facts()

@@ -12,9 +12,8 @@ from packaging.specifiers import SpecifierSet
 
 from envspec.errors import EnvspecError
 from envspec.facts import load_facts
-from envspec.facts.family import explain_family
-from envspec.facts.torch import Wish, choose_build
-from envspec.model import CudaVersion, Platform
+from envspec.facts.torch import Wish, choose_build, explain_family
+from envspec.models import CudaVersion, Platform
 from envspec.toml import loads
 
 GOLDEN = Path(__file__).parents[1] / "golden"

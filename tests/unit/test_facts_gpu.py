@@ -6,7 +6,7 @@ import pytest
 
 from envspec.facts import load_facts
 from envspec.facts.gpu import ComputeCapability, Runs, UnknownGpu, find_gpu, first_driver, match_gpu, runs
-from envspec.model import CudaVersion
+from envspec.models import CudaVersion
 
 FACTS = load_facts()
 

@@ -6,8 +6,8 @@ from datetime import datetime, timezone
 
 import pytest
 
-from envspec.model import Asker, Package, Refusal, WheelFile
-from envspec.resolve.graph import far_back
+from envspec.models import Asker, Package, Refusal, WheelFile
+from envspec.resolve.pypi.packages import far_back
 
 AS_OF = datetime(2026, 11, 15, tzinfo=timezone.utc)
 LONG_AGO = datetime(2024, 2, 5, tzinfo=timezone.utc)

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec.facts import load_facts
-from envspec.facts.gpu import ComputeCapability, UnknownGpu
-from envspec.machine import (
+from envspec.diagnostics.machine import (
     DRIVER_FILE,
     MachineGpu,
     Nvml,
@@ -18,7 +16,9 @@ from envspec.machine import (
     read_machine,
     this_platform,
 )
-from envspec.model import Platform
+from envspec.facts import load_facts
+from envspec.facts.gpu import ComputeCapability, UnknownGpu
+from envspec.models import Platform
 
 FACTS = load_facts()
 PROPRIETARY = (

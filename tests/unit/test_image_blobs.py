@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.cache import CannotKeep
-from envspec.image.blobs import BlobStore, WrongBlob
-from envspec.registry.blob import Descriptor
+from envspec.image.layers.store import BlobStore, WrongBlob
+from envspec.io.cache import CannotKeep
+from envspec.registry.types import Descriptor
 
 CONTENT = b"a layer" * 1000
 

@@ -12,18 +12,14 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.effects.http_values import Patience
+from envspec.diagnostics.machine import this_platform
 from envspec.errors import UsageError
-from envspec.facts.load import load_facts
-from envspec.fetch.faults import WrongArchive
-from envspec.fetch.values import Fetching, Network
-from envspec.image.cached_python import made_of
-from envspec.image.compiling_python import Looking, NoCompiler, find
-from envspec.image.pyc import Pyc
-from envspec.image.python_archive import BadPython
-from envspec.image.python_parts import Around, PythonParts
-from envspec.machine import this_platform
-from envspec.model import Platform, Python
+from envspec.facts.tables import load_facts
+from envspec.fetch.types import Fetching, Network, WrongArchive
+from envspec.image.base_layers import Around, PythonParts
+from envspec.image.sources.bytecode import BadPython, Looking, NoCompiler, Pyc, find, made_of
+from envspec.io.http_types import Patience
+from envspec.models import Platform, Python
 from tests.support import standalone
 from tests.support.standalone import SERIES, VERSION, Program
 

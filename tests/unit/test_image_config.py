@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from envspec.image.config import BadBase, Base, Conduct, annotations_of, environment, image_config
-from envspec.image.index_document import image_of, index_of
-from envspec.model import ImageSettings, Lock, Platform
-from envspec.registry.blob import Descriptor
+from envspec.image.config import BadBase, Base, Conduct, annotations_of, environment, image_config, image_of, index_of
+from envspec.models import ImageSettings, Lock, Platform
+from envspec.registry.types import Descriptor
 from tests.support import images
 from tests.support.locks import example
 

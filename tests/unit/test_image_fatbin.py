@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.image.fatbin import FatbinScan, in_order
-from envspec.model import GpuCodeFound
+from envspec.image.gpu_code import FatbinScan, in_order
+from envspec.models import GpuCodeFound
 from tests.support.cuda_library import ACCELERATED, CUBIN, FAMILY, PTX, Code, container, library
 
 _CODES = (

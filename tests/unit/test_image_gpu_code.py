@@ -10,10 +10,10 @@ import pytest
 
 from envspec.errors import NoSolution
 from envspec.facts import load_facts
-from envspec.fetch.gpu_code_seen import keep, seen
 from envspec.image.gpu_code import GpuCodeLacks, GpuCodeWatch, compare
-from envspec.image.wheel import Scheme, WheelSource
-from envspec.model import GpuCode, GpuCodeFound, Lock, Package, Platform, Python, Resolution, Target, WheelFile
+from envspec.image.sources.wheel import Scheme, WheelSource
+from envspec.io.cache import keep, seen
+from envspec.models import GpuCode, GpuCodeFound, Lock, Package, Platform, Python, Resolution, Target, WheelFile
 from tests.support.cuda_library import CUBIN, PTX, Code, container, library
 from tests.support.wheel_trees import content_of, locked
 from tests.support.zips import FILE, PROGRAM, write_wheel

@@ -14,12 +14,11 @@ import pytest
 from envspec.cli.image_diff_text import as_json, as_text
 from envspec.errors import UsageError
 from envspec.image import outputs
-from envspec.image.config import Conduct, image_config
+from envspec.image.config import Conduct, image_config, image_of, index_of
 from envspec.image.diff import Side, diff_images, side_of
-from envspec.image.index_document import image_of, index_of
-from envspec.image.layer import Image
-from envspec.model import Platform
-from envspec.registry.blob import Blob, Descriptor
+from envspec.image.layers.types import Image
+from envspec.models import Platform
+from envspec.registry.types import Blob, Descriptor
 from tests.support import images
 from tests.support.locks import example
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from envspec.image.content import Entry, InMemory, Kind, OnDisk
-from envspec.image.owners import Listing, OwnedTwice, conflicts
-from envspec.image.wheel import Scheme, WheelSource
+from envspec.image.layers.ownership import Listing, OwnedTwice, conflicts
+from envspec.image.layers.types import Entry, InMemory, Kind, OnDisk
+from envspec.image.sources.wheel import Scheme, WheelSource
 from tests.support.wheel_trees import locked, tree_of
 from tests.support.zips import FILE, PROGRAM, write_wheel
 

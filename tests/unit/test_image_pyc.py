@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import UnfitMachine
-from envspec.image.pyc import Module, Pyc, WorkerFault, compiled
+from envspec.image.sources.bytecode import Module, Pyc, WorkerFault, compiled
 
 _OWN = Pyc(Path(sys.executable), ".".join(map(str, sys.version_info[:3])))
 

@@ -12,12 +12,10 @@ from typing import Final
 
 import pytest
 
-from envspec.image.content import PREFIX, Kind
-from envspec.image.pyc import Pyc
-from envspec.image.python_archive import BadPython
-from envspec.image.python_source import StandalonePython
-from envspec.image.venv_source import Venv, home_of
-from envspec.model import Python
+from envspec.image.layers.types import PREFIX, Kind
+from envspec.image.sources.bytecode import BadPython, Pyc
+from envspec.image.sources.python import StandalonePython, Venv, home_of
+from envspec.models import Python
 from tests.support import standalone
 from tests.support.entries import content, lay_out, told
 from tests.support.standalone import SERIES, VERSION, Content, Device, Link

@@ -10,9 +10,9 @@ import pytest
 
 from envspec.errors import UsageError
 from envspec.image.config import Conduct
-from envspec.image.content import Entry, InMemory, Kind
+from envspec.image.layers.types import Entry, InMemory, Kind
 from envspec.image.services import ServicesSource, folder_of, services_config
-from envspec.model import ImageSettings, Service
+from envspec.models import ImageSettings, Service
 
 SERVED = ImageSettings(
     services=(Service("jupyter", 8888), Service("tensorboard", 6006, "runs"), Service("ssh", 2222)),

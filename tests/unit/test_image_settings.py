@@ -10,7 +10,7 @@ import pytest
 from envspec.base_image.settings import decide_settings
 from envspec.errors import UsageError
 from envspec.facts import load_facts
-from envspec.model import ImageSettings, Platform, Resolution
+from envspec.models import ImageSettings, Platform, Resolution
 from envspec.spec import parse_spec
 from tests.support.locks import ARM, X86, conda, conda_resolution, package, resolution
 

@@ -13,16 +13,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from envspec.image.content import Entry, InMemory, Kind, Method, ZipMember
-from envspec.image.system_changes import (
-    BadChange,
-    SystemSource,
-    file_differences,
-    read_list,
-    take,
-    write_list,
-)
-from envspec.image.system_streams import in_tar
+from envspec.image.layers.types import Entry, InMemory, Kind, Method, ZipMember
+from envspec.image.sources.system import BadChange, SystemSource, file_differences, read_list, take, write_list
+from envspec.image.sources.system_container import in_tar
 
 Row = tuple[str, bytes, str | bytes]
 

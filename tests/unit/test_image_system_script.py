@@ -8,14 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from envspec.image.system_script import (
-    Wish,
-    form,
-    installed,
-    is_left_out,
-    package_differences,
-    work_files,
-)
+from envspec.image.sources.system_script import Wish, form, installed, is_left_out, package_differences, work_files
 
 WISH = Wish(("gcc", "libc6-dev"))
 

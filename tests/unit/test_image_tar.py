@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from envspec.image.content import Entry, InMemory, Kind, OnDisk
-from envspec.image.tar import END, EPOCH_S, BadEntry, Listing, head, padding
+from envspec.image.layers.tar import END, EPOCH_S, BadEntry, Listing, head, padding
+from envspec.image.layers.types import Entry, InMemory, Kind, OnDisk
 from tests.support.layer_sources import file, folder
 
 

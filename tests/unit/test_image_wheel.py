@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from envspec.image.content import Entry
-from envspec.image.pyc import Pyc
-from envspec.image.wheel import LockedWheel, Scheme, WheelSource
-from envspec.image.wheel_zip import BadWheel
+from envspec.image.layers.types import Entry
+from envspec.image.layers.wheel_zip import BadWheel
+from envspec.image.sources.bytecode import Pyc
+from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from tests.support.wheel_trees import Found, differences, hashed, locked, pip_tree, scheme_of_pip, tree_of
 from tests.support.wheels import core_metadata
 from tests.support.zips import FILE, PROGRAM, SYMLINK, wheel_members, write_wheel, zipped

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec.image.wheel import Scheme, WheelSource
-from envspec.image.wheel_lists import WheelLists
+from envspec.image.sources.wheel import Scheme, WheelLists, WheelSource
 from tests.support.wheel_trees import locked
 from tests.support.zips import FILE, PROGRAM, write_wheel
 

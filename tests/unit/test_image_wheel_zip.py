@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from envspec.image.content import Method, ZipMember
-from envspec.image.wheel_zip import BadWheel, members, read, unpacked
+from envspec.image.layers.types import Method, ZipMember
+from envspec.image.layers.wheel_zip import BadWheel, members, read, unpacked
 from tests.support.zips import FILE, PROGRAM, SYMLINK, patched, zipped
 
 _DIRECTORY = b"PK\1\2"

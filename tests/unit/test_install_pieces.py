@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.process import Finished
 from envspec.errors import UnfitMachine
-from envspec.fetch.faults import is_passing, of_rattler
-from envspec.install import owners, place, record
-from envspec.install.fitness import Host, check, glibc_of, part_for, x86_levels
-from envspec.install.relocate import NotMovable, relocate
-from envspec.install.uv import fault
-from envspec.model import CondaPackage, Platform
+from envspec.fetch.types import is_passing, of_rattler
+from envspec.installer import conda, staging
+from envspec.installer.preflight import Host, check, glibc_of, part_for, x86_levels
+from envspec.installer.staging import NotMovable, relocate
+from envspec.installer.uv import error_of
+from envspec.io.process import Finished
+from envspec.models import CondaPackage, Platform
 from tests.support.environments import make_lock
 from tests.support.locks import package, wheel
 
@@ -148,7 +148,7 @@ def test_a_lock_for_nobody() -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    made = place.partial_of(tmp_path / "env")
+    made = staging.partial_of(tmp_path / "env")
     (made / "bin").mkdir(parents=True)
     return made
 
@@ -243,30 +243,30 @@ def conda_of(site: Path, name: str, files: dict[str, bytes]) -> None:
 
 def test_nobody_owns_a_file_twice(site: Path) -> None:
     conda_of(site, "numpy", {"lib/python3.11/site-packages/numpy.py": b"conda's"})
-    files = owners.files_before(site)
-    before = owners.states(site, files)
+    files = conda.files_before(site)
+    before = conda.states(site, files)
     wheel_of(site, "one", {"one.py": b"1", "shared.py": b""})
     wheel_of(site, "two", {"two.py": b"2", "shared.py": b""})
-    owners.check(site, files, before)
+    conda.check(site, files, before)
     wheel_of(site, "three", {"one.py": b"3"})
-    with pytest.raises(owners.OwnedTwice, match=r"one.py belongs to the wheel one 1.0 and to the wheel three 1.0"):
-        owners.check(site, files, before)
+    with pytest.raises(conda.OwnedTwice, match=r"one.py belongs to the wheel one 1.0 and to the wheel three 1.0"):
+        conda.check(site, files, before)
 
 
 def test_a_file_of_condas_in_a_wheel(site: Path) -> None:
     conda_of(site, "numpy", {"bin/f2py": b"conda's"})
-    files = owners.files_before(site)
-    before = owners.states(site, files)
+    files = conda.files_before(site)
+    before = conda.states(site, files)
     wheel_of(site, "greedy", {"../../../bin/f2py": b"conda's"})
-    with pytest.raises(owners.OwnedTwice, match=r"bin/f2py belongs to conda's numpy 2.0 and to the wheel greedy 1.0"):
-        owners.check(site, files, before)
+    with pytest.raises(conda.OwnedTwice, match=r"bin/f2py belongs to conda's numpy 2.0 and to the wheel greedy 1.0"):
+        conda.check(site, files, before)
 
 
 @pytest.mark.parametrize("harm", ["changed", "replaced", "removed"])
 def test_a_file_of_condas_that_was_touched(site: Path, harm: str) -> None:
     conda_of(site, "numpy", {"lib/numpy.so": b"conda's"})
-    files = owners.files_before(site)
-    before = owners.states(site, files)
+    files = conda.files_before(site)
+    before = conda.states(site, files)
     file = site / "lib/numpy.so"
     if harm == "removed":
         file.unlink()
@@ -275,8 +275,8 @@ def test_a_file_of_condas_that_was_touched(site: Path, harm: str) -> None:
     else:
         (site / "new").write_bytes(b"conda's")
         (site / "new").replace(file)
-    with pytest.raises(owners.Touched, match=r"lib/numpy.so of conda's numpy 2.0 was changed"):
-        owners.check(site, files, before)
+    with pytest.raises(conda.Touched, match=r"lib/numpy.so of conda's numpy 2.0 was changed"):
+        conda.check(site, files, before)
 
 
 def test_a_distribution_of_condas_is_no_wheel(site: Path) -> None:
@@ -284,8 +284,8 @@ def test_a_distribution_of_condas_is_no_wheel(site: Path) -> None:
     packages = "lib/python3.11/site-packages"
     held = ["numpy.py", "numpy-1.0.dist-info/METADATA", "numpy-1.0.dist-info/RECORD"]
     conda_of(site, "numpy", {f"{packages}/{path}": (site / packages / path).read_bytes() for path in held})
-    files = owners.files_before(site)
-    owners.check(site, files, owners.states(site, files))
+    files = conda.files_before(site)
+    conda.check(site, files, conda.states(site, files))
 
 
 # The folder
@@ -293,61 +293,61 @@ def test_a_distribution_of_condas_is_no_wheel(site: Path) -> None:
 
 def test_what_is_found_in_a_folder(tmp_path: Path) -> None:
     wanted = {"name": "a", "platform": "linux-64", "lock_sha256": "1", "prefix": str(tmp_path / "env")}
-    assert place.look(tmp_path / "env", wanted) is place.Found.NOTHING
+    assert staging.look(tmp_path / "env", wanted) is staging.Found.NOTHING
     (tmp_path / "env").mkdir()
-    assert place.look(tmp_path / "env", wanted) is place.Found.NOTHING
-    record.write(tmp_path / "env", wanted)
-    assert place.look(tmp_path / "env", wanted) is place.Found.SAME
-    with pytest.raises(place.Occupied, match=r"the environment of another lock \(a\)"):
-        place.look(tmp_path / "env", {**wanted, "lock_sha256": "2"})
-    with pytest.raises(place.Occupied, match=r"the environment for linux-64"):
-        place.look(tmp_path / "env", {**wanted, "platform": "linux-aarch64"})
+    assert staging.look(tmp_path / "env", wanted) is staging.Found.NOTHING
+    staging.write(tmp_path / "env", wanted)
+    assert staging.look(tmp_path / "env", wanted) is staging.Found.SAME
+    with pytest.raises(staging.Occupied, match=r"the environment of another lock \(a\)"):
+        staging.look(tmp_path / "env", {**wanted, "lock_sha256": "2"})
+    with pytest.raises(staging.Occupied, match=r"the environment for linux-64"):
+        staging.look(tmp_path / "env", {**wanted, "platform": "linux-aarch64"})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"'])
 def test_a_record_that_can_not_be_read_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / ".envspec").mkdir()
     (tmp_path / ".envspec/installed.json").write_text(text)
-    assert record.read(tmp_path) is None
+    assert staging.read(tmp_path) is None
 
 
 def test_what_was_built_is_there_or_nothing_is(tmp_path: Path) -> None:
     prefix = tmp_path / "deep" / "env"
-    with place.building(prefix, lambda: None) as site:
+    with staging.building(prefix, lambda: None) as site:
         (site.path / "file").write_text("1")
         assert site.path == prefix.with_name(".env.envspec-partial")
         site.finish()
     assert [path.name for path in prefix.parent.iterdir()] == ["env"]
-    with pytest.raises(KeyboardInterrupt), place.building(tmp_path / "other", lambda: None) as site:
+    with pytest.raises(KeyboardInterrupt), staging.building(tmp_path / "other", lambda: None) as site:
         closed = site.path / "closed"
         closed.mkdir()
         (closed / "file").write_text("1")
         closed.chmod(0o500)
         raise KeyboardInterrupt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]
-    with pytest.raises(KeyboardInterrupt), place.building(tmp_path / "a" / "b" / "env", lambda: None):
+    with pytest.raises(KeyboardInterrupt), staging.building(tmp_path / "a" / "b" / "env", lambda: None):
         raise KeyboardInterrupt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]
 
 
 def test_the_current_directory_is_not_pulled_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(place.CannotMake, match=r"is the current directory"):
-        place.look(tmp_path, {})
+    with pytest.raises(staging.CannotMake, match=r"is the current directory"):
+        staging.look(tmp_path, {})
 
 
 def test_what_a_killed_run_left_is_removed_first(tmp_path: Path) -> None:
-    left = place.partial_of(tmp_path / "env")
+    left = staging.partial_of(tmp_path / "env")
     (left / "lib").mkdir(parents=True)
     (left / "lib" / "half").write_text("1")
-    with place.building(tmp_path / "env", lambda: None) as site:
+    with staging.building(tmp_path / "env", lambda: None) as site:
         assert list(site.path.iterdir()) == []
 
 
 def test_something_that_came_meanwhile_stays(tmp_path: Path) -> None:
     with (
-        pytest.raises(place.Occupied, match=r"not empty any more"),
-        place.building(tmp_path / "env", lambda: None) as site,
+        pytest.raises(staging.Occupied, match=r"not empty any more"),
+        staging.building(tmp_path / "env", lambda: None) as site,
     ):
         (tmp_path / "env").mkdir()
         (tmp_path / "env" / "mine").write_text("1")
@@ -358,8 +358,8 @@ def test_something_that_came_meanwhile_stays(tmp_path: Path) -> None:
 def test_a_link_in_the_place_of_the_hidden_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "mine").write_text("1")
-    place.partial_of(tmp_path / "env").symlink_to(tmp_path / "precious")
-    with pytest.raises(place.CannotMake), place.building(tmp_path / "env", lambda: None):
+    staging.partial_of(tmp_path / "env").symlink_to(tmp_path / "precious")
+    with pytest.raises(staging.CannotMake), staging.building(tmp_path / "env", lambda: None):
         raise AssertionError("nothing may be built there")
     assert (tmp_path / "precious" / "mine").exists()
 
@@ -429,13 +429,13 @@ _DOWNLOAD = "Resolved 1 package in 3ms\nerror: Failed to download `other==1.0`\n
     ],
 )
 def test_uvs_words(stderr: str, code: int, words: str) -> None:
-    told = fault(Finished(2, "", stderr))
+    told = error_of(Finished(2, "", stderr))
     assert told.exit_code == code and words in told.message and told.hint
     assert "secret" not in str(told)
 
 
 def test_the_ward_ends_what_it_started_when_its_stdin_ends() -> None:
-    from envspec.link import ward
+    from envspec.io import process as ward
 
     command = [
         sys.executable,
@@ -455,7 +455,7 @@ def test_the_ward_ends_what_it_started_when_its_stdin_ends() -> None:
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_the_ward_passes_a_status_on(status: int) -> None:
-    from envspec.link import ward
+    from envspec.io import process as ward
 
     command = [sys.executable, ward.__file__, sys.executable, "-c", f"raise SystemExit({status})"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:

@@ -1,4 +1,4 @@
-"""The pieces of `envspec.installed`, on their own."""
+"""The pieces of `envspec.verifier`, on their own."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-import envspec.installed
-from envspec.installed.compare import compare
-from envspec.installed.distributions import same_version
-from envspec.installed.hashing import Wanted, from_hex, hash_all
-from envspec.installed.place import NoEnvironment, place_of, search_path
-from envspec.installed.record import BadRecord, installed_place, rows, wheel_contents, wheel_place
-from envspec.installed.values import (
+import envspec.verifier
+from envspec.verifier.compare import compare
+from envspec.verifier.hashing import Wanted, from_hex, hash_all
+from envspec.verifier.record import BadRecord, installed_place, rows, wheel_contents, wheel_place
+from envspec.verifier.scan import NoEnvironment, place_of, same_version, search_path
+from envspec.verifier.types import (
     Counts,
     Drift,
     Expected,
@@ -37,7 +36,7 @@ from envspec.installed.values import (
 from tests.support.wheels import wheel
 from tests.support.zips import member
 
-ROOM = Path(envspec.installed.__file__).parent
+ROOM = Path(envspec.verifier.__file__).parent
 SITE = "lib/python3.11/site-packages"
 
 
@@ -249,11 +248,11 @@ def test_it_runs_inside_of_images(module: Path) -> None:
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     ours = {name for name in names if name.startswith("envspec")}
-    assert all(name.startswith("envspec.installed") for name in ours)
+    assert all(name.startswith("envspec.verifier") for name in ours)
     assert {name.partition(".")[0] for name in names - ours} <= set(sys.stdlib_module_names)
 
 
 def test_it_is_imported_without_anything_else() -> None:
-    words = "import sys, envspec.installed.compare; print(*[n for n in sys.modules if n.startswith('envspec')])"
+    words = "import sys, envspec.verifier.compare; print(*[n for n in sys.modules if n.startswith('envspec')])"
     told = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout.split()
-    assert all(name == "envspec" or name.startswith("envspec.installed") for name in told)
+    assert all(name == "envspec" or name.startswith("envspec.verifier") for name in told)

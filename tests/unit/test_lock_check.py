@@ -19,8 +19,8 @@ from envspec.lock.files import files_of
 from envspec.lock.folder import write_folder
 from envspec.lock.head import LOCK_FILE
 from envspec.lock.requirements import requirements_text
-from envspec.model import ChannelPart, CondaChannel
-from envspec.spec_hash import input_sha256
+from envspec.models import ChannelPart, CondaChannel
+from envspec.spec.identity import input_sha256
 from tests.support.locks import CONDA_FORGE, X86, conda, conda_resolution, lock, package, resolution, sealed
 
 SPEC = '[env]\nname = "small"\npython = "3.11"\n[pip]\ndependencies = ["filelock"]\n'
@@ -165,4 +165,4 @@ def test_it_imports_next_to_nothing() -> None:
     loaded = set(done.stdout.split())
     assert "envspec.lock.head" in loaded
     assert loaded & heavy == set()
-    assert "envspec.model" not in loaded
+    assert "envspec.models" not in loaded

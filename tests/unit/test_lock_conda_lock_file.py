@@ -21,7 +21,7 @@ from conda_lock.models.lock_spec import VersionedDependency  # type: ignore[impo
 
 from envspec.lock.conda_lock_file import conda_lock_text, without_md5
 from envspec.lock.depends import dependencies
-from envspec.model import CondaPackage, Lock, Platform
+from envspec.models import CondaPackage, Lock, Platform
 from tests.support.command import environment
 from tests.support.locks import ARM, CONDA_FORGE, X86, conda, conda_resolution, example, lock, on_conda
 

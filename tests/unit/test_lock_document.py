@@ -15,7 +15,7 @@ from envspec.lock.canonical import canonical
 from envspec.lock.document import dump, load
 from envspec.lock.files import files_of
 from envspec.lock.head import LOCK_FILE, DamagedLock, NewerFormat, Part, unseal
-from envspec.model import Asker, ChannelPart, CondaChannel, Decision, Platform
+from envspec.models import Asker, ChannelPart, CondaChannel, Decision, Platform
 from tests.support.locks import (
     ARM,
     CONDA_FORGE,

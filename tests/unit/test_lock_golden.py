@@ -9,7 +9,7 @@ import pytest
 from envspec.errors import StaleLock
 from envspec.lock.document import dump, load
 from envspec.lock.head import LOCK_FILE, unseal
-from envspec.pipeline.lock_files import lock_files
+from envspec.operations.lock import lock_files
 
 CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "golden" / "lock").glob("*/envspec.lock"))
 WHERE = "locks/case/envspec.lock"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envspec.origins import same_origin
-from envspec.resolve.index.upstream import Index, authorised
+from envspec.resolve.pypi.index.client import Index, authorised
 
 
 @pytest.mark.parametrize(

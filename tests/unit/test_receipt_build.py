@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from envspec.conformance.values import Cause, Status
+from envspec.conformance.results import Cause, Status
 from envspec.receipt.build import BadResults, receipt
 from envspec.receipt.compare import compare
 from envspec.receipt.values import Receipt, Verdict

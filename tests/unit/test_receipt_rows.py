@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from envspec.conformance import machine, nvidia, order
-from envspec.conformance import values as suite
+from envspec.conformance import hardware, request
+from envspec.conformance import results as suite
 from envspec.receipt import values as receipt
 
 
@@ -21,8 +21,8 @@ from envspec.receipt import values as receipt
         (suite.Finding, receipt.FindingRow),
         (suite.Fingerprint, receipt.FingerprintRow),
         (suite.Peak, receipt.PeakRow),
-        (nvidia.Gpu, receipt.Gpu),
-        (order.Nodes, receipt.Nodes),
+        (hardware.Gpu, receipt.Gpu),
+        (request.Nodes, receipt.Nodes),
     ],
 )
 def test_what_the_suite_tells_is_what_the_receipt_has(inside: Any, outside: type[BaseModel]) -> None:
@@ -31,7 +31,7 @@ def test_what_the_suite_tells_is_what_the_receipt_has(inside: Any, outside: type
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the suite runs on Linux only")
 def test_a_machine_is_described_in_the_receipts_words() -> None:
-    told = machine.describe()
+    told = hardware.describe()
     of_a_gpu = {"driver", "gpus", "topology"}
     assert set(told) <= set(receipt.Machine.model_fields) - {"toolkit"}
     assert set(told) >= set(receipt.Machine.model_fields) - {"toolkit", *of_a_gpu, "cpu"}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envspec.registry.auth import Challenge, challenges
-from envspec.registry.faults import access_refused, login_command, spoken
+from envspec.registry.errors import access_refused, login_command, spoken
 from envspec.registry.reference import endpoint, parse
 
 

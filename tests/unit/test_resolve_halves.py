@@ -6,9 +6,9 @@ from datetime import datetime, timezone
 
 import pytest
 
-from envspec.model import Asker
-from envspec.resolve.halves import BothHalves, check_halves, members_beside_condas_torch
-from envspec.resolve.provider import Provider
+from envspec.models import Asker
+from envspec.resolve.pypi.conflicts import BothHalves, check_halves, members_beside_condas_torch
+from envspec.resolve.types import Provider
 from envspec.spec import Spec, parse_spec
 
 BY_SPEC = Asker("spec", "pytorch 2.8.*")

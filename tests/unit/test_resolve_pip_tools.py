@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envspec.resolve.pip_tools import told
+from envspec.resolve.pypi.pip_tools import told
 
 TRACEBACK = (
     "Traceback (most recent call last):\n  File ...\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from envspec.model import Asker
-from envspec.resolve.provider import Provider
-from envspec.resolve.refusals import excluded
+from envspec.models import Asker
+from envspec.resolve.pypi.errors import excluded
+from envspec.resolve.types import Provider
 
 PROVIDED = {
     "torch": Provider("torch", "2.8.0", "pytorch", "conda-forge", (Asker("spec", "pytorch"),)),

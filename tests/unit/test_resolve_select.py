@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from packaging.tags import Tag
 
-from envspec.resolve.index.page import ListedFile, Listing
-from envspec.resolve.index.select import FILLED_IN_WITHIN, Sdists, Selection, TagRanks, Taste, select
+from envspec.resolve.pypi.index.page import ListedFile, Listing
+from envspec.resolve.pypi.index.selection import FILLED_IN_WITHIN, Sdists, Selection, TagRanks, Taste, select
 
 ASKED = datetime(2026, 11, 20, 11, 17, tzinfo=timezone.utc)
 OLD, NEW = "2025-01-01T00:00:00Z", "2026-11-19T00:00:00Z"

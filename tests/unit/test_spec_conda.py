@@ -8,11 +8,10 @@ from datetime import datetime, timezone
 
 import pytest
 
-from envspec.model import Platform
+from envspec.models import Platform
 from envspec.origins import channel_url
 from envspec.spec import Conda, Undated, parse_spec
-from envspec.spec.channels import read_channel
-from envspec.spec.match_specs import channel_of, name_of, read_match_spec
+from envspec.spec.conda import channel_of, name_of, read_channel, read_match_spec
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 SPEC = """[env]
@@ -109,7 +108,7 @@ def test_reading_a_spec_loads_no_solver() -> None:
 import sys
 from datetime import datetime, timezone
 from envspec.spec import json_schema, parse_spec
-import envspec.resolve.conda.compose
+import envspec.resolve.conda.request
 spec = parse_spec({SPEC!r}, "spec.toml", datetime(2026, 11, 20, tzinfo=timezone.utc))
 json_schema()
 print(spec.conda is not None, sorted({{"rattler", "conda_lock"}} & set(sys.modules)))

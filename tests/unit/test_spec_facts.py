@@ -10,7 +10,7 @@ import tomlkit
 from envspec import toml
 from envspec.data import DATA
 from envspec.facts import load_facts
-from envspec.facts.added import ADDABLE
+from envspec.facts.tables import ADDABLE
 from envspec.spec import parse_spec
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from envspec.model import Platform
+from envspec.models import Platform
 from envspec.spec import SpecError, load_spec
 
 CASES = Path(__file__).parents[1] / "golden" / "spec"

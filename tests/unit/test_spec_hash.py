@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envspec import toml
-from envspec.spec_hash import input_sha256
+from envspec.spec.identity import input_sha256
 
 SPEC = """
 [env]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from envspec import toml
-from envspec.spec.faults import KeyPath, dotted
-from envspec.spec.locate import locate
+from envspec.spec.errors import KeyPath, dotted
+from envspec.spec.positions import locate
 
 TEXT = '''# [comment] = "no key"
 top = 1

@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from envspec.credentials import without_credentials
 from envspec.spec import parse_spec
-from envspec.spec.faults import BadValue
+from envspec.spec.errors import BadValue
 from envspec.spec.requirements import RequirementKind, read_constraint, read_name, read_requirement
 
 SHA = "0123456789abcdef" * 4

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from envspec import toml
-from envspec.facts.added import ADDABLE
+from envspec.facts.tables import ADDABLE
 from envspec.spec import json_schema
-from envspec.spec.rows import Facts
+from envspec.spec.fact_rows import Facts
 from envspec.spec.sections import Spec
 from tests.support.schema import Schema, refusals
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec.resolve.index.store import Store, StoredMetadata, StoredPage
+from envspec.io.store import Store, StoredMetadata, StoredPage
 
 AT = datetime(2026, 3, 1, 12, 30, 15, 250000, tzinfo=timezone.utc)
 PAGE = StoredPage(200, AT, "https://example.org/simple/lib/", "text/html", '"tag"', b"<html>" + bytes(range(256)))

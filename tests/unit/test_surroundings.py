@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from envspec.effects.http_values import Patience
-from envspec.effects.surroundings import ca_bundle, is_loopback, patience, proxies, tls_context
 from envspec.errors import UsageError
+from envspec.io.http_settings import ca_bundle, is_loopback, patience, proxies, tls_context
+from envspec.io.http_types import Patience
 
 
 def test_the_first_bundle_that_is_named_wins(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from packaging.markers import default_environment
 from packaging.utils import parse_wheel_filename
 
 from envspec.facts import load_facts
-from envspec.model import Platform, Python, Target
+from envspec.models import Platform, Python, Target
 from envspec.spec import parse_spec
-from envspec.target import MACOS, marker_environment, targets_of, wheel_tags
+from envspec.spec.targets import MACOS, marker_environment, targets_of, wheel_tags
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 HERE = {("Linux", "x86_64"): Platform.LINUX_64, ("Linux", "aarch64"): Platform.LINUX_AARCH64}.get(

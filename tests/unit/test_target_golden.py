@@ -15,10 +15,10 @@ import pytest
 from envspec import toml
 from envspec.errors import EnvspecError
 from envspec.facts import Facts
-from envspec.facts.rows import PythonRow, SystemRow
-from envspec.model import Decision, Platform, Target
+from envspec.facts.tables import PythonRow, SystemRow
+from envspec.models import Decision, Platform, Target
 from envspec.spec import load_spec
-from envspec.target import targets_of
+from envspec.spec.targets import targets_of
 
 CASES = Path(__file__).parents[1] / "golden" / "target"
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)

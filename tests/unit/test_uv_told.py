@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envspec.resolve.uv import told
+from envspec.resolve.pypi.uv import told
 
 BECAUSE = "Because torch==2.9.1 depends on cudnn==9 and you require torch, we can conclude that you require cudnn==9."
 AND = "And because you require cudnn==8, we can conclude that your requirements are unsatisfiable."

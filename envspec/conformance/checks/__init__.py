@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Callable
 
-from envspec.conformance.trial import Trial
+from envspec.conformance.events import Trial
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from envspec.conformance import packages
+from envspec.conformance import imports
 from envspec.conformance.bounds import SIZES, limit
-from envspec.conformance.modes import NO_BF16, has_bf16
-from envspec.conformance.tensors import best_time, deterministic, generator, joined, relative_error
-from envspec.conformance.trial import Trial
-from envspec.conformance.values import Peak
+from envspec.conformance.events import Trial
+from envspec.conformance.numerics import NO_BF16, best_time, deterministic, generator, has_bf16, joined, relative_error
+from envspec.conformance.results import Peak
 
 _CLASSES = 10
 _WORDS = 8
@@ -63,7 +62,7 @@ class _Training:
 
 def check(trial: Trial) -> None:
     """bf16, and fp16 with GradScaler, against fp32 from the same start."""
-    torch = packages.torch(trial)
+    torch = imports.torch(trial)
     deterministic(torch)
     with trial.phase("fp32"):
         plain, gradient = _trained(torch, trial, None)

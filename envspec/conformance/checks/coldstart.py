@@ -6,9 +6,9 @@ import os
 import time
 from pathlib import Path
 
-from envspec.conformance import packages
-from envspec.conformance.tensors import wait
-from envspec.conformance.trial import Trial
+from envspec.conformance import imports
+from envspec.conformance.events import Trial
+from envspec.conformance.numerics import wait
 
 #: Rows and columns: large enough for a real kernel, small enough to be nothing beside its start.
 _SIDE = 256
@@ -19,7 +19,7 @@ def check(trial: Trial) -> None:
     began = _started(os.getpid())
     _tell_start(trial, began)
     entered = time.time()
-    torch = packages.torch(trial)
+    torch = imports.torch(trial)
     imported = time.time()
     with trial.phase("the device's start"):
         ones = torch.ones(_SIDE, _SIDE, device=trial.device)

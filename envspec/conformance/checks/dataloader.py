@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from envspec.conformance import pace, packages
+from envspec.conformance import data_loading, imports
 from envspec.conformance.bounds import SIZES
-from envspec.conformance.pictures import Large, Pictures
-from envspec.conformance.trial import Trial
-from envspec.conformance.values import Level
+from envspec.conformance.data_loading import Large, Pictures
+from envspec.conformance.events import Trial
+from envspec.conformance.results import Level
 
 _SHM = "/dev/shm"  # noqa: S108 (its size is what is asked)
 _SHM_HINT = "give the container more shared memory: --shm-size=1g or larger, or --ipc=host"
@@ -36,7 +36,7 @@ _VARIANTS: Mapping[str, Mapping[str, Any]] = {
 
 def check(trial: Trial) -> None:
     """The variants, shared memory, and a training loop against one whose data is on the device already."""
-    torch = packages.torch(trial)
+    torch = imports.torch(trial)
     with trial.phase("pictures"):
         pictures = Pictures(SIZES["loader.pictures"], trial.order.seed)
         wanted = [_sums(torch, *_joined(torch, batch)) for batch in _by_hand(pictures)]
@@ -49,7 +49,7 @@ def check(trial: Trial) -> None:
             _variant(trial, torch, pictures, name, options, wanted)
     _shared_memory(trial, torch)
     with _lost(trial, "training"):
-        pace.training(trial, torch, pictures)
+        data_loading.training(trial, torch, pictures)
 
 
 def _by_hand(pictures: Pictures) -> Iterator[list[tuple[Any, int]]]:

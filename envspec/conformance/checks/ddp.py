@@ -5,21 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 
-from envspec.conformance import packages
+from envspec.conformance import imports
 from envspec.conformance.bounds import SIZES
-from envspec.conformance.launch import Launched, launched
-from envspec.conformance.ranks.judge import judge, one_process
-from envspec.conformance.ranks.parts import parts
-from envspec.conformance.ranks.said import Said
-from envspec.conformance.trial import Trial
-from envspec.conformance.values import Level
+from envspec.conformance.distributed.launch import Launched, launched, parts
+from envspec.conformance.distributed.messages import Said
+from envspec.conformance.distributed.training import judge, one_process
+from envspec.conformance.events import Trial
+from envspec.conformance.results import Level
 
 
 def check(trial: Trial) -> None:
     """Run every part at once: most of their time is that of imports."""
     with contextlib.ExitStack() as stack:
         running = [stack.enter_context(launched(trial, each)) for each in parts(trial, "ddp")]
-        torch = packages.torch(trial)
+        torch = imports.torch(trial)
         for each in running:
             task, world = each.launch.task, each.launch.world
             with trial.phase(f"ranks of {each.launch.name}"):

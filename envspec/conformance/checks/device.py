@@ -7,15 +7,15 @@ import platform
 import re
 from typing import Any
 
-from envspec.conformance import loaded, nvidia, packages
-from envspec.conformance.gpu_code import runs_any
-from envspec.conformance.trial import Trial
-from envspec.conformance.values import NotRun
+from envspec.conformance import hardware, imports, libraries
+from envspec.conformance.events import Trial
+from envspec.conformance.hardware import runs_any
+from envspec.conformance.results import NotRun
 
 
 def check(trial: Trial) -> None:
     """Raises NotRun on the CPU, after the libraries in memory were compared with the lock."""
-    torch = packages.torch(trial)
+    torch = imports.torch(trial)
     trial.ran("python", platform.python_version())
     if torch.version.cuda:
         trial.ran("CUDA of torch's build", str(torch.version.cuda))
@@ -34,7 +34,7 @@ def check(trial: Trial) -> None:
 
 def _seen(trial: Trial, torch: Any) -> list[Any]:
     """torch's properties of each GPU."""
-    shown = nvidia.devices()
+    shown = hardware.devices()
     count = int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     told = f"torch sees {count}, CUDA shows {shown}"
@@ -49,9 +49,9 @@ def _seen(trial: Trial, torch: Any) -> list[Any]:
 def _drivers_view(trial: Trial, cards: list[Any]) -> None:
     locked = trial.order.locked
     try:
-        with nvidia.nvml() as nvml:
+        with hardware.open_nvml() as nvml:
             driver, gpus = nvml.driver(), nvml.gpus()
-    except nvidia.NoDriver as reason:
+    except hardware.NoDriver as reason:
         trial.not_run("the GPUs as NVML sees them", str(reason))
         trial.not_run("driver", str(reason))
         return
@@ -102,17 +102,17 @@ def _first_kernel(trial: Trial, torch: Any, index: int) -> None:
 def _libraries(trial: Trial) -> None:
     """What the CUDA libraries in memory say of themselves, against the lock."""
     with trial.phase("CUDA libraries in memory"):
-        for name, library in loaded.LIBRARIES.items():
-            found = loaded.mapped(library.prefix)
+        for name, library in libraries.LIBRARIES.items():
+            found = libraries.mapped(library.prefix)
             if not found:
                 trial.not_run(f"{name} = locked", f"torch has loaded no {library.prefix}")
             for path in found:
-                version = loaded.version(library, path)
+                version = libraries.version(library, path)
                 trial.ran(name, ".".join(map(str, version)))
                 _as_locked(trial, name, library, version, str(path))
 
 
-def _as_locked(trial: Trial, name: str, library: loaded.Library, version: tuple[int, ...], path: str) -> None:
+def _as_locked(trial: Trial, name: str, library: libraries.CudaLibrary, version: tuple[int, ...], path: str) -> None:
     locked = [each for each in map(trial.order.version, library.names) if each]
     said = ".".join(map(str, version))
     if not locked:

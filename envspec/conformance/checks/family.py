@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Callable
 
-from envspec.conformance import packages
-from envspec.conformance.trial import Trial
+from envspec.conformance import imports
+from envspec.conformance.events import Trial
 
 
 def check(trial: Trial) -> None:
     """Equal minor versions are not asked for: what imports and computes is right."""
-    companions = [each for each in _COMPANIONS if packages.is_to_run(trial, each)]
+    companions = [each for each in _COMPANIONS if imports.is_to_run(trial, each)]
     for name in sorted(set(_COMPANIONS) - set(companions)):
-        trial.not_run(name, packages.why_not(trial, name))
-    torch = packages.torch(trial)
+        trial.not_run(name, imports.why_not(trial, name))
+    torch = imports.torch(trial)
     for name in companions:
-        companion = packages.load(trial, name)
+        companion = imports.load(trial, name)
         with trial.phase(f"{name}'s operator"):
             _COMPANIONS[name](trial, torch, companion)
 

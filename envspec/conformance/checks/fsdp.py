@@ -6,11 +6,10 @@ import contextlib
 from dataclasses import dataclass, replace
 from importlib.metadata import distributions
 
-from envspec.conformance import packages
-from envspec.conformance.launch import Launch, launched
-from envspec.conformance.ranks.judge import judge, one_process
-from envspec.conformance.ranks.parts import parts
-from envspec.conformance.trial import Trial
+from envspec.conformance import imports
+from envspec.conformance.distributed.launch import Launch, launched, parts
+from envspec.conformance.distributed.training import judge, one_process
+from envspec.conformance.events import Trial
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def check(trial: Trial) -> None:
     launches = [_sharding(trial, each, release) for each in parts(trial, "fsdp")]
     with contextlib.ExitStack() as stack:
         running = [stack.enter_context(launched(trial, each)) for each in launches]
-        torch = packages.torch(trial)
+        torch = imports.torch(trial)
         for each in running:
             with trial.phase(f"ranks of {each.launch.name}"):
                 said = each.wait()
@@ -64,7 +63,7 @@ def _torch_release(trial: Trial) -> tuple[int, int]:
     """
     known = [each.version for each in distributions(name="torch")]
     # Not every torch has some: one that was built by hand, and one that is locked and not there.
-    told = known[0] if known else str(packages.torch(trial).__version__)
+    told = known[0] if known else str(imports.torch(trial).__version__)
     major, minor = told.split(".")[:2]
     return int(major), int(minor)
 

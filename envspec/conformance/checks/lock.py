@@ -9,16 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from envspec.conformance import mapped
-from envspec.conformance.tensors import wait
-from envspec.conformance.trial import Trial
-from envspec.conformance.values import NotRun
-from envspec.installed.compare import compare
-from envspec.installed.conda_meta import conda_records
-from envspec.installed.distributions import distributions
-from envspec.installed.owned import owned
-from envspec.installed.place import NoEnvironment, Place, place_of
-from envspec.installed.values import Drift, Result, expected_from_json
+from envspec.conformance import libraries
+from envspec.conformance.events import Trial
+from envspec.conformance.numerics import wait
+from envspec.conformance.results import NotRun
+from envspec.verifier.compare import compare, owned
+from envspec.verifier.scan import NoEnvironment, Place, conda_records, distributions, place_of
+from envspec.verifier.types import Drift, Result, expected_from_json
 
 #: So many findings of one kind are told one by one.
 _TOLD = 20
@@ -94,7 +91,7 @@ def _load_cudnn() -> None:
     torch finds the first library of cuDNN by its own RPATH; the others are found by RUNPATH, which comes later. Without
     a GPU it can be asked whether they fit, which loads them. Sources: cuDNN, "cudnnGraphVersionCheck()"; ld.so(8).
     """
-    for each in mapped.libraries():
+    for each in libraries.libraries():
         if each.name.startswith("libcudnn.so"):
             library = ctypes.CDLL(each.path)
             for question in _CUDNN_PARTS:
@@ -103,10 +100,10 @@ def _load_cudnn() -> None:
 
 
 def _mapped(trial: Trial, place: Place, changed: set[str]) -> None:
-    found = mapped.libraries()
+    found = libraries.libraries()
     conda = conda_records(place.prefix)
     names = owned([one for site in place.sites for one in distributions(site)], conda, place).names
-    foreign = mapped.foreign(found, str(place.prefix), names)
+    foreign = libraries.foreign(found, str(place.prefix), names)
     for each in foreign:
         told = f"{each.path} is in memory, and no locked package brought it"
         trial.exact(each.name, ok=False, told=told, hint=_FOREIGN)

@@ -10,12 +10,11 @@ import hashlib
 from functools import partial
 from typing import Any
 
-from envspec.conformance import packages
+from envspec.conformance import imports
 from envspec.conformance.bounds import SIZES, limit
-from envspec.conformance.modes import Mode, modes
-from envspec.conformance.tensors import best_time, deterministic, generator, key, raw, relative_error
-from envspec.conformance.trial import Trial
-from envspec.conformance.values import Level
+from envspec.conformance.events import Trial
+from envspec.conformance.numerics import Mode, best_time, deterministic, generator, key, modes, raw, relative_error
+from envspec.conformance.results import Level
 
 _LENGTHS = (64, 1024, 4096)
 #: Of the exact product at a time: 34 MB.
@@ -24,7 +23,7 @@ _ROWS = 16
 
 def check(trial: Trial) -> None:
     """Every mode that the device has; then one convolution, so that cuDNN runs too."""
-    torch = packages.torch(trial)
+    torch = imports.torch(trial)
     deterministic(torch)
     run, lacking = modes(torch, trial.device)
     for name, reason in lacking.items():

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from envspec.conformance import packages
+from envspec.conformance import imports
 from envspec.conformance.bounds import SIZES, limit
-from envspec.conformance.trial import Trial
-from envspec.conformance.values import NotRun
+from envspec.conformance.events import Trial
+from envspec.conformance.results import NotRun
 
 _MODELS = (1e9, 3e9, 7e9, 13e9, 34e9, 70e9)
 
 
 def check(trial: Trial) -> None:
     """Count the bytes of a real AdamW step, parameter by parameter, and go on from them."""
-    torch = packages.torch(trial)
+    torch = imports.torch(trial)
     with trial.phase("an AdamW step"):
         counted = _step(torch, trial)
     trial.exact(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Callable
 
-from envspec.conformance import packages
+from envspec.conformance import imports
 from envspec.conformance.bounds import SIZES, limit
-from envspec.conformance.trial import Trial
+from envspec.conformance.events import Trial
 
 #: Of a pair of nodes of the same class, and of different ones.
 _JOINED, _APART = 0.15, 0.01
@@ -16,19 +16,19 @@ _NOISE = 0.7
 
 def check(trial: Trial) -> None:
     """Raises NotRun where the stack has no torch_geometric."""
-    torch = packages.torch(trial)
+    torch = imports.torch(trial)
     if not trial.order.cuda:
         # Little is computed at a time: on a busy machine threads wait for each other longer than they work.
         torch.set_num_threads(1)
-    packages.load(trial, "torch_geometric")
+    imports.load(trial, "torch_geometric")
     for module, run in _EXTENSIONS.items():
         name = module.replace("torch_", "pytorch-").replace("_", "-")
-        if packages.is_to_run(trial, module, name):
-            extension = packages.load(trial, module, name)
+        if imports.is_to_run(trial, module, name):
+            extension = imports.load(trial, module, name)
             with trial.phase(f"{module}'s operator"):
                 trial.exact(f"{module}'s operator", ok=run(torch, extension, trial.device))
         else:
-            trial.not_run(f"{module}'s operator", packages.why_not(trial, module))
+            trial.not_run(f"{module}'s operator", imports.why_not(trial, module))
     _learn(trial, torch)
     _neighbours(trial, torch)
 
@@ -115,7 +115,7 @@ def _learn(trial: Trial, torch: Any) -> None:
 def _neighbours(trial: Trial, torch: Any) -> None:
     """A loader of neighbourhoods: a batch begins with the nodes asked for, and has edges of the graph alone."""
     name = "NeighborLoader"
-    if not any(packages.is_to_run(trial, each) for each in ("pyg_lib", "torch_sparse")):
+    if not any(imports.is_to_run(trial, each) for each in ("pyg_lib", "torch_sparse")):
         trial.not_run(name, "it needs pyg_lib or torch_sparse, and neither is in the stack")
         return
     from torch_geometric.data import Data  # type: ignore[import-not-found, unused-ignore]

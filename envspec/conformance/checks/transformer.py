@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from envspec.conformance import packages
-from envspec.conformance.attention import kernels
+from envspec.conformance import imports
 from envspec.conformance.bounds import SIZES, limit
-from envspec.conformance.compiling import compiled
-from envspec.conformance.modes import NO_BF16, has_bf16
-from envspec.conformance.tensors import best_time, generator, joined, relative_error
-from envspec.conformance.trial import Trial
+from envspec.conformance.events import Trial
+from envspec.conformance.numerics import (
+    NO_BF16,
+    best_time,
+    compiled,
+    generator,
+    has_bf16,
+    joined,
+    kernels,
+    relative_error,
+)
 
 _HOUR_S = 3600
 _HEADS = 4
@@ -52,7 +58,7 @@ class _Work:
 
 def check(trial: Trial) -> None:
     """What there is of types; each against fp64."""
-    torch = packages.torch(trial)
+    torch = imports.torch(trial)
     importlib.import_module("torch.nn.attention")
     dtypes = {"fp32": torch.float32, "fp16": torch.float16}
     if has_bf16(torch, trial.device):

@@ -6,9 +6,9 @@ import importlib
 import warnings
 from typing import Any
 
-from envspec.conformance import packages
+from envspec.conformance import imports
 from envspec.conformance.bounds import SIZES, limit
-from envspec.conformance.trial import Trial
+from envspec.conformance.events import Trial
 
 _WORDS = {"one": ("a", "b", "c"), "other": ("d", "e", "f")}
 _NUMBERS = ("x", "y")
@@ -16,11 +16,11 @@ _NUMBERS = ("x", "y")
 
 def check(trial: Trial) -> None:
     """Raises NotRun where the stack has no pytorch_widedeep."""
-    torch = packages.torch(trial)
+    torch = imports.torch(trial)
     if not trial.order.cuda:
         # Little is computed at a time: on a busy machine threads wait for each other longer than they work.
         torch.set_num_threads(1)
-    packages.load(trial, "pytorch_widedeep")
+    imports.load(trial, "pytorch_widedeep")
     with trial.phase("preprocessing"):
         table, labels = _table(trial.order.seed)
         wide, deep = _preprocessed(table)

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from envspec.credentials import channels_without_credentials
-from envspec.effects.http import Http, open_http
-from envspec.effects.surroundings import keeps_logins
 from envspec.errors import NetworkError
+from envspec.io.http import Http, open_http
+from envspec.io.http_settings import keeps_logins
 from envspec.origins import CHANNEL_ALIAS, Bounds, origin_of
-from envspec.resolve.conda.channel_client import login_of, without_credentials, without_login
-from envspec.resolve.conda.channel_faults import not_rows, refused_status
-from envspec.resolve.conda.question import Channel
-from envspec.resolve.index.server import listening
+from envspec.resolve.conda.channel_client import login_of, not_rows, refused_status, without_credentials, without_login
+from envspec.resolve.pypi.index.server import listening
+from envspec.resolve.types import Channel
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, web

@@ -1,4 +1,4 @@
-"""Channels as rattler reads them: one gateway for a run, its rows, and the parts that stand for a channel."""
+"""Repodata of all channels, through one gateway."""
 
 from __future__ import annotations
 
@@ -7,27 +7,36 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from envspec.effects.http_values import Patience
-from envspec.effects.surroundings import patience
-from envspec.errors import UsageError
-from envspec.model import ChannelPart, CondaChannel, Platform
+from envspec.errors import NetworkError, UsageError
+from envspec.io.http_settings import patience
+from envspec.io.http_types import Patience
+from envspec.io.store import Store
+from envspec.models import ChannelPart, CondaChannel, Platform
 from envspec.origins import CHANNEL_ALIAS, origin_of
-from envspec.resolve.conda.channel_client import channel_client, without_credentials, without_login
-from envspec.resolve.conda.channel_faults import channel_fault, is_garbled, missing_platform, too_slow
+from envspec.resolve import cache
+from envspec.resolve.conda.channel_client import (
+    channel_client,
+    channel_fault,
+    is_garbled,
+    missing_platform,
+    too_slow,
+    without_credentials,
+    without_login,
+)
 from envspec.resolve.conda.channel_relay import Relay, needs_relay, relaying
-from envspec.resolve.conda.question import Channel, CondaRequest
+from envspec.resolve.types import Channel, CondaRequest
 
 if TYPE_CHECKING:
     import rattler
     from rattler import Gateway, RepoDataRecord, SparseRepoData
 
-__all__ = ["Channels", "is_in_time", "locked_channel", "opened", "part_sha256", "without_credentials"]
 
 _T = TypeVar("_T")
 _NOARCH: Final = "noarch"
@@ -329,3 +338,44 @@ def _rows_of(channel: Channel) -> list[Path]:
 
 def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*/repodata.json"), key=lambda file: file.parent.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The moments at which these channels were asked for these platforms, kept in `store`. Folders need none."""
+
+    store: Store
+    channels: Sequence[Channel]
+    platforms: Sequence[Platform]
+
+    def remember(self, moment: datetime) -> None:
+        for key, _ in self._keys():
+            self.store.remember_answer(key, {"asked": moment.isoformat()})
+
+    def check(self, wanted: datetime) -> None:
+        """Refuse to answer for a moment after the last look.
+
+        Raises:
+            NetworkError: names the channel and both moments. One that was never asked is rattler's to tell.
+        """
+        for key, channel in self._keys():
+            told = self.store.answer(key)
+            asked = datetime.fromisoformat(told["asked"]) if told else wanted
+            if asked < wanted:
+                raise NetworkError(
+                    f"offline, and what channel {channel.name} had on {_text(wanted)} is not in the cache, "
+                    f"which is of {_text(asked)}",
+                    hint="run once without --offline, or ask for an earlier as_of",
+                )
+
+    def _keys(self) -> list[tuple[str, Channel]]:
+        return [
+            (cache.key_of(["conda channel", channel.url, platform.value]), channel)
+            for channel in self.channels
+            if not channel.is_folder
+            for platform in self.platforms
+        ]
+
+
+def _text(moment: datetime) -> str:
+    return f"{moment.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from envspec.effects.process import Finished, run
-from envspec.resolve.conda.channels import Channels, is_in_time, without_credentials
-from envspec.resolve.conda.engine import CondaUnsolvable
-from envspec.resolve.conda.question import CondaRequest
+from envspec.io.process import Finished, run
+from envspec.resolve.conda.channel_client import without_credentials
+from envspec.resolve.conda.channels import Channels, is_in_time
 from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.engine import EngineFault
+from envspec.resolve.conda.solver import CondaUnsolvable
+from envspec.resolve.pypi.resolver import EngineFault
+from envspec.resolve.types import CondaRequest
 
 if TYPE_CHECKING:
     from rattler import MatchSpec, RepoDataRecord

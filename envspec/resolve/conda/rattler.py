@@ -7,14 +7,14 @@ from datetime import timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envspec.resolve.conda.engine import CondaUnsolvable
-from envspec.resolve.conda.rows import kept, name_of, virtual_packages
+from envspec.resolve.conda.records import kept, name_of, virtual_packages
+from envspec.resolve.conda.solver import CondaUnsolvable
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
     from envspec.resolve.conda.channels import Channels
-    from envspec.resolve.conda.question import CondaRequest
+    from envspec.resolve.types import CondaRequest
 
 
 class Rattler:

@@ -1,0 +1,344 @@
+"""Pins to CUDA release and flavour."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from envspec.base_image.types import AUTO, HELD, CudaMismatch, CudaRequest, Half, NoCudaRelease, Pin, pins_of
+from envspec.facts import Facts
+from envspec.facts.tables import PartsRow, numeric
+from envspec.models import BaseImage, CudaVersion, Decision, Platform, Resolution
+
+#: CUDA library -> the packages that bring it. Wheels: `-cu12` is gone from the names since CUDA 13, but for cuDNN and
+#: NCCL. conda: `cudatoolkit` held them all but cuDNN and NCCL up to CUDA 11.
+LIBRARIES: Final[Mapping[Half, Mapping[str, re.Pattern[str]]]] = {
+    Half.PYPI: {
+        "cudart": re.compile(r"nvidia-cuda-runtime(-cu\d+)?"),
+        "cublas": re.compile(r"nvidia-cublas(-cu\d+)?"),
+        "nccl": re.compile(r"nvidia-nccl-cu\d+"),
+        "cudnn": re.compile(r"nvidia-cudnn-cu\d+"),
+    },
+    Half.CONDA: {
+        "cudart": re.compile(r"cuda-cudart|cudatoolkit"),
+        "cublas": re.compile(r"libcublas|cudatoolkit"),
+        "nccl": re.compile(r"nccl"),
+        "cudnn": re.compile(r"(lib)?cudnn"),
+    },
+}
+
+
+class Tells(Enum):
+    """What a package's version says of CUDA; the value says why."""
+
+    RELEASE = "the version of NVIDIA's metapackage"
+    TOOLKIT = "the version of the toolkit's package"
+    RUNTIME = "the first two numbers of the runtime's version"
+    MINOR = "its version is a minor version of CUDA"
+    COMPILER = "the first two numbers of the compiler's version"
+
+
+#: What names the CUDA of a half: the first row that finds a package decides, within it the first pattern. What is
+#: loaded goes before what bounds it: beside cuda-cudart 12.1.105 the nvidia channel's cuda-version may be 12.5, and its
+#: metapackages ask for "this release or a newer one".
+_TELLERS: Final[Mapping[Half, Sequence[Mapping[str, Tells]]]] = {
+    Half.PYPI: ({r"cuda-toolkit": Tells.RELEASE, r"nvidia-cuda-runtime(-cu\d+)?": Tells.RUNTIME},),
+    Half.CONDA: (
+        {r"cuda-cudart(_.+)?": Tells.RUNTIME, r"cudatoolkit": Tells.TOOLKIT},
+        {r"cuda|cuda-(toolkit|runtime|libraries)": Tells.RELEASE},
+        {r"cuda-version|pytorch-cuda": Tells.MINOR},
+        {r"cuda-nvcc([-_].+)?": Tells.COMPILER},
+    ),
+}
+
+#: torch in conda, or its C++ half alone.
+_TORCH: Final = ("pytorch", "libtorch")
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedCuda:
+    """A CUDA that the pins name. release: exact (`12.8.1`), None where only the minor is told. told_by: the pin."""
+
+    cuda: CudaVersion
+    release: str | None
+    told_by: Pin
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class TorchBuild:
+    """torch on one platform. variant: `cu128`, `cpu`; None where it cannot be told. pin: the package that it is."""
+
+    version: str
+    variant: str | None
+    pin: Pin
+
+    @property
+    def cuda(self) -> CudaVersion | None:
+        return CudaVersion.parse(self.variant) if self.variant and self.variant.startswith("cu") else None
+
+    @property
+    def channel(self) -> str:
+        """The conda channel; empty for a wheel."""
+        return self.pin.origin if self.pin.half is Half.CONDA else ""
+
+    def __str__(self) -> str:
+        """`torch 2.8.0`, `conda-forge's pytorch 2.8.0`."""
+        return f"{self.channel}'s {self.pin.name} {self.version}" if self.channel else f"torch {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """One platform. cudas: newest first; more than one is two CUDAs in one environment. libraries: library -> pins
+    that bring it, of either half. halves: those that the lock has anything in.
+    """
+
+    platform: Platform
+    cudas: tuple[PinnedCuda, ...]
+    libraries: Mapping[str, tuple[Pin, ...]]
+    torch: TorchBuild | None
+    halves: frozenset[Half]
+
+
+def read_pins(resolution: Resolution, facts: Facts) -> Pins:
+    """What the packages of one target say of CUDA."""
+    pins = pins_of(resolution)
+    cudas = _cudas(pins, facts)
+    platform = resolution.target.platform
+    torch = _torch(pins)
+    build = _build(torch, platform, cudas, facts) if torch else None
+    return Pins(platform, cudas, libraries_of(pins), build, frozenset(pin.half for pin in pins))
+
+
+def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
+    """CUDA library -> the pins that bring it, one a half; libraries that no pin brings are left out."""
+    found: dict[str, tuple[Pin, ...]] = {}
+    for half, patterns in LIBRARIES.items():
+        for library, pattern in patterns.items():
+            first = next((pin for pin in pins if pin.half is half and pattern.fullmatch(pin.name)), None)
+            if first:
+                found[library] = (*found.get(library, ()), first)
+    return found
+
+
+def _torch(pins: Sequence[Pin]) -> Pin | None:
+    wheel = next((pin for pin in pins if pin.half is Half.PYPI and pin.name == "torch"), None)
+    conda = {pin.name: pin for pin in pins if pin.half is Half.CONDA}
+    return wheel or next((conda[name] for name in _TORCH if name in conda), None)
+
+
+def _cudas(pins: Sequence[Pin], facts: Facts) -> tuple[PinnedCuda, ...]:
+    found: dict[CudaVersion, PinnedCuda] = {}
+    for half, rows in _TELLERS.items():
+        mine = [pin for pin in pins if pin.half is half]
+        told = next(filter(None, (tuple(_told(row, mine, facts)) for row in rows)), ())
+        for pinned in told:
+            found.setdefault(pinned.cuda, pinned)
+    return tuple(found[cuda] for cuda in sorted(found, reverse=True))
+
+
+def _told(row: Mapping[str, Tells], pins: Sequence[Pin], facts: Facts) -> Iterator[PinnedCuda]:
+    for names, tells in row.items():
+        for pin in pins:
+            numbers = numeric(pin.version)
+            if re.fullmatch(names, pin.name) and len(numbers) >= 2:
+                yield _pinned(pin, numbers, tells, facts)
+
+
+def _pinned(pin: Pin, numbers: tuple[int, ...], tells: Tells, facts: Facts) -> PinnedCuda:
+    cuda = CudaVersion(numbers[0], numbers[1])
+    if tells in (Tells.RELEASE, Tells.TOOLKIT):
+        return PinnedCuda(cuda, ".".join(map(str, numbers[:3])), pin, tells.value)
+    rows = [row for row in facts.parts if numeric(row.cudart) == numbers] if tells is Tells.RUNTIME else []
+    if rows:
+        return PinnedCuda(cuda, rows[-1].cuda, pin, rows[-1].source)
+    return PinnedCuda(cuda, None, pin, tells.value)
+
+
+def _build(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> TorchBuild:
+    return TorchBuild(torch.version, torch.build or _told_variant(torch, platform, cudas, facts), torch)
+
+
+def _told_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> str | None:
+    known = facts.default_variant(torch.version, platform) if torch.usual else None
+    if known:
+        return known
+    mine = [found for found in cudas if found.told_by.half is torch.half]
+    if mine:
+        return mine[0].cuda.variant
+    # Every CUDA build on the default index asks for NVIDIA's wheels on linux: none pinned means a CPU build.
+    return "cpu" if torch.usual and platform.is_linux else None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """cuda: the minor that the image must have. exact: the release that the pins name, if they do."""
+
+    cuda: CudaVersion
+    exact: str | None
+    decision: Decision
+    warnings: tuple[str, ...] = ()
+
+
+def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
+    """The CUDA of the lock: what the pins name, else torch's build, else the spec. `[cuda] version` is what wheels have
+    to be built for, and the newest that is let in from conda.
+
+    Raises:
+        CudaMismatch: the pins are for another CUDA than the spec asks for.
+        NoCudaRelease: nothing tells.
+    """
+    told = sorted(
+        ((found, each.platform) for each in pins for found in each.cudas), key=lambda pair: pair[0].cuda, reverse=True
+    )
+    if not told:
+        return _untold_release(request, pins)
+    first, platform = told[0]
+    others = [(found, where) for found, where in told if found.cuda != first.cuda]
+    if request.version is not None:
+        for found, where in told:
+            if not _within(found.told_by, found.cuda, request.version):
+                raise CudaMismatch(
+                    f"[cuda] version is {request.version}, but {found.told_by} on {where.value} is CUDA {found.cuda}",
+                    hint=f'set [cuda] version = "{found.cuda}", or {_instead(found.told_by, request.version)}',
+                )
+    exact = max(
+        (found.release for found, _ in told if found.cuda == first.cuda and found.release), key=numeric, default=None
+    )
+    decision = Decision(
+        "cuda.release",
+        exact or str(first.cuda),
+        f"{first.told_by} is CUDA {exact or first.cuda}{_below(first.cuda, request.version)}",
+        first.source,
+    )
+    warnings = tuple(_beside(found, where, first, platform) for found, where in others)
+    return Release(first.cuda, exact, decision, warnings)
+
+
+def _within(pin: Pin, cuda: CudaVersion, version: CudaVersion) -> bool:
+    """Wheels are built for one CUDA; of conda's packages `[cuda] version` is the newest that is let in."""
+    return cuda == version or (pin.half is Half.CONDA and cuda < version)
+
+
+def _instead(pin: Pin, version: CudaVersion) -> str:
+    if pin.half is Half.PYPI:
+        return f"leave out what asks for {pin.name}"
+    return f'ask for builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'
+
+
+def _below(cuda: CudaVersion, version: CudaVersion | None) -> str:
+    return f", which [cuda] version {version} allows" if version not in (None, cuda) else ""
+
+
+def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Platform) -> str:
+    told = f"{found.told_by} on {where.value} is CUDA {found.cuda}, beside {first.told_by} on {platform.value}"
+    halves = {found.told_by.half, first.told_by.half}
+    if where is not platform or len(halves) == 1:
+        return f"{told}: two CUDAs in one lock; the image and the driver are chosen for the newer one"
+    wheels = found if found.told_by.half is Half.PYPI else first
+    return (
+        f"{told} (CUDA {first.cuda}): PyPI's half and conda's each bring a CUDA of their own into one environment; "
+        "image and driver are chosen for the newer one. Take torch from conda as well, or hold conda to the CUDA "
+        f'of the wheels: "cuda-version {wheels.cuda}.*" in [conda] dependencies'
+    )
+
+
+def _untold_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
+    built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
+    if built and built.cuda:
+        if request.version is None or _within(built.pin, built.cuda, request.version):
+            why = f"{built} is a {built.variant} build{_below(built.cuda, request.version)}; {_nothing(pins)}"
+            return Release(built.cuda, None, Decision("cuda.release", str(built.cuda), why, "torch's variant"))
+        if built.channel:
+            raise CudaMismatch(
+                f"[cuda] version is {request.version}, but {built} is built for CUDA {built.cuda}",
+                hint=f'set [cuda] version = "{built.cuda}", or {_instead(built.pin, request.version)}',
+            )
+    if request.version is None:
+        raise NoCudaRelease(
+            "nothing that was locked tells which CUDA release it needs",
+            hint='set it in the spec: [cuda] version = "12.8", or leave [cuda] out for an environment for the CPU',
+        )
+    why = f"as the spec says; {_nothing(pins)}"
+    return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
+
+
+def _nothing(pins: Sequence[Pins]) -> str:
+    conda = any(Half.CONDA in each.halves for each in pins)
+    return f"no CUDA library comes as a wheel{' or from conda' if conda else ''}"
+
+
+_SOURCE: Final = "names of the locked {}; NVIDIA container-images Dockerfiles"
+
+
+def flavors_to_try(request: CudaRequest, pins: Sequence[Pins]) -> tuple[Decision, ...]:
+    """The flavours that complete what wheels and conda bring, smallest first; the spec's own where it names one.
+
+    `auto` never takes a devel flavour: nvcc is needed to build, not to run.
+    """
+    if request.flavor != AUTO:
+        return (Decision("image.flavor", request.flavor, "as the spec says", "[cuda] flavor"),)
+    needed, why = _needed(pins)
+    enough = [name for name, held in HELD.items() if needed <= set(held) and "devel" not in name]
+    source = _SOURCE.format("packages" if _with_conda(pins) else "wheels")
+    return tuple(Decision("image.flavor", name, why, source) for name in enough)
+
+
+def _needed(pins: Sequence[Pins]) -> tuple[set[str], str]:
+    """Libraries that the image has to bring, and why. A CUDA build of torch loads all of them; one from conda brings
+    or depends on them, since conda knows no image.
+    """
+    with_torch = [each for each in pins if each.torch and each.torch.cuda]
+    brought = sorted({library for each in pins for library in each.libraries})
+    none = "nothing in" if _with_conda(pins) else "no wheel of"
+    if not with_torch and not brought:
+        return {"cudart", "cublas", "nccl"}, f"{none} the lock brings CUDA's libraries: the image has to"
+    wheels = [each for each in with_torch if each.torch and not each.torch.channel]
+    lacking = {library for each in wheels for library in LIBRARIES[Half.PYPI] if library not in each.libraries}
+    if lacking:
+        return lacking, f"the smallest with {', '.join(sorted(lacking))}, which {none} the lock brings"
+    told = f"{_bringers(pins)} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
+    return set(), f"{told}: nothing else is needed to run"
+
+
+def _bringers(pins: Sequence[Pins]) -> str:
+    found = {pin.half for each in pins for brought in each.libraries.values() for pin in brought}
+    return " and ".join(half.value for half in Half if half in found)
+
+
+def _with_conda(pins: Sequence[Pins]) -> bool:
+    return any(Half.CONDA in each.halves for each in pins)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLibrary:
+    """A library that is there twice. image_version: None where the image's parts are not known."""
+
+    library: str
+    image_version: str | None
+    package: str
+    package_version: str
+
+
+def shared_libraries(image: BaseImage, resolution: Resolution, facts: Facts) -> tuple[SharedLibrary, ...]:
+    """What image and packages both hold on one platform. Python loads the packages' copy, by the paths in them."""
+    if image.flavor is None or image.cuda_release is None:
+        return ()
+    parts = next(
+        (row for row in facts.parts if row.cuda == image.cuda_release and (image.os in row.os or not row.os)), None
+    )
+    brought = libraries_of(pins_of(resolution))
+    return tuple(
+        SharedLibrary(library, _version(parts, library), pin.name, pin.version)
+        for library in HELD.get(image.flavor, ())
+        for pin in brought.get(library, ())
+    )
+
+
+def _version(parts: PartsRow | None, library: str) -> str | None:
+    if parts is None:
+        return None
+    return {"cudart": parts.cudart, "cublas": parts.cublas, "nccl": parts.nccl, "cudnn": parts.cudnn}[library]

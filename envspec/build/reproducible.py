@@ -1,0 +1,356 @@
+"""The same source gives the same wheel.
+
+Files are stored, not deflated: builds of zlib differ in the bytes that they make. Order, times and modes are fixed, and
+RECORD is written anew.
+
+Sources: binary distribution format and recording installed projects (PyPA specifications).
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import gzip
+import hashlib
+import io
+import lzma
+import os
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from email.parser import BytesParser
+from pathlib import Path
+from typing import IO, Final
+
+from packaging.requirements import Requirement
+from packaging.tags import Tag
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from envspec import toml
+from envspec.build.types import BuildFailed, WrongWheel
+from envspec.credentials import without_credentials
+from envspec.image.layers.wheel_zip import BadWheel, Member, members, read, unpacked
+from envspec.io.archives import LARGEST_METADATA, bounded_tar, counted, why_refused
+from envspec.models import Target
+from envspec.names import WHEEL
+from envspec.spec.targets import wheel_tags
+from envspec.verifier.record import BadRecord, wheel_contents
+
+_CHUNK: Final = 1 << 20
+#: The oldest moment that a zip can hold.
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+_RECORDS: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")
+
+
+def normalise(made: Path, into: Path, of: str) -> None:
+    """Write the wheel `made` to `into`, in the one form of its contents. of: whose it is, for messages.
+
+    Raises:
+        WrongWheel: it is no wheel that could be installed.
+    """
+    found = {each.path: each for each in _members(made, of)}
+    folders = {path.partition("/")[0] for path in found if path.partition("/")[0].endswith(".dist-info")}
+    if len(folders) != 1:
+        raise WrongWheel(of, f"the build gave a wheel with {len(folders)} .dist-info folders")
+    info = folders.pop()
+    dropped = {f"{info}/{name}" for name in _RECORDS}
+    paths = sorted(found.keys() - dropped, key=lambda path: (path.startswith(f"{info}/"), path))
+    try:
+        with zipfile.ZipFile(into, "w", zipfile.ZIP_STORED) as target:
+            rows = [_copy(found[path], target) for path in paths]
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerows([*rows, (f"{info}/RECORD", "", "")])
+            target.writestr(_member(f"{info}/RECORD", 0o644), text.getvalue().encode())
+    except BadWheel as fault:
+        raise _wrong(of, fault) from fault
+
+
+def _members(wheel: Path, of: str) -> tuple[Member, ...]:
+    """The files of a wheel that a build gave.
+
+    Raises:
+        WrongWheel: it is no zip that could be installed.
+    """
+    try:
+        return members(wheel)
+    except BadWheel as fault:
+        raise _wrong(of, fault) from fault
+
+
+def _wrong(of: str, fault: BadWheel) -> WrongWheel:
+    return WrongWheel(of, f"the build gave a wheel that can't be installed: {fault.message}")
+
+
+def _copy(old: Member, target: zipfile.ZipFile) -> tuple[str, str, str]:
+    """Copy one file; its row in RECORD."""
+    new = _member(old.path, 0o755 if old.is_executable else 0o644)
+    new.file_size = old.data.size_bytes
+    digest = hashlib.sha256()
+    with target.open(new, "w") as writer:
+        for data in unpacked(old.data):
+            digest.update(data)
+            writer.write(data)
+    encoded = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
+    return old.path, f"sha256={encoded}", str(old.data.size_bytes)
+
+
+def _member(name: str, mode: int) -> zipfile.ZipInfo:
+    member = zipfile.ZipInfo(name, _EPOCH)
+    member.create_system = 3  # Unix, whatever this machine is
+    member.external_attr = (stat.S_IFREG | mode) << 16
+    return member
+
+
+def sha256_of(file: IO[bytes]) -> tuple[str, int]:
+    """SHA-256 (hexadecimal) and size in bytes of the rest of a file."""
+    digest, size = hashlib.sha256(), 0
+    while data := file.read(_CHUNK):
+        digest.update(data)
+        size += len(data)
+    return digest.hexdigest(), size
+
+
+def metadata_of(wheel: Path, of: str) -> bytes:
+    """The wheel's METADATA.
+
+    Raises:
+        WrongWheel: it has none.
+    """
+    return _dist_info(wheel, of, "METADATA")
+
+
+def record_of(wheel: Path) -> bytes | None:
+    """The wheel's RECORD; None where it has none."""
+    try:
+        return _dist_info(wheel, wheel.name, "RECORD")
+    except WrongWheel:
+        return None
+
+
+def _dist_info(wheel: Path, of: str, name: str) -> bytes:
+    found = [
+        each for each in _members(wheel, of) if each.path.count("/") == 1 and each.path.endswith(f".dist-info/{name}")
+    ]
+    if len(found) != 1 or found[0].data.size_bytes > LARGEST_METADATA:
+        what = f"{found[0].data.size_bytes} bytes of" if len(found) == 1 else str(len(found) or "no")
+        raise WrongWheel(of, f"the build gave {wheel.name}, which has {what} {name}")
+    try:
+        return read(found[0].data)
+    except BadWheel as fault:
+        raise _wrong(of, fault) from fault
+
+
+def contents_of(wheel: Path) -> str | None:
+    """The digest of what the wheel installs (`envspec.verifier.record`); None where its RECORD doesn't tell."""
+    record = record_of(wheel)
+    try:
+        return wheel_contents(record) if record is not None else None
+    except BadRecord:
+        return None
+
+
+def check_release(wheel: Path, name: str, version: str | None, of: str) -> None:
+    """Refuse a wheel of another name or version, by its file name or by what it says of itself.
+
+    version: None where only the build tells it.
+
+    Raises:
+        WrongWheel
+    """
+    try:
+        found_name, found_version, *_ = parse_wheel_filename(wheel.name)
+    except InvalidWheelFilename as fault:
+        raise WrongWheel(of, f"the build gave {wheel.name!r}, which is no wheel's name") from fault
+    # packaging takes other letters than ASCII's, and a backend may add a line to the name.
+    if not WHEEL.fits(wheel.name):
+        raise WrongWheel(of, f"the build gave {wheel.name!r}, which is not {WHEEL.words}")
+    head = BytesParser().parsebytes(metadata_of(wheel, of), headersonly=True)
+    inner: tuple[str, Version | None] = (canonicalize_name(head.get("Name", "")), None)
+    with suppress(InvalidVersion):
+        inner = (inner[0], Version(head.get("Version", "")))
+    wanted = (name, found_version if version is None else Version(version))
+    if (found_name, found_version) != wanted or inner != wanted:
+        told = f"{head.get('Name')} {head.get('Version')}" if inner != wanted else f"{found_name} {found_version}"
+        asked = name if version is None else f"{name} {version}"
+        raise WrongWheel(
+            of, f"the build gave a wheel of {told}, not of {asked}", hint="tell its publisher, or name it as it is"
+        )
+
+
+def is_pure(filename: str) -> bool:
+    """Whether a wheel is the same for every platform and ABI."""
+    return all(tag.abi == "none" and tag.platform == "any" for tag in _tags(filename))
+
+
+def is_loaded(filename: str, target: Target) -> bool:
+    """Whether the target can load the wheel. One that was built on the target's own system says `linux_x86_64`."""
+    own = target.glibc
+    names = {
+        Tag(tag.interpreter, tag.abi, f"manylinux_{own[0]}_{own[1]}_{tag.platform.removeprefix('linux_')}")
+        if own and tag.platform.startswith("linux_")
+        else tag
+        for tag in _tags(filename)
+    }
+    return not names.isdisjoint(wheel_tags(target))
+
+
+def _tags(filename: str) -> frozenset[Tag]:
+    return parse_wheel_filename(filename)[3]
+
+
+def unpack(archive: Path, folder: Path, of: str) -> Path:
+    """Unpack an sdist into `folder`, which is not there yet; its one top folder.
+
+    Nothing is written outside of `folder`, nothing is read through a link, and no more than `most_bytes` are unpacked.
+
+    Raises:
+        BuildFailed: it can't be read, is a bomb, or is laid out otherwise.
+    """
+    folder.mkdir(parents=True)
+    try:
+        if archive.name.endswith(".zip"):
+            _unzip(archive, folder, of)
+        else:
+            _untar(archive, folder, of)
+    except BadWheel as fault:
+        raise BuildFailed(of, fault.message, hint=fault.hint) from fault
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as fault:
+        raise _bad(of, archive, f"holds {_inside(fault, folder)!r}, which is a file and a folder") from fault
+    except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as fault:
+        raise _bad(of, archive, f"can't be unpacked: {' '.join(str(fault).split())}") from fault
+    tops = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
+    if len(tops) != 1:
+        raise _bad(of, archive, f"has {len(tops)} top folders, not one")
+    return tops[0]
+
+
+def check_requirements(project: Path, of: str) -> None:
+    """Refuse a project whose build requires what lies at an address: no index has it, and no `as_of` bounds it.
+
+    A pyproject.toml that can't be understood is refused by who builds by it.
+
+    Raises:
+        BuildFailed: `build-system.requires` names an address.
+    """
+    try:
+        table = toml.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
+        requires = [Requirement(text) for text in table["requires"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    for requirement in requires:
+        if requirement.url is not None:
+            raise BuildFailed(
+                of,
+                f"its build requires {requirement.name} from {without_credentials(requirement.url)}, and builds take "
+                "what they require from indexes alone",
+                hint=f"require {requirement.name} by its version, and publish it on an index: [[pip.index]] names "
+                "your own",
+            )
+
+
+def settle(root: Path, moment: datetime) -> None:
+    """Give all below `root` one time, and modes that no umask has touched; links stay what they are."""
+    seconds = int(moment.timestamp())
+    for path in (*sorted(root.rglob("*")), root):
+        if path.is_symlink():
+            continue
+        runs = path.is_dir() or os.access(path, os.X_OK)
+        path.chmod(0o755 if runs else 0o644)
+        os.utime(path, (seconds, seconds))
+
+
+def packed(root: Path) -> bytes:
+    """A tar of all below `root`, in order."""
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for path in sorted(root.rglob("*")):
+            member = tar.gettarinfo(path, path.relative_to(root).as_posix())
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            if member.isreg():
+                with path.open("rb") as file:
+                    tar.addfile(member, file)
+            else:
+                tar.addfile(member)
+    return whole.getvalue()
+
+
+def _untar(archive: Path, folder: Path, of: str) -> None:
+    links: dict[Path, str] = {}
+    with archive.open("rb") as file, bounded_tar(file) as tar:
+        for member in counted(tar):
+            place = _place(member.name, folder, archive, of)
+            if place in links:
+                raise _bad(of, archive, f"holds {member.name!r} twice, and once as a link")
+            if member.isdir():
+                place.mkdir(parents=True, exist_ok=True)
+            elif member.isreg() and not member.issparse() and (source := tar.extractfile(member)):
+                _write(place, source, 0o755 if member.mode & 0o100 else 0o644)
+            elif member.issym():
+                if os.path.lexists(place):
+                    raise _bad(of, archive, f"holds {member.name!r} twice, and once as a link")
+                links[place] = member.linkname
+            elif member.islnk():
+                first = _place(member.linkname, folder, archive, of)
+                if not first.is_file():
+                    raise _bad(of, archive, f"holds {member.name!r}, a hard link to no file before it")
+                if first != place:
+                    with first.open("rb") as again:
+                        _write(place, again, 0o755 if os.access(first, os.X_OK) else 0o644)
+            else:
+                raise _bad(of, archive, f"holds {member.name!r}, which is no file")
+    _link(links, folder, archive, of)
+
+
+def _unzip(archive: Path, folder: Path, of: str) -> None:
+    for member in members(archive):
+        place = _place(member.path, folder, archive, of)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("xb") as out:
+            out.writelines(unpacked(member.data))
+        place.chmod(0o755 if member.is_executable else 0o644)
+
+
+def _write(place: Path, source: IO[bytes], mode: int) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("wb") as out:
+        shutil.copyfileobj(source, out)
+    place.chmod(mode)
+
+
+def _link(links: Mapping[Path, str], folder: Path, archive: Path, of: str) -> None:
+    """The links of an sdist, made when all its files are written: none is written or read through one.
+
+    Where one leads may depend on the others, so they are looked at together.
+    """
+    for place, target in links.items():
+        if os.path.lexists(place):
+            raise _bad(of, archive, f"holds {place.relative_to(folder).as_posix()!r} twice, and once as a link")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(target)
+    real = Path(os.path.realpath(folder))
+    for place, target in links.items():
+        if target.startswith("/") or not Path(os.path.realpath(place)).is_relative_to(real):
+            for each in links:
+                each.unlink()
+            raise _bad(of, archive, f"holds a link to {target!r}, out of it")
+
+
+def _place(name: str, folder: Path, archive: Path, of: str) -> Path:
+    if why := why_refused(name):
+        raise _bad(of, archive, f"holds {name!r}, which {why}")
+    return folder / os.path.normpath(name)
+
+
+def _inside(fault: OSError, folder: Path) -> str:
+    return os.path.relpath(fault.filename, folder)
+
+
+def _bad(of: str, archive: Path, what: str) -> BuildFailed:
+    return BuildFailed(of, f"{archive.name} {what}", hint="take another version of it, and report it to its publisher")

@@ -1,0 +1,130 @@
+"""Requests and errors of builds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from envspec.credentials import without_credentials
+from envspec.errors import EnvspecError, NoSolution
+from envspec.fetch.types import Network
+from envspec.io.confine import Unconfined
+from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
+
+#: Another way to build makes other wheels of the same source.
+_FORM: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOrder:
+    """A wheel that is wanted.
+
+    name: normalised. version: None where only the build tells it. source: SHA-256 of the sdist, or what else names the
+    source's contents for good. lay_out: puts the source into a new folder, below which it gives the project's own.
+    as_of: nothing newer builds it, and no file of the source is newer. indexes: the spec's own, by which the build's
+    requirements are routed as the lock's packages are; may hold credentials. locked: what the lock records. compiles:
+    whether this machine's compilers may be used, for a wheel that is for this machine alone.
+    """
+
+    name: str
+    version: str | None
+    source: str
+    lay_out: Callable[[Path], Awaitable[Path]]
+    target: Target
+    as_of: datetime
+    indexes: tuple[NamedIndex, ...] = field(default=(), repr=False)
+    locked: BuiltWheel | None = None
+    compiles: bool = False
+
+    @property
+    def of(self) -> str:
+        """Whose wheel it is, as messages say it."""
+        return f"{self.name} {self.version}" if self.version else self.name
+
+    def key(self, index: str) -> str:
+        """SHA-256 over all that decides the wheel. index: names the default index."""
+        target = self.target
+        parts: list[object] = [_FORM, self.name, self.source, self.as_of.isoformat(), target.platform.value]
+        parts += [target.python.version, target.glibc, target.macos, index]
+        # Not even as a hash: who has another login gets the same wheel.
+        parts += [[each.name, without_credentials(each.url), each.packages, each.undated] for each in self.indexes]
+        parts += ["compiled here"] if self.compiles else []
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A container to build in. base: what is pulled, `host/repository@sha256:...`. is_plain: without TLS.
+
+    python: a standalone build of the target's series, packed.
+    """
+
+    base: str
+    is_plain: bool
+    python: Path
+
+
+@dataclass(frozen=True, slots=True)
+class BuildWorld:
+    """The machine around it.
+
+    here: this machine's platform, None where envspec locks nothing for it. interpreter: a Python of the series on this
+    machine, None where there is none. room: finds a container, once one is needed. told: every line of a build's log.
+    unconfined: whether a build may run where nothing confines it.
+    """
+
+    environ: Mapping[str, str] = field(repr=False)
+    cache: Path
+    network: Network
+    here: Platform | None
+    now: Callable[[], datetime]
+    warn: Callable[[str], None]
+    told: Callable[[str], None]
+    interpreter: Callable[[Python], Awaitable[Path | None]]
+    room: Callable[[Target], Awaitable[Room]]
+    unconfined: Unconfined = Unconfined.REFUSED
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A wheel in the cache."""
+
+    wheel: BuiltWheel
+    path: Path
+
+
+_MOST: Final = 15
+
+
+class BuildFailed(NoSolution):
+    """The source gives no wheel. lines: what the build wrote, of which the last are shown."""
+
+    def __init__(self, of: str, why: str, lines: Sequence[str] = (), hint: str | None = None) -> None:
+        told = [line.rstrip() for line in lines if line.strip()][-_MOST:]
+        super().__init__(
+            "\n".join([f"{of}: {why}", *(f"  {line}" for line in told)]),
+            hint=hint or "give its build what it asks for, or take a release that has a wheel",
+        )
+
+
+class WrongWheel(BuildFailed):
+    """The build gave the wheel of something else, or for another machine."""
+
+
+class OtherWheel(EnvspecError):
+    """A build gave other bytes than the lock records."""
+
+    exit_code = 8
+
+    def __init__(self, of: str, found: str, locked: str) -> None:
+        super().__init__(
+            f"{of}: the wheel that was built has SHA-256 {found}, the lock records {locked}",
+            hint="its build is not the same everywhere: take the wheel from who made the lock (ENVSPEC_BUILT_WHEELS "
+            "names where its cache's `archives` folder is served), or record this one by `envspec lock --upgrade "
+            "--image SPEC`",
+        )

@@ -1,0 +1,1 @@
+"""Read-only answers about locks and machines: explain, fit, doctor."""

@@ -1,0 +1,61 @@
+"""The whole examination: gather everything at the same time, then judge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from envspec.diagnostics.doctor import gpu, services, system
+from envspec.diagnostics.doctor import gpu as toolkit
+from envspec.diagnostics.doctor import system as configuration
+from envspec.diagnostics.doctor.types import Finding, Place
+from envspec.registry.reference import DOCKER_HUB
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Everything that was looked at."""
+
+    gpu: gpu.GpuFacts
+    engines: services.EngineFacts
+    toolkit: toolkit.ToolkitFacts
+    system: system.SystemFacts
+    network: services.NetworkFacts
+    configuration: configuration.ConfigurationFacts
+
+
+async def examine(
+    place: Place,
+    *,
+    index_url: str,
+    registries: Sequence[str] = (DOCKER_HUB,),
+    mirrors: Mapping[str, str] | None = None,
+) -> tuple[Finding, ...]:
+    """What `place` has and lacks, in the order in which a reader needs it.
+
+    index_url: of the default index's simple pages. registries: asked whether they answer, by their mirrors if named.
+    Takes as long as the slowest answer, some 15 s where a network swallows packets. Nothing is changed, and a thing
+    that can't be looked at is a finding, never an error.
+    """
+    engines, tools, parts, net = await asyncio.gather(
+        services.observe_engines(place),
+        toolkit.observe_toolkit(place),
+        system.observe_system(place),
+        services.observe_network(place, index_url=index_url, registries=registries, mirrors=mirrors or {}),
+    )
+    return judge(
+        Gathered(gpu.observe_gpus(place), engines, tools, parts, net, configuration.observe_configuration(place))
+    )
+
+
+def judge(gathered: Gathered) -> tuple[Finding, ...]:
+    """Facts to findings."""
+    return (
+        *gpu.judge_gpus(gathered.gpu),
+        *services.judge_engines(gathered.engines, contained=gathered.gpu.contained),
+        *toolkit.judge_toolkit(gathered.toolkit, gathered.gpu, gathered.engines),
+        *system.judge_system(gathered.system),
+        *services.judge_network(gathered.network),
+        *configuration.judge_configuration(gathered.configuration),
+    )

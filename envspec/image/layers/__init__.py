@@ -1,0 +1,1 @@
+"""Layers of an image: tar, gzip, recipes over wheels, the cache."""

@@ -1,0 +1,173 @@
+"""No path has two owners."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from envspec.errors import NoSolution
+from envspec.image.layers.types import Data, Entry, InMemory, Kind, OnDisk, Source, ZipMember
+from envspec.image.layers.wheel_zip import unpacked
+from envspec.io.cache import Notes
+
+
+class OwnedTwice(NoSolution):
+    """Two packages of the lock put different files at one path."""
+
+    def __init__(self, path: str, one: str, other: str) -> None:
+        super().__init__(
+            f"{path} belongs to {one} and to {other}, with different content",
+            hint="one of them has to go, or another version of it to be taken: they can't be installed together",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What one owner puts into the image. owner: as messages say it: `numpy 2.2.6`."""
+
+    owner: str
+    entries: tuple[Entry, ...]
+
+
+def conflicts(listings: Iterable[Listing]) -> dict[str, str]:
+    """Path -> its first owner, of all that is no folder.
+
+    Several of NVIDIA's wheels share an empty `nvidia/__init__.py`: equal bytes are no conflict.
+
+    Raises:
+        OwnedTwice: names the path and both owners.
+    """
+    first: dict[str, tuple[str, Entry]] = {}
+    for listing in listings:
+        for entry in listing.entries:
+            if entry.kind is Kind.FOLDER:
+                continue
+            owner, there = first.setdefault(entry.path, (listing.owner, entry))
+            if there is not entry and not are_same(there, entry):
+                raise OwnedTwice(entry.path, owner, listing.owner)
+    folders: set[str] = set()
+    for path in first:
+        folder = posixpath.dirname(path)
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = posixpath.dirname(folder)
+    for path in sorted(folders.intersection(first)):
+        below = next(other for other in first if other.startswith(f"{path}/"))
+        raise OwnedTwice(path, first[path][0], first[below][0])
+    return {path: owner for path, (owner, _) in first.items()}
+
+
+def are_same(one: Entry, other: Entry) -> bool:
+    """Whether two entries put the same there; their bytes are compared only where sizes and checksums are equal."""
+    if (one.kind, one.mode, one.target, one.uid, one.gid) != (
+        other.kind,
+        other.mode,
+        other.target,
+        other.uid,
+        other.gid,
+    ):
+        return False
+    if one.data is None or other.data is None or _size(one.data) != _size(other.data):
+        return one.data is other.data
+    if isinstance(one.data, ZipMember) and isinstance(other.data, ZipMember) and one.data.crc32 != other.data.crc32:
+        return False
+    return _sha256(one.data) == _sha256(other.data)
+
+
+def _size(data: Data) -> int:
+    return len(data.content) if isinstance(data, InMemory) else data.size_bytes
+
+
+def _sha256(data: Data) -> bytes:
+    digest = hashlib.sha256()
+    for chunk in _chunks(data):
+        digest.update(chunk)
+    return digest.digest()
+
+
+def _chunks(data: Data) -> Iterator[bytes]:
+    if isinstance(data, InMemory):
+        yield data.content
+    elif isinstance(data, OnDisk):
+        with data.path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                yield chunk
+    else:
+        yield from unpacked(data)
+
+
+#: What the digest of a link begins with.
+LINK: Final = "-> "
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """A path of the image, and whose it is. digest: of its bytes, or LINK and where it leads; equal where they are."""
+
+    path: str
+    owner: str
+    digest: str
+
+
+class Owner(Source, Protocol):
+    """A source that tells what is in it without bytecode being made. The same key always tells the same."""
+
+    def owned(self) -> tuple[Owned, ...]: ...
+
+
+class OwnedLists:
+    """The lists of one cache, by the keys of their sources.
+
+    Those of wheels are `wheel_lists`: paths alone, since a wheel's directory tells them and no hash.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._notes = Notes(cache / "image-owned")
+
+    def known(self, source: Owner) -> bool:
+        """Whether the list is there."""
+        return self._read(source) is not None
+
+    def of(self, source: Owner) -> tuple[Owned, ...]:
+        """What a source owns: as it was told before, else asked now.
+
+        Raises:
+            As `Owner.owned`. CannotKeep: the cache can't be written.
+        """
+        found = self._read(source)
+        if found is None:
+            found = source.owned()
+            self._notes.write(source.key, [astuple(each) for each in found])
+        return found
+
+    def _read(self, source: Owner) -> tuple[Owned, ...] | None:
+        with suppress(ValueError, TypeError):
+            return tuple(Owned(path, owner, digest) for path, owner, digest in self._notes.read(source.key))
+        return None
+
+
+def owners_of(lists: Iterable[Iterable[Owned]]) -> dict[str, str]:
+    """Path -> its first owner.
+
+    Raises:
+        OwnedTwice: two packages have something different at one path.
+    """
+    first: dict[str, Owned] = {}
+    for each in lists:
+        for owned in each:
+            there = first.setdefault(owned.path, owned)
+            if there.digest != owned.digest:
+                raise OwnedTwice(owned.path, there.owner, owned.owner)
+    links = {path for path, owned in first.items() if owned.digest.startswith(LINK)}
+    for path, owned in first.items():
+        folder = posixpath.dirname(path)
+        while folder and links:
+            if folder in links:
+                raise OwnedTwice(folder, first[folder].owner, owned.owner)
+            folder = posixpath.dirname(folder)
+    return {path: owned.owner for path, owned in first.items()}

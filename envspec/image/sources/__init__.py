@@ -1,0 +1,1 @@
+"""Contents of the layers: wheels, conda packages, Python, bytecode, system packages."""

@@ -1,0 +1,200 @@
+"""Proxies, CA bundle, timeouts and default index of the environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from envspec.credentials import is_misread, shown
+from envspec.errors import UsageError
+from envspec.io.http_types import Patience
+from envspec.origins import origin_of
+
+if TYPE_CHECKING:
+    import ssl
+
+
+def ca_bundle(environ: Mapping[str, str]) -> Path | None:
+    """The file or directory of CA certificates that the environment names, None for the system's own.
+
+    SSL_CERT_FILE is OpenSSL's variable, REQUESTS_CA_BUNDLE that of requests and pip, CURL_CA_BUNDLE that of curl; the
+    first that is set wins, in this order.
+
+    Raises:
+        UsageError: the variable names something that is not there. (OpenSSL would go on with no certificate at all and
+            every request would then fail with a message that doesn't name the variable.)
+    """
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        if value := environ.get(name):
+            path = Path(value)
+            if not path.exists():
+                raise UsageError(f"{name}={value}: no such file", hint=f"correct {name} or unset it")
+            return path
+    return None
+
+
+def tls_context(bundle: Path | None) -> ssl.SSLContext:
+    """A verifying client context that trusts `bundle`, or the system's certificates when there is none."""
+    import ssl
+
+    try:
+        if bundle is None:
+            context = ssl.create_default_context()
+        elif bundle.is_dir():
+            context = ssl.create_default_context(capath=str(bundle))
+        else:
+            context = ssl.create_default_context(cafile=str(bundle))
+    except (ssl.SSLError, OSError) as fault:
+        raise UsageError(
+            f"{bundle}: not a bundle of CA certificates ({fault})",
+            hint="SSL_CERT_FILE, REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE name a PEM file or a hashed directory",
+        ) from fault
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def patience(environ: Mapping[str, str], usual: Patience) -> Patience:
+    """`usual`, with what `ENVSPEC_HTTP_<FIELD>` says of a field instead: `ENVSPEC_HTTP_STALL_S=120` on a slow network.
+
+    Raises:
+        UsageError: one of them is no positive number, or for a count no whole one.
+    """
+    changed: dict[str, Any] = {}
+    for field in fields(Patience):
+        name = f"ENVSPEC_HTTP_{field.name.upper()}"
+        if text := environ.get(name):
+            whole = isinstance(field.default, int)
+            if not re.fullmatch(r"\d{1,6}" if whole else r"\d{1,6}(\.\d*)?|\.\d+", text) or not float(text):
+                raise UsageError(
+                    f"{name}={text}: not a positive {'whole ' if whole else ''}number",
+                    hint=f"correct {name}, or unset it: then it is {getattr(usual, field.name):g}",
+                )
+            changed[field.name] = int(text) if whole else float(text)
+    return replace(usual, **changed)
+
+
+@dataclass(frozen=True, slots=True)
+class Proxies:
+    """Which proxy a request goes through.
+
+    by_scheme: `http`, `https` or `all` to the proxy's URL. exempt: the entries of NO_PROXY.
+    """
+
+    by_scheme: Mapping[str, str]
+    exempt: tuple[str, ...] = ()
+
+    def of(self, scheme: str, host: str, port: int | None) -> str | None:
+        """The proxy's URL for a request to `host`, None to go straight there."""
+        proxy = self.by_scheme.get(scheme) or self.by_scheme.get("all")
+        if not proxy or is_loopback(host) or any(_exempts(entry, host, port) for entry in self.exempt):
+            return None
+        return proxy
+
+
+def proxies(environ: Mapping[str, str]) -> Proxies:
+    """HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, the lower-case spelling first as curl does it.
+
+    Raises:
+        UsageError: a proxy that is no http(s) URL.
+    """
+
+    def value(name: str) -> str:
+        return environ.get(name.lower()) or environ.get(name) or ""
+
+    found: dict[str, str] = {}
+    for scheme in ("http", "https", "all"):
+        if proxy := value(f"{scheme}_proxy".upper()):
+            url = proxy if "://" in proxy else f"http://{proxy}"
+            if is_misread(url) or not origin_of(url):
+                raise UsageError(
+                    f"{scheme.upper()}_PROXY names {shown(url)}, which can't be read",
+                    hint="write `/`, `?`, `#` and `@` of a password as %2F, %3F, %23 and %40",
+                )
+            if urlsplit(url).scheme not in {"http", "https"}:
+                raise UsageError(
+                    f"{scheme.upper()}_PROXY names a {urlsplit(url).scheme} proxy; only http and https proxies work",
+                    hint="set it to an http:// proxy, or unset it for envspec",
+                )
+            found[scheme] = url
+    return Proxies(found, tuple(entry.strip().lower() for entry in value("NO_PROXY").split(",") if entry.strip()))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is this machine by name or by address."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def leads_inward(host: str, to: str) -> bool:
+    """Whether a server at `host` may not send us to `to`: this machine's own services, or link-local ones.
+
+    Those of a cloud's machine hand out its keys (169.254.169.254). What is on this machine may lead to itself. Names
+    are not resolved: one that has such an address is not found.
+    """
+    import ipaddress
+    import socket
+
+    if to == host:
+        return False
+    bare = to.strip("[]").rstrip(".").partition("%")[0]
+    try:
+        # As the system reads it: `127.1`, `0x7f000001` and `2130706433` are 127.0.0.1.
+        address = ipaddress.ip_address(bare) if ":" in bare else ipaddress.IPv4Address(socket.inet_aton(bare))
+    except (ValueError, OSError):
+        return is_loopback(bare.lower()) and not is_loopback(host)
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address.is_link_local or address.is_unspecified or (address.is_loopback and not is_loopback(host))
+
+
+def keeps_logins(url: str) -> bool:
+    """Whether a login that is kept for a host, without a scheme, may be sent to an address: not over plain http."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme != "http" or is_loopback(parts.hostname or "")
+    except ValueError:
+        return False
+
+
+def _exempts(entry: str, host: str, port: int | None) -> bool:
+    """Whether one entry of NO_PROXY covers the host: `*`, a name and all below it, an address or a network."""
+    if entry == "*":
+        return True
+    host = host.lower().strip("[]")
+    if "/" in entry:
+        import ipaddress
+
+        try:
+            return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+        except ValueError:
+            return False
+    name, colon, entry_port = entry.rpartition(":")
+    if colon and entry_port.isdigit() and not name.endswith(":") and "]" not in entry_port:
+        if port is not None and int(entry_port) != port:
+            return False
+        entry = name
+    entry = entry.strip("[]").lstrip("*").lstrip(".")
+    return host == entry or host.endswith(f".{entry}")
+
+
+def default_index_url(environ: Mapping[str, str]) -> str:
+    """The address of the default index's simple pages, with a closing slash.
+
+    `ENVSPEC_DEFAULT_INDEX` names a mirror that stands in for it: its address, too, is never written to a lock.
+    """
+    named = environ.get("ENVSPEC_DEFAULT_INDEX")
+    if named:
+        return named.rstrip("/") + "/"
+    # The one place where pip states it; importing it runs nothing and reads no configuration.
+    from pip._internal.models.index import PyPI
+
+    return PyPI.simple_url.rstrip("/") + "/"

@@ -1,0 +1,216 @@
+"""What the index remembers on disk: pages as they were answered, what views made of them, metadata, answers.
+
+A page is good for every `as_of` up to the moment when it was asked for, unless upload times may yet be filled in on it
+(`select.py`); everything else is named by what it was made from and good for ever: what rests on a page that may yet
+change is not remembered. One SQLite file: a stack has 400 entries, and as many files would cost more than fetching them
+again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final
+
+from envspec.verifier.record import BadRecord, wheel_contents
+
+#: Changes whenever the form of what is stored changes; older files are then not read any more.
+LAYOUT: Final = "v1"
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS page (
+    place TEXT, name TEXT, status INTEGER, asked TEXT, url TEXT, content_type TEXT, etag TEXT, body BLOB,
+    PRIMARY KEY (place, name)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS metadata (wheel TEXT PRIMARY KEY, size_bytes INTEGER, body BLOB) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS contents (wheel TEXT PRIMARY KEY, sha256 TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS selection (view TEXT, name TEXT, body TEXT, PRIMARY KEY (view, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS answer (question TEXT PRIMARY KEY, body TEXT) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPage:
+    """One answer of an index. status: 200 or 404. asked: when the request was sent (UTC)."""
+
+    status: int
+    asked: datetime
+    url: str
+    content_type: str
+    etag: str | None
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMetadata:
+    """A wheel's METADATA file. size_bytes: the wheel's, None where it was never told."""
+
+    body: bytes
+    size_bytes: int | None
+
+
+class Store:
+    """The memory in `<root>/index/`; many processes may share it.
+
+    It only saves time: what can't be read counts as absent, what can't be written is not remembered, and a file that is
+    no database any more is put aside. What is remembered is written by a thread of its own, in one transaction that
+    `save` ends: pages come in while engines and network are waited for.
+
+    is_settled: whether what this run makes will be made again by every later one, however late; who finds that it will
+    not says so here, and a whole lock is then not remembered.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.is_settled = True
+        self._path = root / "index" / f"{LAYOUT}.sqlite"
+        self._opened: sqlite3.Connection | None = None
+        self._fresh: dict[tuple[str, ...], Any] = {}
+        self._writer: _Writer | None = None
+
+    def page(self, index_key: str, name: str) -> StoredPage | None:
+        row = self._row(
+            "SELECT status, asked, url, content_type, etag, body FROM page WHERE place = ? AND name = ?",
+            index_key,
+            name,
+        )
+        with suppress(ValueError):
+            return StoredPage(row[0], datetime.fromisoformat(row[1]), *row[2:]) if row else None
+        return None
+
+    def remember_page(self, index_key: str, name: str, page: StoredPage) -> None:
+        row = (index_key, name, page.status, page.asked.isoformat(), page.url, page.content_type, page.etag, page.body)
+        self._put("INSERT OR REPLACE INTO page VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+
+    def metadata(self, key: str) -> StoredMetadata | None:
+        fresh: StoredMetadata | None = self._fresh.get(("metadata", key))
+        if fresh is not None:
+            return fresh
+        row = self._row("SELECT body, size_bytes FROM metadata WHERE wheel = ?", key)
+        return StoredMetadata(*row) if row else None
+
+    def remember_metadata(self, key: str, metadata: StoredMetadata) -> None:
+        self._fresh["metadata", key] = metadata
+        self._put("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", key, metadata.size_bytes, metadata.body)
+
+    def contents(self, wheel: str) -> str | None:
+        """The digest of a wheel's contents (`envspec.verifier.record`), by the wheel's SHA-256.
+
+        Empty where none can be told, None where nobody has looked.
+        """
+        fresh: str | None = self._fresh.get(("contents", wheel))
+        if fresh is not None:
+            return fresh
+        row = self._row("SELECT sha256 FROM contents WHERE wheel = ?", wheel)
+        return str(row[0]) if row else None
+
+    def remember_record(self, wheel: str, record: bytes | None) -> None:
+        """Remember the digest of a wheel's contents by its RECORD; None for a wheel that has none that can be read."""
+        contents: str | None = None
+        with suppress(BadRecord):
+            contents = wheel_contents(record) if record is not None else None
+        self._fresh["contents", wheel] = contents or ""
+        self._put("INSERT OR REPLACE INTO contents VALUES (?, ?)", wheel, contents or "")
+
+    def selection(self, view_key: str, name: str) -> dict[str, Any] | None:
+        """What a view made of a project's page: a JSON object."""
+        return _object(self._row("SELECT body FROM selection WHERE view = ? AND name = ?", view_key, name))
+
+    def remember_selection(self, view_key: str, name: str, value: dict[str, Any]) -> None:
+        body = json.dumps(value, separators=(",", ":"))
+        self._put("INSERT OR REPLACE INTO selection VALUES (?, ?, ?)", view_key, name, body)
+
+    def answer(self, key: str) -> dict[str, Any] | None:
+        """What was resolved for a question: a JSON object."""
+        return _object(self._row("SELECT body FROM answer WHERE question = ?", key))
+
+    def remember_answer(self, key: str, value: dict[str, Any]) -> None:
+        body = json.dumps(value, separators=(",", ":"), default=datetime.isoformat)
+        self._put("INSERT OR REPLACE INTO answer VALUES (?, ?)", key, body)
+
+    def save(self) -> None:
+        """Write what is not yet written, and end the transaction."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.finish()
+
+    def close(self) -> None:
+        self.save()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _put(self, statement: str, *values: object) -> None:
+        if self._writer is None:
+            self._writer = _Writer(self._path)
+        self._writer.write(statement, values)
+
+    def _row(self, query: str, *values: str) -> tuple[Any, ...] | None:
+        if self._opened is None and not self._path.exists():
+            return None
+        try:
+            self._opened = self._opened or sqlite3.connect(self._path, timeout=0.5)
+            row: tuple[Any, ...] | None = self._opened.execute(query, values).fetchone()
+        except sqlite3.OperationalError:
+            # Locked for long, or no table in it yet.
+            return None
+        except sqlite3.DatabaseError:
+            self._put_aside()
+            return None
+        return row
+
+    def _put_aside(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+        with suppress(OSError):
+            self._path.replace(self._path.with_suffix(".damaged"))
+            # What was written to it last must not be read into the file that follows it.
+            for kind in ("-wal", "-shm"):
+                self._path.with_name(self._path.name + kind).unlink(missing_ok=True)
+
+
+def _object(row: tuple[Any, ...] | None) -> dict[str, Any] | None:
+    """The JSON object in a row's one column."""
+    with suppress(ValueError):
+        found = json.loads(row[0]) if row else None
+        return found if isinstance(found, dict) else None
+    return None
+
+
+class _Writer:
+    """One transaction, written by a thread. A disk that is full or read-only ends it, and nothing is remembered."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._queue: SimpleQueue[tuple[str, tuple[object, ...]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="envspec store", daemon=True)
+        self._thread.start()
+
+    def write(self, statement: str, values: tuple[object, ...]) -> None:
+        self._queue.put((statement, values))
+
+    def finish(self) -> None:
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with suppress(sqlite3.DatabaseError, OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            database = sqlite3.connect(self._path, timeout=20)
+            try:
+                # Readers, this process's own among them, must never wait for a writer.
+                database.execute("PRAGMA journal_mode = WAL")
+                # Losing the memory to a power cut costs a download; waiting for the disk costs every run.
+                database.execute("PRAGMA synchronous = OFF")
+                database.executescript(_TABLES)
+                with database:
+                    for statement, values in iter(self._queue.get, None):
+                        database.execute(statement, values)
+            finally:
+                database.close()

@@ -1,0 +1,421 @@
+"""The values that stages hand each other: frozen, typed, without behaviour that touches the world."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Final
+
+#: The index that uv and pip use when nothing else is said. Its address is never written to a lock.
+DEFAULT_INDEX: Final = "default"
+#: The "index" of a wheel that the spec names by URL.
+DIRECT_URL: Final = "url"
+#: The "index" of a wheel that was built of a commit of a git repository, or of a folder.
+GIT: Final = "git"
+LOCAL: Final = "local"
+#: The asker that is no package.
+SPEC: Final = "spec"
+
+
+class Platform(Enum):
+    """A conda subdir."""
+
+    LINUX_64 = "linux-64"
+    LINUX_AARCH64 = "linux-aarch64"
+    OSX_ARM64 = "osx-arm64"
+    WIN_64 = "win-64"
+
+    @property
+    def is_linux(self) -> bool:
+        return self.value.startswith("linux-")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CudaVersion:
+    """A CUDA minor version such as 12.8."""
+
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: str) -> CudaVersion:
+        """Read `12.8`, `12.8.1` (the patch is dropped) or `cu128`; ValueError for anything else."""
+        found = re.fullmatch(r"(\d+)\.(\d+)(?:\.\d+)*|cu(\d+)(\d)", text)
+        if not found:
+            raise ValueError(f"not a CUDA version: {text!r}")
+        major, minor = (found[1], found[2]) if found[1] else (found[3], found[4])
+        return cls(int(major), int(minor))
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+    @property
+    def variant(self) -> str:
+        """PyTorch's name for the build: `cu128`."""
+        return f"cu{self.major}{self.minor}"
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """The exact Python of a target, and where it comes from.
+
+    source: `standalone` (url and sha256 given), `system` (Debian/Ubuntu's own package), `conda`,
+    `base` (the base image says it has it) or `spec` (the spec names the patch itself).
+    """
+
+    version: str
+    source: str
+    url: str | None = None
+    sha256: str | None = None
+
+    @property
+    def series(self) -> str:
+        return ".".join(self.version.split(".")[:2])
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One environment to resolve for: everything a marker or a wheel tag can ask about.
+
+    glibc: newest glibc that a wheel may need (the base image's), None off Linux.
+    macos: the oldest macOS that the environment runs on, None elsewhere.
+    """
+
+    platform: Platform
+    python: Python
+    glibc: tuple[int, int] | None = None
+    macos: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A choice that was made, why, and where the fact behind it comes from.
+
+    what: a dotted key such as `python`, `cuda.release`, `image.flavor`, `driver.minimum`.
+    """
+
+    what: str
+    value: str
+    why: str
+    source: str = ""
+    platform: Platform | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WheelFile:
+    """One row: the one file that is locked for a package on a platform.
+
+    index: `default`, a `[[pip.index]]` name, `pytorch-cu126` and the like, `url`, `git` or `local`.
+    url: only for named indexes and direct URLs, never with credentials; None for the default index. For `git` and
+    `local`, what the wheel was built of: `git+https://host/project.git@<commit>`, or the folder as the spec names it,
+    with `#sha256=` of its files (`envspec.io.files`).
+    size_bytes: None where neither index nor server tells.
+    """
+
+    index: str
+    filename: str
+    sha256: str
+    size_bytes: int | None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Asker:
+    """Who asked for a package, and in which words. name: a package, or SPEC."""
+
+    name: str
+    requirement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The newest candidate that was not taken, and why."""
+
+    version: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltWheel:
+    """The wheel that a build of the locked sdist or commit gave, the same wherever it is built."""
+
+    filename: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A pinned package on one platform. built: the wheel of a source, once it has been built: then `file` is an sdist,
+    or for `git` and `local` the same wheel. contents: the digest of what the wheel installs
+    (`envspec.verifier.record`), None where it is not known.
+    """
+
+    name: str
+    version: str
+    file: WheelFile
+    askers: tuple[Asker, ...]
+    uploaded: datetime | None = None
+    newest: Refusal | None = None
+    extras: tuple[str, ...] = ()
+    built: BuiltWheel | None = None
+    contents: str | None = None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Provided:
+    """A Python package that a conda package installs. name: in PEP 503's form. version: PEP 440's."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class CondaPackage:
+    """A pinned conda package on one platform: its channel's row, whole, and why it is here.
+
+    channel: what the spec calls its channel. url: where its archive is, without credentials. subdir: the platform's or
+    `noarch`. timestamp_ms: when it was built, milliseconds since 1970. noarch: `python`, `generic` or empty.
+    python_site_packages_path: of a Python with another layout than its series' (free-threaded), None elsewhere.
+    provides: the Python packages in it, as far as they are known. newest: the newest candidate that was not taken.
+    """
+
+    name: str
+    version: str
+    build: str
+    build_number: int
+    channel: str
+    subdir: str
+    filename: str
+    url: str
+    sha256: str
+    md5: str | None = None
+    size_bytes: int | None = None
+    timestamp_ms: int | None = None
+    depends: tuple[str, ...] = ()
+    constrains: tuple[str, ...] = ()
+    noarch: str = ""
+    license: str | None = None
+    license_family: str | None = None
+    features: str | None = None
+    track_features: tuple[str, ...] = ()
+    python_site_packages_path: str | None = None
+    provides: tuple[Provided, ...] = ()
+    askers: tuple[Asker, ...] = ()
+    newest: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPart:
+    """What stood for a channel where only some of its rows were at hand.
+
+    rows: how many. sha256: over the rows' files, see `envspec.resolve.conda.channels.part_sha256`.
+    """
+
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class CondaChannel:
+    """A channel that was solved from. name: as in the spec. url: its address without credentials, no `/` at the end."""
+
+    name: str
+    url: str
+    part: ChannelPart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedIndex:
+    """An index that the spec names: its names come from there and from nowhere else, in builds too.
+
+    url: of the simple pages, no `/` at the end; in a lock without credentials. packages: normalised names, or patterns
+    in which `*` stands for any text. undated: whether files without an upload time are taken. files: origins beside
+    the url's that its pages and files may be on.
+    """
+
+    name: str
+    url: str
+    packages: tuple[str, ...]
+    undated: bool = False
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """Everything that one target installs, sorted by name.
+
+    packages: the wheels. conda: the conda packages, which they are installed on top of.
+    warnings: what the user should know (a package years older than `as_of`, a family that could not be checked).
+    """
+
+    target: Target
+    packages: tuple[Package, ...]
+    warnings: tuple[str, ...] = ()
+    conda: tuple[CondaPackage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCode:
+    """The GPU code that one package's wheel holds on one platform.
+
+    variant: `cu128`, `cpu`. sm: SASS, such as `sm_80`. ptx: such as `compute_120`.
+    """
+
+    platform: Platform
+    package: str
+    version: str
+    variant: str
+    sm: tuple[str, ...]
+    ptx: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuCodeFound:
+    """What the libraries of a wheel hold, from their `.nv_fatbin`: SASS such as `sm_80`, PTX such as `compute_120`."""
+
+    sm: tuple[str, ...] = ()
+    ptx: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedDigest:
+    """The manifest digest of the base image for one platform.
+
+    source: `registry`, `recorded`, `spec` or `unresolved` (then digest is None).
+    kind: `index` (a manifest list: the same digest for all its platforms), `manifest`, or `` when unresolved.
+    """
+
+    platform: Platform
+    digest: str | None
+    source: str
+    kind: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseImage:
+    """The image that the environment sits on.
+
+    repository: `docker.io/nvidia/cuda`. tag: `12.8.1-base-ubuntu24.04`. end_of_life: what is known of the tag's end.
+    """
+
+    repository: str
+    tag: str
+    cuda_release: str | None
+    flavor: str | None
+    os: str
+    digests: tuple[PinnedDigest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Oldest Linux driver that runs the lock.
+
+    minimum: by minor-version compatibility. bundled: the driver that the toolkit ships with; PTX needs it.
+    """
+
+    minimum: str
+    bundled: str | None
+    why: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the container serves. name: `jupyter`, `tensorboard` or `ssh`. logdir: TensorBoard's, below the workdir."""
+
+    name: str
+    port: int
+    logdir: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSettings:
+    """What the image holds and says beside the packages: `[image]`, `[system]` and `[services]`, decided.
+
+    workdir: an absolute folder. env: (name, value), sorted. compiler: `apt`, `conda` or `none`. apt: every package that
+    the system layer installs, sorted: the spec's own, the services' and the compiler's. snapshot: the moment of the
+    archive that they come from, None for what the archive has when the layer is made.
+    """
+
+    workdir: str = "/workspace"
+    env: tuple[tuple[str, str], ...] = ()
+    compiler: str = "none"
+    apt: tuple[str, ...] = ()
+    snapshot: datetime | None = None
+    services: tuple[Service, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SystemLayer:
+    """The layer that needs RUN, as it was made once for one platform.
+
+    base: digest of the base's manifest on that platform. apt: what was asked for. packages: `name=version` of all that
+    was installed, sorted. diff_id: of its tar; digest, size_bytes: of the blob as it was made first.
+    """
+
+    platform: Platform
+    base: str
+    apt: tuple[str, ...]
+    packages: tuple[str, ...]
+    diff_id: str
+    digest: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImageId:
+    """The image that a platform's part of the lock gives. id: the config's digest. pyc: whether it holds bytecode."""
+
+    platform: Platform
+    id: str
+    pyc: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Conformance:
+    """What has to be tested inside the image. checks: their names, in the spec's order.
+
+    world_size: how many GPUs the distributed ones use, None for all that the machine has.
+    """
+
+    checks: tuple[str, ...]
+    world_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """The document of record.
+
+    format: version of the document's form. input_sha256: of the canonical spec. as_of: nothing newer was considered.
+    gpus: the GPUs that the spec names. facts: version of the facts in `data/` that decided.
+    package_as_of: packages with a moment of their own, by `--upgrade-package`; conda_as_of: the same for conda's.
+    channels: the conda channels, in the spec's order; none where the spec has no [conda].
+    indexes: the spec's own package indexes, in its order: builds of what is locked take their requirements by them.
+    image: what the image is to be. system, images: what builds have found. conformance: None where the spec asks for no
+    checks of its own. These three are no part of `lock.document.identity`.
+    """
+
+    format: int
+    name: str
+    input_sha256: str
+    as_of: datetime
+    resolutions: tuple[Resolution, ...]
+    decisions: tuple[Decision, ...]
+    base_image: BaseImage | None
+    driver: Driver | None
+    gpu_code: tuple[GpuCode, ...]
+    gpus: tuple[str, ...] = ()
+    facts: str = ""
+    package_as_of: tuple[tuple[str, datetime], ...] = ()
+    conda_as_of: tuple[tuple[str, datetime], ...] = ()
+    channels: tuple[CondaChannel, ...] = ()
+    indexes: tuple[NamedIndex, ...] = ()
+    image: ImageSettings = ImageSettings()
+    system: tuple[SystemLayer, ...] = ()
+    images: tuple[ImageId, ...] = ()
+    conformance: Conformance | None = None

@@ -1,0 +1,516 @@
+"""Sdists, git sources and local projects to wheels."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from envspec.base_image.cuda import Release
+from envspec.base_image.tag import choose_image, custom_image
+from envspec.base_image.types import NoSuchImage
+from envspec.build.reproducible import check_release, contents_of, is_loaded, metadata_of, record_of
+from envspec.build.types import BuildFailed, BuildOrder, BuildWorld, Room, WrongWheel
+from envspec.build.wheel import Wanted, make, of_folder, of_git, of_sdist
+from envspec.credentials import without_credentials
+from envspec.diagnostics.machine import this_platform
+from envspec.errors import NetworkError, StaleLock, UnfitMachine, UsageError
+from envspec.facts import Facts
+from envspec.facts.tables import load_facts
+from envspec.fetch.download import Downloads
+from envspec.fetch.sources import PLACE, commit_of, fetch_sdist, find_built
+from envspec.fetch.types import Fetching, Network, archive_path, python_archive
+from envspec.fetch.wheels import PYTORCH, fetch_wheels
+from envspec.image.options import ImageOrder, ImageWorld
+from envspec.installer.types import Order
+from envspec.io.cache import keeping
+from envspec.io.files import beside, local_path, tree_sha256
+from envspec.io.http_settings import patience as patience_of
+from envspec.io.http_types import Patience
+from envspec.io.store import StoredMetadata
+from envspec.io.tasks import run_to_end
+from envspec.lock.canonical import public_indexes
+from envspec.lock.document import identity
+from envspec.models import (
+    DEFAULT_INDEX,
+    DIRECT_URL,
+    GIT,
+    LOCAL,
+    BaseImage,
+    BuiltWheel,
+    Decision,
+    Lock,
+    NamedIndex,
+    Package,
+    Platform,
+    Python,
+    Resolution,
+    Target,
+    WheelFile,
+)
+from envspec.operations.lock_state import SOURCE, Sources, Upgrade, Work
+from envspec.operations.session import Doors
+from envspec.registry.client import resolve_digests
+from envspec.registry.reference import endpoint, parse
+from envspec.resolve.pypi.index.client import OfflineMiss
+from envspec.resolve.pypi.index.routing import Source
+from envspec.resolve.pypi.request import indexes_of, sources_of
+from envspec.spec import Requirement, RequirementKind, Spec
+from envspec.spec.requirements import GitAddress, read_git, read_requirement
+
+if TYPE_CHECKING:
+    from envspec.image.sources.bytecode import Looking
+
+
+class Workshop:
+    """of: whose builds these are, for messages. base: the image that the wheels are to load beside."""
+
+    def __init__(self, of: str, base: BaseImage | None, how: Fetching, doors: Doors) -> None:
+        self._of = of
+        self._base = base
+        self._how = how
+        self._doors = doors
+        self._world = doors.world
+
+    def world(self) -> BuildWorld:
+        world = self._world
+        try:
+            here: Platform | None = this_platform()
+        except UnfitMachine:
+            here = None
+        return BuildWorld(
+            environ=world.environ,
+            cache=world.cache,
+            network=self._how.network,
+            here=here,
+            now=lambda: datetime.now(timezone.utc),
+            warn=world.warn,
+            told=world.told,
+            interpreter=self._interpreter,
+            room=self._room,
+            unconfined=world.unconfined,
+        )
+
+    async def _interpreter(self, python: Python) -> Path | None:
+        from envspec.image.sources.bytecode import NoCompiler, find
+
+        looking = self._looking()
+        if looking is None:
+            return None
+        try:
+            return (await find(python, looking)).python
+        except NoCompiler:
+            return None
+
+    def _looking(self) -> Looking | None:
+        from envspec.image.sources.bytecode import Looking
+
+        try:
+            here = this_platform()
+        except UnfitMachine:
+            return None
+        return Looking(here, self._world.environ, None, None, None, lambda _: None)
+
+    async def _room(self, target: Target) -> Room:
+        """The devel flavour of the lock's base, by its digest, and a Python to build with."""
+        base = self._base
+        if base is None:
+            raise UnfitMachine(
+                f"{self._of} has no base image whose devel flavour could build what is to be compiled",
+                hint="add [cuda] or [image] base to the spec, or name a wheel by its URL",
+            )
+        name = devel_of(base)
+        digest = await self._digest(name, base, target.platform)
+        place = endpoint(parse(f"{name}@{digest}"), dict(self._world.mirrors))
+        host = place.base.partition("://")[2].partition("/")[0]
+        python = await self._standalone(target)
+        return Room(f"{host}/{place.repository}@{digest}", place.is_plain, python)
+
+    async def _digest(self, name: str, base: BaseImage, platform: Platform) -> str:
+        if name == f"{base.repository}:{base.tag}":
+            pinned = next((each.digest for each in base.digests if each.platform is platform and each.digest), None)
+            if pinned is not None:
+                return pinned
+        row = load_facts().digest_of(name.rpartition(":")[2], platform) if base.flavor else None
+        if row is not None:
+            return row.digest
+        if self._how.network is Network.OFFLINE:
+            raise UnfitMachine(f"the digest of {name} is not known here", hint="run once without --offline")
+        found = await resolve_digests(parse(name), [platform], await self._doors.registry())
+        return str(found[0].digest)
+
+    async def _standalone(self, target: Target) -> Path:
+        """A standalone build of the target's Python, else the newest of its series: wheels are for a series."""
+        python = target.python
+        if python.source == "standalone" and python.url and python.sha256:
+            archive = python_archive(python.version, python.url, python.sha256)
+        else:
+            rows = load_facts().standalone_pythons(python.series, target.platform)
+            same = tuple(each for each in rows if each.version == python.version)
+            if not rows:
+                raise BuildFailed(
+                    f"Python {python.series}", f"no standalone build of it is known for {target.platform.value}"
+                )
+            chosen = (same or rows)[0]
+            archive = python_archive(chosen.version, chosen.url, chosen.sha256)
+        return (await Downloads(self._how).fetch([archive]))[archive.sha256]
+
+
+def own_base(spec: Spec, facts: Facts) -> BaseImage | None:
+    """The image to build for before anything is resolved: the spec's own base, or the devel image of its CUDA.
+
+    None where the spec names neither: what is to be compiled for it can't be built.
+    """
+    linux = [platform for platform in spec.env.platforms if platform.is_linux]
+    if spec.image.base is not None:
+        return custom_image(spec.image.base, "", linux, facts).image
+    if spec.cuda is None or spec.cuda.version is None:
+        return None
+    flavor = Decision("image.flavor", "devel", "wheels are built in it")
+    try:
+        release = Release(spec.cuda.version, None, flavor)
+        return choose_image(release, [flavor], spec.cuda.os.value, linux, facts).image
+    except NoSuchImage:
+        return None
+
+
+def devel_of(base: BaseImage) -> str:
+    """The image to build in: the base's own devel flavour; of an image that is the user's, that one itself."""
+    if base.flavor is None or "devel" in base.flavor:
+        return f"{base.repository}:{base.tag}"
+    own = base.tag.partition("-")[2].rpartition("-")[0]
+    devel = own.replace("runtime", "devel").replace("base", "devel")
+    return f"{base.repository}:{base.tag.replace(f'-{own}-', f'-{devel}-')}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A source as it is now. file: its row but for what the wheel tells. order: None for what is a wheel already."""
+
+    index: str
+    url: str
+    sdist: WheelFile | None
+    order: BuildOrder | None
+    wheel: Path | None = None
+
+
+def build_sources(work: Work, targets: Sequence[Target]) -> Sources:
+    """Build everything that the spec names as a source, for each target.
+
+    Raises:
+        BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder that is not there.
+    """
+    wanted = {target: sources_of(work.spec, target) for target in targets}
+    return run_to_end(_build(work, wanted))
+
+
+async def _build(work: Work, wanted: Mapping[Target, Sequence[Requirement]]) -> Sources:
+    around = work.around
+    world = ImageWorld(
+        around.environ,
+        around.home,
+        around.cache,
+        lambda _: None,
+        around.warn,
+        work.spec.registry.mirrors,
+        unconfined=work.unconfined,
+    )
+    network = Network.OFFLINE if work.offline else Network.USE
+    patience = patience_of(around.environ, Patience())
+    how = Fetching(around.cache, patience, network, work.request.jobs, lambda _: None, around.warn)
+    async with Doors(world) as doors:
+        shop = Workshop(work.spec.env.name, own_base(work.spec, work.facts), how, doors)
+        making = _Making(work, how, shop)
+        found = {
+            target: {str(each): await making.source(each, target) for each in requirements}
+            for target, requirements in wanted.items()
+        }
+    return Sources(found, tuple(making.decisions.values()))
+
+
+class _Making:
+    """The sources of one lock."""
+
+    def __init__(self, work: Work, how: Fetching, shop: Workshop) -> None:
+        self._work = work
+        self._how = how
+        self._shop = shop
+        self._indexes = indexes_of(work.spec)
+        self._commits: dict[str, str] = {}
+        self.decisions: dict[str, Decision] = {}
+
+    async def source(self, requirement: Requirement, target: Target) -> Source:
+        name, platform = requirement.name, target.platform.value
+        self._work.around.report(platform, f"building {name}")
+        found = await self._find(requirement, target)
+        kept = await self._kept(name, found, target)
+        if kept is not None:
+            built, path = kept
+        elif found.order is None:
+            built, path = await asyncio.to_thread(self._as_it_is, name, found, target)
+        else:
+            # A build remembers pages, too, and would wait for the end of this transaction.
+            self._work.store.save()
+            made = await make(found.order, self._shop.world())
+            built, path = made.wheel, made.path
+        metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)
+        self._work.store.remember_metadata(built.sha256, metadata)
+        self._work.store.remember_record(built.sha256, await asyncio.to_thread(record_of, path))
+        return Source(
+            found.sdist or WheelFile(found.index, built.filename, built.sha256, built.size_bytes, found.url), built
+        )
+
+    async def _kept(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path] | None:
+        """The wheel that the old lock records of the same source, from the cache or from others; none where what built
+        it may have come from other indexes.
+        """
+        old = self._old(name, target)
+        same = old is not None and old.built is not None and (old.file.index, old.file.url) == (found.index, found.url)
+        if not same or old is None or old.built is None:
+            return None
+        if found.sdist is not None and found.sdist.sha256 != old.file.sha256:
+            return None
+        paths = await find_built([old], self._how, self._work.around.environ)
+        return (old.built, paths[old.built.sha256]) if old.built.sha256 in paths else None
+
+    def _old(self, name: str, target: Target) -> Package | None:
+        old = self._work.old
+        if old is None or (old.as_of, old.indexes) != (self._work.as_of, public_indexes(self._indexes)):
+            return None
+        packages = (p for part in old.resolutions if part.target == target for p in part.packages)
+        return next((package for package in packages if package.name == name), None)
+
+    async def _find(self, requirement: Requirement, target: Target) -> _Found:
+        wanted = Wanted(requirement.name, None, target, self._work.as_of, self._indexes)
+        if requirement.kind is RequirementKind.GIT:
+            return await self._find_git(requirement, wanted)
+        if requirement.kind is RequirementKind.LOCAL:
+            return await asyncio.to_thread(self._find_local, requirement, wanted)
+        work = self._work
+        asked = work.around.now()
+        row, path = await fetch_sdist(requirement, work.as_of, asked, work.store, self._how, work.around.environ)
+        return _Found(DIRECT_URL, row.url or "", row, of_sdist(wanted, row.sha256, _there(path)))
+
+    async def _find_git(self, requirement: Requirement, wanted: Wanted) -> _Found:
+        address = read_git(requirement.url or "")
+        commit = self._commits.get(str(requirement)) or self._commit_before(requirement)
+        if commit is None:
+            if self._work.offline:
+                raise OfflineMiss(f"the commit of {requirement}")
+            commit = await commit_of(address, requirement.name, self._work.around.environ)
+        self._commits[str(requirement)] = commit
+        url = without_credentials(address.pinned(commit))
+        why = f"the commit that {address.ref or 'the default branch'} is at"
+        what = SOURCE + requirement.name
+        self.decisions[what] = Decision(what, url, why, str(requirement))
+        order = of_git(wanted, address, commit, self._work.around.environ, self._how.network)
+        return _Found(GIT, url, None, order)
+
+    def _commit_before(self, requirement: Requirement) -> str | None:
+        """The commit that the old lock has for the same words: nothing moves that is not asked to."""
+        work = self._work
+        if work.old is None or work.request.upgrade is Upgrade.ALL or requirement.name in work.upgraded:
+            return None
+        for decision in work.old.decisions:
+            if decision.what == SOURCE + requirement.name and decision.source == str(requirement):
+                return read_git(decision.value).ref
+        return None
+
+    def _find_local(self, requirement: Requirement, wanted: Wanted) -> _Found:
+        address = (requirement.url or "").partition("#")[0]
+        path = local_path(address, self._work.request.spec_path.parent)
+        of = f"pip.dependencies: {requirement.name}"
+        if path.is_dir():
+            sha256 = tree_sha256(path)
+            order: BuildOrder | None = of_folder(wanted, path, sha256)
+        elif path.is_file():
+            sha256 = tree_sha256(path)
+            order = None if path.name.endswith(".whl") else of_sdist(wanted, sha256, _there(path))
+        else:
+            raise UsageError(
+                f"{of}: {address} is not there", hint="correct the path: it is seen from the spec's folder"
+            )
+        if path.is_dir() and not any((path / name).is_file() for name in ("pyproject.toml", "setup.py")):
+            raise UsageError(
+                f"{of}: {address} has neither pyproject.toml nor setup.py", hint="name the project's folder"
+            )
+        return _Found(LOCAL, f"{address}#sha256={sha256}", None, order, path if order is None else None)
+
+    def _as_it_is(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path]:
+        """A wheel that is here already: a copy of it in the cache."""
+        path = found.wheel
+        assert path is not None  # noqa: S101 (what has no order is a wheel: for the type checker)
+        check_release(path, name, None, name)
+        if not is_loaded(path.name, target):
+            series, platform = target.python.series, target.platform.value
+            raise WrongWheel(
+                name, f"{path.name} can't be loaded by Python {series} on {platform}", hint="name another wheel"
+            )
+        sha256 = found.url.rpartition("=")[2]
+        kept = archive_path(self._how.cache, name, sha256, path.name)
+        with keeping(kept.parent):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with beside(kept) as new:
+                shutil.copyfile(path, new)
+        return BuiltWheel(path.name, sha256, kept.stat().st_size), kept
+
+
+def _there(path: Path) -> Callable[[], Awaitable[Path]]:
+    async def give() -> Path:
+        return path
+
+    return give
+
+
+_EVER: Final = datetime.min.replace(tzinfo=timezone.utc)
+
+
+async def with_built(order: ImageOrder, how: Fetching, doors: Doors) -> ImageOrder:
+    """The order with the wheels of all sources in its lock, built where that has none yet.
+
+    Raises:
+        BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
+    """
+    lock = order.lock
+    for platform in order.platforms:
+        lock = await Builds(lock, how, doors).record(platform)
+    return order if lock == order.lock else replace(order, lock=lock, identity=identity(lock))
+
+
+async def installed(order: Order, python: Path, world: ImageWorld) -> tuple[Resolution, Mapping[str, Path]]:
+    """What is to be installed, with a wheel of every source, and SHA-256 -> file of these; see `Builds.install`."""
+    patience = patience_of(world.environ, Patience())
+    how = Fetching(world.cache, patience, order.network, order.jobs, lambda _: None, world.warn)
+    async with Doors(world) as doors:
+        return await Builds(order.lock, how, doors).install(order.resolution, python)
+
+
+class Builds:
+    """The builds of one lock. doors: for the registry that has the devel base."""
+
+    def __init__(self, lock: Lock, how: Fetching, doors: Doors) -> None:
+        self._lock = lock
+        self._moments = dict(lock.package_as_of)
+        self._how = how
+        self._world: ImageWorld = doors.world
+        self._shop = Workshop(lock.name, lock.base_image, how, doors)
+
+    async def record(self, platform: Platform) -> Lock:
+        """The lock with the wheel of every source of one platform that has none yet.
+
+        Raises:
+            BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
+        """
+        resolutions = []
+        for part in self._lock.resolutions:
+            if part.target.platform is platform:
+                packages = [await self._recorded(each, part) for each in part.packages]
+                part = replace(part, packages=tuple(packages))  # noqa: PLW2901
+            resolutions.append(part)
+        return replace(self._lock, resolutions=tuple(resolutions))
+
+    async def bring(self, packages: Sequence[Package], part: Resolution) -> Mapping[str, Path]:
+        """SHA-256 -> file in the cache, of the built wheels among these: from the cache, from others, else built again.
+
+        Raises:
+            OtherWheel: the build gave other bytes than the lock records; and as `record`.
+        """
+        wanted = [each for each in packages if each.built]
+        if not wanted:
+            return {}
+        found = dict(await find_built(wanted, self._how, self._world.environ))
+        for each in wanted:
+            if each.built and each.built.sha256 not in found:
+                found[each.built.sha256] = (await make(await self._order(each, part), self._shop.world())).path
+        return found
+
+    async def install(self, part: Resolution, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
+        """The resolution with a wheel of every source, and SHA-256 -> file in the cache of these.
+
+        Those that the lock records no wheel of are built for this machine alone, by `python` and with the compilers
+        that are here.
+
+        Raises:
+            As `bring`.
+        """
+
+        async def interpreter(_: Python) -> Path:
+            return python
+
+        world = replace(self._shop.world(), interpreter=interpreter)
+        found = dict(await self.bring(part.packages, part))
+        packages = []
+        for each in part.packages:
+            if not _is_open(each):
+                packages.append(each)
+                continue
+            made = await make(replace(await self._order(each, part), compiles=True), world)
+            found[made.wheel.sha256] = made.path
+            packages.append(replace(each, built=made.wheel))
+        return replace(part, packages=tuple(packages)), found
+
+    async def _recorded(self, package: Package, part: Resolution) -> Package:
+        if not _is_open(package):
+            return package
+        made = await make(await self._order(package, part), self._shop.world())
+        return replace(package, built=made.wheel, contents=await asyncio.to_thread(contents_of, made.path))
+
+    async def _order(self, package: Package, part: Resolution) -> BuildOrder:
+        def now() -> datetime:
+            return datetime.now(timezone.utc)
+
+        async def fetch() -> Path:
+            # The sdist itself, whatever is built of it.
+            kept = await fetch_wheels([replace(package, built=None)], self._how, self._world.environ, now)
+            return kept[package.file.sha256]
+
+        lock, file = self._lock, package.file
+        as_of = (
+            lock.as_of if file.index in {DIRECT_URL, GIT} else max(lock.as_of, self._moments.get(package.name, _EVER))
+        )
+        wanted = Wanted(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
+        if file.index == LOCAL:
+            raise NetworkError(
+                f"{wanted.of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
+                hint=f"name by {PLACE} where the cache's `archives` folder of who locked it is served, or a copy of it",
+            )
+        if file.index == GIT:
+            address = read_git(file.url or "")
+            return of_git(
+                wanted, self._named(package.name, address), address.ref, self._world.environ, self._how.network
+            )
+        return of_sdist(wanted, file.sha256, fetch)
+
+    def _named(self, name: str, address: GitAddress) -> GitAddress:
+        """The address with the ref of which the spec takes the commit, where no branch and no tag may have it."""
+        sources = (each.source for each in self._lock.decisions if each.what == SOURCE + name)
+        ref = read_git(next((read_requirement(text).url or "" for text in sources), "")).ref
+        is_other = ref.startswith("refs/") and not ref.startswith(("refs/heads/", "refs/tags/"))
+        return replace(address, ref=ref) if is_other else address
+
+    def _indexes(self, package: Package) -> tuple[NamedIndex, ...]:
+        """The spec's own indexes, as the lock records them.
+
+        Raises:
+            StaleLock: it has packages of one that it does not record, as locks were before they did.
+        """
+        lock = self._lock
+        known = {DEFAULT_INDEX, DIRECT_URL, GIT, LOCAL, *(index.name for index in lock.indexes)}
+        used = {each.file.index for part in lock.resolutions for each in part.packages}
+        unknown = sorted(name for name in used - known if not name.startswith(PYTORCH))
+        if unknown:
+            raise StaleLock(
+                f"{package.name} {package.version} can't be built: the lock of {lock.name} does not record which names "
+                f"index {unknown[0]} gives, and what builds it might come from another",
+                hint="run `envspec lock SPEC` to record it",
+            )
+        return lock.indexes
+
+
+def _is_open(package: Package) -> bool:
+    """Whether it is a source of which the lock records no wheel."""
+    return package.built is None and not package.file.filename.endswith(".whl")

@@ -1,0 +1,173 @@
+"""Images that lie elsewhere: read for a comparison, and bases copied into another registry."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from envspec.errors import StaleLock, UsageError
+from envspec.fetch.types import Step
+from envspec.image.diff import Side, side_of
+from envspec.image.options import ImageOrder, ImageWorld, Stage
+from envspec.io.files import read_foreign
+from envspec.lock.head import LOCK_FILE
+from envspec.models import Lock, Platform
+from envspec.operations.image_session import ImageWork
+from envspec.operations.session import Doors
+from envspec.registry.client import CONFIG_BYTES
+from envspec.registry.errors import shortened
+from envspec.registry.reference import is_digest, parse
+from envspec.registry.types import OCI_PLATFORMS, Kind
+
+
+class NoImage(UsageError):
+    """A name that is no image, layout, tar or lock; or one that can't be read."""
+
+    def __init__(self, name: str, why: str, advice: str = "") -> None:
+        forms = "name an image in a registry, an OCI layout, a tar of `image build --output`, or a lock"
+        super().__init__(f"{name}: {why}", hint=advice or forms)
+
+
+async def read_side(name: str, platform: Platform, world: ImageWorld) -> Side:
+    """The image that `name` means, on a platform where it has several.
+
+    Raises:
+        NoImage: there is none. NetworkError: its registry does not give it.
+    """
+    if (found := _of_path(name, platform)) is not None:
+        return found
+    if (lock := _lock_of(name)) is not None:
+        return await _of_lock(name, lock, platform, world)
+    return await _of_registry(name, platform, world)
+
+
+async def mirror_base(lock: Lock, target: str, world: ImageWorld) -> str:
+    """Copy a lock's base image, whole and by digest; its reference there."""
+    from envspec.image.base import pinned_on
+    from envspec.registry.copy import mirror
+
+    platforms = tuple(each.target.platform for each in lock.resolutions if each.target.platform.is_linux)
+    wanted = {}
+    for platform in platforms:
+        image, pinned = pinned_on(lock, platform)
+        wanted[pinned.digest or ""] = parse(f"{image.repository}:{image.tag}").at(pinned.digest or "")
+    kept = parse(target)
+    async with Doors(world) as doors:
+        registry = await doors.registry()
+
+        def report(done: int, total: int) -> None:
+            world.report(Step(Stage.PUSHING, 0, 0, done, total))
+
+        found = [await mirror(registry, reference, kept, report=report) for reference in wanted.values()]
+    return "\n".join(f"{kept.name}@{each.digest}" for each in found)
+
+
+def _of_path(name: str, platform: Platform) -> Side | None:
+    """A layout or a tar; None where the name is neither."""
+    path = Path(name)
+    if (path / "oci-layout").is_file():
+        return _of_files(name, platform, lambda inner: read_foreign(path / inner, CONFIG_BYTES))
+    if not path.is_file() or path.name == LOCK_FILE:
+        return None
+    try:
+        with tarfile.open(path) as archive:
+            return _of_files(name, platform, lambda inner: _member(archive, inner).read(CONFIG_BYTES))
+    except (tarfile.TarError, OSError) as fault:
+        why = str(fault).partition("\n")[0].rstrip(" (-:")
+        raise NoImage(name, f"no tar that can be read: {why}") from fault
+
+
+def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> Side:
+    """From a layout, whose files `read` gives."""
+    try:
+        row = json.loads(read("index.json"))["manifests"][0]
+        document = json.loads(read(_path(row["digest"])))
+        if "manifests" in document:
+            document = json.loads(read(_path(_child(name, document, platform))))
+        identity = document["config"]["digest"]
+        return side_of(name, identity, document, json.loads(read(_path(identity))))
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OSError) as fault:
+        raise NoImage(name, f"no image that can be read ({type(fault).__name__}: {fault})") from fault
+
+
+def _child(name: str, index: Mapping[str, Any], platform: Platform) -> str:
+    wanted = OCI_PLATFORMS.get(platform)
+    for row in index["manifests"]:
+        told = row.get("platform", {})
+        if (told.get("os"), told.get("architecture")) == wanted:
+            return str(row["digest"])
+    raise NoImage(name, f"nothing for {platform.value} in it: choose by --platform")
+
+
+def _path(digest: str) -> str:
+    if not is_digest(digest):
+        raise ValueError(f"{shortened(digest)!r} is not a digest")
+    return f"blobs/{digest.replace(':', '/', 1)}"
+
+
+def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    found = archive.extractfile(name)
+    if found is None:
+        raise KeyError(name)
+    return found
+
+
+def _lock_of(name: str) -> Lock | None:
+    from envspec.lock.find import find_lock
+    from envspec.lock.folder import read_lock
+
+    try:
+        folder = find_lock(name, Path())
+    except (UsageError, StaleLock) as fault:
+        if _is_in_a_registry(name):
+            return None
+        # A slip of the pen is no question to a registry.
+        raise NoImage(
+            name, fault.message, f"{fault.hint}; an image in a registry is named with its tag: python:3.12"
+        ) from fault
+    return read_lock(folder)
+
+
+def _is_in_a_registry(name: str) -> bool:
+    """Whether it says so itself, by a host, a tag or a digest; docker's shortest names look like a lock's."""
+    if name.startswith((".", "/", "~")) or Path(name).exists():
+        return False
+    first, slash, _ = name.partition("/")
+    has_host = bool(slash) and (first == "localhost" or "." in first)
+    return has_host or ":" in name or "@" in name
+
+
+async def _of_lock(name: str, lock: Lock, platform: Platform, world: ImageWorld) -> Side:
+    from envspec.lock.document import identity
+
+    locked = [each.target.platform for each in lock.resolutions if each.target.platform.is_linux]
+    if not locked:
+        raise NoImage(name, "it has no linux platform")
+    chosen = platform if platform in locked else locked[0]
+    order = ImageOrder(lock, identity(lock), (chosen,))
+    async with ImageWork(order, world) as work:
+        [assembled] = await work.assemble()
+    image = assembled.image
+    return side_of(name, image.id, json.loads(image.manifest), json.loads(image.config))
+
+
+async def _of_registry(name: str, platform: Platform, world: ImageWorld) -> Side:
+    reference = parse(name)
+    async with Doors(world) as work:
+        registry = await work.registry()
+        manifest = await registry.manifest(reference)
+        if manifest.kind is Kind.INDEX:
+            child = manifest.child(platform)
+            if child is None:
+                raise NoImage(name, f"it has {manifest.platforms_in_words}: choose by --platform")
+            reference = reference.at(child.digest)
+            manifest = await registry.manifest(reference)
+        manifest.check_is_single(name)
+        config = await registry.config(reference, manifest)
+    try:
+        return side_of(name, manifest.config, json.loads(manifest.body), config)
+    except (LookupError, TypeError, ValueError) as fault:
+        raise NoImage(name, f"no image that can be read ({type(fault).__name__}: {fault})") from fault

@@ -1,0 +1,243 @@
+"""`envspec lock --verify`: a lock beside what its spec compiles to when nothing of that lock decides.
+
+Of the cache, pages, metadata and whatever else is named by a hash or by an index's address are used: no lock writes
+them. Whole locks and the answers of engines are made again: what those follow from may be the lock in question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timezone
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from envspec import toml
+from envspec.errors import StaleLock, UsageError
+from envspec.facts import load_facts
+from envspec.io.store import Store
+from envspec.lock.folder import read_lock
+from envspec.lock.head import LOCK_FILE, unseal
+from envspec.lock.names import read_current
+from envspec.lock.plan import is_lock_file
+from envspec.models import Lock, Resolution
+from envspec.operations.lock import check_logins, lock_files, make
+from envspec.operations.lock_state import LockRequest, Surroundings, Work
+from envspec.operations.old_lock import checked, moments_of, versions_of
+from envspec.spec import Spec, load_spec
+
+_NONE: Final = "(none)"
+#: The keys by which a table of an array is told from its neighbours.
+_NAMES: Final = ("name", "platform", "what", "package")
+
+
+class Difference(NamedTuple):
+    """One value of a lock that a resolution gives otherwise. platform, package: empty if it belongs to none."""
+
+    platform: str
+    package: str
+    what: str
+    locked: str
+    resolved: str
+
+    def __str__(self) -> str:
+        where = "".join(f"{each}: " for each in (self.platform, self.package) if each)
+        return f"{where}{self.what}: locked {self.locked}, resolved {self.resolved}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What came of it: equal, byte for byte, where nothing differs. unverified: what nothing decides, a line each.
+
+    at: up to when releases were considered, and who says so.
+    """
+
+    differences: tuple[Difference, ...]
+    unverified: tuple[str, ...]
+    at: str
+
+
+class _Unanswered(Store):
+    """The cache without answers: pages and metadata serve, and every question is resolved anew."""
+
+    def answer(self, key: str) -> None:
+        """Nothing, whatever the key."""
+
+
+def verify_lock(request: LockRequest, around: Surroundings) -> Verified:
+    """Resolve the spec of a lock again and compare every file of the lock's folder. Nothing is written but the cache.
+
+    Raises:
+        StaleLock: the lock is damaged, or as of a moment to come.
+        UsageError: the lock was made from parts of channels, and the request does not name them.
+        NetworkError: an index, channel, registry or repository can't be read: nothing is verified then.
+        EnvspecError: every refusal of `pipeline.lock.lock`.
+    """
+    started = around.now().replace(microsecond=0)
+    locked = read_lock(request.directory)
+    spec = load_spec(request.spec_path, started)
+    check_logins(spec, request, around)
+    _refuse_missing_parts(locked, request)
+    as_of = spec.env.as_of or locked.as_of
+    if latest := max([at for at in (as_of, *_own_moments(locked)) if at > started], default=None):
+        raise StaleLock(f"{request.directory} is as of {latest}, which is to come", hint="lock again: `envspec lock`")
+    facts = load_facts(spec.facts.tables())
+    right = checked(locked, spec, facts, around)
+    store = _Unanswered(around.cache)
+    try:
+        work = Work(request, around, store, spec, facts, moments_of(right.lock), started, as_of, before=locked)
+        made = make(work)
+        differences = _compare(request.directory, lock_files(made))
+        kept: tuple[str, ...] = ()
+        if differences and _keeps_versions(spec, locked):
+            # `--upgrade-package` moved some of them and kept the others: which, the lock alone tells.
+            old = replace(moments_of(right.lock), resolutions=versions_of(locked))
+            free, made = made, make(replace(work, old=old))
+            differences = _compare(request.directory, lock_files(made))
+            kept = tuple(_kept(free, made))
+    finally:
+        store.close()
+    moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
+    at = moment if spec.env.as_of else f"{moment}, which the lock alone says: the spec has no as_of"
+    return Verified(differences, (*right.unverified, *kept, *_recorded(made)), at)
+
+
+def _own_moments(lock: Lock) -> Iterator[Any]:
+    return (at for _, at in (*lock.package_as_of, *lock.conda_as_of))
+
+
+def _keeps_versions(spec: Spec, lock: Lock) -> bool:
+    own = bool(lock.package_as_of or lock.conda_as_of or any(part.conda for part in lock.resolutions))
+    return own and spec.env.as_of is None
+
+
+def _refuse_missing_parts(lock: Lock, request: LockRequest) -> None:
+    missing = [each.name for each in lock.channels if each.part and each.name not in request.channel_rows]
+    if missing:
+        raise UsageError(
+            f"{request.directory} was locked from a part of {', '.join(missing)}",
+            hint=f"name the rows of that part: --channel-rows {missing[0]}=DIR",
+        )
+
+
+def _kept(free: Lock, made: Lock) -> Iterator[str]:
+    """The packages that have another version where the lock's own are preferred."""
+    for before, after in zip(free.resolutions, made.resolutions, strict=True):
+        platform = after.target.platform.value
+        olds, news = _versions(before), _versions(after)
+        for name, version in news.items():
+            if (other := olds.get(name, "none")) != version:
+                yield (
+                    f"{platform}: {name} {version} was kept by the lock, as `--upgrade-package` keeps what does not "
+                    f"have to move; a resolution without the lock gives {other}"
+                )
+
+
+def _versions(part: Resolution) -> dict[str, str]:
+    wheels = {each.name: each.version for each in part.packages}
+    return wheels | {each.name: each.version for each in part.conda}
+
+
+def _recorded(lock: Lock) -> Iterator[str]:
+    """What builds have found: another build is the only witness."""
+    for layer in lock.system:
+        yield f"{layer.platform.value}: the system layer {layer.diff_id}, as `envspec lock --image` recorded it"
+    for image in lock.images:
+        yield f"{image.platform.value}: the image ID {image.id}, as `envspec lock --image` recorded it"
+    for part in lock.resolutions:
+        for each in part.packages:
+            # A git or local source is built anew with every resolution; an sdist of an index is not.
+            if each.built and each.built.sha256 != each.file.sha256 and each.file.index not in ("url",):
+                yield f"{part.target.platform.value}: the wheel {each.built.filename} built of {each.file.filename}"
+
+
+def _compare(directory: Path, made: Mapping[str, bytes]) -> tuple[Difference, ...]:
+    """Every file that is not, byte for byte, what was made; of the document, value by value."""
+    document = read_current(directory, LOCK_FILE)
+    head, body = unseal(document, str(directory / LOCK_FILE))
+    there = {each.name for each in directory.iterdir() if is_lock_file(each.name)}
+    rows: list[Difference] = []
+    if document != made[LOCK_FILE]:
+        _, resolved = unseal(made[LOCK_FILE], LOCK_FILE)
+        rows += _values(toml.loads(body.decode()), toml.loads(resolved.decode()))
+        rows = rows or [Difference("", "", LOCK_FILE, "the same values", "written in another way")]
+    for name in sorted({*head.files, *made, *there} - {LOCK_FILE}):
+        locked = _sha256(_content(directory, name))
+        resolved_sha256 = _sha256(made.get(name))
+        if locked != resolved_sha256:
+            rows.append(Difference("", "", name, locked, resolved_sha256))
+    return tuple(rows)
+
+
+def _content(directory: Path, name: str) -> bytes | None:
+    try:
+        return read_current(directory, name)
+    except OSError:
+        return None
+
+
+def _sha256(content: bytes | None) -> str:
+    return _NONE if content is None else f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+def _values(locked: Mapping[str, Any], resolved: Mapping[str, Any]) -> list[Difference]:
+    """What differs between two documents. The hashes of the other files are compared with the files themselves."""
+    rows: list[Difference] = []
+    olds, news = ({key: value for key, value in each.items() if key != "files"} for each in (locked, resolved))
+    _descend(olds, news, (), ("", ""), rows)
+    return rows
+
+
+def _descend(old: object, new: object, path: Sequence[str], where: tuple[str, str], rows: list[Difference]) -> None:
+    """Compare two values at a path. where: the platform and the package that they belong to."""
+    if old == new:
+        return
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys((*old, *new)):
+            _descend(old.get(key), new.get(key), (*path, key), where, rows)
+        return
+    olds, news = _named(old), _named(new)
+    if olds is not None and news is not None and (olds or news):
+        for name in sorted({*olds, *news}):
+            before, after = olds.get(name), news.get(name)
+            inner = _where(path, before or after or {}, where)
+            below = path[:-1] if inner != where else (*path, *name)
+            if before is None or after is None:
+                rows.append(Difference(*inner, ".".join(below) or path[-1], _whole(before), _whole(after)))
+            else:
+                _descend(before, after, () if inner != where else below, inner, rows)
+        return
+    rows.append(Difference(*where, ".".join(path), _shown(old), _shown(new)))
+
+
+def _named(value: object) -> dict[tuple[str, ...], dict[str, Any]] | None:
+    """Tables of an array by what names them; None where the value is none, or two have one name."""
+    tables = [] if value is None else value
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        return None
+    found = {tuple(each[key] for key in _NAMES if isinstance(each.get(key), str)): each for each in tables}
+    return found if len(found) == len(tables) else None
+
+
+def _where(path: Sequence[str], table: Mapping[str, Any], where: tuple[str, str]) -> tuple[str, str]:
+    if path[-1:] == ("resolution",):
+        return str(table.get("platform", "")), ""
+    if path[-1:] in (("package",), ("conda",)) and where[0]:
+        return where[0], str(table.get("name", ""))
+    return where
+
+
+def _whole(table: Mapping[str, Any] | None) -> str:
+    if table is None:
+        return _NONE
+    return str(table.get("version") or table.get("value") or table.get("digest") or "present")
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return _NONE
+    text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return text if text and re.fullmatch(r"[^\x00-\x1f\x7f]*", text) else json.dumps(text)

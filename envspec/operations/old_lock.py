@@ -1,0 +1,152 @@
+"""What of a lock that stands there may decide anything in the next one, or in a check of it.
+
+Its moments and versions may: files, hashes and URLs come from indexes and channels in any case. The digests of its base
+image and the commits of its git sources would be taken as they are, so those of a lock that this machine did not make
+are looked up first: a lock's own checksum is no witness, whoever changes a lock writes another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from envspec.base_image.tag import pinned_digest
+from envspec.base_image.types import REPOSITORY
+from envspec.facts import Facts
+from envspec.fetch.sources import commit_of, is_reachable, unreachable
+from envspec.io.http import open_http
+from envspec.io.http_types import Patience
+from envspec.io.tasks import run_to_end
+from envspec.models import BaseImage, Decision, Lock, Package, PinnedDigest, Resolution, WheelFile
+from envspec.operations.lock_state import SOURCE, Surroundings
+from envspec.registry.auth import Keychain
+from envspec.registry.client import Registry, resolve_digests
+from envspec.registry.errors import NotThere
+from envspec.registry.reference import Reference, parse
+from envspec.spec import RequirementKind, Spec
+from envspec.spec.requirements import read_git
+
+_NO_FILE: Final = WheelFile("", "", "", None)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A lock with those of its digests and commits that were found to be right, and what could not be decided."""
+
+    lock: Lock
+    unverified: tuple[str, ...]
+
+
+def moments_of(lock: Lock) -> Lock:
+    """The lock with nothing in it but moments, the base image's digests and the commits of sources."""
+    commits = tuple(each for each in lock.decisions if each.what.startswith(SOURCE))
+    return replace(lock, resolutions=(), decisions=commits, system=(), images=())
+
+
+def versions_of(lock: Lock) -> tuple[Resolution, ...]:
+    """The lock's resolutions without a wheel's file, hash or URL.
+
+    A conda row stays whole: it is only compared with the rows of its channel, from which the kept ones are taken.
+    """
+
+    def bare(package: Package) -> Package:
+        return Package(package.name, package.version, _NO_FILE, ())
+
+    return tuple(replace(part, packages=tuple(map(bare, part.packages))) for part in lock.resolutions)
+
+
+def checked(lock: Lock, spec: Spec, facts: Facts, around: Surroundings) -> Checked:
+    """The lock without the digests and commits that are not what its words lead to.
+
+    Raises:
+        NetworkError: a registry or a repository can't be read, and nothing that is known here decides.
+        UnfitMachine: the spec has git sources, and there is no git.
+    """
+    return run_to_end(_checked(lock, spec, facts, around))
+
+
+async def _checked(lock: Lock, spec: Spec, facts: Facts, around: Surroundings) -> Checked:
+    unverified: list[str] = []
+    others = [each for each in lock.decisions if not each.what.startswith(SOURCE)]
+    commits = [each async for each in _commits(lock, spec, around.environ, unverified.append)]
+    base = lock.base_image
+    if base is not None:
+        digests = await _digests(base, facts, spec, around, unverified.append)
+        base = replace(base, digests=tuple(digests))
+    return Checked(replace(lock, decisions=(*others, *commits), base_image=base), tuple(unverified))
+
+
+async def _commits(
+    lock: Lock, spec: Spec, environ: Mapping[str, str], report: Callable[[str], None]
+) -> AsyncIterator[Decision]:
+    found = {each.what: each for each in lock.decisions}
+    for requirement in spec.pip.dependencies:
+        decision = found.get(SOURCE + requirement.name)
+        if requirement.kind is not RequirementKind.GIT or decision is None or decision.source != str(requirement):
+            continue
+        address = read_git(requirement.url or "")
+        locked, now = read_git(decision.value).ref, await commit_of(address, requirement.name, environ)
+        if now == address.ref:
+            # The spec's own, which may be one of a fork's all the same: a wheel in the cache would hide it.
+            if not await is_reachable(address, now, requirement.name, environ):
+                raise unreachable(address, now, requirement.name)
+            if locked == now:
+                yield decision
+        elif locked == now:
+            yield decision
+        elif await is_reachable(address, locked, requirement.name, environ):
+            branch = address.ref or "its default branch"
+            report(
+                f"{requirement.name}: {branch} has moved to {now}; the locked commit {locked} is in its history, and "
+                "nothing shows that the branch was there when it was locked"
+            )
+            yield decision
+
+
+async def _digests(
+    base: BaseImage, facts: Facts, spec: Spec, around: Surroundings, report: Callable[[str], None]
+) -> list[PinnedDigest]:
+    """The digests that are right. Those that the spec states itself, and those that are missing, need no witness."""
+    ours = base.repository == REPOSITORY
+    recorded = {each.platform: pinned_digest(base.tag, each.platform, facts) for each in base.digests if ours}
+    found = [each for each in base.digests if each.digest and each == recorded.get(each.platform)]
+    doubtful = [each for each in base.digests if each.digest and each.source != "spec" and each not in found]
+    if not doubtful:
+        return found
+    async with open_http(around.environ, patience=Patience(connect_s=5, stall_s=10, attempts=2)) as http:
+        registry = Registry(http, Keychain(around.environ, around.home, around.warn), spec.registry.mirrors)
+        for each in doubtful:
+            known = recorded.get(each.platform)
+            right = await _digest(base, each, known.digest if known else None, registry, report)
+            found += [right] if right else []
+    return found
+
+
+async def _digest(
+    base: BaseImage, locked: PinnedDigest, recorded: str | None, registry: Registry, report: Callable[[str], None]
+) -> PinnedDigest | None:
+    where = f"{base.repository}:{base.tag}"
+    now = await _pinned(parse(where), locked, registry)
+    if now is not None and now.digest == locked.digest:
+        return now
+    if now is not None and now.digest == recorded:
+        # The tag is where it was when the digest was recorded: it has not moved.
+        return None
+    there = await _pinned(parse(f"{base.repository}@{locked.digest}"), locked, registry)
+    if there is not None:
+        has = f"names {now.digest} now" if now else "is gone"
+        report(
+            f"{locked.platform.value}: base image {where} {has}; the locked {locked.digest} is in the repository, and "
+            "nothing shows that the tag ever named it"
+        )
+    return there
+
+
+async def _pinned(reference: Reference, locked: PinnedDigest, registry: Registry) -> PinnedDigest | None:
+    """What the registry has for the platform; None where it has nothing."""
+    try:
+        [found] = await resolve_digests(reference, [locked.platform], registry)
+    except NotThere:
+        return None
+    return found

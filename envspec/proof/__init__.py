@@ -1,1 +1,0 @@
-"""Conformance from outside: what the suite is asked for, and where it runs."""

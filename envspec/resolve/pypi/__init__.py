@@ -1,0 +1,1 @@
+"""PyPI packages: resolvers in front of one index on loopback."""

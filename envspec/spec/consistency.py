@@ -1,0 +1,415 @@
+"""Checks across the values of a spec.
+
+Each check reads the parsed TOML, not the Spec: a spec with one bad value still gets all of its faults told at once. A
+value that can't be read is passed over here; its own fault is told by whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+from envspec.models import Platform
+from envspec.origins import channel_url
+from envspec.spec.conda import (
+    ARCHSPEC,
+    CUDA,
+    PLACES,
+    channel_of,
+    read_channel,
+    read_match_spec,
+    read_virtual_value,
+    version_and_build,
+)
+from envspec.spec.errors import BadValue, KeyPath
+from envspec.spec.requirements import Requirement, read_name, read_requirement
+from envspec.spec.values import read_pattern, read_python
+from envspec.spec.words import shown
+
+Document = Mapping[str, Any]
+Found = tuple[KeyPath, BadValue]
+T = TypeVar("T")
+
+
+def get(data: Document, *path: str) -> Any:
+    """The value at `path`; None where there is none."""
+    value: Any = data
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def texts(data: Document, *path: str) -> list[tuple[int, str]]:
+    """The texts in the list at `path`, each with its position."""
+    values = get(data, *path)
+    return (
+        [(at, value) for at, value in enumerate(values) if isinstance(value, str)] if isinstance(values, list) else []
+    )
+
+
+def tables(data: Document, *path: str) -> list[tuple[int, Document]]:
+    """The tables in the list at `path`, each with its position."""
+    values = get(data, *path)
+    return (
+        [(at, value) for at, value in enumerate(values) if isinstance(value, Mapping)]
+        if isinstance(values, list)
+        else []
+    )
+
+
+def table(data: Document, *path: str) -> Document:
+    """The table at `path`; an empty one where there is none."""
+    value = get(data, *path)
+    return value if isinstance(value, Mapping) else {}
+
+
+def readable(read: Callable[[str], T], listed: Iterable[tuple[int, str]]) -> Iterator[tuple[int, T]]:
+    """Those of `listed` that can be read."""
+    for at, text in listed:
+        with suppress(BadValue):
+            yield at, read(text)
+
+
+def twice_in(listed: list[tuple[int, str]], path: KeyPath, read: Callable[[str], str]) -> Iterator[Found]:
+    """The values of a list that stand in it already, once they are read."""
+    seen: dict[str, int] = {}
+    for at, value in readable(read, listed):
+        first = seen.setdefault(value, at)
+        if first != at:
+            yield (*path, at), BadValue(f"{shown(value)} is listed already, at [{first}]", "remove one of them")
+
+
+_KNOWN: Final = {platform.value: platform for platform in Platform}
+#: Which platforms share one family of microarchitectures.
+_X86: Final = frozenset({Platform.LINUX_64, Platform.WIN_64})
+
+
+def _platforms(data: Document) -> frozenset[Platform]:
+    """The platforms of the spec; none where some of them can't be read, so that nothing follows from the others."""
+    listed = get(data, "env", "platforms")
+    if listed is None:
+        return frozenset({Platform.LINUX_64})
+    if not isinstance(listed, list) or not all(isinstance(name, str) and name in _KNOWN for name in listed):
+        return frozenset()
+    return frozenset(_KNOWN[name] for name in listed)
+
+
+def _tables(data: Document) -> Iterator[tuple[KeyPath, Document]]:
+    """[conda] and its platforms' tables."""
+    yield ("conda",), table(data, "conda")
+    for name, own in table(data, "conda", "platform").items():
+        if name in _KNOWN and isinstance(own, Mapping):
+            yield ("conda", "platform", name), own
+
+
+def _unlisted_platforms(data: Document) -> Iterator[Found]:
+    platforms = _platforms(data)
+    for name in table(data, "conda", "platform"):
+        if platforms and name in _KNOWN and _KNOWN[name] not in platforms:
+            yield (
+                ("conda", "platform", name),
+                BadValue(
+                    f"the spec is not for {name}: `env.platforms` does not list it",
+                    f'add "{name}" to `env.platforms`, or remove this table',
+                ),
+            )
+
+
+def _conda_listed_twice(data: Document) -> Iterator[Found]:
+    for path, own in _tables(data):
+        if path != ("conda",):
+            yield from twice_in(texts(own, "dependencies"), (*path, "dependencies"), str)
+    for name in table(data, "conda", "names"):
+        yield from twice_in(texts(data, "conda", "names", name), ("conda", "names", name), read_name)
+
+
+def _unlisted_channels(data: Document) -> Iterator[Found]:
+    """A match spec that insists on a channel that nobody reads has no candidate."""
+    listed = table(data, "conda").get("channels", ["conda-forge"])
+    read = list(readable(read_channel, texts({"channels": listed}, "channels")))
+    if not isinstance(listed, list) or len(read) != len(listed):
+        return
+    known = {channel_url(channel) for _, channel in read}
+    for name in table(data, "conda", "only"):
+        # A key may hold credentials as well: none is shown.
+        if not any(channel_url(each) in known for _, each in readable(read_channel, [(0, name)])):
+            yield (
+                ("conda", "only"),
+                BadValue("a channel that `conda.channels` does not list", "write it as it is listed there"),
+            )
+    for path, own in _tables(data):
+        for at, spec in readable(read_match_spec, texts(own, "dependencies")):
+            channel = channel_of(spec)
+            if channel is not None and channel_url(channel) not in known:
+                yield (
+                    (*path, "dependencies", at),
+                    BadValue(
+                        f"{shown(spec)} insists on a channel that `conda.channels` does not list",
+                        f"add {shown(channel)} to `conda.channels`, or ask for the package by its name alone",
+                    ),
+                )
+
+
+def _python_of_conda(data: Document) -> Iterator[Found]:
+    source = get(data, "env", "python_source")
+    conda = get(data, "conda")
+    if conda is None and source == "conda":
+        yield (
+            ("env", "python_source"),
+            BadValue("`conda`, although the spec has no [conda]", "add [conda], or remove this key"),
+        )
+    if not isinstance(conda, Mapping):
+        return
+    if source in ("standalone", "system", "base"):
+        yield (
+            ("env", "python_source"),
+            BadValue(
+                f"`{source}`, although the spec has [conda], which brings its own Python",
+                "remove this key or [conda]: two Pythons in one environment hide each other",
+            ),
+        )
+    if get(data, "image", "python") is not None:
+        yield (
+            ("image", "python"),
+            BadValue(
+                "says that the base holds a Python, although the spec has [conda], which brings its own",
+                "remove this key or [conda]: two Pythons in one image hide each other",
+            ),
+        )
+
+
+def _virtual_packages(data: Document) -> Iterator[Found]:
+    platforms = _platforms(data)
+    for path, own in _tables(data):
+        here = platforms if path == ("conda",) else frozenset({_KNOWN[str(path[-1])]})
+        for name, value in table(own, "virtual_packages").items():
+            bad = _virtual_package(name, value, data, here) if isinstance(value, str) else None
+            if bad is not None:
+                yield (*path, "virtual_packages", name), bad
+
+
+def _virtual_package(name: str, value: str, data: Document, platforms: frozenset[Platform]) -> BadValue | None:
+    try:
+        version_and_build(name, read_virtual_value(value))
+    except BadValue as bad:
+        return bad
+    if platforms and not platforms & PLACES.get(name, platforms):
+        told = ", ".join(sorted(platform.value for platform in platforms))
+        return BadValue(
+            f"no machine of {told} has it", "remove it, or add the platform that it is for to `env.platforms`"
+        )
+    if name == CUDA and get(data, "cuda") is None:
+        return BadValue(
+            "CUDA in an environment for the CPU: the spec has no [cuda]",
+            "add [cuda] with its `version`, or remove this",
+        )
+    if name == ARCHSPEC and platforms & _X86 and platforms - _X86:
+        return BadValue(
+            f"{shown(value)} for machines of several kinds",
+            f'give each platform its own: [conda.platform.linux-64.virtual_packages] {ARCHSPEC} = "x86_64_v3"',
+        )
+    return None
+
+
+CONDA_CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
+    _unlisted_platforms,
+    _conda_listed_twice,
+    _unlisted_channels,
+    _python_of_conda,
+    _virtual_packages,
+)
+
+
+def check(data: Document, now: datetime) -> list[Found]:
+    """Every fault between values; `now` is an aware moment, later than which `as_of` can't be."""
+    return [*_future(data, now), *(found for one in _CHECKS for found in one(data))]
+
+
+def _future(data: Document, now: datetime) -> Iterator[Found]:
+    for path in (("env", "as_of"), ("system", "snapshot")):
+        moment = get(data, *path)
+        if isinstance(moment, datetime) and moment.tzinfo is not None and moment > now:
+            yield (
+                path,
+                BadValue(
+                    f"{moment.isoformat()} lies in the future (it is {now.isoformat(timespec='seconds')})",
+                    "what is uploaded until then would change the lock: write a moment that has passed",
+                ),
+            )
+
+
+def _listed_twice(data: Document) -> Iterator[Found]:
+    for path, read in _SETS:
+        yield from twice_in(texts(data, *path), path, read)
+    for at, table in tables(data, "pip", "index"):
+        yield from twice_in(texts(table, "packages"), ("pip", "index", at, "packages"), read_pattern)
+
+
+def _asked_twice(data: Document) -> Iterator[Found]:
+    """One name under one condition is one requirement; under different markers it may well be several."""
+    for key in ("dependencies", "constraints"):
+        seen: dict[tuple[str, str], tuple[int, Requirement]] = {}
+        for at, requirement in readable(read_requirement, texts(data, "pip", key)):
+            condition = (requirement.name, str(requirement.marker or ""))
+            first_at, first = seen.setdefault(condition, (at, requirement))
+            if first_at != at:
+                yield ("pip", key, at), _twice(requirement, first, first_at, key)
+
+
+def _twice(requirement: Requirement, first: Requirement, first_at: int, key: str) -> BadValue:
+    found = f"`{requirement.name}` is asked for twice, here and in {key}[{first_at}]"
+    if requirement.url or first.url:
+        return BadValue(found, "keep one of them")
+    extras = ",".join(sorted({*first.extras, *requirement.extras}))
+    versions = ",".join(dict.fromkeys(str(one.specifier) for one in (first, requirement) if str(one.specifier)))
+    marker = f"; {requirement.marker}" if requirement.marker else ""
+    joined = f"{requirement.name}{f'[{extras}]' if extras else ''}{versions}{marker}"
+    return BadValue(found, f"keep one of them; both together are {shown(joined)}")
+
+
+def _index_names(data: Document) -> Iterator[Found]:
+    seen: dict[str, int] = {}
+    for at, table in tables(data, "pip", "index"):
+        name = table.get("name")
+        if isinstance(name, str) and seen.setdefault(name, at) != at:
+            yield (
+                ("pip", "index", at, "name"),
+                BadValue(f"{shown(name)} names index [{seen[name]}] already", "give each index a name of its own"),
+            )
+
+
+def _index_patterns(data: Document) -> Iterator[Found]:
+    """A package that two indexes claim would come from whichever was asked first."""
+    seen: list[tuple[int, str]] = []
+    for at, table in tables(data, "pip", "index"):
+        own = list(readable(read_pattern, texts(table, "packages")))
+        for position, pattern in own:
+            claimed = next(((other, known) for other, known in seen if _clash(pattern, known)), None)
+            if claimed:
+                yield (
+                    ("pip", "index", at, "packages", position),
+                    BadValue(
+                        f"{shown(pattern)} and {shown(claimed[1])} of index [{claimed[0]}] take the same names",
+                        "let each name come from one index: make one of the patterns narrower",
+                    ),
+                )
+        seen += [(at, pattern) for _, pattern in own]
+
+
+def _clash(one: str, other: str) -> bool:
+    """Whether one name can come from both; a plain name goes before a pattern, so that pair decides itself."""
+    return ("*" in one) == ("*" in other) and overlap(one, other)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether some text matches both patterns, in which `*` stands for any text."""
+    rows, columns = len(one), len(other)
+    # common[i][j]: whether the rests one[i:] and other[j:] have a text in common.
+    common = [[False] * (columns + 1) for _ in range(rows + 1)]
+    common[rows][columns] = True
+    for i in range(rows, -1, -1):
+        for j in range(columns, -1, -1):
+            here, there = one[i : i + 1], other[j : j + 1]
+            if "*" in (here, there):
+                common[i][j] = (here != "" and common[i + 1][j]) or (there != "" and common[i][j + 1])
+            elif here and here == there:
+                common[i][j] = common[i + 1][j + 1]
+    return common[0][0]
+
+
+def _cuda_without_linux(data: Document) -> Iterator[Found]:
+    platforms = get(data, "env", "platforms")
+    if not isinstance(get(data, "cuda"), Mapping) or not isinstance(platforms, list) or not platforms:
+        return
+    if all(platform in ("osx-arm64", "win-64") for platform in platforms):
+        yield (
+            ("cuda",),
+            BadValue(
+                f"[cuda] has no platform to be for: {', '.join(platforms)} can't have a CUDA image",
+                'add "linux-64" to `env.platforms`, or remove [cuda]',
+            ),
+        )
+
+
+def _custom_base(data: Document) -> Iterator[Found]:
+    image = get(data, "image")
+    if not isinstance(image, Mapping):
+        return
+    if "base" not in image:
+        for key in ("glibc", "python"):
+            if key in image:
+                yield (
+                    ("image", key),
+                    BadValue("speaks of a custom base, and there is none", "add `base`, or remove this key"),
+                )
+    elif "glibc" not in image and get(data, "cuda", "os") is None:
+        yield (
+            ("image", "base"),
+            BadValue(
+                "the base's glibc is not known, which bounds the wheels that it can load",
+                "add `glibc`, as `docker run --rm IMAGE ldd --version` prints it, or `os` to [cuda]",
+            ),
+        )
+
+
+def _python_of_base(data: Document) -> Iterator[Found]:
+    wanted, held = get(data, "env", "python"), get(data, "image", "python")
+    known = [text for _, text in readable(read_python, ((0, text) for text in (wanted, held) if isinstance(text, str)))]
+    if len(known) == 2 and held != wanted and not held.startswith(f"{wanted}."):
+        yield (
+            ("image", "python"),
+            BadValue(f"the base holds Python {held}, and `env.python` asks for {wanted}", "make the two agree"),
+        )
+    source = get(data, "env", "python_source")
+    if source == "base" and held is None and get(data, "conda") is None:
+        yield (
+            ("env", "python_source"),
+            BadValue("nothing says which Python the base has", 'add [image] with `base` and `python = "3.11.7"`'),
+        )
+    if source in ("standalone", "system") and held is not None:
+        yield (
+            ("env", "python_source"),
+            BadValue(
+                f"`{source}`, although `image.python` says that the base holds one",
+                "remove one of the two keys: two Pythons in one image hide each other",
+            ),
+        )
+
+
+def _ports(data: Document) -> Iterator[Found]:
+    services = get(data, "services")
+    seen: dict[int, str] = {}
+    for name, default in (("jupyter", 8888), ("tensorboard", 6006), ("ssh", 2222)):
+        service = get(data, "services", name)
+        port = service.get("port", default) if isinstance(service, Mapping) else None
+        if isinstance(services, Mapping) and isinstance(port, int) and seen.setdefault(port, name) != name:
+            yield (
+                ("services", name, "port"),
+                BadValue(f"port {port} is `{seen[port]}`'s already", "give each service a port of its own"),
+            )
+
+
+#: Lists in which no value stands twice, and how two ways to write one value are made the same.
+_SETS: Final[tuple[tuple[tuple[str, ...], Callable[[str], str]], ...]] = (
+    (("env", "platforms"), str),
+    (("cuda", "gpus"), str.upper),
+    (("pip", "allow_sdist"), read_name),
+    (("conda", "channels"), lambda text: channel_url(read_channel(text))),
+    (("conda", "dependencies"), str),
+    (("system", "apt"), str),
+    (("conformance", "checks"), str),
+)
+
+_CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
+    _listed_twice,
+    _asked_twice,
+    _index_names,
+    _index_patterns,
+    _cuda_without_linux,
+    _custom_base,
+    _python_of_base,
+    _ports,
+    *CONDA_CHECKS,
+)

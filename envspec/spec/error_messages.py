@@ -1,0 +1,187 @@
+"""pydantic's findings in the words of a spec: what was found, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from typing import Any, Final, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from envspec.spec.conda import unsecret
+from envspec.spec.errors import BadValue, KeyPath, dotted
+from envspec.spec.fact_rows import RowOf, SpecWithFacts
+from envspec.spec.positions import Places
+from envspec.spec.words import nearest, shown
+
+#: By pydantic's type of an error: what the key wants.
+_WANTED: Final = {
+    "string_type": "text in quotes",
+    "int_type": "a whole number",
+    "tuple_type": "a list",
+    "dict_type": "a table",
+    "mapping_type": "a table",
+    "model_type": "a table",
+}
+
+
+def tell_all(findings: list[dict[str, Any]], places: Places) -> list[tuple[KeyPath, BadValue]]:
+    """pydantic's findings (`ValidationError.errors()`) as faults: a mistyped key is not also told as missing."""
+    mistyped = {(*path[:-1], _close(path)) for path in (f["loc"] for f in findings if f["type"] == "extra_forbidden")}
+    return [_tell(found, places) for found in findings if not _repeats(found, mistyped)]
+
+
+def _repeats(found: dict[str, Any], mistyped: set[KeyPath]) -> bool:
+    """Whether another fault says it already: the mistyped key, or each of the values that a list has lost."""
+    if found["type"] == "too_short":
+        return bool(found["input"])
+    return found["type"] == "missing" and found["loc"] in mistyped
+
+
+def _close(path: KeyPath) -> str | None:
+    return nearest(str(path[-1]), _fields(_section(path[:-1])))
+
+
+def _tell(found: dict[str, Any], places: Places) -> tuple[KeyPath, BadValue]:
+    path = tuple(part for part in found["loc"] if part != "[key]")
+    kind = found["type"]
+    if kind == "value_error" and isinstance(found["ctx"]["error"], BadValue):
+        return path, found["ctx"]["error"]
+    if kind == "extra_forbidden":
+        return path, _unknown(path)
+    if kind == "missing":
+        return path, _missing(path)
+    if kind in _WANTED:
+        return path, _wrong_type(found, path, places.written(path))
+    return path, _out_of_bounds(found)
+
+
+def _unknown(path: KeyPath) -> BadValue:
+    key = str(path[-1])
+    known = list(_fields(_section(path[:-1])))
+    close = _close(path)
+    if close:
+        return BadValue("unknown key", f"did you mean `{close}`?")
+    elsewhere = [home for home in _homes(SpecWithFacts, ()) if home[-1] == key.replace("-", "_").lower()]
+    if elsewhere:
+        return BadValue("unknown key", f"did you mean `{dotted(elsewhere[0])}`?")
+    names = ", ".join(f"`{name}`" for name in known)
+    return BadValue("unknown key", f"known here: {names}" if len(path) > 1 else f"the sections are {names}")
+
+
+def _missing(path: KeyPath) -> BadValue:
+    field = _fields(_section(path[:-1]))[str(path[-1])]
+    example = _written((field.examples or ["..."])[0])
+    if len(path) == 1:
+        return BadValue("missing", f'add [{path[-1]}] with `name = "my-env"` and `python = "3.11"`')
+    return BadValue("missing", f"add `{path[-1]} = {example}`. {field.description or ''}".rstrip())
+
+
+def _wrong_type(found: dict[str, Any], path: KeyPath, written: str | None) -> BadValue:
+    wanted = _WANTED[found["type"]]
+    value = found["input"]
+    if isinstance(value, str) and path[:2] == ("conda", "channels"):
+        value = unsecret(value)
+    told = f"expected {wanted}, found {_described(value, written)}"
+    if found["type"] == "string_type" and isinstance(value, (int, float, date, time)) and written:
+        return BadValue(told, f'put it in quotes: "{written}"')
+    if found["type"] == "int_type" and isinstance(value, str) and value.isdigit():
+        return BadValue(told, f"write it without quotes: {value}")
+    if found["type"] == "tuple_type" and isinstance(value, str):
+        return BadValue(told, f"put it in brackets: [{shown(value)}]")
+    if path[0] == "conda" and path[-2:-1] == ("dependencies",) and isinstance(value, Mapping) and "pip" in value:
+        return BadValue(told, "PyPI's packages have a place of their own: [pip] `dependencies`")
+    return BadValue(told, _form(found["type"], path))
+
+
+def _form(kind: str, path: KeyPath) -> str:
+    """How a table, a list or a number is written at `path`."""
+    if isinstance(path[-1], int) and kind == "string_type":
+        path = path[:-1]
+    field = _field(path)
+    example = _written(field.examples[0]) if field and field.examples else None
+    if kind == "tuple_type" and field and _model_in(field.annotation):
+        return f"write each as a table of its own: [[{dotted(path)}]]"
+    if example and isinstance(path[-1], str):
+        return f"write `{path[-1]} = {example}`"
+    if kind == "int_type":
+        return "write a whole number without quotes"
+    return f"write [{dotted(path)}] on a line of its own, and its keys below"
+
+
+def _field(path: KeyPath) -> FieldInfo | None:
+    return _fields(_section(path[:-1])).get(str(path[-1]))
+
+
+def _described(value: object, written: str | None) -> str:
+    number = written if written and len(written) <= 40 else str(value)[:40]
+    told = {
+        bool: f"the truth value {str(value).lower()}",
+        int: f"the number {number}",
+        float: f"the number {number}",
+        str: f"the text {shown(value)}" if isinstance(value, str) else "",
+        datetime: f"the moment {number}",
+        date: f"the date {number}",
+        time: f"the time {number}",
+        dict: "a table",
+        list: "a list",
+        tuple: "a list",
+    }
+    return told.get(type(value), "something else")
+
+
+def _out_of_bounds(found: dict[str, Any]) -> BadValue:
+    bounds = found.get("ctx", {})
+    if found["type"] == "too_short":
+        return BadValue("an empty list", "name at least one, or leave the key out")
+    if found["type"] == "greater_than_equal":
+        return BadValue(f"{found['input']} is too small", f"the smallest is {bounds['ge']}")
+    if found["type"] == "less_than_equal":
+        return BadValue(f"{found['input']} is too large", f"the largest is {bounds['le']}")
+    return BadValue(str(found["msg"]), "see `envspec schema`")
+
+
+def _written(example: object) -> str:
+    if isinstance(example, str):
+        return f'"{example}"'
+    if isinstance(example, list):
+        return "[" + ", ".join(map(_written, example)) + "]"
+    if isinstance(example, dict):
+        return "{ " + ", ".join(f"{dotted((key,))} = {_written(value)}" for key, value in example.items()) + " }"
+    return str(example)
+
+
+def _section(path: KeyPath) -> type[BaseModel]:
+    """The section that stands at `path`."""
+    section: type[BaseModel] = SpecWithFacts
+    for part in path:
+        # What is no field is a key that the user chose, of a table of tables, whose section the field named already.
+        if isinstance(part, str) and (field := _fields(section).get(part)):
+            section = _model_in(field.annotation) or section
+    return section
+
+
+def _fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    return dict(section.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    for extra in getattr(annotation, "__metadata__", ()):
+        if isinstance(extra, RowOf):
+            return extra.model
+    if isinstance(annotation, type) and get_origin(annotation) is None and issubclass(annotation, BaseModel):
+        return annotation
+    inner = (_model_in(argument) for argument in get_args(annotation))
+    return next(filter(None, inner), None)
+
+
+def _homes(section: type[BaseModel], path: KeyPath) -> list[KeyPath]:
+    """Every key of a spec."""
+    homes: list[KeyPath] = []
+    for name, field in _fields(section).items():
+        homes.append((*path, name))
+        model = _model_in(field.annotation)
+        if model:
+            homes += _homes(model, (*path, name))
+    return homes

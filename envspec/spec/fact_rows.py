@@ -1,0 +1,223 @@
+"""`[facts]`: rows that a spec adds to envspec's data, of the same form as the rows of `envspec/data`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timezone
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from pydantic import Field, GetCoreSchemaHandler, create_model
+from pydantic_core import CoreSchema
+
+from envspec.facts import tables as rows
+from envspec.facts.tables import Row
+from envspec.models import Platform
+from envspec.spec import values as f
+from envspec.spec.errors import BadValue
+from envspec.spec.requirements import read_name, read_requirement
+from envspec.spec.sections import NoFacts, Section, Spec
+from envspec.spec.words import shown
+
+_KEYS: Final[Mapping[str, str]] = {
+    "source": "Where the fact comes from.",
+    "read": "The day on which the source was read.",
+    "confidence": "high, medium or low.",
+    "version": "The exact version.",
+    "default": "For each platform, the variant on the default index: cu128, cpu.",
+    "variants": "The variants on PyTorch's own indexes.",
+    "unsure": "Variants that were reported there, and are in no build matrix.",
+    "uploaded": "The moment of its upload.",
+    "requires_python": "The Pythons that its metadata allows.",
+    "pythons": "The Python series that have wheels.",
+    "cudart": "Version of the CUDA runtime.",
+    "cudnn": "Version of cuDNN.",
+    "nccl": "Version of NCCL.",
+    "cublas": "Version of cuBLAS.",
+    "torch": "A version of torch, or what is asked of it.",
+    "variant": "The build: cu128, cpu.",
+    "platform": "A platform, as conda calls it.",
+    "platforms": "Platforms, as conda calls them.",
+    "gpu_code": "The GPU code in its builds.",
+    "sm": "Machine code for these GPUs: sm_80.",
+    "ptx": "Portable code: compute_120.",
+    "measured": "Releases whose wheels were asked themselves.",
+    "note": "What else is to be said.",
+    "name": "The name that people use.",
+    "aliases": "Other names.",
+    "compute_capability": "Such as 9.0 for sm_90.",
+    "first_cuda": "The oldest CUDA version that compiles for it.",
+    "memory_mib": "Memory sizes, in MiB.",
+    "cuda": "A CUDA release (12.8.1) or minor version (12.8).",
+    "minimum": "The oldest driver that runs it.",
+    "bundled": "The driver that the release ships with.",
+    "flavors": "The flavors that exist.",
+    "os": "The systems that exist.",
+    "status": "supported, ended or unknown.",
+    "tag": "The tag, such as 12.8.1-base-ubuntu24.04.",
+    "digest": "The digest, from sha256: on.",
+    "kind": "index for a manifest list, manifest for one platform's.",
+    "build": "The release it belongs to, as YYYYMMDD.",
+    "url": "Where the file is.",
+    "sha256": "SHA-256 of the file, in hexadecimal.",
+    "package": "The package's normalised name.",
+    "versions": "The versions that are meant, as a specifier.",
+    "requires": "The requirements to add.",
+    "reason": "Why.",
+    "beside": "cuda: only where torch is built for CUDA.",
+    "channel": "The conda channel of the build; left out: the project's own wheels.",
+}
+
+
+def _form(pattern: str, example: str) -> f.OfText:
+    def read(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise BadValue(f"{shown(text)} has another form", f'write it like "{example}"')
+        return text
+
+    return f.OfText(read, pattern=f"^(?:{pattern})$")
+
+
+def _kept(read: Callable[[str], object], example: str) -> f.OfText:
+    """Text that `read` can read, as it is."""
+
+    def check(text: str) -> str:
+        try:
+            read(text)
+        except ValueError:
+            raise BadValue(f"{shown(text)} can't be read", f'write it like "{example}"') from None
+        return text
+
+    return f.OfText(check)
+
+
+_PLATFORM: Final = _form("|".join(platform.value for platform in Platform), "linux-64")
+_VARIANT: Final = _form(r"cpu|cu\d{3}|rocm\d+(?:\.\d+)*|xpu", "cu128")
+_DRIVER: Final = _form(r"\d+(?:\.\d+)*", "570.26")
+
+#: The form of a text, or of the texts in a list, by the key's name: what other stages take for granted.
+_FORMS: Final[Mapping[str, f.OfText]] = {
+    "version": _kept(Version, "2.9.1"),
+    "versions": _kept(SpecifierSet, ">=2.11,<3"),
+    "requires": _kept(read_requirement, "torch>=2.11"),
+    "package": f.OfText(read_name),
+    "variant": _VARIANT,
+    "variants": _VARIANT,
+    "unsure": _VARIANT,
+    "platform": _PLATFORM,
+    "platforms": _PLATFORM,
+    "pythons": _form(r"3\.\d{1,2}t?", "3.11"),
+    "compute_capability": _form(r"\d{1,2}\.\d", "9.0"),
+    "sm": _form(r"sm_\d{2,3}[af]?", "sm_90"),
+    "ptx": _form(r"compute_\d{2,3}[af]?", "compute_120"),
+    "cuda": _form(r"\d{2}\.\d{1,2}(?:\.\d+)?", "12.8.1"),
+    "minimum": _DRIVER,
+    "bundled": _DRIVER,
+    "kind": _form("index|manifest", "index"),
+    "beside": _form("cuda", "cuda"),
+    "digest": _form("sha256:[0-9a-f]{64}", "sha256:" + "0123456789abcdef" * 4),
+    "sha256": _form("[0-9a-f]{64}", "0123456789abcdef" * 4),
+    "build": _kept(lambda text: datetime.strptime(text, "%Y%m%d").replace(tzinfo=timezone.utc), "20260814"),
+    "url": _form(r"https?://\S+", "https://downloads.example.com/python.tar.gz"),
+    "confidence": _form("high|medium|low", "high"),
+}
+
+
+#: Tables inside a row, by the key's name: the form of their keys and values.
+_INNER: Final[Mapping[str, Any]] = {
+    "default": dict[Annotated[str, _PLATFORM], Annotated[str, _VARIANT]],
+    "gpu_code": dict[
+        Annotated[str, _VARIANT], f.ListOf[Annotated[str, _form(r"(?:sm|compute)_\d{2,3}[af]?", "sm_90")]]
+    ],
+}
+
+
+def _annotation(key: str, hint: Any) -> Any:
+    """A row's type as a spec's: lists for tuples, moments with their timezone, text in its form."""
+    if key in _INNER:
+        return _INNER[key]
+    if hint == datetime | None:
+        return f.Moment | None
+    if hint == date | None:
+        return date | None
+    form = _FORMS.get(key)
+    if get_origin(hint) is tuple:
+        item = get_args(hint)[0]
+        return f.ListOf[Annotated[item, form] if form else item]  # type: ignore[misc]
+    if form is None:
+        return hint
+    return Annotated[str, form] if hint is str else Annotated[str, form] | None
+
+
+def _field(field: dataclasses.Field[Any]) -> Any:
+    told = _KEYS.get(field.name)
+    if field.default_factory is not dataclasses.MISSING:
+        return Field(default_factory=field.default_factory, description=told)
+    return Field(... if field.default is dataclasses.MISSING else field.default, description=told)
+
+
+class RowOf:
+    """The annotation of a row of the form `kind`."""
+
+    def __init__(self, kind: type[Row]) -> None:
+        hints = get_type_hints(kind)
+        keys: dict[str, Any] = {}
+        for field in dataclasses.fields(kind):
+            keys[field.name] = (_annotation(field.name, hints[field.name]), _field(field))
+        self.model: type[Section] = create_model(kind.__name__, __base__=Section, **keys)
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return handler.generate_schema(self.model)
+
+
+class Facts(NoFacts):
+    """Rows that extend envspec's own data, each with its source: nobody waits for a release."""
+
+    torch: f.ListOf[Annotated[Section, RowOf(rows.TorchRelease)]] = Field(
+        default=(), description="Releases of torch and their builds."
+    )
+    gpu_code: f.ListOf[Annotated[Section, RowOf(rows.GpuCodeRow)]] = Field(
+        default=(), description="The GPU code in builds of torch."
+    )
+    edge: f.ListOf[Annotated[Section, RowOf(rows.EdgeRow)]] = Field(
+        default=(), description="Requirements that a package's own metadata lacks."
+    )
+    gpu: f.ListOf[Annotated[Section, RowOf(rows.Gpu)]] = Field(
+        default=(), description="GPUs and their compute capability."
+    )
+    digest: f.ListOf[Annotated[Section, RowOf(rows.DigestRow)]] = Field(
+        default=(), description="Manifest digests of nvidia/cuda's tags."
+    )
+    driver: f.ListOf[Annotated[Section, RowOf(rows.DriverRow)]] = Field(
+        default=(), description="The Linux drivers of CUDA releases."
+    )
+    image: f.ListOf[Annotated[Section, RowOf(rows.ImageRow)]] = Field(
+        default=(), description="Tags of nvidia/cuda that exist."
+    )
+    parts: f.ListOf[Annotated[Section, RowOf(rows.PartsRow)]] = Field(
+        default=(), description="Versions of the CUDA libraries of releases."
+    )
+    python: f.ListOf[Annotated[Section, RowOf(rows.PythonRow)]] = Field(
+        default=(), description="Standalone builds of Python."
+    )
+    member: f.ListOf[Annotated[Section, RowOf(rows.MemberRow)]] = Field(
+        default=(), description="What releases of the torch family ask of torch."
+    )
+
+    def tables(self) -> dict[str, list[dict[str, Any]]]:
+        """The rows as `envspec.facts.load_facts` takes them."""
+        given = {table: getattr(self, table) for table in type(self).model_fields}
+        return {
+            table: [row.model_dump(exclude_unset=True) for row in listed] for table, listed in given.items() if listed
+        }
+
+
+class SpecWithFacts(Spec):
+    """One environment, as envspec locks it."""
+
+    facts: Facts = Field(
+        default_factory=Facts, description="Rows that extend envspec's own data, each with its source."
+    )

@@ -1,0 +1,148 @@
+"""From a spec's text to a Spec, or to every fault in it at once."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from envspec import toml
+from envspec.spec.consistency import check
+from envspec.spec.errors import BadValue, Fault, KeyPath, SpecError, dotted
+from envspec.spec.positions import Places, locate
+from envspec.spec.sections import Spec
+
+#: Of a list, of [pip] dependencies above all. 10,000 are locked in a minute and a half.
+_MOST_ENTRIES: Final = 20_000
+_SMALLEST = '[env] with `name = "my-env"` and `python = "3.11"`, and [pip] with `dependencies = ["torch"]`'
+
+
+def load_spec(path: Path, now: datetime, where: str | None = None) -> Spec:
+    """Read the spec in the file `path`, which messages call `where`.
+
+    Raises:
+        SpecError: the file can't be read, or is not a valid spec; holds every fault.
+    """
+    return parse_spec(read_text(path, where), where or str(path), now)
+
+
+def read_text(path: Path, where: str | None = None) -> str:
+    """The text of a spec's file, line ends as they are.
+
+    Raises:
+        SpecError: no such file, a folder, not readable, not UTF-8.
+    """
+    name = where or str(path)
+    try:
+        data = toml.spec_bytes(path)
+    except IsADirectoryError:
+        raise _whole(name, "is a folder, not a spec", "name the `.toml` file in it") from None
+    except FileNotFoundError:
+        raise _whole(name, "there is no such file", "check the path") from None
+    except toml.TooLarge as error:
+        raise _whole(name, str(error), "split it into several specs") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _whole(name, f"can't be read: {reason}", "check the path and who may read it") from None
+    return _decoded(data, name)
+
+
+def _decoded(data: bytes, where: str) -> str:
+    if data.startswith((b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")):
+        raise _whole(where, "starts with a byte-order mark", "save it as UTF-8 without one")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        found = f"byte 0x{data[error.start]:02x} is not UTF-8"
+        raise SpecError([Fault(where, line, "", found, "save the file as UTF-8")]) from None
+
+
+def parse_spec(text: str, where: str, now: datetime) -> Spec:
+    """Read a spec's text; `where` is what messages call it, `now` bounds `as_of`.
+
+    Raises:
+        SpecError: holds every fault.
+    """
+    data, places = _document(text, where)
+    if not data:
+        raise _whole(where, "the file holds no settings", f"the smallest spec is {_SMALLEST}")
+    spec, faults = _validated(data, places)
+    faults += [(path, bad) for path, bad in check(data, now) if path not in {path for path, _ in faults}]
+    if faults or spec is None:
+        raise SpecError(Fault(where, places.line(path), dotted(path), bad.found, bad.hint) for path, bad in faults)
+    return spec
+
+
+def _document(text: str, where: str) -> tuple[dict[str, Any], Places]:
+    try:
+        data = toml.loads(text)
+        if (longest := _longest_list(data)) > _MOST_ENTRIES:
+            raise _whole(where, f"a list has {longest} entries", f"at most {_MOST_ENTRIES} are read: split the spec")
+        return data, locate(text)
+    except (toml.TooDeep, RecursionError):
+        raise _whole(where, "lists or tables are nested too deeply to read", "no key of a spec needs it") from None
+    except ValueError as error:
+        raise SpecError([_syntax(error, text, where)]) from None
+
+
+def _longest_list(data: dict[str, Any]) -> int:
+    """The length of the longest list in the document's tables."""
+    tables = [data, *(each for each in data.values() if isinstance(each, dict))]
+    return max((len(value) for table in tables for value in table.values() if isinstance(value, list)), default=0)
+
+
+#: What tomllib and tomli say, whose words differ between versions, in ours: part of theirs, what was found, what to do.
+_SYNTAX: Final = (
+    ("Illegal character '\\n'", "a text ends with its line", 'close it with a quote, or write it in """three"""'),
+    ("Illegal character", "a character that no TOML holds as it is", "remove it, or write it as an escape"),
+    ("Unterminated string", "a text without its closing quote", "close it"),
+    ('Expected "\'"', "a text without its closing quote", "close it"),
+    ("Unclosed array", "a list without its closing bracket", "close it with ]"),
+    ("Unclosed inline table", "a table without its closing brace", "close it with }"),
+    ("Cannot", "this key or table stands in the file already", "remove one of the two"),
+    ("Duplicate", "this key or table stands in the file already", "remove one of the two"),
+    ("Invalid value", "no value of TOML's", "text goes in quotes, a list in brackets"),
+    ("Expected '=' after", "a key without an equals sign", "write `key = value`"),
+    ("Invalid date", "no moment of the calendar", "write it as 2026-11-15T00:00:00Z"),
+)
+
+
+def _syntax(error: ValueError, text: str, where: str) -> Fault:
+    told = str(error)
+    place = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)$", told)
+    found, hint = next(
+        ((found, hint) for words, found, hint in _SYNTAX if words in told),
+        ("not valid TOML", "write `key = value` or `[table]` on a line of its own"),
+    )
+    if not place:
+        return Fault(where, None, "", "not valid TOML", "a number in it may be far too long")
+    end = text.rstrip()
+    line = int(place[1]) if place[1] else end.count("\n") + 1
+    column = int(place[2]) if place[2] else len(end) - end.rfind("\n")
+    return Fault(where, line, "", f"column {column}: {found}", hint)
+
+
+def _validated(data: dict[str, Any], places: Places) -> tuple[Spec | None, list[tuple[KeyPath, BadValue]]]:
+    try:
+        return _form(data).model_validate(data), []
+    except ValidationError as error:
+        # Both know the form of every fact, which only few specs need.
+        from envspec.spec.error_messages import tell_all
+
+        return None, tell_all([dict(found) for found in error.errors(include_url=False)], places)
+
+
+def _form(data: dict[str, Any]) -> type[Spec]:
+    if "facts" not in data:
+        return Spec
+    from envspec.spec.fact_rows import SpecWithFacts
+
+    return SpecWithFacts
+
+
+def _whole(where: str, found: str, hint: str) -> SpecError:
+    return SpecError([Fault(where, None, "", found, hint)])

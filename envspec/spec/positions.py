@@ -1,0 +1,233 @@
+"""The line of each key; `as_of` set in place.
+
+TOML parsers give values without their places. This walks the text of a document that the parser has already
+accepted, so it decides nothing about validity: it only has to find where tokens begin and end (TOML 1.0 and 1.1).
+
+By the places of values in the text, not by a document model: tomlkit puts a new key behind the comment that
+introduces the next table, and can't set one in a table written as `env.name = ...`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from envspec import toml
+from envspec.spec.errors import KeyPath
+
+_BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
+_SPACE = re.compile(r"[ \t]*")
+_BARE_KEY = re.compile(r"[^\s.=\[\]\"']+")
+_SCALAR = re.compile(r"[^,\]}#\n]*")
+# The longest opening first. A multi-line string may end in up to two quotes of its own before the closing three.
+_STRINGS = (
+    ('"""', re.compile(r'"""(?:[^\\]|\\.)*?"{3,5}', re.DOTALL)),
+    ("'''", re.compile(r"'''.*?'{3,5}", re.DOTALL)),
+    ('"', re.compile(r'"(?:[^"\\]|\\.)*"')),
+    ("'", re.compile(r"'[^']*'")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """line: of the key, or of the item, counted from 1. start, end: the value's span in the text; a header's own."""
+
+    line: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The places of one text."""
+
+    text: str
+    by_path: Mapping[KeyPath, Place]
+
+    def line(self, path: KeyPath) -> int | None:
+        """Line of `path`, or of the nearest table or list around it; None for the document itself."""
+        for length in range(len(path), 0, -1):
+            place = self.by_path.get(path[:length])
+            if place:
+                return place.line
+        return None
+
+    def written(self, path: KeyPath) -> str | None:
+        """The value at `path` as the text has it: `3.10` for a number that reads as 3.1."""
+        place = self.by_path.get(path)
+        return self.text[place.start : place.end] if place else None
+
+
+def locate(text: str) -> Places:
+    """Find every key and list item of `text`, a valid TOML document."""
+    walk = _Walk(text)
+    walk.document()
+    return Places(text, walk.places)
+
+
+class _Walk:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.places: dict[KeyPath, Place] = {}
+        self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
+        #: Lists of tables, and how many tables each has so far.
+        self._counts: dict[KeyPath, int] = {}
+
+    def document(self) -> None:
+        table: KeyPath = ()
+        self._skip(_BLANK)
+        while self.at < len(self.text):
+            if self.text[self.at] == "[":
+                table = self._header()
+            else:
+                self._pair(table)
+            self._skip(_BLANK)
+
+    def _skip(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self.text, self.at)
+        assert found, f"no {pattern.pattern} at {self.at}"  # noqa: S101 - the parser accepted this text
+        self.at = found.end()
+        return found[0]
+
+    def _place(self, begin: int, start: int) -> Place:
+        return Place(bisect_right(self._lines, begin), start, self.at)
+
+    def _header(self) -> KeyPath:
+        begin = self.at
+        brackets = 2 if self.text.startswith("[[", begin) else 1
+        self.at += brackets
+        parts = self._key()
+        self.at += brackets
+        place = self._place(begin, begin)
+        path: KeyPath = ()
+        for part in parts[:-1]:
+            path = self._newest((*path, part))
+            self.places.setdefault(path, place)
+        path = (*path, parts[-1])
+        if brackets == 2:
+            self._counts[path] = self._counts.get(path, 0) + 1
+            self.places.setdefault(path, place)
+        path = self._newest(path)
+        self.places[path] = place
+        return path
+
+    def _newest(self, path: KeyPath) -> KeyPath:
+        """A header under a list of tables speaks of the newest of them."""
+        count = self._counts.get(path)
+        return path if count is None else (*path, count - 1)
+
+    def _key(self) -> tuple[str, ...]:
+        parts: list[str] = []
+        while True:
+            self._skip(_SPACE)
+            parts.append(self._key_part())
+            self._skip(_SPACE)
+            if not self.text.startswith(".", self.at):
+                return tuple(parts)
+            self.at += 1
+
+    def _key_part(self) -> str:
+        if self.text[self.at] not in "\"'":
+            return self._skip(_BARE_KEY)
+        begin = self.at
+        self._string()
+        return str(toml.loads(f"key = {self.text[begin : self.at]}")["key"])
+
+    def _pair(self, table: KeyPath) -> None:
+        begin = self.at
+        path = (*table, *self._key())
+        for length in range(len(table) + 1, len(path)):
+            self.places.setdefault(path[:length], self._place(begin, begin))
+        self.at += 1  # the equals sign
+        self._skip(_SPACE)
+        self._value(path, begin)
+
+    def _value(self, path: KeyPath, begin: int) -> None:
+        start = self.at
+        opening = self.text[start]
+        if opening == "[":
+            self._items(path)
+        elif opening == "{":
+            self._pairs(path)
+        elif opening in "\"'":
+            self._string()
+        else:
+            self.at = start + len(self._skip(_SCALAR).rstrip())
+        self.places[path] = self._place(begin, start)
+
+    def _string(self) -> None:
+        for opening, whole in _STRINGS:
+            if self.text.startswith(opening, self.at):
+                self._skip(whole)
+                return
+
+    def _items(self, path: KeyPath) -> None:
+        self.at += 1
+        count = 0
+        while self._more("]"):
+            self._value((*path, count), self.at)
+            count += 1
+
+    def _pairs(self, path: KeyPath) -> None:
+        self.at += 1
+        while self._more("}"):
+            self._pair(path)
+
+    def _more(self, closing: str) -> bool:
+        """Go to what comes next in a list or an inline table; False, and past `closing`, at its end."""
+        self._skip(_BLANK)
+        if self.text[self.at] == ",":
+            self.at += 1
+            self._skip(_BLANK)
+        if self.text[self.at] == closing:
+            self.at += 1
+            return False
+        return True
+
+
+_KEY = ("env", "as_of")
+
+
+def set_as_of(text: str, moment: datetime) -> str:
+    """`text`, a valid spec, with `[env] as_of` set to `moment` in UTC; everything else stays byte for byte.
+
+    Raises:
+        ValueError: `text` is not TOML, or has no table `env` with a key in it.
+    """
+    toml.loads(text)
+    places = locate(text)
+    written = moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+    old = places.by_path.get(_KEY)
+    if old:
+        return text[: old.start] + written + text[old.end :]
+    own = [place for path, place in places.by_path.items() if path[0] == "env" and len(path) == 2]
+    if not own:
+        raise ValueError("no key in [env]")
+    return _added(places, max(own, key=lambda place: place.end), f"as_of = {written}")
+
+
+def _added(places: Places, last: Place, pair: str) -> str:
+    """The text with `pair` behind `last`, the last value of the table so far, in the table's own manner."""
+    text = places.text
+    form = (places.written(("env",)) or "")[:1]
+    if form == "{":
+        return f"{text[: last.end]}, {pair}{text[last.end :]}"
+    begin = _line_start(text, last.line)
+    indent = text[begin : begin + len(text[begin:]) - len(text[begin:].lstrip(" \t"))]
+    line = f"{indent}{pair}" if form == "[" else f"{indent}env.{pair}"
+    end = text.find("\n", last.end)
+    if end < 0:
+        return f"{text}\n{line}"
+    newline = "\r\n" if text[end - 1] == "\r" else "\n"
+    return f"{text[: end + 1]}{line}{newline}{text[end + 1 :]}"
+
+
+def _line_start(text: str, line: int) -> int:
+    at = 0
+    for _ in range(line - 1):
+        at = text.index("\n", at) + 1
+    return at

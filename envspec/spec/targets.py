@@ -1,0 +1,294 @@
+"""Spec -> Targets: the exact Python of each platform, and what may be installed beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Final
+
+from packaging import tags
+
+from envspec.errors import UsageError
+from envspec.facts import Facts
+from envspec.facts.tables import PythonRow, numeric
+from envspec.models import Decision, Platform, Python, Target
+from envspec.spec import PythonSource, Spec
+
+#: Oldest macOS that an osx-arm64 environment runs on. Every Mac with Apple silicon can run it, and from it on wheels
+#: may use Accelerate's new BLAS: numpy and scipy publish theirs as macosx_14_0_arm64.
+MACOS: Final = (14, 0)
+
+_SPEC: Final = "the spec"
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """How CPython on a platform describes itself, in the words of PEP 508."""
+
+    os_name: str
+    sys_platform: str
+    platform_system: str
+    platform_machine: str
+
+
+_MACHINES: Final = {
+    Platform.LINUX_64: _Machine("posix", "linux", "Linux", "x86_64"),
+    Platform.LINUX_AARCH64: _Machine("posix", "linux", "Linux", "aarch64"),
+    Platform.OSX_ARM64: _Machine("posix", "darwin", "Darwin", "arm64"),
+    Platform.WIN_64: _Machine("nt", "win32", "Windows", "AMD64"),
+}
+
+# Older names of three manylinux levels. Source: PEP 600, "Legacy manylinux tags".
+_LEGACY: Final = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+# The oldest glibc that wheels were ever built for. Source: PEP 513 (x86_64), PEP 599 (aarch64).
+_OLDEST: Final = {Platform.LINUX_64: 5, Platform.LINUX_AARCH64: 17}
+
+
+class UnknownPython(UsageError):
+    """A Python that no source named by the spec has."""
+
+
+#: glibc and macOS of a platform, None where it has none: see `Target`.
+Bounds = tuple[tuple[int, int] | None, tuple[int, int] | None]
+
+
+def targets_of(
+    spec: Spec,
+    facts: Facts,
+    as_of: datetime | None = None,
+    conda_pythons: Mapping[Platform, str] | None = None,
+) -> tuple[tuple[Target, ...], tuple[Decision, ...]]:
+    """One target for each platform of the spec, in its order, and why they are what they are.
+
+    as_of: bounds the age of a standalone Python where the spec has no `as_of` of its own: the moment of the resolution.
+    conda_pythons: the exact Python that the conda half has on each platform; only for a spec with [conda].
+
+    Python's source, the first that applies:
+      1. `conda`: the spec has [conda];
+      2. `base`: `[image] python` says what the base holds (Linux only, as images are);
+      3. `system`: only if `python_source = "system"`; the series must be the system's own;
+      4. `spec`: an exact patch in the spec, and no `python_source`;
+      5. `standalone`: the exact patch, or the newest patch of the series built no later than `as_of`.
+    A platform without any standalone build of the series (macOS, Windows) takes the patch of another platform's builds;
+    its source is `spec`: whoever installs the lock brings that Python.
+
+    Raises:
+        UnknownPython: the source has no such Python, or the conda half has none.
+        UsageError: the system's glibc is not known.
+    """
+    moment = spec.env.as_of or as_of
+    targets, decisions = [], []
+    for platform in spec.env.platforms:
+        if spec.conda is not None:
+            python, decision = _conda(spec, platform, conda_pythons or {})
+        else:
+            python, decision = _python(spec, facts, platform, moment)
+        (glibc, macos), bound = bounds_of(spec, facts, platform)
+        targets.append(Target(platform, python, glibc, macos))
+        decisions += [decision, *bound]
+    return tuple(targets), tuple(decisions)
+
+
+def bounds_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Bounds, tuple[Decision, ...]]:
+    """(glibc, macOS) of a platform, which bound what it can load whatever its Python, and why they are what they are.
+
+    glibc: the base's, None off Linux. macOS: the oldest to run on, None elsewhere.
+
+    Raises:
+        UsageError: the system's glibc is not known.
+    """
+    if platform.is_linux:
+        glibc, why = _glibc(spec, facts, platform)
+        return (glibc, None), tuple(why)
+    return (None, MACOS if platform is Platform.OSX_ARM64 else None), tuple(_no_glibc(platform))
+
+
+def has_cuda(spec: Spec, platform: Platform) -> bool:
+    """Whether packages are CUDA builds: on Linux as [cuda] says, on Windows if it names a version, never on macOS."""
+    if platform is Platform.WIN_64:
+        return spec.cuda is not None and spec.cuda.version is not None
+    return spec.cuda is not None and platform.is_linux
+
+
+def _glibc(spec: Spec, facts: Facts, platform: Platform) -> tuple[tuple[int, int], list[Decision]]:
+    if spec.image.glibc:
+        major, minor = spec.image.glibc
+        why = "the custom base's own glibc bounds the wheels that it can load"
+        return spec.image.glibc, [Decision("glibc", f"{major}.{minor}", why, f"{_SPEC}: image.glibc", platform)]
+    os = spec.os.value
+    row = facts.system(os)
+    if row is None:
+        raise UsageError(
+            f"the glibc of {os} is not known", hint="choose another `cuda.os`, or a base of your own with `image.glibc`"
+        )
+    major, minor = numeric(row.glibc)[:2]
+    named = os if _names_os(spec) else f"{os}, the system where the spec names none,"
+    why = f"the glibc of {named} bounds the wheels that it can load"
+    return (major, minor), [Decision("glibc", row.glibc, why, row.source, platform)]
+
+
+def _names_os(spec: Spec) -> bool:
+    return spec.cuda is not None and "os" in spec.cuda.model_fields_set
+
+
+def _no_glibc(platform: Platform) -> list[Decision]:
+    if platform is not Platform.OSX_ARM64:
+        return []
+    why = "the oldest macOS to run on: every Mac with Apple silicon can have it, and newer wheels need no more"
+    return [Decision("macos", ".".join(map(str, MACOS)), why, "envspec's default", platform)]
+
+
+def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> tuple[Python, Decision]:
+    version = pythons.get(platform)
+    if version is None:
+        raise UnknownPython(
+            f"the conda half of the environment has no Python for {platform.value}",
+            hint=f"`env.python` asks for {spec.env.python}: see that a channel of `conda.channels` has it",
+        )
+    return _stated(version, "conda", "the Python that the conda half solved to", "conda", platform)
+
+
+def _python(spec: Spec, facts: Facts, platform: Platform, moment: datetime | None) -> tuple[Python, Decision]:
+    env, held = spec.env, spec.image.python
+    if held and platform.is_linux:
+        return _stated(held, "base", "the base image says that it holds it", "image.python", platform)
+    if env.python_source is PythonSource.SYSTEM and platform.is_linux:
+        return _system(spec, facts, platform)
+    exact = env.exact_python or held
+    if exact and env.python_source is not PythonSource.STANDALONE:
+        key = "env.python" if env.exact_python else "image.python"
+        return _stated(exact, "spec", "the spec names the patch itself", key, platform)
+    return _standalone(spec, facts, platform, moment)
+
+
+def _stated(version: str, source: str, why: str, key: str, platform: Platform) -> tuple[Python, Decision]:
+    return Python(version, source), Decision("python", f"{version} ({source})", why, f"{_SPEC}: {key}", platform)
+
+
+def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decision]:
+    os, wanted = spec.os.value, spec.env.python
+    if spec.image.base and not _names_os(spec):
+        raise UnknownPython(
+            "which system the custom base is, and so which Python it installs, is not known",
+            hint='add [cuda] with its `os`, or take `python_source = "standalone"`',
+        )
+    row = facts.system(os)
+    if row is None or not row.python:
+        raise UnknownPython(
+            f"which Python {os} installs is not known",
+            hint='take `python_source = "standalone"`, or another `cuda.os`',
+        )
+    if wanted not in (row.python, row.python_patch):
+        raise UnknownPython(
+            f"{os} installs Python {row.python_patch or row.python}, and `env.python` asks for {wanted}",
+            hint=f'write `python = "{row.python}"`, or take `python_source = "standalone"`',
+        )
+    if not row.python_patch:
+        raise UnknownPython(
+            f"which patch of Python {row.python} {os} installs is not known",
+            hint='take `python_source = "standalone"`, or another `cuda.os`',
+        )
+    why = f"the Python that {os} itself installs, as `env.python_source` asks"
+    decision = Decision("python", f"{row.python_patch} (system)", why, row.source, platform)
+    return Python(row.python_patch, "system"), decision
+
+
+def _standalone(spec: Spec, facts: Facts, platform: Platform, moment: datetime | None) -> tuple[Python, Decision]:
+    own = _builds(spec, facts, platform)
+    if own:
+        row, why = _pick(spec, own, moment)
+        python = Python(row.version, "standalone", row.url, row.sha256)
+        return python, Decision("python", f"{row.version} (standalone)", why, row.source, platform)
+    # Without an image, whoever installs the lock brings a Python; which patch is all that the resolution has to know.
+    elsewhere = {row.version: row for other in reversed(Platform) for row in _builds(spec, facts, other)}
+    needed = platform.is_linux and spec.env.python_source is PythonSource.STANDALONE
+    if needed or not elsewhere:
+        raise _unknown(spec, facts, platform)
+    row, why = _pick(spec, sorted(elsewhere.values(), key=lambda row: numeric(row.version), reverse=True), moment)
+    why = f"no standalone build for {platform.value} is known, so it is yours to install; {why}, on {row.platform}"
+    return Python(row.version, "spec"), Decision("python", f"{row.version} (spec)", why, row.source, platform)
+
+
+def _builds(spec: Spec, facts: Facts, platform: Platform) -> list[PythonRow]:
+    """The standalone builds on a platform that the spec may mean, newest first."""
+    rows = facts.standalone_pythons(spec.env.python_series, platform)
+    return [row for row in rows if spec.env.exact_python in (None, row.version)]
+
+
+def _pick(spec: Spec, rows: Sequence[PythonRow], moment: datetime | None) -> tuple[PythonRow, str]:
+    """The first of `rows` (newest first) that was built by `moment`; where none was, the oldest, which says so."""
+    if spec.env.exact_python:
+        return rows[0], "the standalone build of the patch that the spec names"
+    if moment is None:
+        return rows[0], "the newest patch of the series with a standalone build"
+    until = f"{moment:%Y-%m-%d} (as_of)"
+    for row in rows:
+        if _built(row) <= moment:
+            return row, f"the newest patch of the series with a standalone build of {until} or earlier"
+    oldest = rows[-1]
+    return oldest, f"no standalone build of {until} or earlier is known: the oldest known, of {_built(oldest):%Y-%m-%d}"
+
+
+def _built(row: PythonRow) -> datetime:
+    return datetime.strptime(row.build, "%Y%m%d").replace(tzinfo=timezone.utc)
+
+
+def _unknown(spec: Spec, facts: Facts, platform: Platform) -> UnknownPython:
+    series = spec.env.python_series
+    patches = [row.version for row in reversed(facts.standalone_pythons(series, platform))]
+    known = dict.fromkeys(
+        ".".join(row.version.split(".")[:2]) for row in facts.pythons if row.platform == platform.value
+    )
+    told = f"known of {series}: {', '.join(patches)}" if patches else f"known series: {', '.join(known) or 'none'}"
+    return UnknownPython(
+        f"no standalone build of Python {spec.env.python} is known for {platform.value}",
+        hint=f"{told}; or add a [[facts.python]] row with its URL and SHA-256",
+    )
+
+
+def marker_environment(target: Target) -> dict[str, str]:
+    """What PEP 508 markers see on the target; kernel release and version, which differ between machines, are empty."""
+    machine = _MACHINES[target.platform]
+    return {
+        "implementation_name": "cpython",
+        "implementation_version": target.python.version,
+        "os_name": machine.os_name,
+        "platform_machine": machine.platform_machine,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": machine.platform_system,
+        "platform_version": "",
+        "python_full_version": target.python.version,
+        "python_version": target.python.series,
+        "sys_platform": machine.sys_platform,
+    }
+
+
+def wheel_tags(target: Target) -> list[tags.Tag]:
+    """The tags of wheels that the target can load, best first; no `linux_*` tag, which promises nothing of glibc."""
+    major, minor = (int(part) for part in target.python.series.split("."))
+    interpreter = f"cp{major}{minor}"
+    abi = f"{interpreter}m" if (major, minor) < (3, 8) else interpreter
+    platforms = list(_platform_tags(target))
+    return [
+        *tags.cpython_tags((major, minor), [abi], platforms),
+        *tags.compatible_tags((major, minor), interpreter, platforms),
+    ]
+
+
+def _platform_tags(target: Target) -> Iterator[str]:
+    if target.glibc is not None:
+        yield from _manylinux(target.platform, target.glibc)
+    elif target.macos is not None:
+        yield from tags.mac_platforms(target.macos, _MACHINES[target.platform].platform_machine)
+    else:
+        yield "win_amd64"
+
+
+def _manylinux(platform: Platform, glibc: tuple[int, int]) -> Iterator[str]:
+    machine = _MACHINES[platform].platform_machine
+    for minor in range(glibc[1], _OLDEST[platform] - 1, -1):
+        yield f"manylinux_2_{minor}_{machine}"
+        if minor in _LEGACY:
+            yield f"{_LEGACY[minor]}_{machine}"

@@ -1,0 +1,369 @@
+"""How single values of a spec are read: one function a kind of value, BadValue for what is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timezone
+from enum import Enum
+from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+
+from envspec.credentials import has_secret_path, without_registry_login
+from envspec.models import CudaVersion, Platform
+from envspec.names import normalised
+from envspec.origins import origin_of
+from envspec.spec.conda import read_channel, read_conda_name, read_match_spec, read_virtual_name, read_virtual_value
+from envspec.spec.errors import BadValue, refuse_open_secrets
+from envspec.spec.requirements import Requirement, read_constraint, read_name, read_requirement
+from envspec.spec.words import nearest, shown
+
+T = TypeVar("T")
+
+
+class OfText:
+    """The annotation of a value that `read` makes of text; `schema` is what JSON schema can say of that text."""
+
+    def __init__(self, read: Callable[[str], object], **schema: object) -> None:
+        self.read = read
+        self.schema = schema
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(value: object) -> object:
+            if not isinstance(value, str):
+                raise PydanticKnownError("string_type")
+            return self.read(value)
+
+        return core_schema.no_info_plain_validator_function(validate)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", **self.schema}
+
+
+class Choice:
+    """The annotation of a key that takes one value of an Enum; `aliases` are other tools' words for them."""
+
+    def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
+        self.aliases = aliases or {}
+
+    def __get_pydantic_core_schema__(self, source: type[Enum], handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(value: object) -> Enum:
+            if not isinstance(value, str):
+                raise PydanticKnownError("string_type")
+            return self.read(source, value)
+
+        values = [member.value for member in source]
+        return core_schema.no_info_plain_validator_function(validate, metadata={"values": values})
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "string", "enum": schema.get("metadata", {})["values"]}
+
+    def read(self, kind: type[Enum], text: str) -> Enum:
+        """The member that `text` names; BadValue if it names none."""
+        values = [member.value for member in kind]
+        if text in values:
+            return kind(text)
+        close = self.aliases.get(text.lower()) or nearest(text, values)
+        told = ", ".join(f"`{value}`" for value in values)
+        hint = f"did you mean `{close}`? Known: {told}" if close else f"known: {told}"
+        raise BadValue(f"{shown(text)} is not known here", hint)
+
+
+def _as_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+ListOf = Annotated[tuple[T, ...], BeforeValidator(_as_tuple)]
+
+
+# An OCI repository's name, so that the lock's folder and the image can be called the same on every system.
+# Source: OCI distribution specification 1.1, "Pulling manifests", <name>.
+_ENV_NAME: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+
+
+def _read_env_name(text: str) -> str:
+    if re.fullmatch(_ENV_NAME, text) and len(text) <= 64:
+        return text
+    mended = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\.{2,}", "-", text.lower()))
+    mended = re.sub(r"-?\.-|-\.", "-", mended).strip("-.")[:64].rstrip("-.") or "my-env"
+    raise BadValue(
+        f"{shown(text)} can't name a folder and an image",
+        f"lower-case letters and digits, joined by `.`, `_` or `-`, 64 at most: `{mended}`",
+    )
+
+
+# 3.8 is the oldest Python that a torch of the data (2.4) has wheels for.
+_PYTHON: Final = r"3\.(?:[89]|[1-9]\d)(?:\.(?:0|[1-9]\d?))?"
+
+
+def read_python(text: str) -> str:
+    """A series (`3.11`) or an exact patch (`3.11.7`)."""
+    if re.fullmatch(_PYTHON, text):
+        return text
+    raise BadValue(f"{shown(text)} is no Python to lock for", _python_hint(text))
+
+
+def _python_hint(text: str) -> str:
+    if re.fullmatch(r"3\.\d+(?:\.\d+)?t", text):
+        return f'free-threaded builds are not locked for; write "{text[:-1]}"'
+    found = re.search(r"3\.(?:[89]|[1-9]\d)", text)
+    series = found[0] if found else "3.10" if text == "3.1" else "3.11"
+    return f'write one series, "{series}", or an exact patch such as "{series}.7"; 3.8 is the oldest'
+
+
+def _read_exact_python(text: str) -> str:
+    if re.fullmatch(_PYTHON, text) and text.count(".") == 2:
+        return text
+    raise BadValue(
+        f"{shown(text)} is not an exact Python",
+        "say the patch release too, as `docker run --rm IMAGE python3 --version` prints it",
+    )
+
+
+_CUDA: Final = r"[1-9]\d\.\d{1,2}"
+_GLIBC: Final = r"2\.[1-9]\d?"
+
+
+def _read_cuda(text: str) -> CudaVersion:
+    if re.fullmatch(_CUDA, text):
+        return CudaVersion.parse(text)
+    raise BadValue(f"{shown(text)} is not a CUDA version", _cuda_hint(text))
+
+
+def _cuda_hint(text: str) -> str:
+    patch = re.fullmatch(r"([1-9]\d\.\d{1,2})\.\d+", text)
+    if patch:
+        return f'write "{patch[1]}": the patch release follows from the locked packages'
+    variant = re.fullmatch(r"cu([1-9]\d)(\d)", text)
+    if variant:
+        return f'write "{variant[1]}.{variant[2]}"'
+    major = text if re.fullmatch(r"[1-9]\d", text) else "12"
+    return f'say the minor version too, in quotes: "{major}.8"'
+
+
+def _read_moment(value: object) -> datetime:
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise BadValue(f"{value.isoformat()} has no timezone", f"write {value.isoformat()}Z, which is UTC")
+        try:
+            return value.astimezone(timezone.utc)
+        except OverflowError:
+            raise BadValue(f"{value.isoformat()} is outside the years 1 to 9999", "write a moment in UTC") from None
+    if isinstance(value, date):
+        raise BadValue(f"{value.isoformat()} is a date, not a moment", f"write {value.isoformat()}T00:00:00Z")
+    if isinstance(value, str):
+        raise BadValue(f"{shown(value)} is text, not a moment", "write it without quotes: 2026-11-15T00:00:00Z")
+    raise BadValue("not a moment", "write one in UTC, without quotes: 2026-11-15T00:00:00Z")
+
+
+def _read_glibc(text: str) -> tuple[int, int]:
+    if not re.fullmatch(_GLIBC, text):
+        raise BadValue(f"{shown(text)} is not a glibc version", 'write it as `ldd --version` prints it: "2.35"')
+    return 2, int(text.partition(".")[2])
+
+
+def read_index_url(text: str) -> str:
+    """An index's address without a slash at its end; it may hold credentials."""
+    told = shown(text)
+    refuse_open_secrets(text)
+    try:
+        parts = urlsplit(text)
+        reachable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        reachable = False
+    if not reachable or re.search(r"\s", text):
+        raise BadValue(f"{told} is not an index's address", "write it as `https://host/simple`")
+    if parts.query or parts.fragment:
+        raise BadValue(
+            f"{told} has a query or a fragment", "an index's address ends with its path: `https://host/simple`"
+        )
+    if has_secret_path(parts.path):
+        raise BadValue(
+            f"the path of {told} has what looks like a token",
+            "write it as a login, `https://${TOKEN}@host/simple`: what is in a path is written into the lock",
+        )
+    return text.rstrip("/")
+
+
+def _read_origin(text: str) -> str:
+    """The origin of an index's files: scheme, host and port, in the form in which origins are compared."""
+    if not text or origin_of(text) != text.lower() or not text.startswith(("http://", "https://")):
+        raise BadValue(
+            f"{shown(text)} is not the origin of files", "write scheme and host, without a path: `https://files.corp`"
+        )
+    return text.lower()
+
+
+# Indexes that envspec names itself: the default one, a wheel named by URL, PyTorch's per CUDA version.
+_RESERVED: Final = ("default", "url")
+
+
+def _read_index_name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", text):
+        raise BadValue(f"{shown(text)} can't name an index", "lower-case letters, digits and `-`")
+    if text in _RESERVED or text.startswith("pytorch-"):
+        raise BadValue(f"{shown(text)} is envspec's own name for an index", f'choose another: "corp-{text}"')
+    return text
+
+
+def read_pattern(text: str) -> str:
+    """A name, or a pattern of names in which `*` stands for any text, normalised as PEP 503 does."""
+    if len(text) > 100 or not re.fullmatch(r"[A-Za-z0-9*](?:[A-Za-z0-9._*-]*[A-Za-z0-9*])?", text):
+        raise BadValue(f"{shown(text)} is not a name or a pattern of names", 'write "corp-utils" or "corp-*"')
+    return normalised(text)
+
+
+def _read_image(text: str) -> str:
+    host = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::\d{1,5})?"
+    repository = rf"(?:{host}/)?{_ENV_NAME}(?:/{_ENV_NAME})*"
+    if re.fullmatch(rf"{repository}(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", text, re.ASCII):
+        return text
+    if "@" in re.sub(r"@sha256:.*", "", text):
+        hint = "what stands before an `@` is a login, which no spec holds: `docker login HOST`, and name the image"
+        raise BadValue(f"{shown(without_registry_login(text))} does not name an image", hint)
+    hint = (
+        "write `registry/repository:tag`, best with the digest: `registry.corp/cuda@sha256:` and 64 hexadecimal digits"
+    )
+    raise BadValue(f"{shown(text)} does not name an image", hint)
+
+
+def _read_workdir(text: str) -> str:
+    if not text.startswith("/") or "\0" in text or "\n" in text:
+        raise BadValue(f"{shown(text)} is not a folder of the image", 'write a whole path: "/workspace"')
+    return text
+
+
+def _read_apt(text: str) -> str:
+    # Source: Debian Policy 5.6.1 (names) and 5.6.12 (versions).
+    if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+~:-]+)?", text):
+        raise BadValue(f"{shown(text)} is not a package of apt's", 'write "git", or "git=1:2.43.0-1" for one version')
+    return text
+
+
+def _one_or_several(value: object) -> object:
+    if isinstance(value, str):
+        return (read_name(value),)
+    if not isinstance(value, list):
+        raise BadValue(
+            "neither a name nor a list of names", 'write "msgpack", or [] for a package without Python in it'
+        )
+    return tuple(value)
+
+
+def _read_word(text: str) -> str:
+    if not text or text != text.strip() or not text.isprintable():
+        raise BadValue(f"{shown(text)} is blank, or has blanks around it", "write the plain word")
+    return text
+
+
+def _read_env_variable(text: str) -> str:
+    if "\0" in text:
+        raise BadValue("holds a NUL character", "no environment can carry it: remove it")
+    return text
+
+
+def _read_variable_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
+        raise BadValue(f"{shown(text)} can't name an environment variable", "letters, digits and `_`, no digit first")
+    return text
+
+
+def _read_host(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?(?:/[a-z0-9._/-]+)?", text):
+        named = shown(without_registry_login(text))
+        raise BadValue(f"{named} is not a registry", 'write its host, without `https://`: "registry.corp:5000"')
+    return text
+
+
+def _read_world_size(value: object) -> int | None:
+    if value == "all":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    raise BadValue("neither a number of GPUs nor all of them", 'write a whole number from 1 on, or "all"')
+
+
+EnvName = Annotated[str, OfText(_read_env_name, pattern=f"^{_ENV_NAME}$", maxLength=64)]
+PythonVersion = Annotated[str, OfText(read_python, pattern=f"^{_PYTHON}$")]
+ExactPython = Annotated[str, OfText(_read_exact_python, pattern=r"^3\.\d{1,2}\.\d{1,2}$")]
+CudaMinor = Annotated[CudaVersion, OfText(_read_cuda, pattern=f"^{_CUDA}$")]
+Moment = Annotated[datetime, PlainValidator(_read_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
+Glibc = Annotated[tuple[int, int], OfText(_read_glibc, pattern=f"^{_GLIBC}$")]
+RequirementText = Annotated[Requirement, OfText(read_requirement)]
+ConstraintText = Annotated[Requirement, OfText(read_constraint)]
+PackageName = Annotated[str, OfText(read_name)]
+IndexName = Annotated[str, OfText(_read_index_name)]
+Origin = Annotated[str, OfText(_read_origin, pattern="^https?://")]
+IndexUrl = Annotated[str, OfText(read_index_url, pattern="^https?://")]
+NamePattern = Annotated[str, OfText(read_pattern)]
+ImageReference = Annotated[str, OfText(_read_image)]
+Folder = Annotated[str, OfText(_read_workdir, pattern="^/")]
+AptPackage = Annotated[str, OfText(_read_apt)]
+ChannelText = Annotated[str, OfText(read_channel)]
+MatchSpec = Annotated[str, OfText(read_match_spec)]
+CondaName = Annotated[str, OfText(read_conda_name, pattern=r"^[a-z0-9_][a-z0-9_.-]*$")]
+PyPINames = Annotated[
+    tuple[PackageName, ...],
+    BeforeValidator(_one_or_several),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+VirtualName = Annotated[str, OfText(read_virtual_name, pattern="^__[a-z][a-z0-9_]*$")]
+VirtualValue = Annotated[str, OfText(read_virtual_value)]
+Word = Annotated[str, OfText(_read_word)]
+EnvVariable = Annotated[str, OfText(_read_env_variable)]
+VariableName = Annotated[str, OfText(_read_variable_name)]
+RegistryHost = Annotated[str, OfText(_read_host)]
+WorldSize = Annotated[
+    int | None,
+    PlainValidator(_read_world_size),
+    WithJsonSchema({"anyOf": [{"const": "all"}, {"type": "integer", "minimum": 1}]}),
+]
+
+# Other tools' words for a platform: docker's, Python's, Rust's.
+PLATFORM_ALIASES: Final = {
+    "linux": "linux-64",
+    "linux-x86_64": "linux-64",
+    "linux-x86-64": "linux-64",
+    "linux/amd64": "linux-64",
+    "linux-amd64": "linux-64",
+    "x86_64": "linux-64",
+    "linux-arm64": "linux-aarch64",
+    "linux/arm64": "linux-aarch64",
+    "aarch64": "linux-aarch64",
+    "macos": "osx-arm64",
+    "macos-arm64": "osx-arm64",
+    "darwin-arm64": "osx-arm64",
+    "windows": "win-64",
+    "win32": "win-64",
+    "win-amd64": "win-64",
+    "windows-64": "win-64",
+}
+PlatformName = Annotated[Platform, Choice(PLATFORM_ALIASES)]
+
+
+def _read_platform_key(text: str) -> Enum:
+    return Choice(PLATFORM_ALIASES).read(Platform, text)
+
+
+_PLATFORMS: Final = "|".join(platform.value for platform in Platform)
+#: A platform as the key of a table. JSON schema tells keys by a pattern.
+PlatformKey = Annotated[Platform, OfText(_read_platform_key, pattern=f"^(?:{_PLATFORMS})$")]
+
+
+def _read_subdir(text: str) -> str:
+    return text if text == "noarch" else Choice(PLATFORM_ALIASES).read(Platform, text).value
+
+
+#: A part of a conda channel.
+Subdir = Annotated[str, OfText(_read_subdir, pattern=f"^(?:noarch|{_PLATFORMS})$")]
+Subdirs = Annotated[tuple[Subdir, ...], Field(min_length=1), BeforeValidator(_as_tuple)]
