@@ -123,6 +123,13 @@ def gpu_conformance(session: nox.Session) -> None:
         session.error(f"conformance failed: {', '.join(failed)}")
 
 
+@nox.session
+def gpu_day(session: nox.Session) -> None:
+    """The first half hour on a new GPU machine: `-- STEP...` of bench/gpu_day.py; without one, prepare for it here."""
+    develop(session)
+    session.run("python", "-m", "bench.gpu_day", *(session.posargs or ["prepare"]))
+
+
 def _spec_file(session: nox.Session, word: str) -> Path:
     path = Path(word) if word.endswith(".toml") else Path("specs", f"{word}.toml")
     if not path.exists():
