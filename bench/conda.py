@@ -29,6 +29,11 @@ from bench.environment import clean
 from bench.measure import run
 from bench.results import published
 
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 _PACKAGES: Final = {BARE: "py-rattler", STAGE: "envspec", ENVSPEC: "envspec", CONDA_LOCK: "conda-lock"}
 #: What the channel's bytes depend on: another text of these, another channel.
 _MAKERS: Final = ("conda_channel.py", "conda_recipes.py", "conda_stack.py")
@@ -142,13 +147,11 @@ def _measure(bench: CondaBench, options: argparse.Namespace) -> None:
 
 def _compress(channel: Path) -> None:
     """What a channel's server has beside each repodata.json."""
-    import zstandard
-
     for path in channel.glob("*/repodata.json"):
         target = path.with_suffix(".json.zst")
         if not target.exists():
-            with path.open("rb") as source, target.with_suffix(".part").open("wb") as out:
-                zstandard.ZstdCompressor(level=9, threads=-1).copy_stream(source, out)
+            with path.open("rb") as source, zstd.open(target.with_suffix(".part"), "wb", level=9) as packed:
+                shutil.copyfileobj(source, packed, 1 << 20)
             target.with_suffix(".part").rename(target)
 
 

@@ -2,10 +2,10 @@
 
     python -m bench.conformance LOCK --python ENVIRONMENT/bin/python --device cpu --output bench/results --label NAME
 
-suite: `envspec conformance LOCK --here`, twice: the second run finds its files in memory; torch.compile compiles in
-both. ahead: the suite with none, one and two checks that import before their turn, one after the other. verify: against
-`sha256sum` of the same files, in one process and in as many as there are cores, with the files in the page cache and,
-for root, with the cache dropped before each run. A goal that is missed is told in the table and by exit status 1.
+suite: `envspec conformance LOCK --local`, twice: the second run finds its files in memory; torch.compile compiles in
+both. verify: against `sha256sum` of the same files, in one process and in as many as there are cores, with the files in
+the page cache and, for root, with the cache dropped before each run. If a goal is missed, the table says so
+and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from bench.measure import Cost, run
 LIMIT_S: Final = 1800
 #: The suite's goals, seconds, after the pull and warm.
 GOALS_S: Final = {"cpu": 180.0, "cuda": 60.0}
-_WHAT: Final = ["suite", "ahead", "verify"]
-#: Checks that import before their turn.
-_AHEAD: Final = (0, 1, 2)
+_WHAT: Final = ["suite", "verify"]
 _DROP: Final = Path("/proc/sys/vm/drop_caches")
 
 
@@ -64,17 +62,15 @@ def main(words: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="envspec-bench-") as name:
         folder = Path(name)
         rounds = _suite(asked, environ, folder) if "suite" in asked.what else []
-        ahead = _ahead(asked, environ, folder) if "ahead" in asked.what else []
         hashing = _verify(asked, environ, folder) if "verify" in asked.what else []
     told = {
         "machine": machine.describe(),
         "lock": Path(asked.lock).name,
         "device": asked.device,
         "suite": [asdict(each) for each in rounds],
-        "ahead": [asdict(each) for each in ahead],
         "verify": [asdict(each) for each in hashing],
     }
-    text = _markdown(told["machine"], asked, rounds, ahead, hashing)
+    text = _markdown(told["machine"], asked, rounds, hashing)
     print(text)
     if asked.output:
         # Not by with_suffix: a label such as cpu-2.9 would lose its end.
@@ -82,7 +78,7 @@ def main(words: Sequence[str] | None = None) -> int:
         (asked.output / f"{stem}.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
         (asked.output / f"{stem}.md").write_text(text, encoding="utf-8")
     late = [each for each in rounds if each.state == "warm" and each.seconds > GOALS_S[asked.device]]
-    return 1 if late or any(each.verdict != "passed" for each in (*rounds, *ahead)) else 0
+    return 1 if late or any(each.verdict != "passed" for each in rounds) else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,26 +87,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--python", type=Path, required=True, help="of an environment that was made from the lock")
     parser.add_argument("--device", choices=list(GOALS_S), default="cpu")
     parser.add_argument("--what", nargs="+", choices=_WHAT, default=_WHAT)
-    parser.add_argument("--rounds", type=int, default=3, help="of ahead, and of verify and its rivals")
+    parser.add_argument("--rounds", type=int, default=3, help="of verify and its rivals")
     parser.add_argument("--output", type=Path, help="a folder for the results")
     parser.add_argument("--label", default="run")
     return parser
 
 
 def _suite(asked: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> list[Round]:
-    return [_round(state, asked, [], environ, folder) for state in ("first", "warm")]
+    return [_round(state, asked, environ, folder) for state in ("first", "warm")]
 
 
-def _ahead(asked: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> list[Round]:
-    counts = [str(count) for _ in range(asked.rounds) for count in _AHEAD]
-    return [_round(count, asked, ["--ahead", count], environ, folder) for count in counts]
-
-
-def _round(
-    state: str, asked: argparse.Namespace, words: Sequence[str], environ: Mapping[str, str], folder: Path
-) -> Round:
-    command = [sys.executable, "-m", "envspec", "conformance", asked.lock, "--here", "--python", asked.python]
-    command += ["--device", asked.device, "--report", folder / "receipt", *words]
+def _round(state: str, asked: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> Round:
+    command = [sys.executable, "-m", "envspec", "conformance", asked.lock, "--local", "--python", asked.python]
+    command += ["--device", asked.device, "--report", folder / "receipt"]
     cost = run(command, cwd=Path(), env=environ, limit_s=LIMIT_S)
     document: dict[str, Any] = {"verdict": f"no receipt: {cost.said}", "checks": []}
     if (folder / "receipt" / "receipt.json").exists():
@@ -172,7 +161,6 @@ def _markdown(
     told: Mapping[str, str],
     asked: argparse.Namespace,
     rounds: Sequence[Round],
-    ahead: Sequence[Round],
     hashing: Sequence[Hashing],
 ) -> str:
     lines = [f"# The conformance suite on {Path(asked.lock).name}, device {asked.device}", ""]
@@ -186,12 +174,6 @@ def _markdown(
             lines.append(f"| {name} | {' | '.join(cells)} |")
         whole = [f"{each.verdict}, {each.seconds:.1f} s{_missed(each, goal)}" for each in rounds]
         lines += [f"| the whole command | {' | '.join(whole)} |", ""]
-    if ahead:
-        none, *_ = medians = [statistics.median(e.seconds for e in ahead if e.state == str(count)) for count in _AHEAD]
-        lines += [f"| checks that import before their turn | {' | '.join(map(str, _AHEAD))} |"]
-        lines += [f"|---|{'---|' * len(_AHEAD)}"]
-        cells = [f"{each:.1f} s, {each / none:.2f} x" for each in medians]
-        lines += [f"| the whole command, median of {asked.rounds} | {' | '.join(cells)} |", ""]
     if hashing:
         names = list(hashing[0].times)
         lines += [f"| {hashing[0].files} files, {hashing[0].size_bytes / 1e9:.1f} GB | {' | '.join(names)} |"]

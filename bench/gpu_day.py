@@ -105,7 +105,7 @@ def receipts(day: Day) -> None:
             *envspec,
             "conformance",
             str(CARRIED / "lock"),
-            "--here",
+            "--local",
             "--python",
             day.python,
             "--device",

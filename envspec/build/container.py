@@ -77,12 +77,11 @@ async def build_in_container(order: BuildOrder, source: Path, work: Path, why: s
         out = work / "built"
         out.mkdir()
 
-        def told(line: str) -> None:
+        def on_line(line: str) -> None:
             lines[:] = [*lines[-_KEPT_LINES:], line]
-            world.told(line)
 
         try:
-            await run_job(making, told, lambda outputs: _take(outputs, out))
+            await run_job(making, on_line, lambda outputs: _take(outputs, out))
         except (InstallFailed, ArchiveSilent) as fault:
             if not needs.view.faults:
                 raise BuildFailed(order.of, f"its build failed in {room.base}:", log_of(lines)) from fault

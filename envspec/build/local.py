@@ -131,8 +131,6 @@ async def build_here(order: BuildOrder, source: Path, work: Path, interpreter: P
         else:
             ended = await run(command, environ=variables, cwd=work)
     lines = [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
-    for line in lines:
-        world.told(line)
     if needs.view.faults:
         # Even of a build that went round it, by what is older: it would give another wheel once the index is well.
         raise needs.view.faults[0]

@@ -74,8 +74,8 @@ class BuildWorld:
     """The machine around it.
 
     here: this machine's platform, None where envspec locks nothing for it. interpreter: a Python of the series on this
-    machine, None where there is none. room: finds a container, once one is needed. told: every line of a build's log.
-    unconfined: whether a build may run where nothing confines it.
+    machine, None where there is none. room: finds a container, once one is needed. unconfined: whether a build may run
+    where nothing confines it.
     """
 
     environ: Mapping[str, str] = field(repr=False)
@@ -84,7 +84,6 @@ class BuildWorld:
     here: Platform | None
     now: Callable[[], datetime]
     warn: Callable[[str], None]
-    told: Callable[[str], None]
     interpreter: Callable[[Python], Awaitable[Path | None]]
     room: Callable[[Target], Awaitable[Room]]
     unconfined: Unconfined = Unconfined.REFUSED

@@ -31,8 +31,8 @@ class Failed(EnvspecError):
 
 _where: Final = combined(
     click.option("--image", metavar="REF", help="The image to test; the lock's own, made where it is not there."),
-    click.option("--here", is_flag=True, help="Test the active environment's Python, in no container."),
-    click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --here tests."),
+    click.option("--local", is_flag=True, help="Test the active environment's Python, without a container."),
+    click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests."),
     click.option("--gpus", default="auto", metavar="all|none|IDS", help="GPUs of the container: 0,1. All of them."),
     click.option("--no-pyc", is_flag=True, help="The lock's image without compiled Python."),
     click.option("--offline", is_flag=True, help="Make the image from what is in the cache, if it has to be made."),
@@ -45,12 +45,6 @@ _what: Final = combined(
         "--check", "checks", multiple=True, metavar="NAME", help=f"A check to run, or several: {', '.join(CHECKS)}."
     ),
     click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Another limit for a check, in seconds."),
-    click.option(
-        "--ahead",
-        type=click.IntRange(0, 4),
-        metavar="N",
-        help="Checks that import before their turn: 0 to 4; left out, as many as the cores allow.",
-    ),
     click.option("--world-size", metavar="N|all", help="Processes of the distributed checks on this machine."),
     click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Machines of this run."),
     click.option("--node-rank", type=click.IntRange(min=0), default=0, metavar="R", help="This machine's number."),
@@ -133,14 +127,14 @@ def _proving(chosen: Mapping[str, Any]) -> Proving:
     from envspec.operations.conformance import nodes_of
     from envspec.receipt.files import read
 
-    if chosen["here"] and chosen["image"]:
-        raise UsageError("--here and --image name two places", hint="leave one of them out")
-    if chosen["python"] and not chosen["here"]:
-        raise UsageError("--python is what --here tests", hint="give --here as well")
-    if chosen["here"]:
+    if chosen["local"] and chosen["image"]:
+        raise UsageError("--local and --image exclude each other", hint="remove one of them")
+    if chosen["python"] and not chosen["local"]:
+        raise UsageError("--python needs --local", hint="add --local")
+    if chosen["local"]:
         _refuse_containers(chosen)
     return Proving(
-        here=chosen["here"],
+        local=chosen["local"],
         python=chosen["python"],
         image=chosen["image"],
         gpus=chosen["gpus"],
@@ -151,7 +145,6 @@ def _proving(chosen: Mapping[str, Any]) -> Proving:
         device=chosen["device"],
         checks=chosen["checks"],
         limits=dict(_limit(text) for text in chosen["limits"]),
-        ahead=chosen["ahead"],
         world_size=_world_size(chosen["world_size"]),
         nodes=nodes_of(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"]),
         price=_price(chosen["price"]),
@@ -160,7 +153,7 @@ def _proving(chosen: Mapping[str, Any]) -> Proving:
 
 
 def _refuse_containers(chosen: Mapping[str, Any]) -> None:
-    """What --here would pass over: who gives it expects that it counts."""
+    """Raise UsageError for an option that --local would ignore."""
     given = {
         "--gpus": chosen["gpus"] != "auto",
         "--no-pyc": chosen["no_pyc"],
@@ -171,7 +164,7 @@ def _refuse_containers(chosen: Mapping[str, Any]) -> None:
     for option, is_given in given.items():
         if is_given:
             hint = "set CUDA_VISIBLE_DEVICES" if option == "--gpus" else f"leave {option} out"
-            raise UsageError(f"{option} is for a container, and --here tests in none", hint=hint)
+            raise UsageError(f"{option} is for containers, and --local uses none", hint=hint)
 
 
 def _limit(text: str) -> tuple[str, float]:

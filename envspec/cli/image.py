@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,13 +61,6 @@ def command() -> None:
     "--tag", metavar="NAME:TAG", help="What --load and --output call the image; envspec/NAME:latest where left out."
 )
 @click.option(
-    "--builder",
-    type=click.Choice(("oci", "docker")),
-    default="oci",
-    show_default=True,
-    help="oci: direct assembly. docker: the lock's Dockerfile, by the engine.",
-)
-@click.option(
     "--compression",
     type=click.Choice(("gzip", "zstd", "none")),
     default="gzip",
@@ -76,7 +68,7 @@ def command() -> None:
     help="How layers are packed; the image ID is the same.",
 )
 @_MAKING
-def build(lock: str, builder: str, **chosen: Any) -> int:
+def build(lock: str, **chosen: Any) -> int:
     """Assemble the image of a lock, without a daemon and without root, and print its ID.
 
     The same lock gives the same ID on every machine. Without --output, --layout, --push or --load the image is made
@@ -85,7 +77,7 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     opened = Opened(lock, chosen)
     if chosen["offline"] and chosen["pushed"]:
         raise UsageError("--push needs the network, and --offline forbids it", hint="leave one of them out")
-    only_pushed = builder == "oci" and not (chosen["output"] or chosen["layout"] or chosen["loaded"])
+    only_pushed = not (chosen["output"] or chosen["layout"] or chosen["loaded"])
     if only_pushed and (known := opened.known()) is not None and _is_pushed(known.digest, chosen):
         _tell_ids(known.ids)
         _tell_pushed(known.digest, chosen)
@@ -102,10 +94,6 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     )
     with terminable(), DownloadProgress(name) as progress:
         world = image_world(progress, chosen["mirrors"], unconfined=chosen["unconfined"])
-        if builder == "docker":
-            world = replace(world, told=progress.tell)
-            terminal.answer(f"{pipeline.build_by_docker(opened.folder, opened.order, outputs, world)}\n")
-            return 0
         built = pipeline.build(opened.order, outputs, world)
     _tell_pushed(built.digest, chosen)
     return _made(opened, built)

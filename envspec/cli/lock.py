@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     type=click.Choice([*ENGINES, *CONDA_ENGINES]),
     multiple=True,
     metavar="NAME",
-    help="What resolves PyPI's packages (uv, pip-tools) or conda's (rattler, conda-lock); once for each half.",
+    help="Resolver of PyPI's packages (uv, pip-tools) or of conda's (rattler, conda-lock); once for each.",
 )
 @click.option(
-    "--channel-rows",
+    "--channel-repodata",
     multiple=True,
     metavar="CHANNEL=DIR",
-    help="Solve this channel from the rows in DIR/<subdir>/repodata.json; the lock says so.",
+    help="Solve this channel from DIR/<subdir>/repodata.json; the lock records it.",
 )
 @click.option("--offline", is_flag=True, help="Use what is in the cache and no network.")
 @click.option(
@@ -70,7 +70,7 @@ def command(
     specs: tuple[str, ...],
     output: Path | None,
     resolvers: tuple[str, ...],
-    channel_rows: tuple[str, ...],
+    channel_repodata: tuple[str, ...],
     offline: bool,
     upgrade: bool,
     upgrade_package: tuple[str, ...],
@@ -106,7 +106,9 @@ def command(
             set_moment(path, as_of)
     pypi = _one_of(resolvers, ENGINES)
     conda = _one_of(resolvers, CONDA_ENGINES)
-    options = Options(pypi, conda, folders(channel_rows), offline, upgrade, upgrade_package, image, jobs, unconfined)
+    options = Options(
+        pypi, conda, folders(channel_repodata), offline, upgrade, upgrade_package, image, jobs, unconfined
+    )
     act = verify_one if verify else lock_one
     return _each(paths, lambda path: act(path, _directory(path, output, len(paths)), options))
 

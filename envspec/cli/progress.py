@@ -139,13 +139,6 @@ class DownloadProgress:
         done, total = (step.bytes_done, step.bytes_total) if step.bytes_total else (step.done, step.total)
         self._bars.update(self._rows[what], completed=done, total=total or None, count=_count(step))
 
-    def tell(self, line: str) -> None:
-        """One line of a log that the user wants to see: above the bars."""
-        if self._bars is None:
-            terminal.tell(line)
-            return
-        self._bars.console.print(terminal.rich_text(line), highlight=False, soft_wrap=True)
-
     def warn(self, text: str) -> None:
         """One warning, at once."""
         if self._bars is None:

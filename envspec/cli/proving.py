@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Proving:
     """What the command line says. image: None for the lock's own. device: None for what the lock is for."""
 
-    here: bool
+    local: bool
     python: Path | None
     image: str | None
     gpus: str
@@ -38,7 +38,6 @@ class Proving:
     device: str | None
     checks: tuple[str, ...]
     limits: Mapping[str, float]
-    ahead: int | None
     world_size: int | None
     nodes: Nodes
     price: Price | None
@@ -61,7 +60,7 @@ def prove(lock: str, asked: Proving, interrupted: Callable[[Receipt], None]) -> 
     locked = read_lock(folder)
     digest = hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest()
     with terminable():
-        run = _here if asked.here else _inside
+        run = _here if asked.local else _inside
         return run(locked, digest, asked, interrupted)
 
 
@@ -138,7 +137,6 @@ def _request(locked: Lock, digest: str, part: Resolution, asked: Proving) -> Req
         nodes=asked.nodes,
         price=asked.price,
         limits=asked.limits,
-        ahead=asked.ahead,
     )
 
 

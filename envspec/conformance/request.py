@@ -68,8 +68,8 @@ class Order:
 
     device: `cuda` or `cpu`. checks: their names. required: those that must not be `not run`. world_size: processes of
     the distributed checks on this machine, None for as many as it has GPUs. price_per_hour: of this machine, in
-    `currency`. limits: seconds for a check that is to have another limit than its own. ahead: how many checks may
-    import what they need before their turn, None for as many as the cores allow.
+    `currency`. limits: seconds for a check that is to have another limit than its own. ahead: how many checks import
+    what they need before their turn; None, which envspec writes, for as many as cores and memory allow.
     """
 
     device: str

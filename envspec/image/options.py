@@ -57,7 +57,7 @@ class ImageOrder:
 class ImageWorld:
     """The machine around it. cache: envspec's own folder. mirrors: registries that stand in for others.
 
-    report: told of every step. warn: told of what the user should know. told: every line of a log, such as apt's.
+    report: called for every step. warn: called with every warning.
     unconfined: whether a lock's code may run where nothing confines it.
     """
 
@@ -67,5 +67,4 @@ class ImageWorld:
     report: Callable[[Step], None] = field(repr=False)
     warn: Callable[[str], None] = field(repr=False)
     mirrors: Mapping[str, str] = field(default_factory=dict)
-    told: Callable[[str], None] = field(repr=False, default=lambda _: None)
     unconfined: Unconfined = Unconfined.REFUSED

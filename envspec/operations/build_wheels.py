@@ -89,7 +89,6 @@ class Workshop:
             here=here,
             now=lambda: datetime.now(timezone.utc),
             warn=world.warn,
-            told=world.told,
             interpreter=self._interpreter,
             room=self._room,
             unconfined=world.unconfined,

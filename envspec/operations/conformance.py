@@ -67,8 +67,7 @@ class Request:
     """What the user asks for.
 
     checks: empty for the spec's, or all where it names none. world_size: None for the spec's, or as many as there are
-    GPUs. limits: check -> seconds, where it is to have another limit than its own. ahead: how many checks may import
-    before their turn, None for as many as the cores allow.
+    GPUs. limits: check -> seconds, where it is to have another limit than its own.
     """
 
     lock: Lock
@@ -80,7 +79,6 @@ class Request:
     nodes: Nodes = field(default_factory=Nodes)
     price: Price | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
-    ahead: int | None = None
 
 
 def order_of(request: Request, expected: Mapping[str, Any], start: Start) -> Order:
@@ -107,7 +105,6 @@ def order_of(request: Request, expected: Mapping[str, Any], start: Start) -> Ord
         price_per_hour=request.price.amount if request.price else None,
         currency=request.price.currency if request.price else "",
         limits=request.limits,
-        ahead=request.ahead,
     )
 
 
@@ -301,7 +298,7 @@ def check_engine(engine: Engine) -> None:
     if engine.address.is_remote:
         raise UnfitMachine(
             f"the engine at {engine.address} is another machine: the suite can't be mounted there",
-            hint="run envspec on that machine, or `--here` in a Python of it",
+            hint="run envspec on that machine, or `--local` in a Python of it",
         )
 
 

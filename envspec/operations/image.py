@@ -92,16 +92,6 @@ def diff(first: str, second: str, platform: Platform, world: ImageWorld) -> Imag
     return run_to_end(_diff(first, second, platform, world))
 
 
-def build_by_docker(folder: Path, order: ImageOrder, wanted: Outputs, world: ImageWorld) -> str:
-    """Build a lock's Dockerfile by this machine's engine, under `wanted.tag`; the image's ID there.
-
-    Raises:
-        UsageError: an output that an engine does not write. NoEngine, BuildFailed: as they say.
-    """
-
-    return build_dockerfile(folder, order, wanted, world)
-
-
 async def _mirror(lock: Lock, target: str, world: ImageWorld) -> str:
     from envspec.operations.image_diff import mirror_base
 
@@ -178,24 +168,6 @@ async def load(work: ImageWork, assembled: Sequence[Assembled], tag: str) -> str
         raise UsageError("an engine takes the image of one platform", hint="choose it by --platform")
     [one] = assembled
     return await asyncio.to_thread(_load, work, one, tag, asyncio.get_running_loop())
-
-
-def build_dockerfile(folder: Path, order: ImageOrder, wanted: Outputs, world: ImageWorld) -> str:
-    """See `pipeline.image.build_by_docker`."""
-    from envspec.engine.client import open_engine
-    from envspec.image.docker_builder import DockerOrder, build
-
-    if wanted.tar or wanted.layout or wanted.push:
-        raise UsageError(
-            "--builder docker builds into the engine; --output, --layout and --push are the other builder's",
-            hint="leave them out, then `docker save` or `docker push` what was built",
-        )
-    if len(order.platforms) > 1:
-        raise UsageError("an engine builds for one platform", hint="choose it by --platform")
-    [platform] = order.platforms
-    asked = DockerOrder(order.lock, folder, platform, wanted.tag, world.mirrors)
-    with open_engine(world.environ) as engine:
-        return build(engine, asked, world.environ, world.told)
 
 
 def _load(work: ImageWork, one: Assembled, tag: str, loop: asyncio.AbstractEventLoop) -> str:

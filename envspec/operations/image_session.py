@@ -240,8 +240,7 @@ async def system_layer(platform: Platform, base: Base, work: ImageWork) -> tuple
     def made(source: SystemSource) -> Layer:
         return work.store.make(source, Compression.GZIP)
 
-    def told(line: str) -> None:
+    def on_line(_: str) -> None:
         world.report(Step(Stage.SYSTEM))
-        world.told(line)
 
-    return await make_system_layer(order, World(world.environ, world.cache, made, told, world.warn))
+    return await make_system_layer(order, World(world.environ, world.cache, made, on_line, world.warn))

@@ -174,8 +174,10 @@ def make(work: Work) -> Lock:
 
 def _conda_half(work: Work, upgraded: Sequence[str]) -> CondaHalf:
     if work.spec.conda is None:
-        if work.request.channel_rows:
-            raise UsageError("--channel-rows: the spec has no [conda]", hint="leave it out, or add [conda] to the spec")
+        if work.request.channel_repodata:
+            raise UsageError(
+                "--channel-repodata: the spec has no [conda]", hint="leave it out, or add [conda] to the spec"
+            )
         return CondaHalf()
     from envspec.operations.lock_conda import conda_half
 

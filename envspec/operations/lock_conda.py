@@ -38,7 +38,7 @@ def conda_half(work: Work, upgraded: Sequence[str]) -> CondaHalf:
         UsageError: the engine can't run here, or a channel's variable is not set.
     """
     spec = work.spec
-    channels = channels_of(spec, work.around.environ, work.request.channel_rows)
+    channels = channels_of(spec, work.around.environ, work.request.channel_repodata)
     moments, answers = _Solver(work, channels, upgraded).solve()
     packages = run_to_end(_with_provides(work, channels, answers))
     return CondaHalf(
@@ -129,7 +129,7 @@ def _and_the_part(hint: str | None, old: Lock | None, channels: Sequence[Channel
     names = [channel.name for channel in old.channels if channel.part and channel.url in asked] if old else []
     if not names:
         return hint
-    again = f"the lock was made from a part of {names[0]}: --channel-rows {names[0]}=DIR takes such a part again"
+    again = f"the lock was made from a part of {names[0]}: --channel-repodata {names[0]}=DIR takes such a part again"
     return f"{hint}; {again}" if hint else again
 
 

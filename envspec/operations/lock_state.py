@@ -42,7 +42,7 @@ class LockRequest:
     """One spec to lock.
 
     resolver, conda_resolver: names in `envspec.resolve.engines`. upgrade_packages: normalised names that may move
-    although the rest stays. channel_rows: channel name -> a folder of rows that stands for it.
+    although the rest stays. channel_repodata: channel name -> a folder of rows that stands for it.
     """
 
     spec_path: Path
@@ -52,7 +52,7 @@ class LockRequest:
     network: Network = Network.USE
     upgrade: Upgrade = Upgrade.KEEP
     upgrade_packages: tuple[str, ...] = ()
-    channel_rows: Mapping[str, Path] = field(default_factory=dict)
+    channel_repodata: Mapping[str, Path] = field(default_factory=dict)
     jobs: int = 4
 
 

@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import os
 import stat
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -218,8 +217,3 @@ def compare_all(paths: Iterable[Path]) -> tuple[Counter[Compared], list[tuple[Pa
         if how is Compared.DIFFERS:
             wrong.append((path, ""))
     return counted, wrong
-
-
-def magic_of() -> str:
-    """Whose bytecode this Python can compare, for people."""
-    return f"Python {sys.version_info.major}.{sys.version_info.minor}"

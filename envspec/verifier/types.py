@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -129,13 +128,8 @@ class Result:
         return not self.findings
 
 
-def expected_to_json(expected: Expected) -> str:
-    return json.dumps(asdict(expected), sort_keys=True)
-
-
-def expected_from_json(text: str) -> Expected:
-    """Raises ValueError, KeyError or TypeError for anything that `expected_to_json` did not write."""
-    data: Any = json.loads(text)
+def read_expected(data: Any) -> Expected:
+    """The value of an object as `dataclasses.asdict` writes it; ValueError, KeyError or TypeError for anything else."""
     return Expected(
         packages=tuple(ExpectedPackage(**each) for each in data["packages"]),
         conda=tuple(ExpectedConda(**each) for each in data["conda"]),
@@ -147,17 +141,3 @@ def result_object(result: Result) -> dict[str, Any]:
     """JSON's values for a result: `same`, `findings`, each with its `text`, and `counts`."""
     found = [{**asdict(each), "drift": each.drift.value, "text": each.text} for each in result.findings]
     return {"same": result.is_same, "findings": found, "counts": asdict(result.counts)}
-
-
-def result_to_json(result: Result) -> str:
-    return json.dumps(result_object(result), sort_keys=True)
-
-
-def result_from_json(text: str) -> Result:
-    """Raises ValueError, KeyError or TypeError for anything that `result_to_json` did not write."""
-    data: Any = json.loads(text)
-    names = ("package", "path", "expected", "found")
-    found = (
-        Finding(drift=Drift(each["drift"]), **{name: str(each[name]) for name in names}) for each in data["findings"]
-    )
-    return Result(tuple(found), Counts(**data["counts"]))

@@ -297,7 +297,7 @@ def test_what_it_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert engine.unable({"PATH": "/nonexistent"}) == "no conda, mamba or micromamba on PATH"
     assert engine.unable({}) == "no conda, mamba or micromamba on PATH"
     monkeypatch.setitem(sys.modules, "conda_lock", None)  # what an interpreter without it finds
-    assert engine.unable({"PATH": str(tmp_path)}) == "conda-lock is not installed"
+    assert engine.unable({"PATH": str(tmp_path)}) == "not installed; get it with `pip install 'envspec[conda-lock]'`"
 
 
 def test_a_broken_executable_is_a_fault_not_a_refusal(world: World, tmp_path: Path) -> None:

@@ -296,10 +296,11 @@ def test_the_id_that_every_python_gave_so_far(version: str, fixed: Callable[[str
 def builders() -> dict[str, Path]:
     """Interpreters, by series, that have what envspec needs: nox's, and those that ENVSPEC_TEST_BUILDERS names."""
     named = [Path(text) for text in os.environ.get("ENVSPEC_TEST_BUILDERS", "").split(os.pathsep) if text]
-    needed = "aiohttp, click, installer, isal, packaging, zstandard"
+    needed = "aiohttp, click, installer, isal, packaging"
     found: dict[str, Path] = {}
     for path in (*named, *sorted(ROOT.glob(".nox/*/bin/python"))):
-        ask = f"import sys, {needed}; print('%d.%d' % sys.version_info[:2])"
+        zstd = "__import__('backports.zstd' if sys.version_info < (3, 14) else 'compression.zstd')"
+        ask = f"import sys, {needed}; {zstd}; print('%d.%d' % sys.version_info[:2])"
         done = subprocess.run([path, "-I", "-c", ask], capture_output=True, text=True, check=False)
         if done.returncode == 0:
             found.setdefault(done.stdout.strip(), path)

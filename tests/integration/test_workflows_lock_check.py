@@ -47,7 +47,7 @@ def repository(tmp_path: Path) -> Repository:
 
 
 def runner_of(tmp_path: Path, repository: Repository, base: str, index: IndexServer) -> Runner:
-    values = {"github.event.pull_request.base.sha": base, "vars.CHANNEL_ROWS": ""}
+    values = {"github.event.pull_request.base.sha": base, "vars.CHANNEL_REPODATA": ""}
     return Runner(tmp_path / "runner", repository.folder, values, ENVSPEC_DEFAULT_INDEX=index.url)
 
 

@@ -102,7 +102,7 @@ def test_results_that_are_no_file_are_refused(tmp_path: Path, script: str, words
     program = user.folder / "python"
     program.write_text(f"{HOSTILE}{script}\n")
     program.chmod(0o755)
-    ran = user.runs("conformance", "lock", "--here", "--python", str(program), "--device", "cpu")
+    ran = user.runs("conformance", "lock", "--local", "--python", str(program), "--device", "cpu")
     told = refused(ran, 6)
     assert words in told and "hunter2" not in told
     assert "\x1b" not in ran.stdout + ran.stderr

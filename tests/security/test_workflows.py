@@ -136,7 +136,7 @@ def test_a_pull_request_gives_a_build_no_token_that_writes(tmp_path: Path) -> No
         "github.repository": "acme/stacks",
         "github.event.pull_request.head.repo.full_name": "acme/stacks",
         "github.event.pull_request.number": "7",
-        "vars.CHANNEL_ROWS": "",
+        "vars.CHANNEL_REPODATA": "",
     }
     with hosted(tmp_path, burglar(tmp_path, also=also), values) as host:
         host.values = {**values, "github.event.pull_request.base.sha": host.forge.branches()["main"]}

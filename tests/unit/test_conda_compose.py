@@ -93,7 +93,7 @@ def test_folders_of_rows_stand_for_channels() -> None:
 
 
 def test_rows_of_a_channel_that_the_spec_has_not() -> None:
-    with pytest.raises(UsageError, match="--channel-rows: the spec has no channel bioconda") as caught:
+    with pytest.raises(UsageError, match="--channel-repodata: the spec has no channel bioconda") as caught:
         channels_of(spec("[conda]\n"), {}, {"bioconda": Path("rows"), "conda-forge": Path("rows")})
     assert caught.value.hint == "it has conda-forge"
     with pytest.raises(UsageError, match="no channel conda-forge") as caught:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 
 import click
-import pytest
 
 from envspec.cli.main import cli
 from envspec.conformance.checks import CHECKS
@@ -42,9 +41,6 @@ def test_every_command_is_on_the_commands_page() -> None:
     assert set(cli.list_commands(click.Context(cli))) - named == set()
 
 
-@pytest.mark.xfail(
-    raises=AssertionError, reason="the pages have the new names of options; remove this mark with the old"
-)
 def test_every_option_is_on_a_page() -> None:
     named = set(re.findall(r"--[a-z][a-z-]*", page("commands.md") + page("conformance.md")))
     assert set(options(cli)) - named - {"--version"} == set()

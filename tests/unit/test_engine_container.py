@@ -32,7 +32,7 @@ from tests.support.locks import conda, conda_resolution, package, resolution
 from tests.support.run_container import lock_of
 
 GIB = 1 << 30
-ENGINE = EngineFacts("docker", "28.0", (1, 48), Platform.LINUX_64, 64 * GIB)
+ENGINE = EngineFacts("docker", "28.0", Platform.LINUX_64, 64 * GIB)
 JANE = User("jane", 1001, 1002, (27, 44))
 RUN = Options(command=("python", "train.py"))
 FOLDERS = Folders(work="/home/jane/work", compiled="/cache/c", hub=(("", "/hf"), ("hub", "/big/hub")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from envspec.conformance.numerics import wait
 from envspec.conformance.results import NotRun
 from envspec.verifier.compare import compare, owned
 from envspec.verifier.scan import NoEnvironment, Place, conda_records, distributions, place_of
-from envspec.verifier.types import Drift, Result, expected_from_json
+from envspec.verifier.types import Drift, Result, read_expected
 
 #: So many findings of one kind are told one by one.
 _TOLD = 20
@@ -35,7 +34,7 @@ def check(trial: Trial) -> None:
             place = place_of(Path(sys.prefix), sys.path[1:])
         except NoEnvironment as fault:
             raise NotRun(str(fault), hint="name an environment's Python by --python") from fault
-        result = compare(expected_from_json(json.dumps(locked.expected)), place)
+        result = compare(read_expected(locked.expected), place)
     _tell(trial, result)
     with trial.phase("work with the libraries"):
         _work(trial)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Final
 
-import zstandard
-
 from envspec.image.layers.recipe import FORM, new_file
 from envspec.image.layers.threads import Conveyor
 from envspec.io.files import place
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 #: zstd's own default. In one thread: layers are packed side by side, and zstd's own threads take 100 MB and more each.
 _LEVEL: Final = 3
@@ -50,7 +54,7 @@ class Packing:
         self._file = file
         self._hash = hashlib.sha256()
         self._size = 0
-        self._packer = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
+        self._packer = zstd.ZstdCompressor(level=_LEVEL)
 
     def write(self, data: bytes) -> None:
         self._write(self._packer.compress(data))

@@ -23,7 +23,6 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
@@ -261,17 +260,6 @@ def read_list(folder: Path) -> tuple[Changed, ...]:
     return tuple(Changed(path, Kind(kind), *rest) for path, kind, *rest in rows)
 
 
-def file_differences(was: tuple[Changed, ...], now: tuple[Changed, ...]) -> tuple[str, ...]:
-    """The paths that are not as they were, each with what has changed."""
-    old, new = ({change.path: change for change in changes} for changes in (was, now))
-    told = []
-    for path in sorted(old.keys() | new.keys()):
-        if old.get(path) != new.get(path):
-            what = "is new" if path not in old else "is gone" if path not in new else "differs"
-            told.append(f"/{path} {what}")
-    return tuple(told)
-
-
 def _members(path: Path) -> list[zipfile.ZipInfo]:
     with zipfile.ZipFile(path) as archive:
         return archive.infolist()
@@ -288,13 +276,6 @@ def _member(archive: Path, file: IO[bytes], member: zipfile.ZipInfo) -> ZipMembe
 _KNOWN: Final = "layer.json"
 _WAIT_S: Final = 0.2
 _MOST_TOLD: Final = 20
-
-
-class Kept(Enum):
-    """What to do with a layer that the cache has."""
-
-    USE = "use"
-    MAKE_ANEW = "make anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +295,6 @@ class SystemOrder:
     locked: SystemLayer | None = None
     mirrors: tuple[tuple[str, str], ...] = ()
     builder: Builder = Builder.AUTO
-    kept: Kept = Kept.USE
 
     @property
     def key(self) -> str:
@@ -364,12 +344,12 @@ async def make_system_layer(order: SystemOrder, world: World) -> tuple[SystemLay
     """
     if not order.apt:
         raise UsageError("a system layer without packages", hint="name some by [system] apt")
-    if order.kept is Kept.USE and (found := find_system_layer(order, world.cache)):
+    if found := find_system_layer(order, world.cache):
         return found
     folder = _folder(order, world.cache)
     folder.mkdir(parents=True, exist_ok=True)
     with await _alone(folder):
-        if order.kept is Kept.USE and (found := find_system_layer(order, world.cache)):
+        if found := find_system_layer(order, world.cache):
             return found
         with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as made:
             beside = Path(made, "layer")
@@ -431,28 +411,25 @@ def _record(order: SystemOrder, taken: Taken, source: SystemSource, world: World
     )
     place(source.folder / _KNOWN, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
     if order.locked is not None and order.locked.diff_id != found.diff_id:
-        raise _difference(order, order.locked, found, source, world.cache)
+        raise _difference(order.locked, found)
     return found, source
 
 
-def _difference(
-    order: SystemOrder, locked: SystemLayer, found: SystemLayer, source: SystemSource, cache: Path
-) -> SystemDiffers:
-    """What of the layer is not as the lock has it: packages, else files where the cache has the one that was locked."""
+def _difference(locked: SystemLayer, found: SystemLayer) -> SystemDiffers:
+    """The error that lists the packages that differ from the lock's."""
     told = package_differences(locked.packages, found.packages)
     hint = "the archive has moved on: `envspec lock --upgrade` takes what it has now, [system] snapshot holds it still"
     if not told:
-        hint = "the same packages gave other files: report this with the names of the files"
-        meant = find_system_layer(order, cache)
-        told = file_differences(read_list(meant[1].folder), read_list(source.folder)) if meant else ()
-        if not meant:
-            hint += "; the cache of who made the lock has the other list (system-layers/*/*/entries.json)"
+        hint = (
+            "the same packages gave other files: compare system-layers/*/*/entries.json in this cache and in the cache "
+            "of the machine that made the lock, and report the files that differ"
+        )
     rows = [f"  {line}" for line in told[:_MOST_TOLD]]
     rows += [f"  and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
     return SystemDiffers(
         "\n".join(
             [
-                f"the system layer for {order.platform.value} is {found.diff_id}, and the lock says {locked.diff_id}",
+                f"the system layer for {found.platform.value} is {found.diff_id}, and the lock says {locked.diff_id}",
                 *rows,
             ]
         ),

@@ -67,7 +67,7 @@ class CondaLock:
 
     def unable(self, environ: Mapping[str, str]) -> str | None:
         if find_spec("conda_lock") is None:
-            return "conda-lock is not installed"
+            return "not installed; get it with `pip install 'envspec[conda-lock]'`"
         if _executable(environ) is None:
             return "no conda, mamba or micromamba on PATH"
         return None

@@ -66,7 +66,7 @@ def channels_of(spec: Spec, environ: Mapping[str, str], rows: Mapping[str, Path]
         name = next(name for name in rows if channel_url(name) in folders)
         known = ", ".join(channel.name for channel in found)
         raise UsageError(
-            f"--channel-rows: the spec has no channel {channel_without_credentials(name)}",
+            f"--channel-repodata: the spec has no channel {channel_without_credentials(name)}",
             hint=f"it has {known}" if known else "it has no [conda] at all",
         )
     return found

@@ -65,7 +65,7 @@ async def solve_all(
     """
     if why := engine.unable(world.environ):
         raise UsageError(
-            f"{engine.version.partition(' ')[0]}: {why}", hint="the engine `rattler` needs nothing of the machine"
+            f"{engine.version.partition(' ')[0]}: {why}", hint="or use --resolver rattler, which needs nothing else"
         )
     for request in requests:
         check_requirements(request)
