@@ -40,7 +40,7 @@ RUN: Final = ROOT / "envspec/conformance/run.py"
 #: Checks that measure speed, for baselines.
 TIMED: Final = ("matmul", "amp", "transformer", "memory", "ddp")
 #: What envspec's command line imports for `conformance` and `receipts`, besides what the standard library has.
-NEEDED: Final = ("pydantic", "click", "rich", "packaging", "jinja2", "junitparser")
+NEEDED: Final = ("pydantic", "click", "rich", "packaging", "jinja2")
 PROBE: Final = """
 uname -a; id -un; nproc; free -g; df -h /tmp /dev/shm; cat /sys/fs/cgroup/cpu.max /sys/fs/cgroup/memory.max
 ulimit -a; lscpu | grep -iE 'model name|numa|socket'

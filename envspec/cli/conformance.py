@@ -12,11 +12,12 @@ from envspec.cli import terminal
 from envspec.cli.options import LOCK, MIRROR, UNCONFINED, combined
 from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UsageError
+from envspec.report import RECEIPT
 
 if TYPE_CHECKING:
     from envspec.cli.proving import Proving
     from envspec.operations.conformance import Price
-    from envspec.receipt.values import Receipt
+    from envspec.receipts.model import Receipt
 
 
 #: How many reasons of a failure the error names.
@@ -64,7 +65,9 @@ _answer: Final = combined(
         metavar="RECEIPT",
         help="A receipt of the same kind of machine: being slower than it fails.",
     ),
-    click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", help="Of the answer."),
+    click.option(
+        "--format", "form", type=click.Choice(list(RECEIPT)), default="text", help="Format of the receipt on stdout."
+    ),
 )
 
 
@@ -80,12 +83,12 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     exit code is 7 where a check failed, or one that the spec requires did not run; 6 where there is no GPU to test.
     """
     from envspec.cli.proving import prove
-    from envspec.receipt.values import Verdict
-    from envspec.report import try_folder
+    from envspec.receipts.model import Verdict
+    from envspec.report import check_writable
 
     asked = _proving(chosen)
     if report is not None:
-        try_folder(report)
+        check_writable(report)
     # Who ends a run half-way has what was found by then.
     found = prove(lock, asked, lambda until_then: _write(until_then, report))
     try:
@@ -99,20 +102,14 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
 
 
 def _write(found: Receipt, report: Path | None) -> None:
-    from envspec.report import write
+    from envspec.report import write_receipt
 
-    for path in write(found, report) if report else ():
+    for path in write_receipt(found, report) if report else ():
         terminal.tell(f"wrote {path}")
 
 
 def _tell(found: Receipt, form: str) -> None:
-    from envspec.receipt.files import dump
-    from envspec.report import text
-
-    if form == "json":
-        terminal.answer_json(dump(found))
-    else:
-        terminal.answer_sections(text.render(found, terminal.width()))
+    terminal.answer_report(form, RECEIPT.render(form, found, terminal.width()))
 
 
 def _failure(found: Receipt) -> str:
@@ -125,7 +122,7 @@ def _failure(found: Receipt) -> str:
 def _proving(chosen: Mapping[str, Any]) -> Proving:
     from envspec.cli.proving import Proving
     from envspec.operations.conformance import nodes_of
-    from envspec.receipt.files import read
+    from envspec.receipts.model import read
 
     if chosen["local"] and chosen["image"]:
         raise UsageError("--local and --image exclude each other", hint="remove one of them")

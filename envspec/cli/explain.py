@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from envspec.cli import terminal
+from envspec.report import EXPLANATION
 
 if TYPE_CHECKING:
     from envspec.base_image.cuda import SharedLibrary
@@ -19,22 +20,22 @@ if TYPE_CHECKING:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(list(EXPLANATION)),
     default="text",
     show_default=True,
     help="Text for people, or JSON for programs.",
 )
 def command(lock: str, package: str | None, form: str) -> int:
-    """Tell every decision of a lock with its reason and source, or tell of one of its packages.
+    """Show every decision of a lock with its reason and source, or one of its packages.
 
-    LOCK is a folder, its envspec.lock, or a name under locks/. For a PACKAGE, by PyPI's name or conda's: who asked for
-    it, the newest version that was not taken and why, its GPU code, its files and sizes. Nothing is resolved or
-    fetched: the lock holds it all.
+    LOCK is a folder, its envspec.lock, or a name under locks/. For a PACKAGE, by its PyPI or conda name: what requires
+    it, the newest version that was rejected and why, its GPU code, its files and sizes. Reads the lock only: resolves
+    and fetches nothing.
     """
     import os
     from pathlib import Path
 
-    from envspec.explain import explanation, package_text, text
+    from envspec.explain import explanation
     from envspec.io.cache import cache_root, seen
     from envspec.lock.find import find_lock
     from envspec.lock.folder import read_lock
@@ -45,22 +46,17 @@ def command(lock: str, package: str | None, form: str) -> int:
     def read(sha256: str) -> GpuCodeFound | None:
         return seen(cache, sha256)
 
-    told = (
+    found = (
         explanation.explain_package(locked, package, read)
         if package is not None
         else explanation.explain_lock(locked, _held_twice(locked), read)
     )
-    if form == "json":
-        terminal.answer_json(text.as_json(told))
-    elif isinstance(told, explanation.Explanation):
-        terminal.answer_sections(text.lock_text(told, terminal.width()))
-    else:
-        terminal.answer_sections(package_text.package_text(told, terminal.width()))
+    terminal.answer_report(form, EXPLANATION.render(form, found, terminal.width()))
     return 0
 
 
 def _held_twice(lock: Lock) -> dict[Platform, tuple[SharedLibrary, ...]]:
-    """The CUDA libraries that the base image and the packages both hold, on the platforms that have the image."""
+    """CUDA libraries in both the base image and the packages, by platform."""
     if lock.base_image is None:
         return {}
     from envspec.base_image.cuda import shared_libraries

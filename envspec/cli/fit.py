@@ -10,6 +10,7 @@ import click
 
 from envspec.cli import terminal
 from envspec.errors import UnfitMachine, UsageError
+from envspec.report import FIT
 
 if TYPE_CHECKING:
     from envspec.diagnostics.machine import Machine
@@ -22,7 +23,7 @@ _PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
 @click.command()
 @click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
 @click.argument("more", nargs=-1, metavar="")
-@click.option("--driver", metavar="V", help="The version of its NVIDIA driver, such as 570.124.06.")
+@click.option("--driver", metavar="V", help="Version of its NVIDIA driver, such as 570.124.06.")
 @click.option(
     "--gpu",
     "gpus",
@@ -33,12 +34,12 @@ _PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
 @click.option(
     "--platform",
     type=click.Choice(_PLATFORMS),
-    help="Its platform. Left out: this machine's if the lock has it, else the lock's first.",
+    help="Its platform (default: this machine's if it is in the lock, else the lock's first).",
 )
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(list(FIT)),
     default="text",
     show_default=True,
     help="Text for people, or JSON for programs.",
@@ -46,16 +47,15 @@ _PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
 def command(
     lock: str, more: tuple[str, ...], driver: str | None, gpus: tuple[str, ...], platform: str | None, form: str
 ) -> int:
-    """Tell whether a machine can run a lock, and if not, the smallest change that helps.
+    """Check whether a machine can run a lock, and if not, show the smallest change that helps.
 
-    LOCK is a folder, its envspec.lock, or a name under locks/. Without --driver, --gpu and --platform: this machine, by
-    its driver's files and NVML. With any of them: the machine that they describe; what is left out is not asked about.
+    LOCK is a folder, its envspec.lock, or a name under locks/. Without --driver, --gpu and --platform: this machine, as
+    its driver and NVML describe it. With any of them: the machine that they describe; the rest is not checked.
 
-    Exit code: 0 when it can, 6 when it can't or when nobody can tell.
+    Exit code: 0 if it can, 6 if it can't or if that is unknown.
     """
     if more:
         raise UsageError(f"`fit` takes one LOCK, not also {' '.join(more)}", hint=_advice(more, gpus))
-    from envspec.cli import fit_text
     from envspec.diagnostics import fit
     from envspec.diagnostics.machine import described_machine, read_machine
     from envspec.lock.find import find_lock
@@ -69,10 +69,7 @@ def command(
     else:
         machine = described_machine(_platform(locked, platform), _version(driver), gpus, facts)
     report = fit.fits(locked, machine, facts)
-    if form == "json":
-        terminal.answer_json(fit_text.as_json(report))
-    else:
-        terminal.answer_sections(fit_text.as_text(report, terminal.width()))
+    terminal.answer_report(form, FIT.render(form, report, terminal.width()))
     return 0 if report.verdict is fit.Verdict.FITS else UnfitMachine.exit_code
 
 
@@ -84,7 +81,7 @@ def _advice(more: tuple[str, ...], gpus: tuple[str, ...]) -> str:
 
 
 def _version(driver: str | None) -> str | None:
-    """A driver's version, which some write with a `v` or a leading word of nvidia-smi."""
+    """The version of a driver; a leading `v` is accepted."""
     if driver is None:
         return None
     found = re.fullmatch(r"[vV]?(\d{2,4}(?:\.\d{1,4}){0,3})", driver.strip())
@@ -112,7 +109,7 @@ def _platform(lock: Lock, named: str | None) -> Platform:
 
 
 def _facts(lock: Lock, spec: Path) -> Facts:
-    """The facts, with the rows under `[facts]` of the spec that the lock was made from, where that is at hand."""
+    """The facts, with the rows under `[facts]` of the lock's spec if the spec is available."""
     from envspec import toml
     from envspec.facts import load_facts
     from envspec.spec.identity import input_sha256

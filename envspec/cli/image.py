@@ -14,6 +14,7 @@ from envspec.cli.image_world import image_world
 from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, UNCONFINED, combined
 from envspec.cli.terminal import terminable
 from envspec.errors import UsageError
+from envspec.report import IMAGE_DIFF
 
 if TYPE_CHECKING:
     from envspec.operations.image import Built
@@ -125,14 +126,13 @@ def image_id(lock: str, **chosen: Any) -> int:
     type=click.Choice(IMAGE_PLATFORMS),
     help="The platform, where an image has several; this machine's where left out.",
 )
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("--format", "form", type=click.Choice(list(IMAGE_DIFF)), default="text", show_default=True)
 @MIRROR
 def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequence[str]) -> int:
     """Tell which layers and bytes a pull of B moves where A is already.
 
     A and B: images in a registry, OCI layouts, tars, or locks. The exit code is 10 where they differ.
     """
-    from envspec.cli.image_diff_text import as_json, as_text
     from envspec.cli.progress import DownloadProgress
     from envspec.diagnostics.machine import this_platform
     from envspec.models import Platform
@@ -142,10 +142,7 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
         world = image_world(progress, mirrors)
         wanted = Platform(platform) if platform else this_platform()
         found = pipeline.diff(first, second, wanted, world)
-    if form == "json":
-        terminal.answer_json(as_json(found))
-    else:
-        terminal.answer(as_text(found))
+    terminal.answer_report(form, IMAGE_DIFF.render(form, found, terminal.width()))
     return 10 if found.is_changed else 0
 
 

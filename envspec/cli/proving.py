@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envspec.fetch.types import Step
     from envspec.models import Lock, Platform, Resolution
     from envspec.operations.conformance import Price, Request, Watch
-    from envspec.receipt.values import Receipt
+    from envspec.receipts.model import Receipt
 
 
 @dataclass(frozen=True, slots=True)

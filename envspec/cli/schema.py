@@ -22,7 +22,7 @@ def command(document: str) -> int:
     import json
 
     if document == "receipt":
-        from envspec.receipt.files import json_schema
+        from envspec.receipts.model import json_schema
     else:
         from envspec.spec import json_schema
 

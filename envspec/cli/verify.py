@@ -97,14 +97,14 @@ def _lines(result: Result) -> Iterator[str]:
 
 
 def _counted(counts: Counts) -> str:
-    from envspec.lock.diff_shown import several
+    from envspec.report.format import counted
 
-    held = [several(counts.packages, "package")] if counts.packages else []
-    held += [several(counts.conda, "conda package")] if counts.conda else []
+    held = [counted(counts.packages, "package")] if counts.packages else []
+    held += [counted(counts.conda, "conda package")] if counts.conda else []
     files = f"{counts.files:,} files ({counts.size_bytes / 1e9:.1f} GB)"
     notes = []
     if counts.unanchored:
-        notes.append(f"{several(counts.unanchored, 'package')} not anchored, that is compared with RECORD alone")
+        notes.append(f"{counted(counts.unanchored, 'package')} not anchored, that is compared with RECORD alone")
     if counts.beside:
         notes.append(f"{counts.beside} that the lock allows, such as pip, compared with RECORD alone")
     if counts.own_word:
@@ -117,12 +117,12 @@ def _counted(counts: Counts) -> str:
 
 
 def _drifted(result: Result, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:
-    from envspec.lock.diff_shown import several
     from envspec.operations.verify import PYTHON
+    from envspec.report.format import counted
 
-    ways = several(len(result.findings), "difference")
+    ways = counted(len(result.findings), "difference")
     packages = {finding.package for finding in result.findings} - {""}
-    of = several(len(packages), "package") if packages else "no package"
+    of = counted(len(packages), "package") if packages else "no package"
     anew = f"make it anew: `envspec install {folder} --prefix DIR`"
     requirements = folder / f"requirements.{platform.value}.txt"
     mend = (

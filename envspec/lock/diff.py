@@ -17,7 +17,7 @@ from envspec.models import BaseImage, GpuCode, Lock, Package, Platform, Resoluti
 
 
 class Move(Enum):
-    """What happened to a package. MOVED: to another version, and nobody can say which of the two is higher."""
+    """What happened to a package. MOVED: to another version; which of the two is higher is unknown."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -28,21 +28,26 @@ class Move(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """What identifies a wheel or sdist. index: its name in the lock."""
+
+    index: str
+    filename: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class FileChange:
-    """The file of a package on one platform, when its version stayed. From and to: index, file name, SHA-256."""
+    """The file of a package on one platform, if its version is the same."""
 
     platform: Platform
-    old_index: str
-    new_index: str
-    old_filename: str
-    new_filename: str
-    old_sha256: str
-    new_sha256: str
+    old: FileIdentity
+    new: FileIdentity
 
 
 @dataclass(frozen=True, slots=True)
 class PackageChange:
-    """One package, on those platforms of both locks where the same happened to it.
+    """One package, on the platforms of both locks with equal changes.
 
     old, new: versions; None before it was added and after it was removed. files: for Move.FILE alone.
     """
@@ -57,9 +62,9 @@ class PackageChange:
 
 @dataclass(frozen=True, slots=True)
 class ValueChange:
-    """One value of the lock. old, new: None where it is not there. platforms: none, when it has nothing to do with any.
+    """One value of the lock. old, new: None if it is missing. platforms: empty if it does not depend on them.
 
-    why: the reason that the new lock gives for it, or the old one where it is gone.
+    why: the reason in the new lock, or in the old one if the value was removed.
     """
 
     what: str
@@ -71,11 +76,10 @@ class ValueChange:
 
 @dataclass(frozen=True, slots=True)
 class LockDiff:
-    """Everything that differs, in the order in which it is shown.
+    """All differences, in the order of reports.
 
-    platforms: those of both locks; what differs on all of them is told without naming them. A platform that only one
-    lock has is a change of `environment`, and its packages are not listed. packages: of the PyPI half.
-    replaced: files of a version that both locks have; they are in none of the other lists.
+    platforms: those of both locks. A platform of one lock only is a change of `environment`, and its packages are not
+    listed. packages: from PyPI. replaced: files replaced at the same version; the other lists do not repeat them.
     """
 
     old_name: str
@@ -262,15 +266,10 @@ def _change(old: Package | None, new: Package | None, before: Target, after: Tar
     is_same = (old.file.filename, old.file.sha256) == (new.file.filename, new.file.sha256)
     if is_same or is_replaced_wheel(old, new, before, after):
         return None
-    file = FileChange(
-        platform,
-        old.file.index,
-        new.file.index,
-        old.file.filename,
-        new.file.filename,
-        old.file.sha256,
-        new.file.sha256,
+    before_file, after_file = (
+        FileIdentity(each.file.index, each.file.filename, each.file.sha256) for each in (old, new)
     )
+    file = FileChange(platform, before_file, after_file)
     return PackageChange(Move.FILE, new.name, old.version, new.version, (platform,), (file,))
 
 

@@ -42,9 +42,9 @@ from envspec.io.tasks import run_to_end
 from envspec.lock.document import identity
 from envspec.models import Lock, Resolution
 from envspec.operations.verify import expected_of
-from envspec.receipt.build import BadResults, Known, receipt
-from envspec.receipt.values import Here, Image, LockName, Receipt
-from envspec.receipt.values import Nodes as ReceiptNodes
+from envspec.receipts.build import BadResults, Known, receipt
+from envspec.receipts.model import Here, Image, LockName, Receipt
+from envspec.receipts.model import Nodes as ReceiptNodes
 
 
 class Device(Enum):
@@ -531,7 +531,7 @@ def _receipt(request: Request, order: Order, where: Image | Here, watch: Watch, 
             name=lock.name, sha256=request.lock_sha256, input_sha256=lock.input_sha256, identity=identity(lock)
         ),
         where=where,
-        asked=order.checks,
+        requested=order.checks,
         required=order.required,
         nodes=nodes,
         world_size=order.world_size,

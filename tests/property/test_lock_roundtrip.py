@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from envspec import toml
 from envspec.lock.canonical import canonical
 from envspec.lock.diff import diff_locks
-from envspec.lock.diff_text import as_json, as_markdown, as_text
 from envspec.lock.document import dump, identity, load
 from envspec.lock.head import DamagedLock, NewerFormat, unseal
 from envspec.lock.writer import pairs
@@ -43,6 +42,7 @@ from envspec.models import (
     WheelFile,
 )
 from envspec.names import LINE
+from envspec.report import LOCK_DIFF
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9-]{0,7}", fullmatch=True)
@@ -274,6 +274,5 @@ def test_a_lock_does_not_differ_from_itself_and_every_difference_can_be_told(one
     assert len(forth.packages) == len(back.packages)
     assert len(forth.conda) == len(back.conda)
     for diff in (forth, back):
-        assert as_text(diff).endswith("\n")
-        assert as_markdown(diff).endswith("\n")
-        assert as_json(diff).endswith("}\n")
+        for form in LOCK_DIFF:
+            assert LOCK_DIFF.render(form, diff).endswith("\n")

@@ -25,7 +25,7 @@ from envspec.io.files import open_foreign, read_foreign
 from envspec.models import ImageSettings, Platform, Service
 from envspec.operations.conformance import Begun, _Lines, heard
 from envspec.operations.image_diff import NoImage, _of_path
-from envspec.receipt.build import BadResults, receipt
+from envspec.receipts.build import BadResults, receipt
 from tests.support.environments import make_lock, write_lock
 from tests.support.image_services import free_port, lay, wait_for
 from tests.support.receipts import known, results

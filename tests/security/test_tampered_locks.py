@@ -152,7 +152,7 @@ ATTACKS: Final = {
         lambda user: replacing((user.document()["base_image"]["digests"][0]["digest"], f"sha256:{EVIL}")),
         False,
         f"digest: locked sha256:{EVIL}",
-        "base image docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04\n      digest ",
+        "base image docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04  digest",
     ),
     "a base image's repository": Attack(
         lambda user: replacing(('repository = "docker.io/nvidia/cuda"', 'repository = "docker.io/nvidla/cuda"')),

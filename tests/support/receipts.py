@@ -9,8 +9,8 @@ from typing import Any, Final
 from envspec.conformance.bounds import limit
 from envspec.conformance.request import SEED
 from envspec.conformance.results import FORMAT
-from envspec.receipt.build import Known, receipt
-from envspec.receipt.values import Here, Image, LockName, Receipt
+from envspec.receipts.build import Known, receipt
+from envspec.receipts.model import Here, Image, LockName, Receipt
 
 MADE_AT: Final = datetime(2026, 11, 22, 3, 0, tzinfo=timezone.utc)
 LOCK: Final = LockName(name="made-up", sha256="a1" * 32, input_sha256="b2" * 32, identity="c3" * 32)
@@ -115,9 +115,15 @@ def machine(device: str, gpus: int = 8, gpu: str = "NVIDIA H100 80GB HBM3") -> d
     return {**told, "cpus": 192, "driver": "570.124.06", "gpus": cards, "topology": topology}
 
 
-def known(*asked: str, **more: Any) -> Known:
+def known(*requested: str, **more: Any) -> Known:
     """What the host knows of a made-up run: it was in an image."""
-    values: dict[str, Any] = {"envspec": "0.1.0", "made_at": MADE_AT, "lock": LOCK, "where": IMAGE, "asked": asked}
+    values: dict[str, Any] = {
+        "envspec": "0.1.0",
+        "made_at": MADE_AT,
+        "lock": LOCK,
+        "where": IMAGE,
+        "requested": requested,
+    }
     return Known(**{**values, **more})
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from envspec.cli.image_diff_text import as_json, as_text
 from envspec.errors import UsageError
 from envspec.image import outputs
 from envspec.image.config import Conduct, image_config, image_of, index_of
@@ -19,6 +18,7 @@ from envspec.image.diff import Side, diff_images, side_of
 from envspec.image.layers.types import Image
 from envspec.models import Platform
 from envspec.registry.types import Blob, Descriptor
+from envspec.report import IMAGE_DIFF
 from tests.support import images
 from tests.support.locks import example
 
@@ -142,10 +142,10 @@ def test_diff_tells_what_a_pull_moves() -> None:
     assert [layer.diff_id for layer in found.removed] == [images.digest(BODIES[1])]
     assert found.moved_bytes == len(BODIES[3]) + len(second.config)
     assert found.chained_bytes == len(BODIES[3]) + len(BODIES[2]) + len(second.config)
-    text = as_text(found)
-    assert "2 layers of 3 stay; a pull moves 1 layer and the config" in text
+    text = " ".join(IMAGE_DIFF.render("text", found).split())
+    assert "2 layers of 3 unchanged; a pull moves 1 layer and the config" in text
     assert "Docker's own store" in text
-    assert json.loads(as_json(found))["docker_moved_bytes"] == found.chained_bytes
+    assert json.loads(IMAGE_DIFF.render("json", found))["docker_moved_bytes"] == found.chained_bytes
 
 
 def test_the_same_image_moves_nothing() -> None:
@@ -153,4 +153,4 @@ def test_the_same_image_moves_nothing() -> None:
     found = diff_images(side("a", made), side("b", replace(made)))
     assert not found.is_changed
     assert (found.moved_bytes, found.chained_bytes) == (0, 0)
-    assert as_text(found) == f"the same image: {made.id}\n"
+    assert IMAGE_DIFF.render("text", found) == f"the same image: {made.id}\n"

@@ -1,4 +1,4 @@
-"""results.json and what the host knows become a receipt: pure."""
+"""results.json of a run and what the host knows about it -> Receipt. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from pydantic import ValidationError
 from envspec.conformance.results import FORMAT as RESULTS_FORMAT
 from envspec.conformance.results import Cause, Kind, Status
 from envspec.errors import EnvspecError
-from envspec.receipt.baseline import against
-from envspec.receipt.faults import places
-from envspec.receipt.values import (
+from envspec.receipts.compare import against
+from envspec.receipts.model import (
     CheckRow,
     Counts,
     Here,
@@ -25,27 +24,28 @@ from envspec.receipt.values import (
     Receipt,
     Summary,
     Verdict,
+    problems,
 )
 
 
 class BadResults(EnvspecError):
-    """The suite's results are not what this envspec's suite writes."""
+    """Results that this version's suite does not write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the host knows of a run, and the suite inside can't.
+    """What the host knows about a run and the suite in the container does not.
 
-    made_at: with a time zone. where: the image, or the Python without one; `is_locked` is filled in from the check
-    `lock`. asked: names of the checks that were to run; required: those of them that must not be `not run`.
-    toolkit: NVIDIA's container toolkit. baseline: a recorded receipt to be held against.
+    made_at: with a time zone. where: the image, or the Python that ran the suite; `is_locked` is set from the check
+    `lock`. requested: names of the checks to run; required: those that must not be `not run`.
+    toolkit: version of NVIDIA's container toolkit. baseline: a recorded receipt to compare with.
     """
 
     envspec: str
     made_at: datetime
     lock: LockName
     where: Image | Here
-    asked: tuple[str, ...]
+    requested: tuple[str, ...]
     required: tuple[str, ...] = ()
     nodes: Nodes = field(default_factory=Nodes)
     world_size: int | None = None
@@ -54,13 +54,13 @@ class Known:
 
 
 def receipt(results: Mapping[str, Any], known: Known) -> Receipt:
-    """The receipt of a run. results: the document that the suite wrote, also one that is not whole.
+    """The receipt of a run. results: the document that the suite wrote, possibly incomplete.
 
-    The verdict is `failed` if a check failed, a required one was not run, the suite ended before a check that was asked
-    for, or a number is worse than the baseline's by more than its tolerance.
+    The verdict is `failed` if a check failed, a required one was not run, the suite ended before a requested check, or
+    a number is worse than the baseline's by more than its tolerance.
 
     Raises:
-        BadResults: the document is of another format, or a key of it is missing or wrong; says which.
+        BadResults: the document has another format, or keys are missing or wrong; the message names them.
     """
     if results.get("format") != RESULTS_FORMAT:
         raise BadResults(f"the results are of format {results.get('format')!r}, this envspec reads {RESULTS_FORMAT}")
@@ -68,21 +68,21 @@ def receipt(results: Mapping[str, Any], known: Known) -> Receipt:
         return _receipt(_plain(results), known)
     except ValidationError as fault:
         raise BadResults(
-            f"the suite's results can't be read: {'; '.join(places(fault))}",
-            hint="the suite in the image has to be this envspec's own",
+            f"the suite's results can't be read: {'; '.join(problems(fault))}",
+            hint="run the suite of this envspec version",
         ) from fault
     except KeyError as fault:
         raise BadResults(f"the suite's results lack {fault}") from fault
     except (TypeError, ValueError, AttributeError) as fault:
         raise BadResults(
-            "the suite's results can't be read: a value is of another type",
-            hint="the suite in the image has to be this envspec's own",
+            "the suite's results can't be read: a value has the wrong type",
+            hint="run the suite of this envspec version",
         ) from fault
 
 
 def _receipt(results: Mapping[str, Any], known: Known) -> Receipt:
-    told = [_check(row) for row in results["results"]]
-    checks = (*told, *_lost(told, known, is_whole=results["is_whole"]))
+    found = [_check(row) for row in results["results"]]
+    checks = (*found, *_lost(found, known, is_whole=results["is_whole"]))
     summary = _summary(checks, known.required)
     image = known.where if isinstance(known.where, Image) else None
     here = known.where.model_copy(update={"is_locked": _is_locked(checks)}) if isinstance(known.where, Here) else None
@@ -113,20 +113,20 @@ def _check(row: Mapping[str, Any]) -> CheckRow:
     return CheckRow.model_validate({**row, **timed})
 
 
-def _lost(told: Sequence[CheckRow], known: Known, *, is_whole: bool) -> list[CheckRow]:
-    """Checks that were asked for and of which nothing is told."""
-    names = {check.check for check in told}
-    reason = "the suite told nothing of it" if is_whole else "the suite ended before it"
+def _lost(found: Sequence[CheckRow], known: Known, *, is_whole: bool) -> list[CheckRow]:
+    """Requested checks without a result."""
+    names = {check.check for check in found}
+    reason = "the suite reported no result for it" if is_whole else "the suite ended before it"
     return [
         CheckRow(
             check=name,
             status=Status.FAILED,
             cause=Cause.CRASHED,
             reason=reason,
-            hint="look at what ended the suite: its output, the container's, the system's log",
+            hint="look for the cause in the output of the suite and the container, and in the system log",
             required=name in known.required,
         )
-        for name in known.asked
+        for name in known.requested
         if name not in names
     ]
 
@@ -163,7 +163,7 @@ def _reasons(checks: Sequence[CheckRow], summary: Summary) -> Iterable[str]:
 
 
 def _is_locked(checks: Iterable[CheckRow]) -> bool | None:
-    """What the check `lock` says of the environment; a check that broke down says nothing."""
+    """Result of the check `lock`; None if it crashed or did not run."""
     for check in checks:
         if check.check == "lock" and check.status is Status.PASSED:
             return True
@@ -176,9 +176,9 @@ def _ran(checks: Iterable[CheckRow]) -> dict[str, str]:
     versions: dict[str, list[str]] = {}
     for check in checks:
         for what, version in check.ran.items():
-            seen = versions.setdefault(what, [])
-            if version not in seen:
-                seen.append(version)
+            found = versions.setdefault(what, [])
+            if version not in found:
+                found.append(version)
     return {what: ", ".join(versions[what]) for what in sorted(versions)}
 
 
@@ -195,7 +195,7 @@ def _with_baseline(built: Receipt, recorded: Receipt) -> Receipt:
 
 
 def _plain(value: Any) -> Any:
-    """The document without halves of surrogate pairs, which no encoding has: file names can bring them."""
+    """The document without lone surrogates (from file names), which can't be encoded."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The numbers of a receipt that can be held against those of another one, and which way each is better."""
+"""Numbers of a receipt that can be compared with those of another one, and which direction is better."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from enum import Enum
 from typing import Final
 
 from envspec.conformance.results import Kind
-from envspec.receipt.values import CheckRow, FindingRow, Receipt
+from envspec.receipts.model import CheckRow, FindingRow, Receipt
 
-#: How far a rate may fall, and a peak may rise, before a run is worse than a recorded one.
-#: Rates: nccl-tests takes 0.9 of a given minimum as reached (NCCL_TESTS_MIN_BW). Peaks: torch's allocator
-#: gives the same blocks to the same program; 5 % is for libraries' workspaces.
+#: How far a rate may fall and a peak may rise before a run is worse than a recorded one.
+#: Rates: nccl-tests accepts 0.9 of a given minimum (NCCL_TESTS_MIN_BW). Peaks: torch's allocator
+#: allocates the same blocks for the same program; 5 % is for libraries' workspaces.
 RATE_TOLERANCE: Final = 0.10
 MEMORY_TOLERANCE: Final = 0.05
 
 
 class Better(Enum):
-    """Which way a number is better."""
+    """Which direction of a number is better."""
 
     LOWER = "lower"
     HIGHER = "higher"
@@ -27,7 +27,7 @@ class Better(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of a check. tolerance: None where a change judges nothing, however large."""
+    """A number of a check. tolerance: None if no change counts."""
 
     check: str
     name: str
@@ -42,9 +42,9 @@ class Number:
 
 
 def numbers(receipt: Receipt) -> Iterator[Number]:
-    """Every number of a receipt, in its order: of each check its time, its findings with a unit, its peaks.
+    """Every number of a receipt, in order: for each check its time, findings with a unit, peaks of memory.
 
-    Times carry no tolerance: a cold cache doubles them.
+    Times have no tolerance: a cold cache doubles them.
     """
     for check in receipt.checks:
         if check.seconds:
@@ -57,14 +57,14 @@ def numbers(receipt: Receipt) -> Iterator[Number]:
 
 
 def better(unit: str) -> Better:
-    """Which way a number in `unit` is better, as far as the unit tells."""
+    """Which direction of a number in `unit` is better."""
     if unit == "s":
         return Better.LOWER
     return Better.HIGHER if unit.endswith("/s") else Better.NEITHER
 
 
 def worsening(better: Better, recorded: float, now: float) -> float:
-    """By which part of `recorded` a number has become worse; negative where it is better now, 0 where neither is."""
+    """How much worse a number is now, as a fraction of `recorded`; negative if better, 0 if neither is better."""
     if better is Better.NEITHER or not recorded:
         return 0.0
     change = (now - recorded) / recorded
@@ -84,7 +84,7 @@ def _peaks(check: CheckRow, device: str) -> Iterator[Number]:
     rows = (
         ("allocated on the device", peak.allocated_bytes, MEMORY_TOLERANCE),
         ("reserved on the device", peak.reserved_bytes, MEMORY_TOLERANCE),
-        # Beside a GPU the host's memory follows the driver and its libraries; without one it is all there is.
+        # With a GPU, host memory depends on the driver and its libraries.
         ("peak of the host's memory", peak.host_bytes, MEMORY_TOLERANCE if device == "cpu" else None),
     )
     for name, value, tolerance in rows:
@@ -93,7 +93,7 @@ def _peaks(check: CheckRow, device: str) -> Iterator[Number]:
 
 
 def devices(receipt: Receipt) -> str:
-    """What the run computed on, as people say it: `8 x NVIDIA H100 80GB HBM3`, or the CPU."""
+    """What the run computed on: `8 x NVIDIA H100 80GB HBM3`, or the CPU."""
     machine = receipt.machine
     if receipt.device != "cuda":
         return f"{machine.cpu or machine.architecture or 'CPU'}, {machine.cpus or '?'} CPUs"
@@ -104,18 +104,18 @@ def devices(receipt: Receipt) -> str:
 
 
 def world_size(receipt: Receipt) -> int | None:
-    """Processes of the distributed checks over all nodes; None where the suite chose, on the CPU."""
+    """Processes of the distributed checks on all nodes; None if the suite chose, on the CPU."""
     on_one = receipt.world_size or (len(receipt.machine.gpus) if receipt.device == "cuda" else None)
     return on_one * receipt.nodes.count if on_one else None
 
 
 def has_kind(receipt: Receipt) -> bool:
-    """Whether it is known what the run computed on: GPUs that NVML does not show may be any."""
+    """Whether the devices of the run are known: GPUs that NVML does not show are not."""
     return receipt.device != "cuda" or bool(receipt.machine.gpus)
 
 
 def kind(receipt: Receipt) -> str:
-    """What numbers depend on and a receipt has to share with another one for them to be compared."""
+    """What numbers depend on: only receipts of the same kind have comparable numbers."""
     machine = receipt.machine
     if receipt.device == "cuda":
         gpus = sorted({gpu.name for gpu in machine.gpus})
@@ -124,4 +124,4 @@ def kind(receipt: Receipt) -> str:
         what = devices(receipt)
     nodes = receipt.nodes.count
     size = world_size(receipt)
-    return f"{what}; world size {size or 'left to the suite'}; {nodes} {'node' if nodes == 1 else 'nodes'}"
+    return f"{what}; world size {size or 'chosen by the suite'}; {nodes} {'node' if nodes == 1 else 'nodes'}"
