@@ -20,7 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from bench.environment import clean
+from bench.harness import clean
 from envspec.lock.document import load
 from envspec.lock.head import LOCK_FILE
 

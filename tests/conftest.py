@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import settings
 
-from tests.support.index_server import FRIENDLY, IndexServer
-from tests.support.projects import Dialect, File
+from tests.support.builders.projects import Dialect, File
+from tests.support.servers.index import FRIENDLY, IndexServer
 
 # A shell has what it starts in the background ignore Ctrl-C, `nohup` has it ignore more, and so does all that is begun
 # from there: tests send these.

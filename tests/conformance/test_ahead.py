@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import suite
-from tests.support.stack import copied, install
+from tests.support.machines import suite
+from tests.support.machines.stack import copied, install
 
 pytestmark = pytest.mark.stack
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import suite
-from tests.support.broken_stack import spoiled, spoiled_product
+from tests.support.machines import suite
+from tests.support.machines.stack import spoiled, spoiled_product
 
 pytestmark = pytest.mark.stack
 

@@ -1,4 +1,4 @@
-"""The checks' own lines for GPUs, on a card that is none (`tests.support.cpu_as_gpu`): they run, and they judge.
+"""The checks' own lines for GPUs, on a CPU that is a GPU (`tests.support.machines.cpu_as_gpu`): they run, and judge.
 
 The numbers are a CPU's and right, so every check has to pass. It says nothing of CUDA, of a driver or of a card.
 """
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from envspec.conformance.checks import CHECKS
-from tests.support import cpu_as_gpu, made_driver, suite
-from tests.support.broken_stack import spoiled
+from tests.support.machines import cpu_as_gpu, suite
+from tests.support.machines import driver as made_driver
+from tests.support.machines.stack import spoiled
 
 pytestmark = [
     pytest.mark.stack,

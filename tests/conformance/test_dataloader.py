@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import suite
-from tests.support.broken_stack import spoiled
+from tests.support.machines import suite
+from tests.support.machines.stack import spoiled
 
 pytestmark = pytest.mark.stack
 

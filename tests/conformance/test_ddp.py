@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.broken_stack import at_loss, spoiled, spoiled_ddp
-from tests.support.suite import Told, assert_nothing_left, order, run
+from tests.support.machines.stack import at_loss, spoiled, spoiled_ddp
+from tests.support.machines.suite import Told, assert_nothing_left, order, run
 
 pytestmark = pytest.mark.stack
 

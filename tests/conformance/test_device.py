@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import suite
-from tests.support.stack import copied, site_packages
+from tests.support.machines import suite
+from tests.support.machines.stack import copied, site_packages
 
 pytestmark = pytest.mark.stack
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import suite
-from tests.support.broken_stack import spoiled
-from tests.support.stack import copied, cpu_torch_beside_the_indexs_torchvision, install
+from tests.support.machines import suite
+from tests.support.machines.stack import copied, cpu_torch_beside_the_indexs_torchvision, install, spoiled
 
 pytestmark = pytest.mark.stack
 

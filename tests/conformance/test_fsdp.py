@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broken_stack import at_loss, spoiled
-from tests.support.suite import assert_nothing_left, order, run
+from tests.support.machines.stack import at_loss, spoiled
+from tests.support.machines.suite import assert_nothing_left, order, run
 
 pytestmark = pytest.mark.stack
 

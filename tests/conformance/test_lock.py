@@ -15,8 +15,8 @@ import pytest
 
 from envspec.lock.folder import read_lock
 from envspec.operations.verify import expected_of
-from tests.support import suite
-from tests.support.stack import copied, replace, site_packages
+from tests.support.machines import suite
+from tests.support.machines.stack import copied, replace, site_packages
 from tests.support.user import ROOT
 
 pytestmark = pytest.mark.stack

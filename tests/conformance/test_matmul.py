@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broken_stack import spoiled_product
-from tests.support.suite import Told, assert_nothing_left, order, run
+from tests.support.machines.stack import spoiled_product
+from tests.support.machines.suite import Told, assert_nothing_left, order, run
 
 pytestmark = pytest.mark.stack
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from envspec.conformance.distributed import launch
-from tests.support import netns
-from tests.support.netns import Namespace
+from tests.support.machines import netns
+from tests.support.machines.netns import Namespace
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import netns
-from tests.support.broken_stack import at_loss
-from tests.support.netns import Namespace
-from tests.support.suite import Told, assert_nothing_left, order, processes, run
+from tests.support.machines import netns
+from tests.support.machines.netns import Namespace
+from tests.support.machines.stack import at_loss
+from tests.support.machines.suite import Told, assert_nothing_left, order, processes, run
 
 pytestmark = pytest.mark.stack
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import suite
-from tests.support.broken_stack import spoiled
-from tests.support.stack import copied, site_packages
+from tests.support.machines import suite
+from tests.support.machines.stack import copied, site_packages, spoiled
 
 pytestmark = pytest.mark.stack
 

@@ -23,12 +23,11 @@ import pytest
 from docker import DockerClient
 from docker.errors import APIError
 
-from tests.support import standin
-from tests.support.containers import removed, run_in
-from tests.support.ecosystem import release
-from tests.support.engine import NotRun
-from tests.support.index_server import IndexServer
-from tests.support.standin import Pushed
+from tests.support.builders.ecosystem import release
+from tests.support.machines import NotRun, standin
+from tests.support.machines.engine import removed, run_in
+from tests.support.machines.standin import Pushed
+from tests.support.servers.index import IndexServer
 from tests.support.user import User
 
 pytestmark = pytest.mark.engine

@@ -18,9 +18,10 @@ from envspec.image.layers.types import Image, Layer
 from envspec.image.outputs import tar_of
 from envspec.models import Lock, Platform
 from envspec.registry.types import Descriptor
-from tests.support.containers import removed
-from tests.support.images import MemoryBlob, base, plain_layer, plain_tar
-from tests.support.run_container import lock_of
+from tests.support.builders.images import MemoryBlob, base, plain_layer
+from tests.support.builders.images import tar_of as plain_tar
+from tests.support.machines.engine import removed
+from tests.support.machines.run_container import lock_of
 
 pytestmark = pytest.mark.engine
 

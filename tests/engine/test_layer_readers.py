@@ -21,9 +21,9 @@ from envspec.image.layers.tar import EPOCH_S
 from envspec.image.layers.types import Compression, Entry, Image, InMemory, Kind, Layer
 from envspec.image.outputs import files_of, tar_of, write_layout
 from envspec.models import Platform
-from tests.support.containers import created, removed
-from tests.support.engine import program
-from tests.support.layer_sources import Listed, file, folders_of, zipped
+from tests.support.builders.entries import Listed, file, folders_of, zipped
+from tests.support.machines import program
+from tests.support.machines.engine import created, removed
 
 pytestmark = pytest.mark.engine
 

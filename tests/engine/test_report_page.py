@@ -14,7 +14,7 @@ import pytest
 
 from envspec.receipts.model import read
 from envspec.report import RECEIPT
-from tests.support.engine import NotRun
+from tests.support.machines import NotRun
 
 pytestmark = pytest.mark.engine
 

@@ -25,10 +25,9 @@ from envspec.image.services import ServicesSource, services_config
 from envspec.image.sources.system import SystemOrder, World, make_system_layer, read_list
 from envspec.image.sources.system_container import Builder
 from envspec.models import ImageSettings, Platform, Service
-from tests.support import standin
-from tests.support.containers import created, removed, run_in
-from tests.support.engine import program
-from tests.support.image_services import wait_for
+from tests.support.machines import program, standin
+from tests.support.machines.engine import created, removed, run_in
+from tests.support.machines.services import wait_for
 
 # The packages come from Debian's archive, as the stand-in knows it.
 pytestmark = [pytest.mark.engine, pytest.mark.network]

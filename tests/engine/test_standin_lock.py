@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import e2e, standin
+from tests.support import e2e
+from tests.support.machines import standin
 
 
 def test_its_spec_asks_for_what_the_original_asks_for() -> None:

@@ -32,10 +32,9 @@ from envspec.image.sources.system import (
 from envspec.image.sources.system_container import ArchiveSilent, Builder, InstallFailed
 from envspec.image.sources.system_script import MIRROR
 from envspec.models import Platform, SystemLayer
-from tests.support import standin
-from tests.support.apt_archive import AptArchive, Deb, apt_archive
-from tests.support.containers import removed
-from tests.support.engine import program
+from tests.support.machines import program, standin
+from tests.support.machines.engine import removed
+from tests.support.servers.apt import AptArchive, Deb, apt_archive
 
 pytestmark = pytest.mark.engine
 

@@ -12,15 +12,15 @@ import pytest
 
 from envspec.verifier.record import wheel_contents
 from tests.integration.test_build_sdists import serving, with_files
-from tests.support import ecosystem
-from tests.support.confinement import confined
-from tests.support.environments import BASE, RUNNING, run_in
-from tests.support.image_builds import Builder, keep_base, make_base
-from tests.support.index_server import IndexServer
-from tests.support.projects import File, day
+from tests.support.builders import ecosystem
+from tests.support.builders.environments import BASE, RUNNING, run_in
+from tests.support.builders.images import Builder, keep_base, make_base
+from tests.support.builders.projects import File, day
+from tests.support.builders.wheels import sdist, wheel
+from tests.support.builders.zips import member
+from tests.support.machines.confinement import confined
+from tests.support.servers.index import IndexServer
 from tests.support.user import refused
-from tests.support.wheels import sdist, wheel
-from tests.support.zips import member
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
 

@@ -17,9 +17,9 @@ from envspec.io.http_types import Patience
 from envspec.models import DEFAULT_INDEX, Asker, BuiltWheel, Package, Python, Resolution, Target, WheelFile
 from envspec.operations.build_wheels import Builds
 from envspec.operations.session import Doors
-from tests.support import locks
-from tests.support.confinement import confined
-from tests.support.environments import RUNNING
+from tests.support.builders import locks
+from tests.support.builders.environments import RUNNING
+from tests.support.machines.confinement import confined
 
 pytestmark = confined
 

@@ -13,10 +13,10 @@ from envspec.io.store import Store
 from envspec.models import CondaPackage, Provided
 from envspec.resolve.conda.pypi_names import Names, archive_reader, held_by, with_provides
 from envspec.resolve.types import Channel
-from tests.support.conda_archive import CondaArchive, Form, archive, distribution
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_server import CondaServer
-from tests.support.faults import Body, Fault, Stall, Status, Truncate
+from tests.support.builders.conda_archive import CondaArchive, Form, archive, distribution
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Body, Fault, Stall, Status, Truncate
 
 TOOLS = archive("corp-tools", "1.0", distribution("Corp.Toolbox", "1.0.post1"), depends=["python"], python="noarch")
 OLD = archive(

@@ -25,11 +25,11 @@ from envspec.resolve.conda.records import package_of
 from envspec.resolve.conda.solver import CondaEngine, CondaUnsolvable
 from envspec.resolve.pypi.resolver import EngineFault
 from envspec.resolve.types import Channel, CondaRequest, VirtualPackage
-from tests.support import conda_packages
-from tests.support.conda_archive import milliseconds
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_server import CondaServer
-from tests.support.conda_shim import calls, shim
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_archive import milliseconds
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.machines.conda_shim import calls, shim
+from tests.support.servers.channel import CondaServer
 
 
 @dataclass(frozen=True)

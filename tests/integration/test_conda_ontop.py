@@ -29,13 +29,13 @@ from envspec.resolve.pypi.resolve import World, resolve_all
 from envspec.resolve.types import Provider
 from envspec.spec import parse_spec
 from tests.conftest import Serve
-from tests.support import ecosystem
-from tests.support.ecosystem import compiled, release
-from tests.support.faults import Body, Fault, Status
-from tests.support.index_server import IndexServer
-from tests.support.projects import PLAIN, File, day
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import compiled, release
+from tests.support.builders.projects import PLAIN, File, day
+from tests.support.builders.wheels import Artifact, sdist, wheel
+from tests.support.servers.faults import Body, Fault, Status
+from tests.support.servers.index import IndexServer
 from tests.support.user import CUT_OFF, HASTY
-from tests.support.wheels import Artifact, sdist, wheel
 
 AS_OF = datetime(2026, 6, 1, tzinfo=timezone.utc)
 NOW = datetime(2026, 11, 1, tzinfo=timezone.utc)

@@ -20,9 +20,8 @@ from envspec.resolve.conda.channels import part_sha256
 from envspec.resolve.conda.rattler import Rattler
 from envspec.resolve.conda.solve import CondaAnswer, CondaWorld, solve_all
 from envspec.resolve.types import Channel, CondaRequest
-from tests.support.conda_requests import AS_OF, request
-from tests.support.conda_rows import BUILT, Row, files_of, row, write_channel
-from tests.support.raw_server import RESET, Answer, Asked, RawServer, reply
+from tests.support.builders.conda_channel import AS_OF, BUILT, Row, files_of, request, row, write_channel
+from tests.support.servers.loopback import RESET, Answer, Asked, RawServer, reply
 
 ROWS = [
     row("python", "3.13.1", depends=["libc"]),

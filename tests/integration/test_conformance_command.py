@@ -18,10 +18,10 @@ import pytest
 from envspec.conformance.checks import CHECKS
 from envspec.models import Conformance, Lock
 from tests.conftest import Serve
-from tests.support.environments import BASE, installs, make_lock, pin, write_lock
-from tests.support.projects import File
+from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import wheel
 from tests.support.user import Ran, User, refused
-from tests.support.wheels import wheel
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the suite runs on Linux only")
 

@@ -12,7 +12,8 @@ from typing import Final
 
 import pytest
 
-from tests.support import made_driver, suite
+from tests.support.machines import driver as made_driver
+from tests.support.machines import suite
 
 pytestmark = pytest.mark.skipif(not made_driver.CAN, reason="a driver is made with gcc")
 

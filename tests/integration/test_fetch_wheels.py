@@ -23,11 +23,11 @@ from envspec.io.store import Store
 from envspec.models import Package
 from envspec.resolve.pypi.index.client import Index
 from tests.conftest import Serve
-from tests.support.environments import pin
-from tests.support.faults import Body, Corrupt, Drop, Status, Truncate
-from tests.support.index_server import IndexServer
-from tests.support.projects import MIRROR, PLAIN, Caching, Dialect, File, Hashes, Hrefs, Pages, Ranges
-from tests.support.wheels import Artifact, padding, sdist, wheel
+from tests.support.builders.environments import pin
+from tests.support.builders.projects import MIRROR, PLAIN, Caching, Dialect, File, Hashes, Hrefs, Pages, Ranges
+from tests.support.builders.wheels import Artifact, padding, sdist, wheel
+from tests.support.servers.faults import Body, Corrupt, Drop, Status, Truncate
+from tests.support.servers.index import IndexServer
 
 APP: Final = wheel("app", "1.0")
 #: Larger than what is gathered before a thread writes it.

@@ -28,12 +28,12 @@ from envspec.image.layers.types import PREFIX, Compression, Entry, InMemory, Lay
 from envspec.image.sources.bytecode import Pyc, made_of
 from envspec.io.http_types import Patience
 from envspec.models import CondaPackage, Python
-from tests.support import conda_packages
-from tests.support.conda_archive import PREFIX as PLACEHOLDER
-from tests.support.conda_archive import CondaArchive, Form, Link, Program, archive
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.entries import content, told
-from tests.support.environments import RUNNING, SERIES, conda_row, make_lock
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_archive import PREFIX as PLACEHOLDER
+from tests.support.builders.conda_archive import CondaArchive, Form, Link, Program, archive
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.entries import content, told
+from tests.support.builders.environments import RUNNING, SERIES, conda_row, make_lock
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 

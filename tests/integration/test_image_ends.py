@@ -19,17 +19,18 @@ from typing import Final
 import pytest
 
 from tests.support import preloaded
-from tests.support.faults import Stall
-from tests.support.image_builds import (
+from tests.support.builders.images import (
+    Around,
     Builder,
     small_wheel,
+    standing,
 )
-from tests.support.image_scene import Around, standing
-from tests.support.projects import File
-from tests.support.push_registry import Sleep
-from tests.support.small_disk import needs_mounts, on_a_disk
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact, Method, padding, wheel
+from tests.support.machines.small_disk import needs_mounts, on_a_disk
+from tests.support.servers.faults import Stall
+from tests.support.servers.registry import Sleep
 from tests.support.user import Running, refused
-from tests.support.wheels import Artifact, Method, padding, wheel
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
 

@@ -23,10 +23,10 @@ from envspec.image.layers.types import PREFIX, Compression, Layer
 from envspec.image.sources.bytecode import Pyc
 from envspec.io.http_types import Patience
 from envspec.models import CondaPackage, Package, Python, Resolution, Target
-from tests.support import standalone
-from tests.support.environments import make_lock, pin
-from tests.support.standalone import SERIES, VERSION
-from tests.support.wheels import wheel
+from tests.support.builders import standalone
+from tests.support.builders.environments import make_lock, pin
+from tests.support.builders.standalone import SERIES, VERSION
+from tests.support.builders.wheels import wheel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="images are made on Linux and macOS only")
 

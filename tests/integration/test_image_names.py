@@ -12,8 +12,7 @@ import pytest
 
 from envspec.models import Lock
 from tests.support import preloaded
-from tests.support.image_builds import Builder, small_wheel
-from tests.support.image_scene import Around, standing
+from tests.support.builders.images import Around, Builder, small_wheel, standing
 from tests.support.user import refused
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")

@@ -25,20 +25,22 @@ from envspec.image.sources.wheel import Scheme, WheelSource
 from envspec.models import Lock, Python
 from tests.conftest import Serve
 from tests.support import preloaded
-from tests.support.environments import RUNNING, pin
-from tests.support.image_builds import (
+from tests.support.builders.entries import content as content_of
+from tests.support.builders.environments import RUNNING, pin
+from tests.support.builders.images import (
     X86,
+    Around,
     Builder,
     image_lock,
     keep_base,
     make_base,
     modules,
     small_wheel,
+    standing,
 )
-from tests.support.image_scene import Around, standing
-from tests.support.projects import File
-from tests.support.wheel_trees import content_of, locked
-from tests.support.wheels import Method, padding, wheel
+from tests.support.builders.projects import File
+from tests.support.builders.wheel_trees import locked
+from tests.support.builders.wheels import Method, padding, wheel
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
 

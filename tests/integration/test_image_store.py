@@ -25,7 +25,7 @@ from envspec.image.layers.store import LayerStore, NotOurs, WrongBlob
 from envspec.image.layers.types import Compression, Entry, Layer, OnDisk
 from envspec.io.cache import CannotKeep
 from envspec.models import GpuCodeFound
-from tests.support.layer_sources import Listed, file, folder, wheel_like
+from tests.support.builders.entries import Listed, file, folder, wheel_like
 
 SEED: Final = 20261120
 MOMENTS: Final = 50

@@ -11,9 +11,9 @@ import pytest
 from envspec.image.gpu_code import GpuCodeWatch
 from envspec.image.sources.wheel import WheelSource
 from envspec.models import GpuCodeFound
-from tests.support.wheel_trees import (
+from tests.support.builders.entries import content as content_of
+from tests.support.builders.wheel_trees import (
     SERIES,
-    content_of,
     differences,
     hashed,
     locked,

@@ -16,12 +16,12 @@ from uv import find_uv_bin
 from envspec.image.layers.types import InMemory
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.verifier.record import installed_contents, rows, wheel_contents
-from tests.support.environments import BASE, SERIES, installs, make_lock, pin, write_lock
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
+from tests.support.builders.environments import BASE, SERIES, installs, make_lock, pin, write_lock
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact, wheel
+from tests.support.builders.zips import member
+from tests.support.servers.index import IndexServer
 from tests.support.user import User
-from tests.support.wheels import Artifact, wheel
-from tests.support.zips import member
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths of scripts and data are others there")
 

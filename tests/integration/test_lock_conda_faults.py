@@ -9,14 +9,14 @@ from typing import Final
 
 import pytest
 
-from tests.support import conda_packages
 from tests.support.ahead import ahead
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_packages import GOLDEN_PYTHON
-from tests.support.conda_server import CondaServer
-from tests.support.ecosystem import release
-from tests.support.faults import Body, Corrupt, Drip, Drop, Fault, Redirects, Stall, Status, Truncate
-from tests.support.index_server import IndexServer
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.conda_packages import GOLDEN_PYTHON
+from tests.support.builders.ecosystem import release
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Body, Corrupt, Drip, Drop, Fault, Redirects, Stall, Status, Truncate
+from tests.support.servers.index import IndexServer
 from tests.support.user import IMPATIENT, Ran, User, refused
 
 ROWS: Final = "/forge/*/repodata.json*"

@@ -8,11 +8,11 @@ from typing import Final
 
 import pytest
 
-from tests.support import conda_packages
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_packages import GOLDEN_PYTHON
-from tests.support.ecosystem import release
-from tests.support.index_server import IndexServer
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.conda_packages import GOLDEN_PYTHON
+from tests.support.builders.ecosystem import release
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
 
 #: Nobody listens there.

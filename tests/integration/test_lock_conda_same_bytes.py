@@ -16,14 +16,14 @@ from typing import Final
 import pytest
 
 from envspec.toml import loads
-from tests.support import conda_packages, ecosystem
 from tests.support.ahead import ahead
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_packages import GOLDEN_PYTHON
-from tests.support.conda_server import CondaServer
-from tests.support.conda_shim import calls, shim
-from tests.support.ecosystem import release
-from tests.support.index_server import IndexServer
+from tests.support.builders import conda_packages, ecosystem
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.conda_packages import GOLDEN_PYTHON
+from tests.support.builders.ecosystem import release
+from tests.support.machines.conda_shim import calls, shim
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
 
 #: "{forge}" is the address of the channel. corp-toolkit and transformers are known by their archives alone.

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.conda_rows import Row, row, write_channel
-from tests.support.ecosystem import release
-from tests.support.index_server import IndexServer
+from tests.support.builders.conda_channel import Row, row, write_channel
+from tests.support.builders.ecosystem import release
+from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
 
 #: The first lock is of this day: half of what the channel and the index have is newer.

@@ -10,13 +10,13 @@ import pytest
 
 from envspec.verifier.record import wheel_contents
 from tests.conftest import Serve
-from tests.support.confinement import confined
-from tests.support.faults import Status, Wire
-from tests.support.index_server import FRIENDLY, IndexServer
-from tests.support.projects import MIRROR, Dialect, File, MetadataFiles, Ranges, Sizes, day
+from tests.support.builders.projects import MIRROR, Dialect, File, MetadataFiles, Ranges, Sizes, day
+from tests.support.builders.wheels import Artifact, padding, sdist, wheel
+from tests.support.builders.zips import member, zipped
+from tests.support.machines.confinement import confined
+from tests.support.servers.faults import Status, Wire
+from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.user import User
-from tests.support.wheels import Artifact, padding, sdist, wheel
-from tests.support.zips import member, zipped
 
 BIG: Final = 2_000_000
 AS_OF: Final = "2025-01-01T00:00:00Z"

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ecosystem
-from tests.support.faults import Body, Corrupt, Drop, Fault, Redirects, Stall, Status, Truncate
-from tests.support.index_server import IndexServer
-from tests.support.projects import File, day
+from tests.support.builders import ecosystem
+from tests.support.builders.projects import File, day
+from tests.support.builders.wheels import core_metadata, wheel
+from tests.support.servers.faults import Body, Corrupt, Drop, Fault, Redirects, Stall, Status, Truncate
+from tests.support.servers.index import IndexServer
 from tests.support.user import IMPATIENT, User, a_second_later, refused
-from tests.support.wheels import core_metadata, wheel
 
 AS_OF = "2026-01-01T00:00:00Z"
 KIT = "kit-2.0.0-py3-none-any.whl"

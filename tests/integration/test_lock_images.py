@@ -15,12 +15,12 @@ from envspec.lock.head import LOCK_FILE
 from envspec.models import BuiltWheel, ImageId, Lock, Platform, SystemLayer
 from envspec.operations.image import record_images
 from envspec.operations.lock import lock_files
-from tests.support import ecosystem
-from tests.support.confinement import confined
-from tests.support.index_server import IndexServer
-from tests.support.projects import File, day
+from tests.support.builders import ecosystem
+from tests.support.builders.projects import File, day
+from tests.support.builders.wheels import sdist
+from tests.support.machines.confinement import confined
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
-from tests.support.wheels import sdist
 
 BASE = f'[image]\nbase = "example.org/base:1@sha256:{"ab" * 32}"\nglibc = "2.36"\npython = "3.11.7"\n'
 APT = '[system]\napt = ["git"]\n'

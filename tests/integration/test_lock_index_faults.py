@@ -13,12 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ecosystem
 from tests.support.ahead import ahead
-from tests.support.faults import Body, Corrupt, Drip, Drop, Fault, Flood, Redirects, Stall, Status, Truncate, Wire
-from tests.support.index_server import FRIENDLY, IndexServer
-from tests.support.pages import JSON_TYPE
-from tests.support.projects import (
+from tests.support.builders import ecosystem
+from tests.support.builders.projects import (
     MIRROR,
     PLAIN,
     Compression,
@@ -31,8 +28,23 @@ from tests.support.projects import (
     Times,
     day,
 )
+from tests.support.builders.wheels import padding, sdist, wheel
+from tests.support.servers.faults import (
+    Body,
+    Corrupt,
+    Drip,
+    Drop,
+    Fault,
+    Flood,
+    Redirects,
+    Stall,
+    Status,
+    Truncate,
+    Wire,
+)
+from tests.support.servers.index import FRIENDLY, IndexServer
+from tests.support.servers.pages import JSON_TYPE
 from tests.support.user import IMPATIENT, Ran, User, refused
-from tests.support.wheels import padding, sdist, wheel
 
 DIAMOND = {"app": "1.0.0", "left": "1.0.0", "right": "1.0.0", "base": "1.5.0"}
 APP_PAGE, APP_WHEEL = "/simple/app/", "/files/app/app-1.0.0-py3-none-any.whl"

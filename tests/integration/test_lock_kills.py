@@ -17,9 +17,10 @@ from typing import Final
 import pytest
 
 from envspec.lock.check import check
-from tests.support import ecosystem, preloaded
-from tests.support.faults import Stall
-from tests.support.index_server import IndexServer
+from tests.support import preloaded
+from tests.support.builders import ecosystem
+from tests.support.servers.faults import Stall
+from tests.support.servers.index import IndexServer
 from tests.support.user import Running, User
 
 MOMENTS: Final = 50

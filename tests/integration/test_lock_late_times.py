@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.confinement import confined
-from tests.support.ecosystem import release
-from tests.support.index_server import FRIENDLY, IndexServer
-from tests.support.projects import MIRROR, Dialect, File
+from tests.support.builders.ecosystem import release
+from tests.support.builders.projects import MIRROR, Dialect, File
+from tests.support.builders.wheels import sdist, wheel
+from tests.support.machines.confinement import confined
+from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.user import Ran, User, refused
-from tests.support.wheels import sdist, wheel
 
 #: As specs write it: a moment that was a while ago, and which indexes may yet fill in up to.
 YESTERDAY = f"{datetime.now(timezone.utc) - timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ecosystem
-from tests.support.ecosystem import compiled, release
-from tests.support.index_server import IndexServer
-from tests.support.projects import MIRROR, PLAIN, Dialect, File
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import compiled, release
+from tests.support.builders.projects import MIRROR, PLAIN, Dialect, File
+from tests.support.builders.wheels import wheel
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, a_second_later, refused, routed
-from tests.support.wheels import wheel
 
 MARCH, JUNE, DECEMBER = "2025-03-15T00:00:00Z", "2025-06-15T00:00:00Z", "2025-12-15T00:00:00Z"
 

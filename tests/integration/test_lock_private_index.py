@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Serve
-from tests.support import ecosystem
-from tests.support.ecosystem import release
-from tests.support.faults import Body, Status
-from tests.support.index_server import IndexServer
-from tests.support.pages import JSON_TYPE
-from tests.support.projects import PLAIN, File, day
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import release
+from tests.support.builders.projects import PLAIN, File, day
+from tests.support.builders.wheels import wheel
+from tests.support.servers.faults import Body, Status
+from tests.support.servers.index import IndexServer
+from tests.support.servers.pages import JSON_TYPE
 from tests.support.user import User, refused, routed
-from tests.support.wheels import wheel
 
 SECRET = "s3cr3t-t0ken"
 

@@ -14,13 +14,13 @@ from typing import Final
 
 import pytest
 
-from tests.support import ecosystem
 from tests.support.ahead import ahead
-from tests.support.ecosystem import compiled, release
-from tests.support.index_server import FRIENDLY, IndexServer
-from tests.support.projects import MIRROR, Dialect, File, Hrefs, MetadataFiles, Pages, Ranges, Sizes, day
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import compiled, release
+from tests.support.builders.projects import MIRROR, Dialect, File, Hrefs, MetadataFiles, Pages, Ranges, Sizes, day
+from tests.support.builders.wheels import sdist, wheel
+from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.user import User, refused, routed
-from tests.support.wheels import sdist, wheel
 
 AS_OF: Final = "2026-03-01T00:00:00Z"
 PYTHON: Final = platform.python_version()

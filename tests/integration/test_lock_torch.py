@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ecosystem
-from tests.support.ecosystem import LINUX_TAGS, compiled, release
-from tests.support.index_server import IndexServer
-from tests.support.projects import PLAIN
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import LINUX_TAGS, compiled, release
+from tests.support.builders.projects import PLAIN
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
 
 AS_OF = "2026-06-01T00:00:00Z"

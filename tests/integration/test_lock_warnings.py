@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Serve
-from tests.support.ecosystem import release
+from tests.support.builders.ecosystem import release
 from tests.support.user import User
 
 #: `plugin` follows `frame`, version by version.

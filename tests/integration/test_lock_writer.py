@@ -30,7 +30,7 @@ from envspec.lock.head import LOCK_FILE
 from envspec.lock.requirements import requirements_name, requirements_text
 from envspec.models import Platform
 from envspec.spec.identity import input_sha256
-from tests.support.locks import lock, package, resolution
+from tests.support.builders.locks import lock, package, resolution
 
 SPEC: Final = '[env]\nname = "under-fire"\n'
 MOMENTS: Final = 50

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import suite
-from tests.support.suite import (
+from tests.support.machines import suite
+from tests.support.machines.suite import (
     PATIENCE_S,
     assert_nothing_left,
     assert_nothing_stays,

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from envspec.conformance.checks import CHECKS
-from tests.support import suite
-from tests.support.suite import (
+from tests.support.machines import suite
+from tests.support.machines.suite import (
     PATIENCE_S,
     RUN,
     assert_nothing_left,

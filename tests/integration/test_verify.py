@@ -22,12 +22,12 @@ import pytest
 
 from envspec.models import Package
 from envspec.verifier.record import wheel_contents
-from tests.support.environments import BASE, SERIES, installs, make_lock, pin, write_lock
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
+from tests.support.builders.environments import BASE, SERIES, installs, make_lock, pin, write_lock
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact, core_metadata, wheel
+from tests.support.builders.zips import member
+from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
-from tests.support.wheels import Artifact, core_metadata, wheel
-from tests.support.zips import member
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="envspec installs on Linux and macOS only")
 

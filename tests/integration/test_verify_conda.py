@@ -13,14 +13,14 @@ import pytest
 from envspec.diagnostics.machine import this_platform
 from envspec.models import CondaPackage
 from envspec.verifier.record import wheel_contents
-from tests.support import conda_packages
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.environments import SERIES, conda_row, installs, make_lock, pin, write_lock
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.environments import SERIES, conda_row, installs, make_lock, pin, write_lock
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import wheel
+from tests.support.builders.zips import member
+from tests.support.servers.index import IndexServer
 from tests.support.user import User
-from tests.support.wheels import wheel
-from tests.support.zips import member
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 

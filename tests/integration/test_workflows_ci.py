@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.user import ROOT
-from tests.support.workflow_repository import WHOLE, Repository
 from tests.support.workflow_runner import Runner
-from tests.support.workflows import job
+from tests.support.workflows import WHOLE, Repository, job
 
 TESTS = job("workflows/ci.yml", "tests")
 CHECKS = job("workflows/ci.yml", "checks")

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from envspec import toml
-from tests.support import ecosystem
-from tests.support.index_server import IndexServer
-from tests.support.tampering import replacing, tamper
+from tests.support.builders import ecosystem
+from tests.support.builders.locks import replacing, tamper
+from tests.support.servers.index import IndexServer
 from tests.support.user import ROOT
-from tests.support.workflow_repository import Repository
 from tests.support.workflow_runner import JobRan, Runner
-from tests.support.workflows import job
+from tests.support.workflows import Repository, job
 
 CHECK = job("workflows/lock-check.yml", "check")
 COMMENT = job("workflows/lock-check.yml", "comment")

@@ -20,7 +20,7 @@ from envspec.image.sources.conda import CondaSource
 from envspec.io.http_types import Patience
 from envspec.models import CondaPackage, Package, Platform, Python
 from envspec.registry.types import Descriptor
-from tests.support import locks
+from tests.support.builders import locks
 
 #: As the assembler counts them: what `[system] apt` needs, and the settings at the end.
 SYSTEM, SETTINGS = 1, 1

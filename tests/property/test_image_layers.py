@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from envspec.image.layers.gzip import BadArchive
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import Compression, Data, Entry, InMemory, Kind, Layer, OnDisk, ZipMember
-from tests.support.layer_sources import Listed, folders_of, zipped
+from tests.support.builders.entries import Listed, folders_of, zipped
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -16,7 +16,7 @@ from envspec.receipts.build import receipt
 from envspec.receipts.compare import compare
 from envspec.receipts.model import Receipt, dump, load
 from envspec.report import COMPARISON, RECEIPT
-from tests.support.receipts import LOCK, check, exact, informs, known, not_run, results
+from tests.support.builders.receipts import LOCK, check, exact, informs, known, not_run, results
 
 #: What some form gives a meaning to, and what no encoding has.
 MARKS = (

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envspec.resolve.pypi.index.page import BadPage, ListedFile, Listing, parse_page
-from tests.support import pages
-from tests.support.projects import Dialect, File, Hashes, Hrefs, MetadataFiles, Pages, Sizes, Times
-from tests.support.wheels import Artifact
+from tests.support.builders.projects import Dialect, File, Hashes, Hrefs, MetadataFiles, Pages, Sizes, Times
+from tests.support.builders.wheels import Artifact
+from tests.support.servers import pages
 
 URL = "http://127.0.0.1:1234/simple/lib/"
 ROOT = "http://127.0.0.1:1234"

@@ -24,12 +24,11 @@ from envspec.installer.staging import partial_of
 from envspec.io.cache import OpenCache, cache_root, why_open
 from envspec.models import Python
 from tests.conftest import Serve
-from tests.support.environments import BASE, installs, make_lock, pin, write_lock
-from tests.support.image_builds import small_wheel
-from tests.support.image_scene import standing
-from tests.support.projects import File
+from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
+from tests.support.builders.images import small_wheel, standing
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import wheel
 from tests.support.user import Ran, User, refused, routed
-from tests.support.wheels import wheel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="not run: modes are of Unix")
 

@@ -21,13 +21,12 @@ import pytest
 from envspec.io.confine import PROXY
 from envspec.models import Python
 from tests.integration.test_build_sdists import builder, index_of, wheel_in
-from tests.support import standalone
-from tests.support.confinement import ALL, Prey, confined, path_with_bubblewrap, prey, running
-from tests.support.image_builds import Builder, small_wheel
-from tests.support.image_scene import standing
-from tests.support.standalone import SERIES, VERSION, Program
+from tests.support.builders import standalone
+from tests.support.builders.images import Builder, small_wheel, standing
+from tests.support.builders.standalone import SERIES, VERSION, Program
+from tests.support.builders.wheels import sdist
+from tests.support.machines.confinement import ALL, Prey, confined, path_with_bubblewrap, prey, running
 from tests.support.user import refused
-from tests.support.wheels import sdist
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what confines is Linux's")
 #: Programs of a machine where nothing confines: neither bubblewrap nor an engine nor buildah.

@@ -26,10 +26,10 @@ from envspec.models import ImageSettings, Platform, Service
 from envspec.operations.conformance import Begun, _Lines, heard
 from envspec.operations.image_diff import NoImage, _of_path
 from envspec.receipts.build import BadResults, receipt
-from tests.support.environments import make_lock, write_lock
-from tests.support.image_services import free_port, lay, wait_for
-from tests.support.receipts import known, results
-from tests.support.run_container import lock_of
+from tests.support.builders.environments import make_lock, write_lock
+from tests.support.builders.receipts import known, results
+from tests.support.machines.run_container import lock_of
+from tests.support.machines.services import free_port, lay, wait_for
 from tests.support.user import User, refused
 from tests.unit.test_engine_container import BESIDE, ENGINE, FOLDERS, JANE, RUN, with_packages
 

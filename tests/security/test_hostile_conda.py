@@ -18,8 +18,8 @@ from envspec.image.sources.conda import CondaSource, check_paths
 from envspec.models import CondaPackage
 from tests.security.hostile import Canary, Section, files_below, mark, outcome, shown
 from tests.security.hostile_conda import CONDA, PYTHON, STEM, filename_of
-from tests.support import conda_packages
-from tests.support.environments import SERIES, conda_row
+from tests.support.builders import conda_packages
+from tests.support.builders.environments import SERIES, conda_row
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 

@@ -42,14 +42,14 @@ from envspec.registry.copy import Document, mirror, push_image
 from envspec.registry.pull import fetch_blob
 from envspec.registry.push import push_blob
 from envspec.registry.reference import BadReference, endpoint, parse
-from tests.support import locks, preloaded
-from tests.support import registry as content
-from tests.support.environments import RUNNING
-from tests.support.image_builds import Builder
-from tests.support.push_registry import PushRegistry
-from tests.support.pushing import Bytes
-from tests.support.raw_server import CLOSE, Answer, Asked, RawServer, Step, reply
-from tests.support.registry import OCI_INDEX, OCI_MANIFEST, Blob, digest, encode
+from tests.support import preloaded
+from tests.support.builders import locks
+from tests.support.builders.environments import RUNNING
+from tests.support.builders.images import Builder
+from tests.support.registry_clients import Bytes
+from tests.support.servers import registry as content
+from tests.support.servers.loopback import CLOSE, Answer, Asked, RawServer, Step, reply
+from tests.support.servers.registry import OCI_INDEX, OCI_MANIFEST, Blob, PushRegistry, digest, encode
 from tests.support.user import refused
 
 X86: Final = Platform.LINUX_64

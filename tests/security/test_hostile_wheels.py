@@ -39,8 +39,8 @@ from envspec.operations.install import put_wheels
 from envspec.resolve.pypi.index.remote_wheel import BadWheel, Part, read_with_record
 from tests.security.hostile import Canary, Entry, Section, files_below, mark, outcome, shown, zip_of
 from tests.security.hostile_wheels import FILENAME, INFO, WHEELS, entries_of
-from tests.support.environments import BASE, RUNNING, SERIES, make_lock, pin
-from tests.support.wheels import Artifact, module_name, wheel
+from tests.support.builders.environments import BASE, RUNNING, SERIES, make_lock, pin
+from tests.support.builders.wheels import Artifact, module_name, wheel
 
 _SITE: Final = f"lib/python{SERIES}/site-packages/"
 _INFO: Final = {f"site/{INFO}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "INSTALLER")}

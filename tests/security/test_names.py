@@ -30,14 +30,14 @@ from envspec.resolve.conda.records import package_of, record_of
 from envspec.resolve.pypi.index.client import Index, unreadable
 from envspec.resolve.pypi.index.page import BadPage, parse_page
 from tests.conftest import Serve
-from tests.support import conda_packages, ecosystem
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.environments import RUNNING, SERIES, conda_row, make_lock, pin, write_lock
-from tests.support.faults import Body
-from tests.support.image_builds import X86, image_lock, keep_base, make_base
-from tests.support.projects import File
+from tests.support.builders import conda_packages, ecosystem
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.environments import RUNNING, SERIES, conda_row, make_lock, pin, write_lock
+from tests.support.builders.images import X86, image_lock, keep_base, make_base
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact, wheel
+from tests.support.servers.faults import Body
 from tests.support.user import User, refused
-from tests.support.wheels import Artifact, wheel
 
 TOOL: Final = wheel("tool", "1.0")
 VICTIM: Final = b"not envspec's\n"

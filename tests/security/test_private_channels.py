@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.conda_archive import archive
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_server import CondaServer
-from tests.support.faults import Answer, Body, Drip, Drop, Fault, Stall, Status, Truncate, Wire
-from tests.support.index_server import IndexServer
+from tests.support.builders.conda_archive import archive
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Answer, Body, Drip, Drop, Fault, Stall, Status, Truncate, Wire
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
 
 ONCE: Final = {"ENVSPEC_HTTP_ATTEMPTS": "1"}

@@ -12,15 +12,15 @@ import pytest
 from envspec.fetch.wheels import logins
 from envspec.origins import Bounds
 from tests.conftest import Serve
-from tests.support import ecosystem
-from tests.support.ecosystem import release
-from tests.support.environments import BASE, RUNNING
-from tests.support.faults import Body, Drip, Drop, Fault, Stall, Status, Truncate
-from tests.support.index_server import IndexServer
-from tests.support.pages import JSON_TYPE
-from tests.support.projects import PLAIN, Dialect, File, Hashes, MetadataFiles, day
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import release
+from tests.support.builders.environments import BASE, RUNNING
+from tests.support.builders.projects import PLAIN, Dialect, File, Hashes, MetadataFiles, day
+from tests.support.builders.wheels import sdist, wheel
+from tests.support.servers.faults import Body, Drip, Drop, Fault, Stall, Status, Truncate
+from tests.support.servers.index import IndexServer
+from tests.support.servers.pages import JSON_TYPE
 from tests.support.user import User, refused, routed
-from tests.support.wheels import sdist, wheel
 
 PAGE: Final = "/simple/corp-core/"
 WHEEL: Final = "corp_core-1.2.0-py3-none-any.whl"

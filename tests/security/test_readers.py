@@ -43,13 +43,13 @@ from envspec.resolve.pypi.metadata import declared, parsed
 from envspec.spec.conda import read_match_spec
 from envspec.spec.load import parse_spec
 from tests.support import preloaded
-from tests.support.conda_channel import CondaChannel
-from tests.support.conda_server import CondaServer
-from tests.support.faults import Answer, Drip, Fault, Flood, Stall, Wire
-from tests.support.index_server import IndexServer
-from tests.support.projects import Dialect, File, MetadataFiles, Ranges, day
+from tests.support.builders.conda_channel import CondaChannel
+from tests.support.builders.projects import Dialect, File, MetadataFiles, Ranges, day
+from tests.support.builders.wheels import Artifact, Method, sdist, wheel
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Answer, Drip, Fault, Flood, Stall, Wire
+from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
-from tests.support.wheels import Artifact, Method, sdist, wheel
 
 MIB: Final = 1 << 20
 HTML, JSON = "text/html", "application/vnd.pypi.simple.v1+json"

@@ -22,16 +22,17 @@ from envspec.credentials import shown
 from envspec.errors import UsageError
 from envspec.fetch.wheels import logins
 from tests.integration.test_build_projects import Repository, user_of
-from tests.support import conda_packages, ecosystem, preloaded
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_packages import GOLDEN_PYTHON
-from tests.support.conda_server import CondaServer
-from tests.support.environments import BASE, make_lock, pin, write_lock
-from tests.support.faults import Body, Corrupt, Drop, Redirects, Stall, Status
-from tests.support.git_server import GitServer
-from tests.support.index_server import IndexServer
-from tests.support.projects import PLAIN, MetadataFiles
+from tests.support import preloaded
+from tests.support.builders import conda_packages, ecosystem
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.conda_packages import GOLDEN_PYTHON
+from tests.support.builders.environments import BASE, make_lock, pin, write_lock
+from tests.support.builders.projects import PLAIN, MetadataFiles
 from tests.support.secrets import Watch, forms, holding, secret
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Body, Corrupt, Drop, Redirects, Stall, Status
+from tests.support.servers.git import GitServer
+from tests.support.servers.index import IndexServer
 from tests.support.user import IMPATIENT, Ran, Running, User, routed
 
 #: What a password may hold, each with a meaning of its own in some URL, shell or file.

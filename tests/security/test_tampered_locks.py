@@ -14,13 +14,13 @@ import pytest
 from envspec.models import ImageId, Lock, Platform
 from envspec.operations.image import record_images
 from tests.conftest import Serve
-from tests.support import ecosystem
-from tests.support.conda_rows import row, write_channel
-from tests.support.ecosystem import release
-from tests.support.image_builds import Standing, hold_base, make_base
-from tests.support.index_server import IndexServer
-from tests.support.push_registry import PushRegistry
-from tests.support.tampering import Change, replacing, tamper
+from tests.support.builders import ecosystem
+from tests.support.builders.conda_channel import row, write_channel
+from tests.support.builders.ecosystem import release
+from tests.support.builders.images import Standing, hold_base, make_base
+from tests.support.builders.locks import Change, replacing, tamper
+from tests.support.servers.index import IndexServer
+from tests.support.servers.registry import PushRegistry
 from tests.support.user import Ran, User, refused, routed
 
 AS_OF: Final = "2026-06-01T00:00:00Z"

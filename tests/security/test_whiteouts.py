@@ -16,9 +16,9 @@ from envspec.image.sources.python import StandalonePython
 from envspec.image.sources.system import take
 from envspec.image.sources.system_container import in_tar
 from envspec.models import Python
-from tests.support import standalone
-from tests.support.environments import RUNNING, installs, make_lock, write_lock
-from tests.support.standalone import SERIES, VERSION
+from tests.support.builders import standalone
+from tests.support.builders.environments import RUNNING, installs, make_lock, write_lock
+from tests.support.builders.standalone import SERIES, VERSION
 from tests.support.user import User, refused
 from tests.unit.test_image_system_changes import Given
 

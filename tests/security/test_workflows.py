@@ -16,20 +16,18 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support import ecosystem
-from tests.support.burglar import burglar, loot
-from tests.support.environments import RUNNING
-from tests.support.forge import Forge
-from tests.support.image_builds import CUDA, TAG, make_base
-from tests.support.image_scene import Around, standing
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
-from tests.support.push_registry import digest
+from tests.support.builders import ecosystem
+from tests.support.builders.burglar import burglar, loot
+from tests.support.builders.environments import RUNNING
+from tests.support.builders.images import CUDA, TAG, Around, make_base, standing
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact
+from tests.support.servers.forge import Forge
+from tests.support.servers.index import IndexServer
+from tests.support.servers.registry import digest
 from tests.support.user import ROOT
-from tests.support.wheels import Artifact
-from tests.support.workflow_repository import Repository
 from tests.support.workflow_runner import Hosted, Runner
-from tests.support.workflows import job
+from tests.support.workflows import Repository, job
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="GitHub's runners for these jobs are Linux")
 RECEIVED: Final = ROOT / ".github" / "received.py"

@@ -14,7 +14,7 @@ from envspec.errors import EnvspecError
 from envspec.facts import Facts, load_facts
 from envspec.models import CondaPackage, CudaVersion, Lock, Platform, Resolution
 from envspec.toml import loads
-from tests.support.locks import lock, package, resolution, sha256, wheel
+from tests.support.builders.locks import lock, package, resolution, sha256, wheel
 
 
 def read_case(folder: Path) -> dict[str, Any]:

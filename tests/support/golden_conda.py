@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec import toml
-from tests.support import conda_packages
-from tests.support.conda_channel import CondaChannel, write_rows
-from tests.support.conda_packages import GOLDEN_PYTHON
-from tests.support.conda_rows import Row
-from tests.support.conda_server import CondaServer
-from tests.support.faults import Status
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_channel import CondaChannel, Row, write_rows
+from tests.support.builders.conda_packages import GOLDEN_PYTHON
 from tests.support.golden_locks import indexes, told, what, wheel_lines
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Status
 from tests.support.user import Ran, User
 
 Table = Mapping[str, Any]

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from envspec import toml
-from tests.support import ecosystem
-from tests.support.faults import Status
-from tests.support.index_server import FRIENDLY, IndexServer
-from tests.support.projects import PLAIN, File
+from tests.support.builders import ecosystem
+from tests.support.builders.projects import PLAIN, File
+from tests.support.builders.wheels import sdist, wheel
+from tests.support.servers.faults import Status
+from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.user import Ran, User
-from tests.support.wheels import sdist, wheel
 
 Rows = Mapping[str, Any]
 

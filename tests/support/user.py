@@ -11,19 +11,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final
 
-import envspec
 from envspec import toml
 from tests.support import preloaded
 
 #: Where the envspec that the tests import lies: the processes run this one and no other.
-ROOT: Final = Path(envspec.__file__).parent.parent
+ROOT: Final = Path(toml.__file__).parents[1]
 #: A server on loopback that failed does not fail less when it is waited for.
 HASTY: Final = {"ENVSPEC_HTTP_BACKOFF_S": "0.02"}
 #: For servers that stall or drip: patience ends soon. A machine under load may need longer for an honest answer.
@@ -128,7 +127,7 @@ class User:
     def runs(self, *words: str | Path, environ: Mapping[str, str] = {}, umask: int = -1) -> Ran:
         """`envspec WORDS`, in Python started anew. environ: added to the user's own."""
         done = subprocess.run(
-            [sys.executable, "-m", "envspec", *map(str, words)],
+            command_line(list(map(str, words))),
             cwd=self.folder,
             env={**self.environ, **environ},
             umask=umask,
@@ -197,3 +196,56 @@ def routed(name: str, url: str, *packages: str, undated: str | None = None, file
     lines += [f"undated = '{undated}'"] if undated else []
     lines += [f"files = {_array(files)}"] if files else []
     return "\n".join(["[[pip.index]]", *lines, ""])
+
+
+def command_line(words: Sequence[str]) -> list[str]:
+    """What starts `envspec` with these words, by the interpreter that runs the tests."""
+    return [sys.executable, "-m", "envspec", *words]
+
+
+def environment(home: Path, **variables: str) -> dict[str, str]:
+    """Nothing of the tests' own surroundings but where programs and envspec are. variables: set besides, or instead."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(home),
+        "LC_ALL": "C.UTF-8",
+        "ENVSPEC_CACHE_DIR": str(home / "cache"),
+        **variables,
+    }
+
+
+def envspec(cwd: Path, *words: str, environ: Mapping[str, str] | None = None) -> Ran:
+    """Run to the end; a run that hangs for a minute is a failure."""
+    done = subprocess.run(
+        command_line(words), cwd=cwd, env=environ or environment(cwd), capture_output=True, timeout=60, check=False
+    )
+    return Ran(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+
+
+def on_a_terminal(
+    cwd: Path, *words: str, columns: int = 80, environ: Mapping[str, str] | None = None, **variables: str
+) -> str:
+    """What somebody at a terminal of that width sees, both streams. variables: set besides those of `environ`."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    surroundings = {**(environ or environment(cwd)), "TERM": "xterm-256color", **variables}
+    process = subprocess.Popen(command_line(words), cwd=cwd, env=surroundings, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:  # Linux's word for the end of a terminal
+            break
+        if not chunk:
+            break
+        seen += chunk
+    os.close(master)
+    process.wait(timeout=60)
+    return seen.decode("utf-8").replace("\r\n", "\n")

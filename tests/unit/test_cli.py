@@ -17,8 +17,8 @@ from envspec.lock.head import LOCK_FILE
 from envspec.models import GpuCode, Lock
 from envspec.spec.identity import input_sha256
 from envspec.toml import loads
-from tests.support.command import ROOT, Ran, environment
-from tests.support.locks import X86, example, package
+from tests.support.builders.locks import X86, example, package
+from tests.support.user import ROOT, Ran, environment
 
 #: `envspec WORDS...` in the project's folder.
 Envspec = Callable[..., Ran]

@@ -17,8 +17,7 @@ from envspec.resolve.conda.errors import Chain, CpuFallback, Step, chains
 from envspec.resolve.conda.rattler import Rattler
 from envspec.resolve.conda.solve import CondaWorld, solve_all
 from envspec.resolve.types import Channel
-from tests.support.conda_requests import request
-from tests.support.conda_rows import Row, row, write_channel
+from tests.support.builders.conda_channel import Row, request, row, write_channel
 
 LATE = datetime(2026, 12, 1, tzinfo=timezone.utc)
 ROWS = [

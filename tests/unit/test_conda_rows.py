@@ -17,8 +17,7 @@ from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.conda.channels import opened
 from envspec.resolve.conda.records import kept, name_of, package_of, record_of, with_askers
 from envspec.resolve.types import Channel
-from tests.support.conda_requests import request
-from tests.support.conda_rows import row, write_channel
+from tests.support.builders.conda_channel import request, row, write_channel
 
 
 def rows_of(folder: Path, *names: str) -> tuple[list[RepoDataRecord], Channel]:

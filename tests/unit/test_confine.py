@@ -15,8 +15,8 @@ import pytest
 
 from envspec.io.confine import PORT, Sandbox, Unconfined, bubblewrap, run_confined
 from envspec.io.process import Finished
-from tests.support.confinement import confined
-from tests.support.environments import BASE
+from tests.support.builders.environments import BASE
+from tests.support.machines.confinement import confined
 
 pytestmark = confined
 

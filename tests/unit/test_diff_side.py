@@ -16,7 +16,7 @@ from envspec.lock.document import dump
 from envspec.lock.folder import write_folder
 from envspec.lock.head import LOCK_FILE
 from envspec.lock.side import load_side
-from tests.support.locks import X86, lock, package, resolution
+from tests.support.builders.locks import X86, lock, package, resolution
 
 
 def put(root: Path, version: str) -> None:

@@ -28,8 +28,8 @@ from envspec.image.engine import common, is_same
 from envspec.image.layers.types import InMemory
 from envspec.image.services import ServicesSource
 from envspec.models import ImageSettings, Lock, Platform, Service
-from tests.support.locks import conda, conda_resolution, package, resolution
-from tests.support.run_container import lock_of
+from tests.support.builders.locks import conda, conda_resolution, package, resolution
+from tests.support.machines.run_container import lock_of
 
 GIB = 1 << 30
 ENGINE = EngineFacts("docker", "28.0", Platform.LINUX_64, 64 * GIB)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envspec.explain.explanation import explain_lock, explain_package
-from tests.support.locks import X86, example, lock, package, resolution
+from tests.support.builders.locks import X86, example, lock, package, resolution
 
 
 @pytest.mark.parametrize("name", ["corp-tools", "Corp_Tools", "CORP.tools", "corp--tools"])

@@ -20,8 +20,8 @@ from envspec.image.base_layers import Around, PythonParts
 from envspec.image.sources.bytecode import BadPython, Looking, NoCompiler, Pyc, find, made_of
 from envspec.io.http_types import Patience
 from envspec.models import Platform, Python
-from tests.support import standalone
-from tests.support.standalone import SERIES, VERSION, Program
+from tests.support.builders import standalone
+from tests.support.builders.standalone import SERIES, VERSION, Program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="images are made on Linux and macOS only")
 

@@ -11,11 +11,12 @@ import pytest
 from envspec.image.config import BadBase, Base, Conduct, annotations_of, environment, image_config, image_of, index_of
 from envspec.models import ImageSettings, Lock, Platform
 from envspec.registry.types import Descriptor
-from tests.support import images
-from tests.support.locks import example
+from tests.support.builders import images
+from tests.support.builders.locks import example
+from tests.support.servers.registry import digest
 
-ROOT = images.plain_layer(images.plain_tar({"etc/os-release": b"ID=debian"}), "the base")
-TORCH = images.plain_layer(images.plain_tar({"opt/env/torch.py": b"1"}), "torch 2.9.1")
+ROOT = images.plain_layer(images.tar_of({"etc/os-release": b"ID=debian"}), "the base")
+TORCH = images.plain_layer(images.tar_of({"opt/env/torch.py": b"1"}), "torch 2.9.1")
 X86 = Platform.LINUX_64
 
 
@@ -117,7 +118,7 @@ def test_the_id_is_of_the_config_and_not_of_how_layers_are_packed() -> None:
         image_of(X86, image_config(lock, "i", X86, base, [layer], Conduct()), [*base.layers, layer], {})
         for layer in (TORCH, packed)
     )
-    assert first.id == second.id == images.digest(first.config)
+    assert first.id == second.id == digest(first.config)
     assert first.digest != second.digest
 
 

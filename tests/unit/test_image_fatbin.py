@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from envspec.image.gpu_code import FatbinScan, in_order
 from envspec.models import GpuCodeFound
-from tests.support.cuda_library import ACCELERATED, CUBIN, FAMILY, PTX, Code, container, library
+from tests.support.builders.cuda_library import ACCELERATED, CUBIN, FAMILY, PTX, Code, container, library
 
 _CODES = (
     Code(CUBIN, 80, payload=bytes(3000)),

@@ -14,9 +14,10 @@ from envspec.image.gpu_code import GpuCodeLacks, GpuCodeWatch, compare
 from envspec.image.sources.wheel import Scheme, WheelSource
 from envspec.io.cache import keep, seen
 from envspec.models import GpuCode, GpuCodeFound, Lock, Package, Platform, Python, Resolution, Target, WheelFile
-from tests.support.cuda_library import CUBIN, PTX, Code, container, library
-from tests.support.wheel_trees import content_of, locked
-from tests.support.zips import FILE, PROGRAM, write_wheel
+from tests.support.builders.cuda_library import CUBIN, PTX, Code, container, library
+from tests.support.builders.entries import content as content_of
+from tests.support.builders.wheel_trees import locked
+from tests.support.builders.zips import FILE, PROGRAM, write_wheel
 
 _KERNELS = library([(".nv_fatbin", container([Code(CUBIN, 80), Code(CUBIN, 90), Code(PTX, 120)]))])
 _OTHER = library([(".nv_fatbin", container([Code(CUBIN, 70)]))])

@@ -19,10 +19,11 @@ from envspec.image.layers.types import Image
 from envspec.models import Platform
 from envspec.registry.types import Blob, Descriptor
 from envspec.report import IMAGE_DIFF
-from tests.support import images
-from tests.support.locks import example
+from tests.support.builders import images
+from tests.support.builders.locks import example
+from tests.support.servers.registry import digest
 
-BODIES = [images.plain_tar({f"file{number}": b"x" * number * 700}) for number in range(1, 5)]
+BODIES = [images.tar_of({f"file{number}": b"x" * number * 700}) for number in range(1, 5)]
 
 
 def image(*bodies: bytes) -> Image:
@@ -33,7 +34,7 @@ def image(*bodies: bytes) -> Image:
 
 
 def opened(descriptor: Descriptor) -> Blob:
-    return next(images.MemoryBlob(body) for body in BODIES if images.digest(body) == descriptor.digest)
+    return next(images.MemoryBlob(body) for body in BODIES if digest(body) == descriptor.digest)
 
 
 def test_the_tar_is_a_layout_and_dockers_archive_in_one() -> None:
@@ -55,7 +56,7 @@ def test_the_tar_is_a_layout_and_dockers_archive_in_one() -> None:
     [docker] = json.loads(content["manifest.json"])
     assert docker["RepoTags"] == ["envspec/x:latest"]
     assert hashlib.sha256(content[docker["Config"]]).hexdigest() == made.id.removeprefix("sha256:")
-    assert [images.digest(content[path]) for path in docker["Layers"]] == [each.diff_id for each in made.layers]
+    assert [digest(content[path]) for path in docker["Layers"]] == [each.diff_id for each in made.layers]
     for name, body in content.items():
         if name.startswith("blobs/"):
             assert hashlib.sha256(body).hexdigest() == Path(name).name
@@ -71,7 +72,7 @@ def test_a_layer_that_two_platforms_share_is_written_once() -> None:
     body = dict(outputs.files_of([made], index, []))["index.json"]
     assert isinstance(body, bytes)
     top = json.loads(body)
-    assert top["manifests"][0]["digest"] == images.digest(index)
+    assert top["manifests"][0]["digest"] == digest(index)
 
 
 def test_a_layout_keeps_its_blobs_and_replaces_its_index(tmp_path: Path) -> None:
@@ -138,8 +139,8 @@ def test_diff_tells_what_a_pull_moves() -> None:
     first, second = image(*BODIES[:3]), image(BODIES[0], BODIES[3], BODIES[2])
     found = diff_images(side("a", first), side("b", second))
     assert found.is_changed
-    assert [layer.diff_id for layer in found.moved] == [images.digest(BODIES[3])]
-    assert [layer.diff_id for layer in found.removed] == [images.digest(BODIES[1])]
+    assert [layer.diff_id for layer in found.moved] == [digest(BODIES[3])]
+    assert [layer.diff_id for layer in found.removed] == [digest(BODIES[1])]
     assert found.moved_bytes == len(BODIES[3]) + len(second.config)
     assert found.chained_bytes == len(BODIES[3]) + len(BODIES[2]) + len(second.config)
     text = " ".join(IMAGE_DIFF.render("text", found).split())

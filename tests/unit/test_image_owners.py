@@ -9,8 +9,8 @@ import pytest
 from envspec.image.layers.ownership import Listing, OwnedTwice, conflicts
 from envspec.image.layers.types import Entry, InMemory, Kind, OnDisk
 from envspec.image.sources.wheel import Scheme, WheelSource
-from tests.support.wheel_trees import locked, tree_of
-from tests.support.zips import FILE, PROGRAM, write_wheel
+from tests.support.builders.wheel_trees import locked, tree_of
+from tests.support.builders.zips import FILE, PROGRAM, write_wheel
 
 _SITE = "opt/env/lib/python3.11/site-packages"
 

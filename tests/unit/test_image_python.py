@@ -16,9 +16,9 @@ from envspec.image.layers.types import PREFIX, Kind
 from envspec.image.sources.bytecode import BadPython, Pyc
 from envspec.image.sources.python import StandalonePython, Venv, home_of
 from envspec.models import Python
-from tests.support import standalone
-from tests.support.entries import content, lay_out, told
-from tests.support.standalone import SERIES, VERSION, Content, Device, Link
+from tests.support.builders import standalone
+from tests.support.builders.entries import content, lay_out, told
+from tests.support.builders.standalone import SERIES, VERSION, Content, Device, Link
 
 LIB: Final = f"{PREFIX}/lib/python{SERIES}"
 OURS: Final = Pyc(Path(sys.executable), VERSION, 2)

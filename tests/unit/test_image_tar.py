@@ -12,7 +12,7 @@ import pytest
 
 from envspec.image.layers.tar import END, EPOCH_S, BadEntry, Listing, head, padding
 from envspec.image.layers.types import Entry, InMemory, Kind, OnDisk
-from tests.support.layer_sources import file, folder
+from tests.support.builders.entries import file, folder
 
 
 def written(*entries: Entry) -> bytes:

@@ -16,9 +16,9 @@ from envspec.image.layers.types import Entry
 from envspec.image.layers.wheel_zip import BadWheel
 from envspec.image.sources.bytecode import Pyc
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
-from tests.support.wheel_trees import Found, differences, hashed, locked, pip_tree, scheme_of_pip, tree_of
-from tests.support.wheels import core_metadata
-from tests.support.zips import FILE, PROGRAM, SYMLINK, wheel_members, write_wheel, zipped
+from tests.support.builders.wheel_trees import Found, differences, hashed, locked, pip_tree, scheme_of_pip, tree_of
+from tests.support.builders.wheels import core_metadata
+from tests.support.builders.zips import FILE, PROGRAM, SYMLINK, wheel_members, write_wheel, zipped
 
 _SCHEME = Scheme.of("3.11")
 _SITE = "opt/env/lib/python3.11/site-packages"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from envspec.image.sources.wheel import Scheme, WheelLists, WheelSource
-from tests.support.wheel_trees import locked
-from tests.support.zips import FILE, PROGRAM, write_wheel
+from tests.support.builders.wheel_trees import locked
+from tests.support.builders.zips import FILE, PROGRAM, write_wheel
 
 SITE = "opt/env/lib/python3.11/site-packages"
 Files = list[tuple[str, bytes, int]]

@@ -12,7 +12,7 @@ import pytest
 
 from envspec.image.layers.types import Method, ZipMember
 from envspec.image.layers.wheel_zip import BadWheel, members, read, unpacked
-from tests.support.zips import FILE, PROGRAM, SYMLINK, patched, zipped
+from tests.support.builders.zips import FILE, PROGRAM, SYMLINK, patched, zipped
 
 _DIRECTORY = b"PK\1\2"
 _LOCAL = b"PK\3\4"

@@ -31,8 +31,8 @@ from envspec.verifier.types import (
     read_expected,
     result_object,
 )
-from tests.support.wheels import wheel
-from tests.support.zips import member
+from tests.support.builders.wheels import wheel
+from tests.support.builders.zips import member
 
 ROOM = Path(envspec.verifier.__file__).parent
 SITE = "lib/python3.11/site-packages"

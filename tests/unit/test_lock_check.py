@@ -21,7 +21,7 @@ from envspec.lock.head import LOCK_FILE
 from envspec.lock.requirements import requirements_text
 from envspec.models import ChannelPart, CondaChannel
 from envspec.spec.identity import input_sha256
-from tests.support.locks import CONDA_FORGE, X86, conda, conda_resolution, lock, package, resolution, sealed
+from tests.support.builders.locks import CONDA_FORGE, X86, conda, conda_resolution, lock, package, resolution, sealed
 
 SPEC = '[env]\nname = "small"\npython = "3.11"\n[pip]\ndependencies = ["filelock"]\n'
 ONE = lock(resolution(X86, package("filelock", "3.20.0")), input_sha256=input_sha256(toml.loads(SPEC)))

@@ -22,8 +22,8 @@ from conda_lock.models.lock_spec import VersionedDependency  # type: ignore[impo
 from envspec.lock.conda_lock_file import conda_lock_text, without_md5
 from envspec.lock.depends import dependencies
 from envspec.models import CondaPackage, Lock, Platform
-from tests.support.command import environment
-from tests.support.locks import ARM, CONDA_FORGE, X86, conda, conda_resolution, example, lock, on_conda
+from tests.support.builders.locks import ARM, CONDA_FORGE, X86, conda, conda_resolution, example, lock, on_conda
+from tests.support.user import environment
 
 #: Answers what `conda-lock lock` asks of conda: the rows of the platform that it is asked for.
 CONDA = """#!{python}

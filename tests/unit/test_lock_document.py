@@ -16,7 +16,7 @@ from envspec.lock.document import dump, load
 from envspec.lock.files import files_of
 from envspec.lock.head import LOCK_FILE, DamagedLock, NewerFormat, Part, unseal
 from envspec.models import Asker, ChannelPart, CondaChannel, Decision, Platform
-from tests.support.locks import (
+from tests.support.builders.locks import (
     ARM,
     CONDA_FORGE,
     X86,

@@ -14,7 +14,7 @@ from rattler.explicit_environment import ExplicitEnvironmentSpec
 from envspec.lock.depends import dependencies
 from envspec.lock.explicit import explicit_text, in_link_order
 from envspec.models import CondaPackage
-from tests.support.locks import ARM, CONDA_FORGE, X86, conda, conda_resolution, lock, on_conda
+from tests.support.builders.locks import ARM, CONDA_FORGE, X86, conda, conda_resolution, lock, on_conda
 
 #: How the draft conda/ceps#79 and conda itself read a line, from 24.9 on.
 LINE = re.compile(

@@ -23,7 +23,7 @@ from envspec.lock.folder import read_lock, write_folder
 from envspec.lock.head import LOCK_FILE
 from envspec.lock.names import COMMITTED, STAGED
 from envspec.lock.plan import make_plan
-from tests.support.locks import example, lock, sha256
+from tests.support.builders.locks import example, lock, sha256
 
 ROOT = Path(__file__).parents[2]
 

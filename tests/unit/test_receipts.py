@@ -22,8 +22,7 @@ from envspec.receipts.compare import Comparison, Weight, against, compare
 from envspec.receipts.model import FORMAT, BadReceipt, NewerReceipt, Receipt, Verdict, dump, load, read
 from envspec.report import COMPARISON, write_receipt
 from envspec.report.comparison import answers
-from tests.support.command import ROOT, envspec
-from tests.support.receipts import (
+from tests.support.builders.receipts import (
     HERE,
     IMAGE,
     check,
@@ -38,6 +37,7 @@ from tests.support.receipts import (
     results,
     within,
 )
+from tests.support.user import ROOT, envspec
 
 PEAK = {"allocated_bytes": 1_000_000_000, "reserved_bytes": 1_200_000_000, "host_bytes": 900_000_000}
 

@@ -25,8 +25,8 @@ from envspec.receipts.build import receipt
 from envspec.receipts.compare import compare
 from envspec.receipts.model import read
 from envspec.report.format import Column, Kind, Table, amount, percent, row, share, size, text_lines
-from tests.support.locks import example, sealed
-from tests.support.receipts import check, eight_gpus, known, made
+from tests.support.builders.locks import example, sealed
+from tests.support.builders.receipts import check, eight_gpus, known, made
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FORMS = {".txt": "text", ".json": "json", ".md": "markdown", ".html": "html", ".xml": "junit"}
