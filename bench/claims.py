@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.harness import clean
-from envspec.lock.document import load
-from envspec.lock.head import LOCK_FILE
+from envspec.lockfile.document import load
+from envspec.lockfile.header import LOCK_FILE
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "claims.md"

@@ -30,8 +30,8 @@ from envspec.errors import EnvspecError
 from envspec.fetch.types import Fetching, Network
 from envspec.fetch.wheels import fetch_wheels
 from envspec.io.http_types import Patience
-from envspec.lock.document import load
-from envspec.lock.head import LOCK_FILE
+from envspec.lockfile.document import load
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Package
 from tests.support.servers import docker_registry
 

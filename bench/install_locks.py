@@ -22,9 +22,9 @@ from typing import Final
 
 from bench.harness import Command, Cost, NotHere, clean, describe, published, run, say, table, uv
 from bench.peers import Setup
-from envspec.lock.document import load
-from envspec.lock.head import LOCK_FILE
-from envspec.lock.requirements import requirements_name
+from envspec.lockfile.document import load
+from envspec.lockfile.export.requirements import requirements_name
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import SPEC, Platform, Resolution
 
 LIMIT_S: Final = 1200
@@ -161,8 +161,10 @@ def asked_for(resolution: Resolution) -> list[str]:
     Before Python 3.12, setuptools fails in a process that has imported pip: pip turns off the distutils that
     setuptools brings, and setuptools then asserts that it has its own (_distutils_hack).
     """
-    names = [package.name for package in resolution.packages if any(asker.name == SPEC for asker in package.askers)]
-    by_spec = [package for package in resolution.conda if any(asker.name == SPEC for asker in package.askers)]
+    names = [
+        package.name for package in resolution.packages if any(asker.name == SPEC for asker in package.required_by)
+    ]
+    by_spec = [each for each in resolution.conda if any(one.name == SPEC for one in each.required_by)]
     names += [provided.name for package in by_spec for provided in package.provides]
     return sorted(names, key="pip".__eq__)
 

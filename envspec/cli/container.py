@@ -76,8 +76,7 @@ def start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
     from envspec.engine.client import open_engine
     from envspec.engine.container import container_settings
     from envspec.engine.run import run
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
+    from envspec.lockfile.folder import find_lock, read_lock
 
     locked = read_lock(find_lock(lock, Path()))
     streams = _streams()
@@ -168,7 +167,7 @@ def _is_ours(streams: Streams) -> bool:
 def image_order(lock: Lock, platform: Platform, chosen: Mapping[str, Any]) -> ImageOrder:
     from envspec.fetch.types import Network
     from envspec.image.options import Bytecode, ImageOrder
-    from envspec.lock.document import identity
+    from envspec.lockfile.document import identity
 
     return ImageOrder(
         lock=lock,

@@ -37,8 +37,7 @@ def command(lock: str, package: str | None, form: str) -> int:
 
     from envspec.explain import explanation
     from envspec.io.cache import cache_root, seen
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
+    from envspec.lockfile.folder import find_lock, read_lock
 
     locked = read_lock(find_lock(lock, Path()))
     cache = cache_root(os.environ)

@@ -58,8 +58,7 @@ def command(
         raise UsageError(f"`fit` takes one LOCK, not also {' '.join(more)}", hint=_advice(more, gpus))
     from envspec.diagnostics import fit
     from envspec.diagnostics.machine import described_machine, read_machine
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
+    from envspec.lockfile.folder import find_lock, read_lock
 
     locked = read_lock(find_lock(lock, Path()))
     facts = _facts(locked, Path("specs", f"{locked.name}.toml"))

@@ -153,8 +153,7 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
 def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
     """Keep a copy of a lock's base image in another registry, under the same digest."""
     from envspec.cli.progress import DownloadProgress
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
+    from envspec.lockfile.folder import find_lock, read_lock
     from envspec.operations import image as pipeline
 
     locked = read_lock(find_lock(lock, Path()))

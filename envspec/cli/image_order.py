@@ -22,9 +22,8 @@ class Opened:
 
     def __init__(self, lock: str, chosen: Mapping[str, Any]) -> None:
         from envspec.io.cache import cache_root
-        from envspec.lock.find import find_lock
-        from envspec.lock.head import LOCK_FILE
-        from envspec.lock.names import read_current
+        from envspec.lockfile.folder import find_lock, read_current
+        from envspec.lockfile.header import LOCK_FILE
 
         _check(chosen)
         self.folder = find_lock(lock, Path())
@@ -54,7 +53,7 @@ class Opened:
 
     @cached_property
     def lock(self) -> Lock:
-        from envspec.lock.folder import read_lock
+        from envspec.lockfile.folder import read_lock
 
         return read_lock(self.folder)
 
@@ -63,7 +62,7 @@ class Opened:
         from envspec.fetch.types import Network
         from envspec.image.layers.types import Compression
         from envspec.image.options import Bytecode, ImageOrder
-        from envspec.lock.document import identity
+        from envspec.lockfile.document import identity
 
         chosen = self._chosen
         return ImageOrder(

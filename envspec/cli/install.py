@@ -58,10 +58,8 @@ def command(
     from envspec.installer import preflight
     from envspec.installer.types import Order, World
     from envspec.io.cache import cache_root
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
-    from envspec.lock.head import LOCK_FILE
-    from envspec.lock.names import read_current
+    from envspec.lockfile.folder import find_lock, read_current, read_lock
+    from envspec.lockfile.header import LOCK_FILE
     from envspec.models import Platform, Resolution
     from envspec.operations.install import Outcome, install
 

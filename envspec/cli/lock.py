@@ -15,7 +15,7 @@ from envspec.errors import EnvspecError, StaleLock, UsageError
 from envspec.resolve.engines import CONDA_ENGINES, ENGINES
 
 if TYPE_CHECKING:
-    from envspec.lock.check import CheckResult
+    from envspec.lockfile.check import CheckResult
 
 
 @click.command()
@@ -163,7 +163,7 @@ def _check(path: Path, directory: Path) -> int:
 def report_check(path: Path, directory: Path) -> CheckResult:
     """Check a lock without a network, and print what was found."""
     from envspec.data import facts_version
-    from envspec.lock.check import check
+    from envspec.lockfile.check import check
 
     result = check(path, directory, facts_version())
     for text in result.warnings:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,9 +15,9 @@ from envspec.data import facts_version
 from envspec.errors import StaleLock, UsageError
 from envspec.io.cache import cache_root
 from envspec.io.store import Store
-from envspec.lock.check import Why, check
-from envspec.lock.head import LOCK_FILE
-from envspec.lock.names import stage_prefix
+from envspec.lockfile.check import Why, check
+from envspec.lockfile.folder import tidy, write_folder
+from envspec.lockfile.header import LOCK_FILE
 from envspec.operations.lock_cache import is_ours, key_of, recall, remember_ours
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def _without_locking(path: Path, directory: Path, options: Options) -> Sequence[
     store = Store(_cache())
     try:
         if _is_done(path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
-            _tidy(directory)
+            tidy(directory)
             return ()
         key = key_of(path, directory, options.resolver, facts_version(), os.environ)
         known = recall(store, key) if key is not None else None
@@ -68,8 +67,6 @@ def _without_locking(path: Path, directory: Path, options: Options) -> Sequence[
         store.close()
     if known is None:
         return None
-    from envspec.lock.folder import write_folder
-
     for text in known.warnings:
         terminal.tell(f"warning: {text}")
     return write_folder(directory, known.files)
@@ -150,7 +147,7 @@ def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Pa
     from envspec.fetch.types import Network
     from envspec.image.options import ImageOrder
     from envspec.io.tasks import run_to_end
-    from envspec.lock.document import identity
+    from envspec.lockfile.document import identity
     from envspec.models import Lock, Platform
     from envspec.operations.image import identify, record_images
     from envspec.spec import load_spec
@@ -192,15 +189,6 @@ def folders(named: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def _tidy(directory: Path) -> None:
-    real = directory.resolve()
-    with suppress(OSError):
-        if any(item.name.startswith(stage_prefix(real)) for item in real.parent.iterdir()):
-            from envspec.lock.folder import tidy
-
-            tidy(directory)
-
-
 def _cache() -> Path:
     return cache_root(os.environ)
 
@@ -212,7 +200,7 @@ def _is_done(path: Path, directory: Path) -> bool:
         return False
     body = (directory / LOCK_FILE).read_bytes()
     # Locks of wheels without a single digest of contents were written before there were any.
-    return b'source = "unresolved"' not in body and (b'\ncontents = "' in body or b'.whl"' not in body)
+    return b'source = "unresolved"' not in body and (b'\nrecord_sha256 = "' in body or b'.whl"' not in body)
 
 
 def set_moment(path: Path, text: str) -> None:

@@ -51,10 +51,8 @@ def prove(lock: str, asked: Proving, interrupted: Callable[[Receipt], None]) -> 
         UsageError, UnfitMachine, NetworkError: as the stages say.
     """
     from envspec.cli.terminal import terminable
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
-    from envspec.lock.head import LOCK_FILE
-    from envspec.lock.names import read_current
+    from envspec.lockfile.folder import find_lock, read_current, read_lock
+    from envspec.lockfile.header import LOCK_FILE
 
     folder = find_lock(lock, Path())
     locked = read_lock(folder)

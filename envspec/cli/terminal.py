@@ -174,7 +174,7 @@ def complete_lock(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """Names under `locks/`, for the shell's completion."""
     from pathlib import Path
 
-    from envspec.lock.find import names_of_locks
+    from envspec.lockfile.folder import names_of_locks
 
     return [name for name in names_of_locks(Path()) if name.startswith(incomplete)]
 

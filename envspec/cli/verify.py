@@ -53,8 +53,7 @@ def command(lock: str, prefix: Path | None, platform: str | None, form: str) -> 
     import os
 
     from envspec.diagnostics.machine import this_platform
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
+    from envspec.lockfile.folder import find_lock, read_lock
     from envspec.models import Platform
     from envspec.operations.verify import verify
     from envspec.verifier.types import result_object

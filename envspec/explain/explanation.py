@@ -25,7 +25,7 @@ from envspec.models import (
     Platform,
     Provided,
     Python,
-    Refusal,
+    Rejected,
     Resolution,
     WheelFile,
 )
@@ -92,7 +92,7 @@ class Variant:
     version: str
     extras: tuple[str, ...]
     chains: tuple[tuple[Link, ...], ...]
-    newest: Refusal | None
+    newest: Rejected | None
     files: tuple[PackageFile, ...]
     gpu_code: tuple[GpuCode, ...]
     gpu_code_read: tuple[GpuCode, ...] = ()
@@ -123,7 +123,7 @@ class CondaVariant:
     channel: str
     provides: tuple[Provided, ...]
     chains: tuple[tuple[Link, ...], ...]
-    newest: Refusal | None
+    newest: Rejected | None
     files: tuple[CondaFile, ...]
     gpu_code: tuple[GpuCode, ...]
 
@@ -223,7 +223,7 @@ def _variant(lock: Lock, package: Package, pins: Pins, platform: Platform, seen:
         version=package.version,
         extras=package.extras,
         chains=pins.to_wheel(package),
-        newest=package.newest,
+        newest=package.rejected,
         files=(PackageFile(platform, package.file, package.uploaded),),
         gpu_code=_code(lock, platform, {package.name}),
         gpu_code_read=code_read(package, platform, seen),
@@ -250,7 +250,7 @@ def _conda_variant(lock: Lock, package: CondaPackage, pins: Pins, platform: Plat
         channel=package.channel,
         provides=package.provides,
         chains=pins.to_conda(package),
-        newest=package.newest,
+        newest=package.rejected,
         files=(file,),
         # The GPU code of what only a conda package holds goes by conda's name for it.
         gpu_code=() if package.name in pins.wheels else _code(lock, platform, {package.name}),

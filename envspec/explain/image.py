@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from envspec.lock.dockerfile import without_dockerfile
+from envspec.lockfile.export.dockerfile import without_dockerfile
 from envspec.models import GpuCode, GpuCodeFound, ImageId, ImageSettings, Lock, Package, Platform, SystemLayer
 
 #: SHA-256 of a wheel -> GPU code that was read from it; None if it was not read.

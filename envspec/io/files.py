@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from envspec.errors import UsageError
 from envspec.io.file_locks import try_hold
@@ -26,6 +25,8 @@ from envspec.io.file_locks import try_hold
 #: No room: another way of writing would not find any either.
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
+#: What systems without fsync for directories answer (some network shares).
+_NO_SYNC: Final = frozenset({errno.EBADF, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _MARK: Final = ".envspec-"
 _BUFFER: Final = 1 << 20
 
@@ -105,6 +106,33 @@ def placing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def make_directories(directory: Path) -> None:
+    """Create `directory` and its missing parents, mode 0755 whatever the umask."""
+    if directory.is_dir():
+        return
+    make_directories(directory.parent)
+    # Another run may have made it since.
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir()
+        directory.chmod(0o755)
+    if not directory.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
+
+
+def sync_directory(directory: Path) -> None:
+    """Have the names in `directory` on the disk; nothing on systems that can't (Windows, some network shares)."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as fault:
+        if fault.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def open_foreign(path: Path) -> IO[bytes]:
@@ -209,6 +237,9 @@ def tree_sha256(root: Path) -> str:
 def local_path(address: str, folder: Path) -> Path:
     """Where a local project is: by a `file:` URL, or by a path as seen from the spec's folder."""
     if address.startswith("file:"):
+        # Imports email and http: 15 ms that `lock --check` does not have.
+        from urllib.request import url2pathname
+
         return Path(url2pathname(urlsplit(address).path))
     return folder / Path(address).expanduser()
 

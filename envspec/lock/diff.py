@@ -12,7 +12,7 @@ from packaging.version import InvalidVersion, Version
 from envspec.lock.diff_conda import CondaChange, conda_changes
 from envspec.lock.diff_image import image_values
 from envspec.lock.diff_replaced import Replaced, is_replaced_wheel, replaced_files
-from envspec.lock.writer import moment
+from envspec.lockfile.toml_writer import time_text
 from envspec.models import BaseImage, GpuCode, Lock, Package, Platform, Resolution, Target
 
 
@@ -146,7 +146,7 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
     values: dict[tuple[str, Platform | None], str | None] = {
         ("name", None): lock.name,
         ("spec", None): lock.input_sha256[:12],
-        ("as_of", None): moment(lock.as_of),
+        ("as_of", None): time_text(lock.as_of),
         ("facts", None): lock.facts,
         ("platforms", None): ", ".join(sorted(platform.value for platform in resolutions)),
         ("gpus", None): ", ".join(lock.gpus),
@@ -176,12 +176,14 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
         words = [index.url, *index.packages, *(["undated"] if index.undated else [])]
         values[f"index.{index.name}", None] = " ".join(words)
     for name, as_of in lock.package_as_of:
-        values[f"as_of.{name}", None] = moment(as_of)
+        values[f"as_of.{name}", None] = time_text(as_of)
     for name, as_of in lock.conda_as_of:
-        values[f"conda_as_of.{name}", None] = moment(as_of)
+        values[f"conda_as_of.{name}", None] = time_text(as_of)
     for channel in lock.channels:
         if channel.part:
-            values[f"channel.{channel.name}.part", None] = f"{channel.part.rows:,} rows, sha256:{channel.part.sha256}"
+            values[f"channel.{channel.name}.part", None] = (
+                f"{channel.part.records:,} records, sha256:{channel.part.sha256}"
+            )
     for code in lock.gpu_code:
         values[f"gpu_code.{code.package}", code.platform] = _code(code)
     return {key: value for key, value in values.items() if value and (key[1] is None or key[1] in both)}

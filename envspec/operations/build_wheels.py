@@ -33,8 +33,7 @@ from envspec.io.http_settings import patience as patience_of
 from envspec.io.http_types import Patience
 from envspec.io.store import StoredMetadata
 from envspec.io.tasks import run_to_end
-from envspec.lock.canonical import public_indexes
-from envspec.lock.document import identity
+from envspec.lockfile.document import identity, public_indexes
 from envspec.models import (
     DEFAULT_INDEX,
     DIRECT_URL,
@@ -456,7 +455,7 @@ class Builds:
         if not _is_open(package):
             return package
         made = await make(await self._order(package, part), self._shop.world())
-        return replace(package, built=made.wheel, contents=await asyncio.to_thread(contents_of, made.path))
+        return replace(package, built=made.wheel, record_sha256=await asyncio.to_thread(contents_of, made.path))
 
     async def _order(self, package: Package, part: Resolution) -> BuildOrder:
         def now() -> datetime:

@@ -39,7 +39,7 @@ from envspec.escaping import blanked
 from envspec.io.files import read_foreign
 from envspec.io.process import Bond, Ending, Finished, attend
 from envspec.io.tasks import run_to_end
-from envspec.lock.document import identity
+from envspec.lockfile.document import identity
 from envspec.models import Lock, Resolution
 from envspec.operations.verify import expected_of
 from envspec.receipts.build import BadResults, Known, receipt

@@ -17,7 +17,7 @@ from envspec.image.layers.types import Image, Layer
 from envspec.image.options import Bytecode, ImageOrder, ImageWorld, Stage
 from envspec.image.outputs import tar_of
 from envspec.io.tasks import run_to_end
-from envspec.lock.folder import read_lock, write_folder
+from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import ImageId, Lock, Platform
 from envspec.operations.image_session import ImageWork
 from envspec.operations.lock import lock_files

@@ -13,7 +13,7 @@ from envspec.fetch.types import Step
 from envspec.image.diff import Side, side_of
 from envspec.image.options import ImageOrder, ImageWorld, Stage
 from envspec.io.files import read_foreign
-from envspec.lock.head import LOCK_FILE
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock, Platform
 from envspec.operations.image_session import ImageWork
 from envspec.operations.session import Doors
@@ -116,8 +116,7 @@ def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
 
 
 def _lock_of(name: str) -> Lock | None:
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
+    from envspec.lockfile.folder import find_lock, read_lock
 
     try:
         folder = find_lock(name, Path())
@@ -141,7 +140,7 @@ def _is_in_a_registry(name: str) -> bool:
 
 
 async def _of_lock(name: str, lock: Lock, platform: Platform, world: ImageWorld) -> Side:
-    from envspec.lock.document import identity
+    from envspec.lockfile.document import identity
 
     locked = [each.target.platform for each in lock.resolutions if each.target.platform.is_linux]
     if not locked:

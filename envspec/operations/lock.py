@@ -15,13 +15,12 @@ from envspec.errors import NetworkError, NoSolution, StaleLock, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import find_gpu
 from envspec.io.store import Store
-from envspec.lock.check import Why, check
-from envspec.lock.check_rows import row_faults
-from envspec.lock.docker_served import File, Health, Served
-from envspec.lock.files import files_of
-from envspec.lock.folder import read_lock, write_folder
-from envspec.lock.head import LOCK_FILE
-from envspec.lock.names import read_current
+from envspec.lockfile.check import Why, check
+from envspec.lockfile.check_entries import mismatches
+from envspec.lockfile.export import files_of
+from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
+from envspec.lockfile.folder import read_current, read_lock, write_folder
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import ImageSettings, Lock, Resolution, Target
 from envspec.operations.lock_cache import is_ours, key_of, remember, remember_ours
 from envspec.operations.lock_state import CondaHalf, LockRequest, Network, PypiHalf, Surroundings, Upgrade, Work
@@ -238,7 +237,7 @@ def _refuse_elsewhere(spec_path: Path, files: Mapping[str, bytes]) -> None:
         UsageError: names the first row that the spec does not lead to.
     """
     document = toml.loads(files[LOCK_FILE].decode())
-    faults = row_faults(toml.read_spec(spec_path), document, files)
+    faults = mismatches(toml.read_spec(spec_path), document, files)
     if faults:
         raise UsageError(
             f"{spec_path}: {faults[0]}",
@@ -270,7 +269,7 @@ def _old_lock(request: LockRequest, spec: Spec, facts: Facts, around: Surroundin
         return _Old(old, old)
     from envspec.operations.old_lock import moments_of, versions_of
 
-    found = [reason for reason in check(request.spec_path, request.directory, None).reasons if reason.why is Why.ROW]
+    found = [reason for reason in check(request.spec_path, request.directory, None).reasons if reason.why is Why.ENTRY]
     for reason in found:
         around.warn(f"{reason.text}: it is resolved again")
     if found:
@@ -297,17 +296,17 @@ def _looked_up(old: Lock, request: LockRequest, spec: Spec, facts: Facts, around
 
 
 def lock_files(lock: Lock) -> dict[str, bytes]:
-    """Every file of the lock's folder: `lock.files.files_of` with what a container of the image starts.
+    """Every file of the lock's folder: `lockfile.export.files_of` with what a container of the image starts.
 
     Raises:
         UsageError: settings that no image can have: a working folder that is the system's, a token for everybody.
     """
     if lock.base_image is None:
         return files_of(lock)
-    return files_of(lock, _served(lock.image))
+    return files_of(lock, _container_config(lock.image))
 
 
-def _served(settings: ImageSettings) -> Served:
+def _container_config(settings: ImageSettings) -> ContainerConfig:
     # Only where there is an image: most that is locked by hand has one, a lock for macOS has not.
     from envspec.image.layers.types import InMemory, Kind
     from envspec.image.services import HOME, USER, ServicesSource, services_config
@@ -318,7 +317,7 @@ def _served(settings: ImageSettings) -> Served:
         tuple(check["Test"][1:]), check["Interval"], check["Timeout"], check["StartPeriod"], check["Retries"]
     )
     entries = list(ServicesSource(settings).entries())
-    return Served(
+    return ContainerConfig(
         entrypoint=conduct.entrypoint or (),
         user=conduct.user or "",
         name=USER if conduct.user else "",

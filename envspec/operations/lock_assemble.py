@@ -17,10 +17,9 @@ from envspec.base_image.tag import digest_decision
 from envspec.errors import NetworkError
 from envspec.facts import Facts
 from envspec.io.tasks import run_to_end
-from envspec.lock.canonical import public_indexes
-from envspec.lock.conda_lock_file import without_md5
-from envspec.lock.document import identity
-from envspec.lock.head import FORMAT
+from envspec.lockfile.document import identity, public_indexes
+from envspec.lockfile.export.conda import without_md5
+from envspec.lockfile.header import FORMAT
 from envspec.models import (
     BaseImage,
     BuiltWheel,
@@ -146,7 +145,7 @@ def _of_builds(before: Lock | None, as_of: datetime, indexes: tuple[NamedIndex, 
 def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tuple[Resolution, ...]:
     """With the wheels that were built of the same files for the same Python."""
     built: dict[tuple[Target, str], tuple[BuiltWheel, str | None]] = {
-        (resolution.target, package.file.sha256): (package.built, package.contents)
+        (resolution.target, package.file.sha256): (package.built, package.record_sha256)
         for resolution in (before.resolutions if before else ())
         for package in resolution.packages
         if package.built
@@ -156,7 +155,7 @@ def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tup
 
     def known(package: Package, target: Target) -> Package:
         wheel, contents = built.get((target, package.file.sha256), (None, None))
-        return replace(package, built=wheel, contents=contents) if wheel and not package.built else package
+        return replace(package, built=wheel, record_sha256=contents) if wheel and not package.built else package
 
     return tuple(replace(r, packages=tuple(known(p, r.target) for p in r.packages)) for r in resolutions)
 

@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 from envspec import __version__, toml
 from envspec.errors import StaleLock
 from envspec.io.store import Store
-from envspec.lock.head import FORMAT, LOCK_FILE, unseal
+from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
 from envspec.spec.identity import input_sha256
 
 #: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "10"
+MADE: Final = "11"
 
 
 class Recalled(NamedTuple):
@@ -46,7 +46,7 @@ def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapp
         return None
     try:
         whole = (directory / LOCK_FILE).read_bytes()
-        unseal(whole, LOCK_FILE)
+        verify_checksum(whole, LOCK_FILE)
         old = hashlib.sha256(whole).hexdigest()
     except (OSError, StaleLock):
         old = ""

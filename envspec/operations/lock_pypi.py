@@ -155,4 +155,4 @@ def _sources(work: Work, targets: Sequence[Target]) -> Sources:
 def _later() -> None:
     """Import what comes after the engines while they run."""
     import_module("envspec.operations.lock_assemble")
-    import_module("envspec.lock.files")
+    import_module("envspec.lockfile.export")

@@ -19,10 +19,9 @@ from envspec import toml
 from envspec.errors import StaleLock, UsageError
 from envspec.facts import load_facts
 from envspec.io.store import Store
-from envspec.lock.folder import read_lock
-from envspec.lock.head import LOCK_FILE, unseal
-from envspec.lock.names import read_current
-from envspec.lock.plan import is_lock_file
+from envspec.lockfile.export import is_exported
+from envspec.lockfile.folder import read_current, read_lock
+from envspec.lockfile.header import LOCK_FILE, verify_checksum
 from envspec.models import Lock, Resolution
 from envspec.operations.lock import check_logins, lock_files, make
 from envspec.operations.lock_state import LockRequest, Surroundings, Work
@@ -157,11 +156,11 @@ def _recorded(lock: Lock) -> Iterator[str]:
 def _compare(directory: Path, made: Mapping[str, bytes]) -> tuple[Difference, ...]:
     """Every file that is not, byte for byte, what was made; of the document, value by value."""
     document = read_current(directory, LOCK_FILE)
-    head, body = unseal(document, str(directory / LOCK_FILE))
-    there = {each.name for each in directory.iterdir() if is_lock_file(each.name)}
+    head, body = verify_checksum(document, str(directory / LOCK_FILE))
+    there = {each.name for each in directory.iterdir() if is_exported(each.name)}
     rows: list[Difference] = []
     if document != made[LOCK_FILE]:
-        _, resolved = unseal(made[LOCK_FILE], LOCK_FILE)
+        _, resolved = verify_checksum(made[LOCK_FILE], LOCK_FILE)
         rows += _values(toml.loads(body.decode()), toml.loads(resolved.decode()))
         rows = rows or [Difference("", "", LOCK_FILE, "the same values", "written in another way")]
     for name in sorted({*head.files, *made, *there} - {LOCK_FILE}):

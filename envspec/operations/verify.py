@@ -20,7 +20,7 @@ PYTHON: Final = "python"
 def expected_of(resolution: Resolution) -> Expected:
     """What an environment made from one platform's part of a lock holds, and what it may hold beside that."""
     return Expected(
-        packages=tuple(ExpectedPackage(each.name, each.version, each.contents) for each in resolution.packages),
+        packages=tuple(ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.packages),
         conda=tuple(ExpectedConda(each.name, each.version, each.build, each.sha256) for each in resolution.conda),
     )
 

@@ -11,8 +11,8 @@ from envspec.explain.downloads import Download
 from envspec.explain.explanation import CondaVariant, Explanation, PackageExplanation, PlatformExplanation, Variant
 from envspec.explain.image import ImageExplanation
 from envspec.lock.diff import image_name
-from envspec.lock.writer import string
-from envspec.models import DEFAULT_INDEX, SPEC, Decision, GpuCode, Platform, Refusal
+from envspec.lockfile.toml_writer import string
+from envspec.models import DEFAULT_INDEX, SPEC, Decision, GpuCode, Platform, Rejected
 from envspec.report.format import Row, Table, counted, document, listing, row, short_hashes, size, text, utc, wrapped
 
 
@@ -57,7 +57,7 @@ def _channels(found: Explanation) -> Iterator[Row]:
         part = channel.part
         notes = (
             (
-                f"solved from part of {channel.name}: {part.rows:,} rows; the whole channel may solve differently",
+                f"solved from part of {channel.name}: {part.records:,} records; the whole channel may solve otherwise",
                 f"sha256:{part.sha256}",
             )
             if part
@@ -204,7 +204,7 @@ def _title(line: str, note: str = "") -> Table:
     return listing(line, [row(note)] if note else [row("")])
 
 
-def _rejected(newest: Refusal | None) -> list[Row]:
+def _rejected(newest: Rejected | None) -> list[Row]:
     return [row(newest.version, notes=[newest.why])] if newest else []
 
 

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from envspec.io.store import Store
-from envspec.models import Asker, BuiltWheel, Package, Refusal, Resolution, Target, WheelFile
+from envspec.models import BuiltWheel, Dependent, Package, Rejected, Resolution, Target, WheelFile
 
 #: Part of every key: changes whenever the same question would get another answer, or its form changes.
-ANSWERS: Final = "8"
+ANSWERS: Final = "9"
 
 
 def key_of(parts: object) -> str:
@@ -38,10 +38,10 @@ def _package(row: dict[str, Any]) -> Package:
         name=row["name"],
         version=row["version"],
         file=WheelFile(**row["file"]),
-        askers=tuple(Asker(**asker) for asker in row["askers"]),
+        required_by=tuple(Dependent(**asker) for asker in row["required_by"]),
         uploaded=datetime.fromisoformat(row["uploaded"]) if row["uploaded"] else None,
-        newest=Refusal(**row["newest"]) if row["newest"] else None,
+        rejected=Rejected(**row["rejected"]) if row["rejected"] else None,
         extras=tuple(row["extras"]),
         built=BuiltWheel(**row["built"]) if row.get("built") else None,
-        contents=row["contents"],
+        record_sha256=row["record_sha256"],
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from envspec.models import SPEC, Asker, CondaPackage, CudaVersion, Platform
+from envspec.models import SPEC, CondaPackage, CudaVersion, Dependent, Platform
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Provider:
     version: str
     package: str
     channel: str
-    askers: tuple[Asker, ...] = ()
+    askers: tuple[Dependent, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} {self.version} comes from {self.channel}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from envspec.lock.folder import read_lock
+from envspec.lockfile.folder import read_lock
 from envspec.operations.verify import expected_of
 from tests.support.machines import suite
 from tests.support.machines.stack import copied, replace, site_packages

@@ -18,7 +18,7 @@ from threading import Thread
 
 import pytest
 
-from envspec.lock.folder import read_lock, write_folder
+from envspec.lockfile.folder import read_lock, write_folder
 from envspec.operations.lock import lock_files
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import BASE, RUNNING, SERIES, run_in

@@ -16,9 +16,9 @@ from typing import Final
 import pytest
 
 from envspec.cli.main import COMMANDS
-from envspec.lock.document import dump
-from envspec.lock.folder import write_folder
-from envspec.lock.head import LOCK_FILE
+from envspec.lockfile.document import dump
+from envspec.lockfile.folder import write_folder
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Decision
 from tests.support.builders.locks import example
 from tests.support.user import command_line, environment, envspec, on_a_terminal

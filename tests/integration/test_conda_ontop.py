@@ -21,7 +21,7 @@ import pytest
 from envspec.errors import EnvspecError, NetworkError, NoSolution
 from envspec.facts import load_facts
 from envspec.io.store import Store
-from envspec.models import Asker, Package, Platform, Python, Resolution, Target
+from envspec.models import Dependent, Package, Platform, Python, Resolution, Target
 from envspec.resolve import engines
 from envspec.resolve.pypi.conflicts import BothHalves
 from envspec.resolve.pypi.request import Composed, Given, Moments, Places, compose
@@ -55,7 +55,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 def from_conda(name: str, version: str, package: str = "", askers: Sequence[str] = ("scipy",)) -> dict[str, Provider]:
     """What a platform has of conda, to be joined with `|`. askers: who asks for it; `spec` is the spec itself."""
     package = package or name
-    asked = tuple(Asker(asker, f"{package} >=1") for asker in askers)
+    asked = tuple(Dependent(asker, f"{package} >=1") for asker in askers)
     return {name: Provider(name, version, package, "conda-forge", asked)}
 
 
@@ -129,7 +129,7 @@ def test_what_conda_provides_is_no_package(tmp_path: Path, public: IndexServer, 
     project = Project(tmp_path, public, engine)
     found = project.resolves("app", provided=from_conda("base", "1.4.0") | from_conda("numpy", "2.2.6"))
     assert pins(found) == {"app": "1.0.0", "left": "1.0.0", "right": "1.0.0"}
-    assert package(found, "left").askers == (Asker("app", "left"),)
+    assert package(found, "left").required_by == (Dependent("app", "left"),)
     # The end of each for its RECORD, and no whole one.
     assert not [each for each in public.requests if each.path.endswith(".whl") and not each.range]
     assert not [request for request in public.requests if "numpy" in request.path]
@@ -161,7 +161,7 @@ def test_what_conda_holds_back(tmp_path: Path, public: IndexServer, engine: str,
     """`lone` 1.0.0 needs no numpy at all: nothing that is locked says what excludes 2.0.0."""
     found = Project(tmp_path, public, engine).resolves(name, provided=from_conda("numpy", "2.2.6"))
     assert pins(found) == {name: "1.0.0"}
-    newest = package(found, name).newest
+    newest = package(found, name).rejected
     assert newest is not None
     assert (newest.version, newest.why) == ("2.0.0", "needs numpy<2, and numpy 2.2.6 comes from conda-forge")
 
@@ -188,7 +188,7 @@ def test_extras_come_from_the_index(tmp_path: Path, public: IndexServer, engine:
     found = Project(tmp_path, public, engine).resolves("kit[all]", provided=from_conda("kit", "2.0.0"))
     older = {"web-compat": "1.0.0"} if TARGET.python.series == "3.10" else {}
     assert pins(found) == {"speedups": "1.0.0", "web-lib": "1.0.0", **older}
-    assert package(found, "speedups").askers == (Asker("kit", "speedups>=1"),)
+    assert package(found, "speedups").required_by == (Dependent("kit", "speedups>=1"),)
 
 
 @pytest.mark.parametrize(("asked", "installed"), [("kit", set()), ("Kit[FAST]>=2", {"speedups"})])

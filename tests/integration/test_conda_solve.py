@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import EnvspecError, NetworkError, NoSolution, UsageError
-from envspec.models import Asker, ChannelPart, CondaPackage, CudaVersion, Platform
+from envspec.models import ChannelPart, CondaPackage, CudaVersion, Dependent, Platform
 from envspec.resolve.conda.channels import part_sha256
 from envspec.resolve.conda.rattler import Rattler
 from envspec.resolve.conda.solve import CondaAnswer, CondaWorld, solve_all
@@ -76,14 +76,14 @@ def test_rows_come_whole_and_sorted_with_who_asked_and_what_was_refused(tmp_path
         constrains=("other <1",),
         license="MIT",
         license_family="OTHER",
-        askers=(Asker("python", "libc"),),
+        required_by=(Dependent("python", "libc"),),
     )
-    assert python.askers == (Asker("spec", "python 3.13.*"), Asker("tool", "python >=3.10"))
-    assert python.newest is not None
-    assert (python.newest.version, python.newest.why) == ("3.14.0", "the spec asks for python 3.13.*")
-    assert (tool.noarch, tool.subdir, tool.askers) == ("python", "noarch", (Asker("spec", "tool"),))
-    assert tool.newest is not None
-    assert (tool.newest.version, tool.newest.why) == ("2.0", "it needs python >=3.14, and here is python 3.13.1")
+    assert python.required_by == (Dependent("spec", "python 3.13.*"), Dependent("tool", "python >=3.10"))
+    assert python.rejected is not None
+    assert (python.rejected.version, python.rejected.why) == ("3.14.0", "the spec asks for python 3.13.*")
+    assert (tool.noarch, tool.subdir, tool.required_by) == ("python", "noarch", (Dependent("spec", "tool"),))
+    assert tool.rejected is not None
+    assert (tool.rejected.version, tool.rejected.why) == ("2.0", "it needs python >=3.14, and here is python 3.13.1")
 
 
 def test_platforms_are_solved_together_and_each_for_itself(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_the_first_channel_that_has_a_name_is_the_only_one_for_it(tmp_path: Path
     first = on_disk(tmp_path, [row("a", "1", depends=["b"])], "first")
     second = on_disk(tmp_path, [row("a", "2"), row("b", "1")], "second")
     found = one(request("a", channels=[first, second]), tmp_path / "cache")
-    assert [(p.name, p.version, p.channel, p.newest) for p in found.values()] == [
+    assert [(p.name, p.version, p.channel, p.rejected) for p in found.values()] == [
         ("a", "1", "first", None),
         ("b", "1", "second", None),
     ]
@@ -114,7 +114,7 @@ def test_a_channel_that_a_requirement_names_goes_before(tmp_path: Path) -> None:
     second = on_disk(tmp_path, [row("a", "2"), row("a", "3"), row("b", "2")], "second")
     asked = request(f"{second.url}::a <3", "b", channels=[first, second])
     found = one(asked, tmp_path / "cache")
-    assert [(p.version, p.channel, p.newest.version if p.newest else None) for p in found.values()] == [
+    assert [(p.version, p.channel, p.rejected.version if p.rejected else None) for p in found.values()] == [
         ("2", "second", "3"),
         ("1", "first", None),
     ]
@@ -172,7 +172,7 @@ MOVING = [
 def test_nothing_later_than_as_of_is_considered(tmp_path: Path) -> None:
     asked = request("a", channels=[on_disk(tmp_path, MOVING)], as_of=BUILT)
     found = one(asked, tmp_path / "cache")
-    assert [(p.version, p.newest) for p in found.values()] == [("1", None), ("1", None)]
+    assert [(p.version, p.rejected) for p in found.values()] == [("1", None), ("1", None)]
 
 
 @pytest.mark.parametrize(

@@ -367,7 +367,7 @@ def test_keys_follow_from_the_rows(builder: Builder, tmp_path: Path) -> None:
     assert keys != [source.key for source in builder.below(builder.parts(), rows, OURS).sources]
     patched = [replace(rows[0], depends=("other",)), *rows[1:]]
     assert len(set(keys) & {source.key for source in builder.below(builder.parts(), patched).sources}) == len(keys) - 1
-    reasons = [replace(row, askers=(), provides=()) for row in rows]
+    reasons = [replace(row, required_by=(), provides=()) for row in rows]
     assert keys == [source.key for source in builder.below(builder.parts(), reasons).sources]
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from envspec.lock.check import check
+from envspec.lockfile.check import check
 from tests.support import preloaded
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_channel import CondaChannel, write

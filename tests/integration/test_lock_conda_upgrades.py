@@ -365,7 +365,7 @@ def test_a_row_that_comes_late_and_says_it_was_built_early(tmp_path: Path, index
     assert found.moved() == {}
     found.stays()
     [told] = {
-        p["newest"]["why"] for r in found.user.document()["resolution"] for p in r["conda"] if p["name"] == "gamma"
+        p["rejected"]["why"] for r in found.user.document()["resolution"] for p in r["conda"] if p["name"] == "gamma"
     }
     assert told == "the lock keeps 1.0; `--upgrade-package gamma` moves it"
     found.asks("epsilon")

@@ -34,7 +34,7 @@ def contents(artifact: Artifact) -> str | None:
 
 
 def locked(user: User) -> dict[str, str | None]:
-    return {name: package.get("contents") for name, package in user.packages().items()}
+    return {name: package.get("record_sha256") for name, package in user.packages().items()}
 
 
 def user_of(folder: Path, index: IndexServer, *words: str) -> User:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import UnfitMachine, UsageError
-from envspec.lock.folder import read_lock, write_folder
-from envspec.lock.head import LOCK_FILE
+from envspec.lockfile.folder import read_lock, write_folder
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import BuiltWheel, ImageId, Lock, Platform, SystemLayer
 from envspec.operations.image import record_images
 from envspec.operations.lock import lock_files
@@ -152,7 +152,7 @@ def test_a_dockerfile_comes_and_goes_with_its_base(user: User) -> None:
 def test_one_that_is_not_ours_is_not_overwritten(user: User) -> None:
     (user.lock / LOCK_FILE).unlink()
     (user.lock / "Dockerfile").write_text("FROM scratch\n")
-    assert "Dockerfile is there already" in refused(user.locks(), 2)
+    assert "Dockerfile exists" in refused(user.locks(), 2)
     assert (user.lock / "Dockerfile").read_text() == "FROM scratch\n"
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import pytest
 
-from envspec.lock.check import check
+from envspec.lockfile.check import check
 from tests.support import preloaded
 from tests.support.builders import ecosystem
 from tests.support.servers.faults import Stall
@@ -189,9 +189,8 @@ def test_what_a_kill_left_beside_a_lock_goes_also_where_nothing_is_to_do(tmp_pat
     wants(user, JUNE)
     assert user.locks().status == 0
     before = user.files()
-    left = user.lock.with_name(f".{user.lock.name}.envspec-0f3fz4vl")
-    shutil.copytree(user.lock, left / "new")
-    (left / "ours").write_text("envspec.lock\nrequirements.linux-64.txt\n")
+    left = user.lock.with_name(f".{user.lock.name}.envspec-old-0f3fz4vl")
+    shutil.copytree(user.lock, left)
     assert "nothing changed" in user.locks().stderr
     assert [path.name for path in user.lock.parent.iterdir()] == [user.lock.name]
     assert user.files() == before

@@ -75,7 +75,7 @@ def test_torchaudio_without_a_requirement_goes_only_with_its_torch(
     assert {name: found[name]["version"] for name in pins} == pins
     if pins["torch"] != "2.11.0":
         why = f"needs torch>=2.11, and the spec asks {torch}"
-        assert found["torchaudio"]["newest"] == {"version": "2.11.0", "why": why}
+        assert found["torchaudio"]["rejected"] == {"version": "2.11.0", "why": why}
 
 
 def test_torchaudio_alone_brings_its_torch(user: User) -> None:
@@ -233,7 +233,7 @@ source = "we tried"
     user.wants("app", as_of=AS_OF, rest=edge)
     ran = user.locks()
     assert ran.status == 0, ran.stderr
-    assert user.packages()["filelock"]["askers"] == [{"name": "left", "requirement": "filelock<3.13.1"}]
+    assert user.packages()["filelock"]["required_by"] == [{"name": "left", "requirement": "filelock<3.13.1"}]
 
 
 def test_an_environment_without_torch_hears_nothing_of_it(user: User) -> None:

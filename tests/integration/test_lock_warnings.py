@@ -30,7 +30,7 @@ def test_what_follows_a_bound_of_the_spec_is_no_news(user: User) -> None:
     ran = user.locks()
     assert user.pins() == {"frame": "1.0.0", "plugin": "1.0.0"}
     assert ran.warnings == []
-    newest = user.packages()["plugin"]["newest"]
+    newest = user.packages()["plugin"]["rejected"]
     assert newest == {"version": "2.0.0", "why": "needs frame>=2, and the spec asks frame==1.*"}
 
 

@@ -53,7 +53,7 @@ OTHER_3: Final = wheel("other", "3.0")
 
 def anchored(artifact: Artifact) -> Package:
     record = member(artifact.data, ".dist-info/RECORD")
-    return replace(pin(artifact), contents=wheel_contents(record))
+    return replace(pin(artifact), record_sha256=wheel_contents(record))
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with IndexServer([File(TOOL)]) as index:
         user = User(folder, index.url, NO_PROXY="127.0.0.1")
         contents = wheel_contents(member(TOOL.data, ".dist-info/RECORD"))
-        lock = make_lock(conda=rows(channel), wheels=[replace(pin(TOOL), contents=contents)])
+        lock = make_lock(conda=rows(channel), wheels=[replace(pin(TOOL), record_sha256=contents)])
         ran = installs(user, write_lock(folder / "lock", lock))
         assert ran.status == 0, ran.stderr
     yield folder

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from envspec.build.types import BuildOrder
-from envspec.lock.folder import read_lock, write_folder
+from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
 from envspec.operations.lock import lock_files
 from tests.conftest import Serve

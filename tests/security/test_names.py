@@ -23,8 +23,8 @@ from envspec.errors import EnvspecError
 from envspec.fetch.download import Downloads
 from envspec.fetch.types import Archive, Fetching, Network, python_archive
 from envspec.io.http_types import Patience
-from envspec.lock.document import dump, load
-from envspec.lock.head import seal
+from envspec.lockfile.document import dump, load
+from envspec.lockfile.header import add_checksum
 from envspec.models import BuiltWheel, CondaPackage, Lock, Python
 from envspec.resolve.conda.records import package_of, record_of
 from envspec.resolve.pypi.index.client import Index, unreadable
@@ -203,7 +203,7 @@ def test_other_names_of_a_lock() -> None:
         replace(row, version="1.0\n--extra-index-url https://other"),
         replace(row, name="tool @ https://other/x.whl"),
         replace(row, extras=("x]\n",)),
-        replace(row, contents="x"),
+        replace(row, record_sha256="x"),
     ):
         assert "`resolution[0].package[0]." in refusal_of(make_lock(wheels=[wrong]))
     for python in (
@@ -356,8 +356,8 @@ def accepts_page(body: str, kind: str) -> None:
 
 
 def accepts_lock(name: str, template: str) -> None:
-    head, rest = template.split("# end of the head\n")
-    text = seal(head, rest.replace("NAME", toml_string(name)))
+    head, rest = template.split("# end of header\n")
+    text = add_checksum(head, rest.replace("NAME", toml_string(name)))
     try:
         lock = load(text, "x")
     except EnvspecError as fault:

@@ -34,7 +34,7 @@ from envspec.credentials import without_credentials
 from envspec.documents import MOST_MARKS, json_of
 from envspec.io.archives import LARGEST_METADATA
 from envspec.io.http import PAGE_BYTES
-from envspec.lock.head import seal
+from envspec.lockfile.header import add_checksum
 from envspec.resolve.pypi.errors import excluded
 from envspec.resolve.pypi.index import sdist as sdist_reader
 from envspec.resolve.pypi.index.page import MOST_FILES, BadPage, parse_page
@@ -372,10 +372,10 @@ def test_specs(name: str, words: tuple[str, ...], tmp_path: Path) -> None:
 def test_a_lock_with_a_key_of_many_parts(tmp_path: Path) -> None:
     user = User(tmp_path, "http://127.0.0.1:9/")
     user.wants("a", as_of="2026-01-01T00:00:00Z")
-    head = 'format = 1\nname = "small"\ninput_sha256 = "x"\nas_of = 2026-01-01T00:00:00Z\n'
+    head = 'format = 2\nname = "small"\ninput_sha256 = "x"\nas_of = 2026-01-01T00:00:00Z\n'
     head += 'facts = "x"\ngpus = []\n[files]\n'
     user.lock.mkdir(parents=True)
-    (user.lock / "envspec.lock").write_text(seal(head, "a" + ".a" * 50_000 + " = 1\n"))
+    (user.lock / "envspec.lock").write_text(add_checksum(head, "a" + ".a" * 50_000 + " = 1\n"))
     begin = time.monotonic()
     ran = user.runs("lock", "--check", user.spec)
     assert time.monotonic() - begin < 5

@@ -65,7 +65,7 @@ def extra_package(user: User) -> Change:
     package = (
         '\n[[resolution.package]]\nname = "extra"\nversion = "1.0.0"\n'
         f'file = {{ index = "default", filename = "extra-1.0.0-py3-none-any.whl", sha256 = "{EVIL}" }}\n'
-        'askers = [{ name = "app", requirement = "extra" }]\n'
+        'required_by = [{ name = "app", requirement = "extra" }]\n'
     )
 
     def change(text: str) -> str:
@@ -202,7 +202,7 @@ def test_the_requirements_alone(user: User) -> None:
         assert user.locks().status == 0
         tamper(user.lock, lambda text, change=change: change(text) if "--hash" in text else f"{text}\n")  # type: ignore[misc]
         ran = user.locks("--check")
-        assert ran.status == 3 and "requirements.linux-64.txt does not install what" in ran.stderr, ran
+        assert ran.status == 3 and "requirements.linux-64.txt does not match the packages" in ran.stderr, ran
         found = user.locks("--verify")
         assert found.status == 3 and "requirements.linux-64.txt: locked sha256:" in found.stdout
 
@@ -394,11 +394,11 @@ def test_a_lock_that_has_moments_of_its_own(tmp_path: Path, serve: Serve) -> Non
 def test_a_moment_that_brings_an_old_release_back(tmp_path: Path, serve: Serve, moment: str) -> None:
     index = serve([release("left", "1.0.0"), release("left", "2.0.0", "2025-01-01")])
     user = without_as_of(tmp_path, index, "left")
-    own = f'# end of the head\n\n[[package_as_of]]\nname = "left"\nas_of = {moment}\n'
+    own = f'# end of header\n\n[[package_as_of]]\nname = "left"\nas_of = {moment}\n'
     new = "as_of = 2025-06-01T00:00:00Z"
-    tamper(user.lock, replacing(("as_of = 2024-06-01T00:00:00Z", new), ("# end of the head\n", own)))
+    tamper(user.lock, replacing(("as_of = 2024-06-01T00:00:00Z", new), ("# end of header\n", own)))
     if moment < "2025-06":
-        assert "that is not after the lock's" in user.locks("--check").stderr
+        assert "which is not after the lock's" in user.locks("--check").stderr
     assert user.locks("--verify").status == 3
 
 

@@ -83,10 +83,10 @@ def decisions(case: Path, folder: Path) -> str:
 
 def _conda_lines(row: Table) -> Iterator[str]:
     yield f"{row['name']} {row['version']} {row['build']}: {row['subdir']} of {row['channel']}"
-    yield from (f"  {asker['name']} asks {asker['requirement']}" for asker in row["askers"])
+    yield from (f"  {asker['name']} asks {asker['requirement']}" for asker in row["required_by"])
     yield from (f"  provides {held['name']} {held['version']}" for held in row.get("provides", ()))
-    if "newest" in row:
-        yield f"  not {row['newest']['version']}: {row['newest']['why']}"
+    if "rejected" in row:
+        yield f"  not {row['rejected']['version']}: {row['rejected']['why']}"
 
 
 def _keeps_secrets(data: Table, user: User, ran: Ran) -> None:

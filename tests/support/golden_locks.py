@@ -137,6 +137,6 @@ def wheel_lines(row: Rows) -> Iterator[str]:
     yield f"{row['name']}{f'[{extras}]' if extras else ''} {row['version']}: {file['filename']} of {file['index']}"
     if "url" in file:
         yield f"  from {file['url']}"
-    yield from (f"  {asker['name']} asks {asker['requirement']}" for asker in row["askers"])
-    if "newest" in row:
-        yield f"  not {row['newest']['version']}: {row['newest']['why']}"
+    yield from (f"  {asker['name']} asks {asker['requirement']}" for asker in row["required_by"])
+    if "rejected" in row:
+        yield f"  not {row['rejected']['version']}: {row['rejected']['why']}"

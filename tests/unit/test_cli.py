@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from envspec.cli.main import COMMANDS, run
-from envspec.lock.document import dump
-from envspec.lock.folder import write_folder
-from envspec.lock.head import LOCK_FILE
+from envspec.lockfile.document import dump
+from envspec.lockfile.folder import write_folder
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import GpuCode, Lock
 from envspec.spec.identity import input_sha256
 from envspec.toml import loads

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from bench import conda_names as script
 from envspec.facts.conda import CondaNames, ListedChannel, conda_names, pypi_form
 from envspec.io.store import Store
-from envspec.models import Asker, CondaPackage, Provided
+from envspec.models import CondaPackage, Dependent, Provided
 from envspec.resolve.conda.pypi_names import Names, UnmappedName, held_by, needs_python, provided_by, with_provides
 from envspec.toml import loads
 
@@ -43,7 +43,7 @@ def row(
     version: str = "1.0",
     depends: tuple[str, ...] = PYTHON,
     channel: str = FORGE,
-    askers: tuple[Asker, ...] = (),
+    askers: tuple[Dependent, ...] = (),
     noarch: str = "",
 ) -> CondaPackage:
     filename = f"{name}-{version}-0.conda"
@@ -58,7 +58,7 @@ def row(
         url=f"{channel}/linux-64/{filename}",
         sha256=name.encode().hex().ljust(64, "0"),
         depends=depends,
-        askers=askers,
+        required_by=askers,
         noarch=noarch,
     )
 
@@ -210,7 +210,7 @@ def test_needing_python() -> None:
 
 
 def test_of_two_packages_that_hold_one_the_one_of_its_name_counts(tmp_path: Path) -> None:
-    asked = (Asker("spec", "pytorch 2.8.*"),)
+    asked = (Dependent("spec", "pytorch 2.8.*"),)
     packages = [
         row("torch-extras", "9"),
         row("pytorch", "2.8.0", askers=asked),
@@ -230,7 +230,7 @@ def test_of_two_packages_that_hold_one_the_one_of_its_name_counts(tmp_path: Path
 
 
 def test_whence_names_three_askers_at_most(tmp_path: Path) -> None:
-    askers = tuple(Asker(name, "numpy") for name in ("scipy", "pandas", "ml-dtypes", "contourpy", "numba"))
+    askers = tuple(Dependent(name, "numpy") for name in ("scipy", "pandas", "ml-dtypes", "contourpy", "numba"))
     filled, _ = asyncio.run(with_provides([row("numpy", askers=askers)], names(tmp_path), Archives()))
     assert provided_by(filled)["numpy"].whence == (
         "numpy 1.0 comes from conda-forge (conda's numpy, asked by contourpy, ml-dtypes, numba and 2 more)"

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rattler import RepoDataRecord
 
-from envspec.models import Asker, CondaPackage
+from envspec.models import CondaPackage, Dependent
 from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.conda.channels import opened
 from envspec.resolve.conda.records import kept, name_of, package_of, record_of, with_askers
@@ -119,10 +119,10 @@ def test_askers_are_the_spec_and_other_packages_in_their_words() -> None:
 
     chosen = [package("numpy", "python", "libblas >=3.9"), package("libblas"), package("python", "numpy >1")]
     found = with_askers(chosen, ["forge::numpy 2.*", "Python >=3"])
-    assert {each.name: each.askers for each in found} == {
-        "libblas": (Asker("numpy", "libblas >=3.9"),),
-        "numpy": (Asker("python", "numpy >1"), Asker("spec", "forge::numpy 2.*")),
-        "python": (Asker("numpy", "python"), Asker("spec", "Python >=3")),
+    assert {each.name: each.required_by for each in found} == {
+        "libblas": (Dependent("numpy", "libblas >=3.9"),),
+        "numpy": (Dependent("python", "numpy >1"), Dependent("spec", "forge::numpy 2.*")),
+        "python": (Dependent("numpy", "python"), Dependent("spec", "Python >=3")),
     }
     assert [each.name for each in found] == ["libblas", "numpy", "python"]
 

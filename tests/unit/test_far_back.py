@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from envspec.models import Asker, Package, Refusal, WheelFile
+from envspec.models import Dependent, Package, Rejected, WheelFile
 from envspec.resolve.pypi.packages import far_back
 
 AS_OF = datetime(2026, 11, 15, tzinfo=timezone.utc)
@@ -18,8 +18,8 @@ BY_SPEC = "the spec asks numpy<2"
 
 def _numpy(why: str, askers: tuple[str, ...], uploaded: datetime) -> Package:
     file = WheelFile("default", "numpy-1.26.4-cp311-cp311-manylinux_2_17_x86_64.whl", "0" * 64, 1)
-    asked = tuple(Asker(name, "numpy") for name in askers)
-    return Package("numpy", "1.26.4", file, asked, uploaded, Refusal("2.4.6", why))
+    asked = tuple(Dependent(name, "numpy") for name in askers)
+    return Package("numpy", "1.26.4", file, asked, uploaded, Rejected("2.4.6", why))
 
 
 def test_a_package_of_the_spec_that_another_holds_back_is_told_with_the_reason() -> None:

@@ -19,7 +19,7 @@ from envspec.errors import UsageError
 from envspec.explain.explanation import explain_lock, explain_package
 from envspec.facts.gpu import ComputeCapability
 from envspec.lock.diff import diff_locks
-from envspec.lock.document import load
+from envspec.lockfile.document import load
 from envspec.models import GpuCodeFound, Lock, Platform
 from envspec.receipts.build import receipt
 from envspec.receipts.compare import compare

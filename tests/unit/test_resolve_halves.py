@@ -6,15 +6,15 @@ from datetime import datetime, timezone
 
 import pytest
 
-from envspec.models import Asker
+from envspec.models import Dependent
 from envspec.resolve.pypi.conflicts import BothHalves, check_halves, members_beside_condas_torch
 from envspec.resolve.types import Provider
 from envspec.spec import Spec, parse_spec
 
-BY_SPEC = Asker("spec", "pytorch 2.8.*")
-BY_SCIPY = Asker("scipy", "numpy >=1.23,<3")
+BY_SPEC = Dependent("spec", "pytorch 2.8.*")
+BY_SCIPY = Dependent("scipy", "numpy >=1.23,<3")
 NUMPY = Provider("numpy", "2.2.6", "numpy", "conda-forge", (BY_SCIPY,))
-TORCH = Provider("torch", "2.8.0", "pytorch", "conda-forge", (Asker("torchvision", "pytorch"), BY_SPEC))
+TORCH = Provider("torch", "2.8.0", "pytorch", "conda-forge", (Dependent("torchvision", "pytorch"), BY_SPEC))
 PROVIDED = {provider.name: provider for provider in (NUMPY, TORCH)}
 CORP = '[[pip.index]]\nname = "corp"\nurl = "https://wheels.example.com/simple"\npackages = ["num*"]\n'
 WHEEL = "numpy @ https://user:secret@h.example/numpy-2.2.6-py3-none-any.whl"
@@ -98,7 +98,7 @@ def test_an_index_of_its_own_for_what_nobody_asks() -> None:
 
 
 def test_members_of_the_family() -> None:
-    vision = {"torchvision": [Asker("timm", "torchvision"), Asker("spec", "torchvision")]}
+    vision = {"torchvision": [Dependent("timm", "torchvision"), Dependent("spec", "torchvision")]}
     assert members_beside_condas_torch({"numpy": [], "trainer": []}, PROVIDED) is None
     assert members_beside_condas_torch(vision, {"numpy": NUMPY}) is None
     held = Provider("torchvision", "0.23.0", "torchvision", "conda-forge")
@@ -109,7 +109,7 @@ def test_members_of_the_family() -> None:
         "torchvision is asked by the spec, timm; torch 2.8.0 comes from conda-forge, "
         "and PyPI's torchvision is built for PyPI's torch"
     )
-    two = members_beside_condas_torch({"torchaudio": [Asker("a", "torchaudio")], **vision}, PROVIDED)
+    two = members_beside_condas_torch({"torchaudio": [Dependent("a", "torchaudio")], **vision}, PROVIDED)
     assert two is not None
     assert "PyPI's torchvision, torchaudio are built" in two.message
     assert two.hint == "put torchvision, torchaudio into [conda] dependencies"

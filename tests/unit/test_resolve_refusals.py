@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from envspec.models import Asker
+from envspec.models import Dependent
 from envspec.resolve.pypi.errors import excluded
 from envspec.resolve.types import Provider
 
 PROVIDED = {
-    "torch": Provider("torch", "2.8.0", "pytorch", "conda-forge", (Asker("spec", "pytorch"),)),
-    "numpy": Provider("numpy", "2.3.5", "numpy", "conda-forge", (Asker("pytorch", "numpy >=1.23,<3"),)),
+    "torch": Provider("torch", "2.8.0", "pytorch", "conda-forge", (Dependent("spec", "pytorch"),)),
+    "numpy": Provider("numpy", "2.3.5", "numpy", "conda-forge", (Dependent("pytorch", "numpy >=1.23,<3"),)),
     "ruamel-yaml": Provider("ruamel-yaml", "0.18.1", "ruamel.yaml", "conda-forge"),
     "because": Provider("because", "1.0", "because", "conda-forge"),
 }

@@ -77,7 +77,7 @@ _ROW_FIELDS: Final = (
     *("file_mode", "no_link", "path_type", "prefix_placeholder", "sha256", "sha256_in_prefix", "size_in_bytes"),
 )
 #: Fields that say why a package is here, not what it is.
-_REASONS: Final = ("provides", "askers", "newest")
+_REASONS: Final = ("provides", "required_by", "rejected")
 
 
 @dataclass(frozen=True, slots=True)

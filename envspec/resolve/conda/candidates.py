@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final, cast
 
-from envspec.models import Refusal
+from envspec.models import Rejected
 from envspec.resolve.conda.channels import is_in_time
 from envspec.resolve.conda.cuda_builds import constrained_name, cuda_constraint, is_cuda_build
 from envspec.resolve.conda.records import name_of
@@ -223,7 +223,7 @@ class Chosen:
         return self._specs[text].matches(row)
 
 
-def newest_refused(chosen: Chosen, name: str, rows: Iterable[RepoDataRecord]) -> Refusal | None:
+def newest_refused(chosen: Chosen, name: str, rows: Iterable[RepoDataRecord]) -> Rejected | None:
     """The newest version of `name` by its moment that is newer than the chosen one, and why it is not in.
 
     rows: all of the name. None where the chosen version is the newest.
@@ -240,7 +240,7 @@ def newest_refused(chosen: Chosen, name: str, rows: Iterable[RepoDataRecord]) ->
         return None
     reasons = sorted((list(chosen.against(each)) for each in newer), key=lambda found: (len(found), found))
     refused = str(newer[0].version)
-    return Refusal(refused, reasons[0][0] if reasons[0] else _unsaid(chosen, name, refused))
+    return Rejected(refused, reasons[0][0] if reasons[0] else _unsaid(chosen, name, refused))
 
 
 def _unsaid(chosen: Chosen, name: str, refused: str) -> str:
@@ -249,8 +249,8 @@ def _unsaid(chosen: Chosen, name: str, refused: str) -> str:
     kept = next((package for package in chosen.request.locked if package.filename == row.file_name), None)
     if kept is None:
         return "what it needs in turn does not go with the rest"
-    if kept.newest is not None and kept.newest.version == refused:
-        return kept.newest.why
+    if kept.rejected is not None and kept.rejected.version == refused:
+        return kept.rejected.why
     return f"the lock keeps {row.version}; `--upgrade-package {name}` moves it"
 
 

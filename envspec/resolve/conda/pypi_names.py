@@ -133,7 +133,7 @@ def provided_by(packages: Iterable[CondaPackage]) -> dict[str, Provider]:
     rows.sort(key=lambda row: (canonicalize_name(row[0].name) != row[1].name, row[0].name))
     found: dict[str, Provider] = {}
     for package, provided in rows:
-        provider = Provider(provided.name, provided.version, package.name, package.channel, package.askers)
+        provider = Provider(provided.name, provided.version, package.name, package.channel, package.required_by)
         found.setdefault(provided.name, provider)
     return dict(sorted(found.items()))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from envspec import names
 from envspec.errors import NetworkError
-from envspec.models import SPEC, Asker, CondaPackage
+from envspec.models import SPEC, CondaPackage, Dependent
 from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.types import Channel, CondaRequest
 
@@ -124,14 +124,14 @@ def kept(packages: Iterable[CondaPackage], rows: Iterable[RepoDataRecord]) -> li
 
 def with_askers(packages: Sequence[CondaPackage], requirements: Iterable[str]) -> tuple[CondaPackage, ...]:
     """The packages sorted by name, each with who asked for it in which words."""
-    askers: dict[str, set[Asker]] = {}
+    askers: dict[str, set[Dependent]] = {}
     for requirement in requirements:
-        askers.setdefault(name_of(requirement), set()).add(Asker(SPEC, requirement))
+        askers.setdefault(name_of(requirement), set()).add(Dependent(SPEC, requirement))
     for package in packages:
         for depend in package.depends:
-            askers.setdefault(name_of(depend), set()).add(Asker(package.name, depend))
+            askers.setdefault(name_of(depend), set()).add(Dependent(package.name, depend))
     ordered = sorted(packages, key=lambda package: package.name)
-    return tuple(replace(package, askers=tuple(sorted(askers.get(package.name, ())))) for package in ordered)
+    return tuple(replace(package, required_by=tuple(sorted(askers.get(package.name, ())))) for package in ordered)
 
 
 def virtual_packages(request: CondaRequest) -> list[GenericVirtualPackage]:

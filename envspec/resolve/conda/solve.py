@@ -165,7 +165,7 @@ def _packages(
     known = Chosen(request, {row.name.normalized: row for row in chosen} | machine_rows(request))
     grouped = by_name(rows)
     return tuple(
-        replace(package, newest=newest_refused(known, package.name, grouped.get(package.name, ())))
+        replace(package, rejected=newest_refused(known, package.name, grouped.get(package.name, ())))
         for package in with_askers([package_of(row, request.channels) for row in chosen], request.requirements)
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from envspec.errors import NoSolution
 from envspec.facts.torch import MEMBERS
-from envspec.models import SPEC, Asker
+from envspec.models import SPEC, Dependent
 from envspec.resolve.types import Provider
 from envspec.spec import Requirement, RequirementKind
 from envspec.spec.sections import Pip
@@ -67,7 +67,7 @@ def _bound_in_conda(provider: Provider) -> str:
 
 
 def members_beside_condas_torch(
-    asked: Mapping[str, Iterable[Asker]], provided: Mapping[str, Provider]
+    asked: Mapping[str, Iterable[Dependent]], provided: Mapping[str, Provider]
 ) -> BothHalves | None:
     """The error to raise where PyPI's builds of the torch family would come beside conda's torch.
 
@@ -85,6 +85,6 @@ def members_beside_condas_torch(
     )
 
 
-def _told(askers: Iterable[Asker]) -> str:
+def _told(askers: Iterable[Dependent]) -> str:
     names = sorted({"the spec" if asker.name == SPEC else asker.name for asker in askers})
     return ", ".join(names)

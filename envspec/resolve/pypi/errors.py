@@ -70,7 +70,7 @@ def refuse_sdists(answered: Sequence[tuple[Request, Resolution]]) -> None:
             if package.file.filename.endswith(".whl") or package.name in request.sdists or named:
                 continue
             askers, platforms = found.setdefault((package.name, package.version), (set(), []))
-            askers |= {"the spec" if asker.name == SPEC else asker.name for asker in package.askers}
+            askers |= {"the spec" if asker.name == SPEC else asker.name for asker in package.required_by}
             platforms.append(resolution.target.platform.value)
     if not found:
         return

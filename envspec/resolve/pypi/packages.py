@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from envspec.credentials import without_credentials
 from envspec.errors import NetworkError
-from envspec.models import DEFAULT_INDEX, DIRECT_URL, SPEC, Asker, Package, Refusal, Resolution, Target, WheelFile
+from envspec.models import DEFAULT_INDEX, DIRECT_URL, SPEC, Dependent, Package, Rejected, Resolution, Target, WheelFile
 from envspec.resolve.pypi.conflicts import members_beside_condas_torch
 from envspec.resolve.pypi.errors import no_wheel_for
 from envspec.resolve.pypi.index.page import ListedFile
@@ -32,7 +32,7 @@ CONSTRAINED: Final = "constrained to"
 class _Held:
     """Why the newest was not taken. backtracked: nobody excludes it; its own requirements don't fit the others."""
 
-    refusal: Refusal | None
+    refusal: Rejected | None
     backtracked: bool = False
 
 
@@ -45,7 +45,7 @@ class _Node:
     file: ListedFile
     requires: tuple[str, ...]
     extras: set[str] = field(default_factory=set)
-    askers: set[Asker] = field(default_factory=set)
+    askers: set[Dependent] = field(default_factory=set)
 
 
 async def build(request: Request, environment: Mapping[str, str], pins: Pins, view: View) -> Resolution:
@@ -71,12 +71,12 @@ async def build(request: Request, environment: Mapping[str, str], pins: Pins, vi
             name=node.name,
             version=str(node.version),
             file=_row(node, view, size),
-            askers=tuple(sorted(node.askers)),
+            required_by=tuple(sorted(node.askers)),
             uploaded=moment(node.file.uploaded) if node.file.uploaded else None,
-            newest=why.refusal,
+            rejected=why.refusal,
             extras=tuple(sorted(node.extras)),
             built=view.rules.sources[node.name].built if node.name in view.rules.sources else None,
-            contents=contents,
+            record_sha256=contents,
         )
         for node, why, size, contents in ranked
     )
@@ -160,7 +160,7 @@ def _walk(nodes: Mapping[str, _Node], environment: Mapping[str, str], requiremen
             asker == SPEC and requirement.marker and not requirement.marker.evaluate(dict(environment))
         ):
             continue
-        node.askers.add(Asker(asker, shown(requirement)))
+        node.askers.add(Dependent(asker, shown(requirement)))
         node.extras |= {normalised(extra) for extra in requirement.extras}
         state = (node.name, frozenset(node.extras))
         if state not in seen:
@@ -196,17 +196,17 @@ async def _newest(
     version = max(candidates)
     file = candidates[version]
     if refusing := list(_refusing_askers(node, version)) or list(_refusing_constraints(node, version, request)):
-        return _Held(Refusal(str(version), "; ".join(refusing)))
+        return _Held(Rejected(str(version), "; ".join(refusing)))
     python = request.target.python.version
     if file.requires_python and not allows(file.requires_python, python):
-        return _Held(Refusal(str(version), f"needs Python {file.requires_python}, the target has {python}"))
+        return _Held(Rejected(str(version), f"needs Python {file.requires_python}, the target has {python}"))
     metadata = await view.metadata(node.name, file.filename)
     # An index may say nothing of its Python beside an sdist.
     needed = requires_python(metadata)
     if needed and not allows(needed, python):
-        return _Held(Refusal(str(version), f"needs Python {needed}, the target has {python}"))
+        return _Held(Rejected(str(version), f"needs Python {needed}, the target has {python}"))
     if why := request.excluded.get((node.name, version)) or view.unreadable.get((node.name, version)):
-        return _Held(Refusal(str(version), why))
+        return _Held(Rejected(str(version), why))
     return await _unmet(version, wanted(declared(metadata), environment, frozenset(node.extras)), nodes, view)
 
 
@@ -232,16 +232,16 @@ async def _unmet(version: Version, asked: Iterable[Requirement], nodes: Mapping[
         if provider is not None:
             if not requirement.specifier.contains(provider.version, prereleases=True):
                 why = f"needs {shown(requirement)}, and {provider}"
-                return _Held(Refusal(str(version), why), backtracked=True)
+                return _Held(Rejected(str(version), why), backtracked=True)
             continue
         other = nodes.get(name)
         if other is None or requirement.specifier.contains(other.version, prereleases=True):
             continue
         if bound := await _bound_of_spec(other, requirement, view):
-            return _Held(Refusal(str(version), f"needs {shown(requirement)}, and the spec asks {bound}"))
+            return _Held(Rejected(str(version), f"needs {shown(requirement)}, and the spec asks {bound}"))
         why = f"needs {shown(requirement)}, and {other.name} is {other.version}"
-        return _Held(Refusal(str(version), why), backtracked=True)
-    return _Held(Refusal(str(version), "what it needs leaves no set that fits"), backtracked=True)
+        return _Held(Rejected(str(version), why), backtracked=True)
+    return _Held(Rejected(str(version), "what it needs leaves no set that fits"), backtracked=True)
 
 
 async def _bound_of_spec(node: _Node, requirement: Requirement, view: View) -> str | None:
@@ -274,15 +274,15 @@ def _preference(view: View, file: ListedFile) -> tuple[int, str]:
     return (len(view.rules.tags) if rank is None else rank, file.filename)
 
 
-async def _unloadable(node: _Node, target: Target, view: View) -> Refusal | None:
+async def _unloadable(node: _Node, target: Target, view: View) -> Rejected | None:
     """A newer release with no file that this target can load."""
     newest = (await view.selection(node.name)).unloadable
     if newest is None or Version(newest) <= node.version:
         return None
-    return Refusal(newest, no_wheel_for(target))
+    return Rejected(newest, no_wheel_for(target))
 
 
-def _allows(asker: Asker, version: Version) -> bool:
+def _allows(asker: Dependent, version: Version) -> bool:
     requirement: Requirement | None = parsed(asker.requirement)
     return requirement is None or requirement.specifier.contains(version, prereleases=True)
 
@@ -293,12 +293,12 @@ def far_back(package: Package, backtracked: bool, as_of: datetime) -> str | None
     A bound that a dependant declares on something that the spec doesn't name (sympy's `mpmath<1.4`) is ordinary, and
     one that the spec states is known to whoever wrote it, also where a dependant states the same.
     """
-    if package.uploaded is None or package.newest is None or (as_of - package.uploaded).days < FAR_BACK_DAYS:
+    if package.uploaded is None or package.rejected is None or (as_of - package.uploaded).days < FAR_BACK_DAYS:
         return None
-    by_spec = any(asker.name == SPEC for asker in package.askers)
-    if any(words in package.newest.why for words in ("the spec asks ", CONSTRAINED)) or not (by_spec or backtracked):
+    by_spec = any(asker.name == SPEC for asker in package.required_by)
+    if any(words in package.rejected.why for words in ("the spec asks ", CONSTRAINED)) or not (by_spec or backtracked):
         return None
     return (
         f"{package.name} {package.version} is from {package.uploaded:%Y-%m}; "
-        f"{package.newest.version} was not taken: {package.newest.why}"
+        f"{package.rejected.version} was not taken: {package.rejected.why}"
     )

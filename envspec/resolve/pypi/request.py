@@ -13,7 +13,7 @@ from envspec.errors import NoSolution
 from envspec.facts import Facts
 from envspec.facts.torch import MEMBERS, Build, Wish, choose_build, family_mismatch
 from envspec.facts.torch import Index as Home
-from envspec.models import DEFAULT_INDEX, SPEC, Asker, CudaVersion, Decision, NamedIndex, Target
+from envspec.models import DEFAULT_INDEX, SPEC, CudaVersion, Decision, Dependent, NamedIndex, Target
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve.pypi.conflicts import check_halves, members_beside_condas_torch
 from envspec.resolve.pypi.index.client import Index
@@ -116,7 +116,7 @@ def compose(spec: Spec, target: Target, facts: Facts, moments: Moments, places: 
     direct |= {name: _served(source, name) for name, source in sources.items()}
     own = frozenset(direct) | provided.keys() | {r.name for r in (*asked, *bounds) if spec.pip.index_for(r.name)}
     if mixed := members_beside_condas_torch(
-        {r.name: (Asker(SPEC, str(r)),) for r in asked if r.name not in own}, provided
+        {r.name: (Dependent(SPEC, str(r)),) for r in asked if r.name not in own}, provided
     ):
         raise mixed
     _refuse_unavailable([r.name for r in asked if r.name not in own], spec, facts)

@@ -22,14 +22,14 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from envspec.diagnostics.machine import this_platform
-from envspec.lock.document import dump
-from envspec.lock.folder import write_folder
-from envspec.lock.head import LOCK_FILE
+from envspec.lockfile.document import dump
+from envspec.lockfile.folder import write_folder
+from envspec.lockfile.header import FORMAT, LOCK_FILE
 from envspec.models import (
     DEFAULT_INDEX,
     DIRECT_URL,
-    Asker,
     CondaPackage,
+    Dependent,
     Lock,
     Package,
     Platform,
@@ -63,7 +63,7 @@ def conda_row(archive: CondaArchive, channel: str, **others: Any) -> CondaPackag
         "constrains": tuple(row["constrains"]),
         "noarch": row.get("noarch", ""),
         "license": row.get("license"),
-        "askers": (Asker("spec", archive.name),),
+        "required_by": (Dependent("spec", archive.name),),
     }
     return CondaPackage(**{**fields, **others})
 
@@ -78,7 +78,7 @@ def pin(wheel: Artifact, *, url: str | None = None, **others: Any) -> Package:
         "url": url,
         **others,
     }
-    return Package(wheel.name, wheel.version, WheelFile(**file), (Asker("spec", wheel.name),))
+    return Package(wheel.name, wheel.version, WheelFile(**file), (Dependent("spec", wheel.name),))
 
 
 def make_lock(
@@ -95,7 +95,7 @@ def make_lock(
     sorted_wheels = tuple(sorted(wheels, key=lambda each: each.name))
     sorted_conda = tuple(sorted(conda, key=lambda each: each.name))
     return Lock(
-        format=1,
+        format=FORMAT,
         name=name,
         input_sha256=hashlib.sha256(name.encode()).hexdigest(),
         as_of=datetime(2026, 11, 15, tzinfo=timezone.utc),

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from envspec.lock.head import LOCK_FILE, seal
+from envspec.lockfile.header import FORMAT, LOCK_FILE, add_checksum
 from envspec.models import (
     DEFAULT_INDEX,
     DIRECT_URL,
-    Asker,
     BaseImage,
     ChannelPart,
     CondaChannel,
     CondaPackage,
     Decision,
+    Dependent,
     Driver,
     GpuCode,
     Lock,
@@ -25,7 +25,7 @@ from envspec.models import (
     Platform,
     Provided,
     Python,
-    Refusal,
+    Rejected,
     Resolution,
     Target,
     WheelFile,
@@ -51,7 +51,7 @@ def wheel(
 def package(name: str, version: str, *askers: tuple[str, str], file: WheelFile | None = None) -> Package:
     """A pure Python package of the default index. askers: (who, requirement); the spec, when none is given."""
     asked = askers or (("spec", name),)
-    return Package(name, version, file or wheel(name, version), tuple(sorted(Asker(*asker) for asker in asked)))
+    return Package(name, version, file or wheel(name, version), tuple(sorted(Dependent(*asker) for asker in asked)))
 
 
 def resolution(platform: Platform, *packages: Package, python: str = "3.11.14") -> Resolution:
@@ -74,7 +74,7 @@ def conda(name: str, version: str, *askers: tuple[str, str], build: str = "h0_0"
         "md5": hashlib.md5(filename.encode()).hexdigest(),
         "size_bytes": 100_000,
         "timestamp_ms": 1_750_000_000_000,
-        "askers": tuple(sorted(Asker(*asker) for asker in askers or (("spec", name),))),
+        "required_by": tuple(sorted(Dependent(*asker) for asker in askers or (("spec", name),))),
         **others,
     }
     return CondaPackage(name, version, build, channel=channel, subdir=subdir, filename=filename, **fields)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def conda_resolution(
 def lock(*resolutions: Resolution, name: str = "small", **others: object) -> Lock:
     """A lock without CUDA. others: fields of Lock to set."""
     fields: dict[str, object] = {
-        "format": 1,
+        "format": FORMAT,
         "name": name,
         "input_sha256": sha256(name),
         "as_of": datetime(2026, 11, 15, tzinfo=timezone.utc),
@@ -114,7 +114,7 @@ def example() -> Lock:
     """Two platforms, CUDA, a package of a private index, a wheel named by URL, one from PyTorch's own index."""
     digest = f"sha256:{sha256('12.8.1-base-ubuntu24.04')}"
     return Lock(
-        format=1,
+        format=FORMAT,
         name="pytorch-2.9",
         input_sha256=sha256("pytorch-2.9 spec"),
         as_of=datetime(2026, 11, 15, tzinfo=timezone.utc),
@@ -200,12 +200,12 @@ def _linux(platform: Platform) -> Resolution:
         "2.2.6",
         wheel("numpy", "2.2.6", tag=f"cp311-cp311-{tag}", size_bytes=16_800_000),
         (
-            Asker("corp-tools", "numpy>=1.24"),
-            Asker("pandas", 'numpy>=1.23.2; python_version == "3.11"'),
-            Asker("spec", "numpy<2.3"),
+            Dependent("corp-tools", "numpy>=1.24"),
+            Dependent("pandas", 'numpy>=1.23.2; python_version == "3.11"'),
+            Dependent("spec", "numpy<2.3"),
         ),
         uploaded=datetime(2026, 5, 17, 21, 37, 49, tzinfo=timezone.utc),
-        newest=Refusal("2.4.6", "the spec wants numpy<2.3"),
+        rejected=Rejected("2.4.6", "the spec wants numpy<2.3"),
     )
     url_wheel = WheelFile(
         DIRECT_URL,
@@ -237,7 +237,7 @@ def _linux(platform: Platform) -> Resolution:
         package("torchaudio", "2.9.1", ("spec", "torchaudio"), file=audio),
     )
     with_extras = tuple(
-        Package(item.name, item.version, item.file, item.askers, item.uploaded, item.newest, ("plots",))
+        Package(item.name, item.version, item.file, item.required_by, item.uploaded, item.rejected, ("plots",))
         if item.name == "corp-tools"
         else item
         for item in packages
@@ -248,9 +248,9 @@ def _linux(platform: Platform) -> Resolution:
 
 def sealed(text: str) -> str:
     """A document whose first line was left out, with the first line that its bytes need."""
-    head, marker, rest = text.partition("# end of the head\n")
+    head, marker, rest = text.partition("# end of header\n")
     assert marker, "a lock's document has a line that ends its head"
-    return seal(head, rest)
+    return add_checksum(head, rest)
 
 
 def on_conda() -> Lock:
@@ -310,7 +310,7 @@ def _rows(platform: Platform) -> tuple[CondaPackage, ...]:
             depends=python,
             constrains=("numpy-base <0a0",),
             provides=(Provided("numpy", "2.2.6"),),
-            newest=Refusal("2.4.6", "pytorch 2.8.0 wants numpy >=1.23,<2.4"),
+            rejected=Rejected("2.4.6", "pytorch 2.8.0 wants numpy >=1.23,<2.4"),
             **here,
         ),
         conda(

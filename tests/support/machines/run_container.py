@@ -28,6 +28,7 @@ from envspec.engine.container import (
 )
 from envspec.engine.run import Streams, run
 from envspec.errors import EnvspecError
+from envspec.lockfile.header import FORMAT
 from envspec.models import Driver, ImageSettings, Lock, Service
 
 DRIVER = Driver("570.26", None, "a test's", "")
@@ -36,7 +37,7 @@ DRIVER = Driver("570.26", None, "a test's", "")
 def lock_of(*services: Service, cuda: bool = False) -> Lock:
     """A lock without packages."""
     return Lock(
-        format=1,
+        format=FORMAT,
         name="tiny-1.0",
         input_sha256="0" * 64,
         as_of=datetime(2026, 11, 1, tzinfo=timezone.utc),

@@ -1,28 +1,28 @@
 """Whether a lock still belongs to its spec, without a network or a resolution.
 
-This is what CI and editors run on every change, so nothing heavy is imported on its way: no model, no `packaging`; the
-body is parsed into plain dictionaries, for `check_rows`.
+CI and editors run this on every change, so it imports nothing heavy: no model, no `packaging`; the body is parsed into
+plain dictionaries, for `check_entries`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from envspec import toml
 from envspec.errors import StaleLock, UsageError
-from envspec.lock.check_rows import row_faults
-from envspec.lock.head import LOCK_FILE, Head, NewerFormat, unseal
-from envspec.lock.names import read_current, state
+from envspec.lockfile.check_entries import mismatches
+from envspec.lockfile.folder import read_current, state
+from envspec.lockfile.header import LOCK_FILE, Header, NewerFormat, verify_checksum
 from envspec.names import FILE_NAME
 from envspec.spec.identity import input_sha256
 
-_LOOKS: Final = 100
-_BETWEEN_LOOKS_S: Final = 0.004
+_TRIES: Final = 100
+_BETWEEN_TRIES_S: Final = 0.004
 
 
 class Why(Enum):
@@ -33,7 +33,7 @@ class Why(Enum):
     DAMAGED = "damaged"
     SPEC = "spec"
     FILE = "file"
-    ROW = "row"
+    ENTRY = "entry"
 
 
 class Reason(NamedTuple):
@@ -45,7 +45,7 @@ class Reason(NamedTuple):
 
 
 class CheckResult(NamedTuple):
-    """Fresh when there is no reason; warnings alone leave a lock fresh. by_these_facts: made with those at hand."""
+    """Fresh if there is no reason; warnings alone leave a lock fresh. by_these_facts: made with the facts at hand."""
 
     reasons: tuple[Reason, ...]
     warnings: tuple[str, ...] = ()
@@ -59,26 +59,25 @@ class CheckResult(NamedTuple):
 def check(spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckResult:
     """Every reason for which the lock in `lock_dir` is not, or is no longer, what the spec compiles to.
 
-    facts_version: the version of the facts at hand; None where it is unknown. Other facts than the lock's only warn.
+    facts_version: the version of the facts at hand; None if it is unknown. Other facts than the lock's only warn.
     Raises:
         UsageError: the spec can't be read.
     """
     data = _parse(spec_path)
-    # Every write that changes anything writes the document anew: only when the document stayed the same from before the
-    # first look to after the last were all of its files seen beside it.
-    for _ in range(_LOOKS):
+    # Another run may be writing: the files belong together only if the document was the same before and after.
+    for _ in range(_TRIES):
         before = state(lock_dir, LOCK_FILE)
         result = _check(data, spec_path, lock_dir, facts_version)
         if result.is_fresh or state(lock_dir, LOCK_FILE) == before:
             return result
-        time.sleep(_BETWEEN_LOOKS_S)
+        time.sleep(_BETWEEN_TRIES_S)
     return result
 
 
 def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckResult:
     document = lock_dir / LOCK_FILE
     try:
-        head, body = unseal(read_current(lock_dir, LOCK_FILE), str(document))
+        header, body = verify_checksum(read_current(lock_dir, LOCK_FILE), str(document))
     except (FileNotFoundError, NotADirectoryError):
         return CheckResult((Reason(Why.NO_LOCK, f"{document} does not exist: nothing is locked yet"),))
     except OSError as fault:
@@ -87,12 +86,15 @@ def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_versi
         return CheckResult((Reason(Why.FORMAT, fault.message, fault.hint or ""),))
     except StaleLock as fault:
         return CheckResult((Reason(Why.DAMAGED, fault.message, fault.hint or ""),))
-    contents, of_files = _file_reasons(lock_dir, head)
+    contents, of_files = _file_reasons(lock_dir, header)
     return CheckResult(
-        # A lock of another spec names what that one leads to.
-        (*(_spec_reasons(data, spec_path, head) or _row_reasons(data, body, contents, spec_path, document)), *of_files),
-        _warnings(head, facts_version),
-        _by_these_facts(head, facts_version),
+        # The entries of a lock of another spec are another spec's.
+        (
+            *(_spec_reasons(data, spec_path, header) or _entry_reasons(data, body, contents, spec_path, document)),
+            *of_files,
+        ),
+        _warnings(header, facts_version),
+        _by_these_facts(header, facts_version),
     )
 
 
@@ -105,21 +107,21 @@ def _parse(spec_path: Path) -> dict[str, object]:
         ) from fault
     except ValueError as fault:
         raise UsageError(
-            f"{spec_path} is not TOML: {fault}", hint="mend it; `envspec lock` shows every fault"
+            f"{spec_path} is not TOML: {fault}", hint="correct it; `envspec lock` shows every problem"
         ) from fault
 
 
-def _spec_reasons(data: dict[str, object], spec_path: Path, head: Head) -> list[Reason]:
-    if input_sha256(data) == head.input_sha256:
+def _spec_reasons(data: dict[str, object], spec_path: Path, header: Header) -> list[Reason]:
+    if input_sha256(data) == header.input_sha256:
         return []
-    return [Reason(Why.SPEC, f"{spec_path} says something else than what was locked")]
+    return [Reason(Why.SPEC, f"{spec_path} has changed since it was locked")]
 
 
-def _file_reasons(lock_dir: Path, head: Head) -> tuple[dict[str, bytes], list[Reason]]:
-    """The files that are what the head says, and what is wrong with the others."""
+def _file_reasons(lock_dir: Path, header: Header) -> tuple[dict[str, bytes], list[Reason]]:
+    """The files that are what the header says, and what is wrong with the others."""
     contents: dict[str, bytes] = {}
     reasons: list[Reason] = []
-    for name, digest in head.files.items():
+    for name, digest in header.files.items():
         if not FILE_NAME.fits(name):
             reasons.append(Reason(Why.DAMAGED, f"{lock_dir / LOCK_FILE} names a file outside of its folder: {name!r}"))
             continue
@@ -137,46 +139,62 @@ def _file_reasons(lock_dir: Path, head: Head) -> tuple[dict[str, bytes], list[Re
     return contents, reasons
 
 
-def _row_reasons(
+def _entry_reasons(
     data: Mapping[str, Any], body: bytes, contents: Mapping[str, bytes], spec_path: Path, document: Path
 ) -> list[Reason]:
     try:
         lock = toml.loads(body.decode())
     except ValueError as fault:
         return [Reason(Why.DAMAGED, f"{document} is not TOML: {fault}")]
-    reasons = [Reason(Why.ROW, f"{document}: {text}", tampered(spec_path)) for text in row_faults(data, lock, contents)]
+    reasons = [
+        Reason(Why.ENTRY, f"{document}: {text}", tampered(spec_path)) for text in mismatches(data, lock, contents)
+    ]
     if reasons or b'index = "local"' not in body:
         return reasons
-    from envspec.lock.check_local import changed
-
     return [
-        Reason(Why.FILE, f"{name}: {address} is not what its wheel was built of any more")
-        for name, address in changed(lock, spec_path.parent)
+        Reason(Why.FILE, f"{name}: {address} has changed since its wheel was built")
+        for name, address in _changed_projects(lock, spec_path.parent)
     ]
 
 
+def _changed_projects(lock: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str]]:
+    """Name and address of every local project that has changed. folder: the spec's.
+
+    A project that does not exist is none of them: on another machine, the lock's wheel stands for it.
+    """
+    from envspec.io.files import local_path, tree_sha256
+
+    packages = [package for part in lock.get("resolution", ()) for package in part.get("package", ())]
+    local = {package["name"]: package["file"]["url"] for package in packages if package["file"]["index"] == "local"}
+    for name, url in local.items():
+        address, _, sha256 = url.partition("#sha256=")
+        path = local_path(address, folder)
+        if path.exists() and tree_sha256(path) != sha256:
+            yield name, address
+
+
 def tampered(spec_path: Path) -> str:
-    """What to do about a lock that says what envspec does not write."""
+    """What to do about a lock with entries that envspec does not write."""
     return (
-        f"envspec writes no such lock: look at who changed it, then write it again by `envspec lock {spec_path}`, "
-        "or restore it from version control"
+        f"envspec does not write such a lock: find out who changed it, then run `envspec lock {spec_path}` to write it "
+        "again, or restore it from version control"
     )
 
 
-def _warnings(head: Head, facts_version: str | None) -> tuple[str, ...]:
+def _warnings(header: Header, facts_version: str | None) -> tuple[str, ...]:
     parts = tuple(
-        f"locked from a part of {part.channel} ({part.rows:,} rows, sha256 {part.sha256[:12]}): "
+        f"locked from a part of {channel.name} ({channel.records:,} records, sha256 {channel.sha256[:12]}): "
         "the whole channel may solve to something else"
-        for part in head.parts
+        for channel in header.partial_channels
     )
-    if _by_these_facts(head, facts_version):
+    if _by_these_facts(header, facts_version):
         return parts
     return (
         *parts,
-        f"locked with facts {head.facts}, at hand are facts {facts_version}: "
-        "`envspec lock --upgrade` decides anew with them",
+        f"locked with facts {header.facts}; this envspec has facts {facts_version}: "
+        "`envspec lock --upgrade` decides again with them",
     )
 
 
-def _by_these_facts(head: Head, facts_version: str | None) -> bool:
-    return facts_version is None or not head.facts or facts_version == head.facts
+def _by_these_facts(header: Header, facts_version: str | None) -> bool:
+    return facts_version is None or not header.facts or facts_version == header.facts

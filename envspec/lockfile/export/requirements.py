@@ -1,4 +1,4 @@
-"""requirements.<platform>.txt: the pins in pip-tools' form, for pip, pip-sync and uv, without envspec."""
+"""requirements.<platform>.txt: the pins in pip-tools' format, for pip, pip-sync and uv, without envspec."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ from typing import Final
 from urllib.parse import quote
 
 from envspec.credentials import without_credentials
-from envspec.lock.explicit import explicit_name
+from envspec.lockfile.export.conda import explicit_name
 from envspec.models import DEFAULT_INDEX, GIT, LOCAL, Lock, Package, Platform, Resolution
 
-#: Every character that may stand in a URL as it is. `$` is not among them: pip and uv replace `${NAME}` in requirement
+#: Every character that is not quoted in a URL. `$` is not among them: pip and uv replace `${NAME}` in requirement
 #: files by the environment's variable. `%` is, since what is quoted already stays so.
 _IN_URLS: Final = "%/:=&?~#+!,;'@()*[]"
+
+
+def files(lock: Lock) -> dict[str, str]:
+    """A file for every platform; none if conda packages are all that the lock has."""
+    if any(each.conda for each in lock.resolutions) and not any(each.packages for each in lock.resolutions):
+        return {}
+    platforms = [resolution.target.platform for resolution in lock.resolutions]
+    return {requirements_name(platform): requirements_text(lock, platform) for platform in platforms}
 
 
 def requirements_name(platform: Platform) -> str:
@@ -20,11 +28,11 @@ def requirements_name(platform: Platform) -> str:
 
 
 def requirements_text(lock: Lock, platform: Platform) -> str:
-    """Every pin of one platform, each with the one SHA-256 that is locked for it and who asked for it.
+    """Every pin of one platform, each with the one SHA-256 that is locked for it and what requires it.
 
-    A package of the default index is `name==version`; one of a named index or of a direct URL is `name @ url`, for with
-    its index in the file (`--extra-index-url`) every other name could be taken from there too. What was built of a git
-    or local project is the wheel that was built: pip has no hash of a repository or a folder.
+    A package of the default index is `name==version`; one of a named index or of a direct URL is `name @ url`: with its
+    index in the file (`--extra-index-url`) every other name could come from there too. A git or local project is the
+    wheel that was built from it: pip has no hash of a repository or a folder.
 
     Raises:
         KeyError: the lock has no resolution for `platform`.
@@ -42,15 +50,15 @@ def _header(lock: Lock, resolution: Resolution) -> str:
     where = f"on top of {explicit_name(platform)}" if resolution.conda else "into an environment of that Python"
     # On top of conda the pins are what conda does not provide: pip must not look for the rest, and a sync would remove
     # conda's own packages.
-    ways = (
+    commands = (
         [f"pip install --no-deps --require-hashes -r {name}"]
         if python.source == "conda"
         else [f"pip install --require-hashes -r {name}", f"uv pip sync --require-hashes {name}"]
     )
     return (
         f"# {lock.name} for {platform.value}, Python {python.version}: written by `envspec lock`.\n"
-        f"# Change the spec, not this file. To install it {where}:\n"
-    ) + "".join(f"#   {way}\n" for way in ways)
+        f"# Edit the spec, not this file. To install it {where}:\n"
+    ) + "".join(f"#   {command}\n" for command in commands)
 
 
 def _pin(package: Package) -> str:
@@ -69,17 +77,15 @@ def _built(package: Package) -> str:
     file = package.file
     source = without_credentials(file.url or "").partition("#sha256=")[0]
     return (
-        f"# {file.filename}, built of {source}:\n"
-        f"# whoever has it gives it to pip or uv by --find-links; an envspec cache has it as\n"
+        f"# {file.filename}, built from {source}:\n"
+        f"# pass its folder to pip or uv by --find-links; in envspec's cache it is\n"
         f"# archives/{file.sha256}/{file.filename}\n"
         f"{package.name}=={package.version} \\\n    --hash=sha256:{file.sha256}\n{_via(package)}"
     )
 
 
 def _via(package: Package) -> str:
-    askers = sorted({asker.name for asker in package.askers})
-    if not askers:
-        return ""
-    if len(askers) == 1:
-        return f"    # via {askers[0]}\n"
-    return "    # via\n" + "".join(f"    #   {asker}\n" for asker in askers)
+    names = sorted({dependent.name for dependent in package.required_by})
+    if len(names) > 1:
+        return "    # via\n" + "".join(f"    #   {name}\n" for name in names)
+    return f"    # via {names[0]}\n" if names else ""

@@ -1,11 +1,12 @@
-"""conda-lock.yml beside conda-lock itself: its models, its parser, its renderer, and its own lock of the same rows."""
+"""conda-<platform>.lock and conda-lock.yml, and how conda, conda-lock and rattler read them."""
 
 from __future__ import annotations
 
 import json
+import re
+import string
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from conda_lock.lockfile.v1.models import Lockfile as Version1  # type: ignore[i
 from conda_lock.lockfile.v2prelim.models import LockedDependency, Lockfile, LockMeta  # type: ignore[import-untyped]
 from conda_lock.models.channel import Channel  # type: ignore[import-untyped]
 from conda_lock.models.lock_spec import VersionedDependency  # type: ignore[import-untyped]
+from hypothesis import given
+from hypothesis import strategies as st
+from rattler.explicit_environment import ExplicitEnvironmentSpec
 
-from envspec.lock.conda_lock_file import conda_lock_text, without_md5
-from envspec.lock.depends import dependencies
-from envspec.models import CondaPackage, Lock, Platform
+from envspec.lockfile.export.conda import conda_lock_text, dependencies, explicit_text, in_link_order, without_md5
+from envspec.models import CondaPackage, Lock
 from tests.support.builders.locks import ARM, CONDA_FORGE, X86, conda, conda_resolution, example, lock, on_conda
 from tests.support.user import environment
 
@@ -78,20 +81,13 @@ def locked_by_conda_lock(made: Lock, folder: Path) -> Any:
 
 
 def test_it_is_what_conda_lock_writes_of_the_same_rows(tmp_path: Path) -> None:
-    assert whole(on_conda()) == locked_by_conda_lock(on_conda(), tmp_path)
-
-
-def test_keys_stand_in_conda_locks_order(tmp_path: Path) -> None:
-    ours, theirs = whole(on_conda()), locked_by_conda_lock(on_conda(), tmp_path)
-    assert json.dumps(ours) == json.dumps(theirs)
-
-
-def test_conda_locks_models_take_it_and_give_it_back() -> None:
-    data = whole(on_conda())
-    assert json.loads(json.dumps(Version1.model_validate(data).dict_for_output())) == data
+    """Down to the order of the keys."""
+    assert json.dumps(whole(on_conda())) == json.dumps(locked_by_conda_lock(on_conda(), tmp_path))
 
 
 def test_conda_lock_reads_it(tmp_path: Path) -> None:
+    data = whole(on_conda())
+    assert json.loads(json.dumps(Version1.model_validate(data).dict_for_output())) == data
     path = tmp_path / "conda-lock.yml"
     path.write_text(text(on_conda()), encoding="utf-8")
     read = parse_conda_lock_file(path)
@@ -133,38 +129,27 @@ def test_odd_texts_come_through_as_they_are() -> None:
     assert list(data["package"][1]["dependencies"]) == list(dependencies([f"{odd} >=1"]))
 
 
-def test_a_url_that_looks_like_a_variable_is_left_alone(tmp_path: Path) -> None:
-    url = "https://conda.example.org/$HOME/linux-64/python-3.12.11-h0_0.conda"
-    made = lock(conda_resolution(X86, [conda("python", "3.12.11", url=url)]), channels=(CONDA_FORGE,))
-    assert whole(made)["package"][0]["url"] == url.replace("$", "%24")
-
-
 def test_rows_without_md5_give_no_file_and_a_reason() -> None:
     names = ("python", "aa", "bb", "cc", "dd")
     made = lock(conda_resolution(X86, [conda(name, "1.0", md5=None) for name in names]), channels=(CONDA_FORGE,))
     assert conda_lock_text(made) is None
     assert without_md5(made) == (
-        "no conda-lock.yml is written: its format demands an MD5, and the channel gives none for aa, bb, cc and "
+        "no conda-lock.yml is written: its format requires an MD5, and the channel has none of aa, bb, cc and "
         "2 more; install from conda-PLATFORM.lock, or by envspec"
     )
+
+
+def test_a_url_that_looks_like_a_variable_is_left_alone() -> None:
+    """conda and conda-lock replace environment variables in URLs."""
+    row = conda("python", "3.12.11", url="https://conda.example.org/$HOME/linux-64/python-3.12.11-h0_0.conda")
+    made = lock(conda_resolution(X86, [row]), channels=(CONDA_FORGE,))
+    for written in (text(made), explicit_text(made, X86)):
+        assert "https://conda.example.org/%24HOME/linux-64/" in written
 
 
 def test_a_lock_without_conda_has_neither_file_nor_reason() -> None:
     assert conda_lock_text(example()) is None
     assert without_md5(example()) is None
-
-
-def test_credentials_are_not_in_it() -> None:
-    secret = "https://user:hunter2@conda.example.org/t/s3cret/mine"
-    made = on_conda()
-    rows = [
-        replace(each, url=f"{secret}/linux-64/{each.filename}", channel=secret) for each in made.resolutions[0].conda
-    ]
-    channels = tuple(replace(each, name=secret, url=secret) for each in made.channels)
-    found = text(replace(made, resolutions=(conda_resolution(X86, rows),), channels=channels))
-    assert "hunter2" not in found
-    assert "s3cret" not in found
-    assert '"https://conda.example.org/mine/linux-64/bzip2-1.0.8-h0_0.conda"' in found
 
 
 def by_conda_lock(depends: list[str]) -> dict[str, str]:
@@ -177,56 +162,22 @@ def by_conda_lock(depends: list[str]) -> dict[str, str]:
     return {name: "" if each.version is None else each.version.spec_str for name, each in sorted(merged.items())}
 
 
-@pytest.mark.parametrize(
-    "depends",
-    [
-        ["a"],
-        ["a *"],
-        ["a 1.2"],
-        ["a 1.2*"],
-        ["a 1.2.*"],
-        ["a 1.2.**"],
-        ["a 1.*.2*"],
-        ["a =1.2"],
-        ["a =1.2.*"],
-        ["a=1.2"],
-        ["a ==1.2"],
-        ["a ==1.2 build_0"],
-        ["a 1.2 build_0"],
-        ["a =1.2=build_0"],
-        ["a>=1"],
-        ["a >=1.2*"],
-        ["a >= 1.2 , < 3"],
-        ["a >=1,<2 py*"],
-        ["a >=1 ,<2 =py_0"],
-        ["a * *_cp312"],
-        ["a !=1.2.*"],
-        ["a ~=1.2"],
-        ["a 1!2.0"],
-        ["a 1.2|1.3,<2"],
-        ["a 1.2*|1.3*"],
-        ["a ^1.*$"],
-        ["a >=1.0  # a word"],
-        ["a[version='>=1,<2']"],
-        ["a[version=1.2.*,build=h*]"],
-        ["a 3.0[build=x]"],
-        ["a[build=x]"],
-        ["conda-forge::a >=1"],
-        ["A_b >=1"],
-        ["__glibc >=2.17,<3.0.a0", "__glibc >=2.17"],
-        ["_openmp_mutex >=4.5", "_openmp_mutex * *_llvm"],
-        ["libgcc >=13", "libgcc >=13"],
-        ["python", "python 3.14.* *_cp314"],
-        ["n <2.3", "n >=1.19,<3", "n >=1.23.5"],
-        ["n >=1.23.5", "n 1.5", "n !=1.2 b", "n"],
-        ["a 1|2", "a 3|4", "a"],
-        ["a >=1|2", "a <3"],
-        ["a * *_x", "a * *_x"],
-    ],
-    ids=" + ".join,
-)
-def test_dependencies_are_conda_locks(depends: list[str]) -> None:
-    assert dependencies(depends) == by_conda_lock(depends)
+#: Dependencies of packages, separated by semicolons; those of one package are joined by `+`.
+DEPENDS = """
+a ; a * ; a 1.2 ; a 1.2* ; a 1.2.* ; a 1.2.** ; a 1.*.2* ; a =1.2 ; a =1.2.* ; a=1.2 ; a ==1.2 ; a ==1.2 build_0
+a 1.2 build_0 ; a =1.2=build_0 ; a>=1 ; a >=1.2* ; a >= 1.2 , < 3 ; a >=1,<2 py* ; a >=1 ,<2 =py_0 ; a * *_cp312
+a !=1.2.* ; a ~=1.2 ; a 1!2.0 ; a 1.2|1.3,<2 ; a 1.2*|1.3* ; a ^1.*$ ; a >=1.0  # a word ; a[version='>=1,<2']
+a[version=1.2.*,build=h*] ; a 3.0[build=x] ; a[build=x] ; conda-forge::a >=1 ; A_b >=1
+__glibc >=2.17,<3.0.a0 + __glibc >=2.17 ; _openmp_mutex >=4.5 + _openmp_mutex * *_llvm
+libgcc >=13 + libgcc >=13 ; python + python 3.14.* *_cp314 ; n <2.3 + n >=1.19,<3 + n >=1.23.5
+n >=1.23.5 + n 1.5 + n !=1.2 b + n ; a 1|2 + a 3|4 + a ; a >=1|2 + a <3 ; a * *_x + a * *_x
+"""
+
+
+@pytest.mark.parametrize("depends", [each.strip() for each in re.split(" ; |\n", DEPENDS.strip())])
+def test_dependencies_are_conda_locks(depends: str) -> None:
+    each = depends.split(" + ")
+    assert dependencies(each) == by_conda_lock(each)
 
 
 def test_builds_that_exclude_each_other_still_give_a_version() -> None:
@@ -252,5 +203,88 @@ def test_dependencies_of_real_rows_are_conda_locks() -> None:
     assert seen > 1000
 
 
-def test_platforms_are_those_of_the_lock() -> None:
-    assert whole(on_conda())["metadata"]["platforms"] == [Platform.LINUX_64.value, Platform.LINUX_AARCH64.value]
+#: How the draft conda/ceps#79 and conda itself read a line, from 24.9 on.
+LINE = re.compile(
+    r"(?:(?P<url_p>.+)(?:[/\\]))?(?P<fn>[^/\\#]+(?:\.tar\.bz2|\.conda))"
+    r"(?:#((?P<md5>[0-9a-f]{32})|((sha256:)?(?P<sha256>[0-9a-f]{64}))))?$"
+)
+
+
+def order_of(*packages: CondaPackage) -> list[str]:
+    return [package.name for package in in_link_order(packages)]
+
+
+def test_python_comes_before_what_it_asks_for_and_links() -> None:
+    pip = conda("pip", "25.3", noarch="python", depends=("python >=3.9", "setuptools"))
+    rows = (pip, conda("setuptools", "80", noarch="python"), conda("python", "3.12", depends=("openssl", "pip")))
+    assert order_of(*rows, conda("openssl", "3")) == ["openssl", "python", "setuptools", "pip"]
+
+
+def test_a_ring_holds_up_nothing_else() -> None:
+    """`a` needs the ring of x and y; in the ring itself no order is right."""
+    rows = (conda("a", "1", depends=("y",)), conda("x", "1", depends=("y",)), conda("y", "1", depends=("x", "z")))
+    order = order_of(*rows, conda("z", "1"))
+    assert order[-1] == "a"
+    assert order.index("z") < order.index("y")
+
+
+def test_virtual_packages_and_what_is_not_locked_do_not_matter() -> None:
+    assert order_of(conda("a", "1", depends=("__glibc >=2.17", "gone", "a"))) == ["a"]
+
+
+NAMES = st.sampled_from(string.ascii_lowercase[:8])
+ROWS = st.dictionaries(NAMES, st.tuples(st.lists(NAMES, max_size=4), st.booleans()), max_size=8)
+
+
+@given(ROWS, st.booleans())
+def test_an_order_that_holds_wherever_there_is_one(graph: dict[str, tuple[list[str], bool]], has_python: bool) -> None:
+    rows = [
+        conda(name, "1", depends=tuple(needs), **({"noarch": "python"} if is_pure else {}))
+        for name, (needs, is_pure) in graph.items()
+    ]
+    if has_python:
+        rows.append(conda("python", "3.12", depends=("a", "b")))
+    order = order_of(*rows)
+    assert sorted(order) == sorted(row.name for row in rows)
+    needs = {
+        row.name: set(dependencies(row.depends)) | ({"python"} if row.noarch and has_python else set()) for row in rows
+    }
+    pure = {row.name for row in rows if row.noarch}
+    for row in rows:
+        for need in needs[row.name] & set(order) - {row.name}:
+            if row.name not in reached(need, needs):
+                assert order.index(need) < order.index(row.name)
+    if has_python:
+        assert all(order.index("python") < order.index(name) for name in pure)
+
+
+def reached(name: str, needs: dict[str, set[str]]) -> set[str]:
+    """Everything that `name` needs, itself included."""
+    found, waiting = set[str](), [name]
+    while waiting:
+        one = waiting.pop()
+        if one not in found:
+            found.add(one)
+            waiting += needs.get(one, ())
+    return found
+
+
+def test_rattler_reads_every_line_and_the_platform() -> None:
+    read = ExplicitEnvironmentSpec.from_str(explicit_text(on_conda(), X86))
+    assert str(read.platform) == "linux-64"
+    assert {entry.url for entry in read.packages} == {
+        f"{package.url}#sha256:{package.sha256}" for package in on_conda().resolutions[0].conda
+    }
+
+
+def test_conda_reads_every_hash() -> None:
+    lines = [line for line in explicit_text(on_conda(), ARM).splitlines() if line[0] not in "#@"]
+    read = [LINE.match(line) for line in lines]
+    assert {(found["fn"], found["sha256"]) for found in read if found} == {
+        (package.filename, package.sha256) for package in on_conda().resolutions[1].conda
+    }
+
+
+def test_a_platform_that_is_not_locked() -> None:
+    with pytest.raises(KeyError, match="linux-aarch64"):
+        explicit_text(lock(conda_resolution(X86, [conda("python", "3.12.11")])), ARM)

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Final, TypeAlias
 
-Value: TypeAlias = (
-    "str | bool | int | datetime | Sequence[str] | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
-)
+Value: TypeAlias = "str | bool | int | datetime | Sequence[Value] | Mapping[str, Value] | None"
 
 _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 # TOML wants U+0000..U+001F and U+007F escaped. The others are escaped for whoever reads the file or its diff: line ends
@@ -22,14 +20,14 @@ def string(text: str) -> str:
     return '"' + _ESCAPED.sub(lambda found: _SHORT.get(found[0], f"\\u{ord(found[0]):04X}"), text) + '"'
 
 
-def moment(value: datetime) -> str:
+def time_text(value: datetime) -> str:
     """RFC 3339 in UTC, with a fraction of a second only where there is one.
 
     Raises:
-        ValueError: `value` has no time zone, so it is no moment.
+        ValueError: `value` has no time zone, so it is no point in time.
     """
     if value.tzinfo is None:
-        raise ValueError(f"not a moment, it has no time zone: {value.isoformat()}")
+        raise ValueError(f"it has no time zone: {value.isoformat()}")
     utc = value.astimezone(timezone.utc).replace(tzinfo=None)
     return utc.isoformat() + "Z"
 
@@ -64,7 +62,7 @@ def _value(value: Value) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, datetime):
-        return moment(value)
+        return time_text(value)
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in _present(value)) + " }"
     if value is None:

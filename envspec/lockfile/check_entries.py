@@ -1,10 +1,10 @@
-"""Whether every row of a lock names what its spec leads to: index, host, file name, channel, Python, base image.
+"""Whether every entry of a lock follows from its spec: index, host, file name, channel, Python, base image.
 
-A checksum in a lock's first line says that nobody changed it by accident; whoever changes it on purpose writes another.
-This is what can be decided of such a change without a network; `envspec lock --verify` decides the rest.
+The checksum in a lock's first line shows changes by accident; whoever changes a lock on purpose writes another one.
+These are the checks of such a change that need no network; `envspec lock --verify` makes the others.
 
-Plain dictionaries all the way, no model and no `packaging`: this is on the way of `--check`. What a lock or a spec may
-hold is not known yet, so whatever has the wrong type is one more finding.
+Plain dictionaries, no model and no `packaging`: `--check` imports this. Neither lock nor spec is validated at this
+point, so a value of the wrong type is one more mismatch.
 """
 
 from __future__ import annotations
@@ -33,42 +33,42 @@ _MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError)
 _Table = Mapping[str, Any]
 
 
-def row_faults(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> list[str]:
-    """What in a lock its spec does not lead to, a line for each; empty if nothing.
+def mismatches(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> list[str]:
+    """The entries of a lock that do not follow from its spec, a line each.
 
-    spec, lock: both documents, parsed. files: the other files of the lock's folder, as far as they are there.
+    spec, lock: both documents, parsed. files: the other files of the lock's folder, as far as they exist.
     """
     try:
-        return list(_faults(spec, lock, files))
+        return list(_mismatches(spec, lock, files))
     except _MALFORMED as fault:
-        return [f"a table of it can't be read ({type(fault).__name__}: {fault})"]
+        return [f"a table can't be read ({type(fault).__name__}: {fault})"]
 
 
-def _faults(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> Iterator[str]:
+def _mismatches(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> Iterator[str]:
     yield from _environment(spec, lock)
     sources = _Sources(spec)
     channels = {
         channel_without_credentials(text): channel_url(text) for text in spec.get("conda", {}).get("channels", ())
     } or ({"conda-forge": channel_url("conda-forge")} if "conda" in spec else {})
-    if {row["name"]: row["url"] for row in lock.get("channel", ())} != channels:
+    if {entry["name"]: entry["url"] for entry in lock.get("channel", ())} != channels:
         yield "its channels are not those of the spec"
     if lock.get("index", []) != _indexes(spec):
         yield "its package indexes are not those of the spec"
     yield from _base_image(spec, lock)
-    asked = {without_credentials(text.strip()) for text in spec.get("pip", {}).get("dependencies", ())}
-    for row in lock.get("decision", ()):
+    requested = {without_credentials(text.strip()) for text in spec.get("pip", {}).get("dependencies", ())}
+    for entry in lock.get("decision", ()):
         # They name the ref in whose history an install looks for the commit.
-        if row["what"].startswith("source.") and row["source"] not in asked:
-            yield f"its {row['what']} is of {row['source']}, which the spec does not name"
+        if entry["what"].startswith("source.") and entry["source"] not in requested:
+            yield f"its {entry['what']} is of {entry['source']}, which the spec does not name"
     for part in lock.get("resolution", ()):
         platform = part["platform"]
         conda, wheels = part.get("conda", []), part.get("package", [])
         for text in (
             *_python(spec, part, conda),
-            *(text for row in conda for text in _conda_row(row, platform, channels)),
-            *_conda_askers(spec, conda),
-            *(text for row in wheels for text in sources.faults(row)),
-            *_askers(sources.requested, wheels, conda),
+            *(text for entry in conda for text in _conda_entry(entry, platform, channels)),
+            *_conda_dependents(spec, conda),
+            *(text for entry in wheels for text in sources.mismatches(entry)),
+            *_dependents(sources.requested, wheels, conda),
             *_files(part, wheels, conda, files),
         ):
             yield f"{platform}: {text}"
@@ -82,14 +82,14 @@ def _environment(spec: _Table, lock: _Table) -> Iterator[str]:
         yield f"its as_of is {lock['as_of']}, the spec's {env['as_of']}"
     own = [*lock.get("package_as_of", ()), *lock.get("conda_as_of", ())]
     if own and "as_of" in env:
-        yield "packages have an as_of of their own, which the spec's as_of excludes"
+        yield "packages have their own as_of, but the spec sets one for all"
     # `--upgrade-package` moves a package to the present; an older moment would bring back an older release.
     for each in own:
         if each["as_of"] <= lock["as_of"]:
-            yield f"{each['name']} has an as_of of its own, {each['as_of']}, that is not after the lock's"
+            yield f"{each['name']} has its own as_of, {each['as_of']}, which is not after the lock's"
     names = [part["platform"] for part in lock.get("resolution", ())]
     if len(set(names)) != len(names):
-        yield "it has a platform twice"
+        yield "a platform is in it twice"
 
 
 def _indexes(spec: _Table) -> list[_Table]:
@@ -127,24 +127,24 @@ class _Sources:
             key=lambda route: "*" in route[0],
         )
 
-    def faults(self, row: _Table) -> Iterator[str]:
-        """What of a package's row the spec does not lead to."""
-        name, file = row["name"], row["file"]
-        of = f"{name} {row['version']}"
+    def mismatches(self, entry: _Table) -> Iterator[str]:
+        """What of a package's entry does not follow from the spec."""
+        name, file = entry["name"], entry["file"]
+        of = f"{name} {entry['version']}"
         index, url = file["index"], file.get("url")
-        for each in (file, *([row["built"]] if "built" in row else [])):
+        for each in (file, *([entry["built"]] if "built" in entry else [])):
             if not SHA256.fits(each["sha256"]):
-                yield f"{of}: its SHA-256 is none: {each['sha256']!r}"
+                yield f"{of}: not a SHA-256: {each['sha256']!r}"
             # The name of an sdist by URL is its server's own matter: v1.2.tar.gz.
-            if (index != "url" or each["filename"].endswith(".whl")) and not _is_file_of(row, each["filename"]):
-                yield f"{of}: {each['filename']} is not a file of {name} {row['version']}"
+            if (index != "url" or each["filename"].endswith(".whl")) and not _is_file_of(entry, each["filename"]):
+                yield f"{of}: {each['filename']} is not a file of {name} {entry['version']}"
         if index in ("url", "git", "local"):
             matching = {"url": _is_same_url, "git": _is_same_git, "local": _is_same_folder}[index]
             if not any(matching(address, url, file["sha256"]) for address in self._addresses.get(name, ())):
                 yield f"{of}: the spec does not name {url}"
             return
         if name in self._always:
-            yield f"{of}: the spec names {self._addresses[name][0]}, and the lock has it from index {index}"
+            yield f"{of}: the spec names {self._addresses[name][0]}, but the lock has it from index {index}"
             return
         yield from self._of_index(name, of, index, url)
 
@@ -152,7 +152,7 @@ class _Sources:
         routed = next((to for pattern, to in self._routes if fnmatchcase(name, pattern)), None)
         if routed is not None:
             if index != routed:
-                yield f"{of}: the spec takes {name} from index {routed}, and the lock has it from index {index}"
+                yield f"{of}: the spec requires index {routed} for {name}, but the lock has it from index {index}"
             elif url is None or not _is_below(url, _origins(self._indexes[index])):
                 yield (
                     f"{of}: its file is at {url}, which is neither on the host of index {index} nor on one of the "
@@ -164,7 +164,7 @@ class _Sources:
         elif index != "default":
             yield f"{of}: the spec names no index {index} for {name}"
         elif url is not None:
-            yield f"{of}: it is of the default index, whose files have no URL in a lock, and has {url}"
+            yield f"{of}: it is from the default index, whose files have no URL in a lock, but it has {url}"
 
 
 def _origins(index: _Table) -> tuple[str, ...]:
@@ -196,7 +196,7 @@ def _is_same_folder(address: str, url: str, _: str) -> bool:
     return address.partition("#")[0] == url.partition("#sha256=")[0]
 
 
-def _is_file_of(row: _Table, filename: str) -> bool:
+def _is_file_of(entry: _Table, filename: str) -> bool:
     if "/" in filename or "\\" in filename or not filename.isprintable():
         return False
     if filename.endswith(".whl"):
@@ -209,7 +209,7 @@ def _is_file_of(row: _Table, filename: str) -> bool:
         name, _, version = filename.removesuffix(ending or "").rpartition("-")
         if ending is None:
             return False
-    return normalised(name) == row["name"] and _is_same_version(unquote(version), row["version"])
+    return normalised(name) == entry["name"] and _is_same_version(unquote(version), entry["version"])
 
 
 def _is_same_version(found: str, locked: str) -> bool:
@@ -224,46 +224,46 @@ def _is_same_version(found: str, locked: str) -> bool:
         return False
 
 
-def _askers(requested: frozenset[str], wheels: Sequence[_Table], conda: Sequence[_Table]) -> Iterator[str]:
-    known = {row["name"] for row in wheels}
-    known |= {provided["name"] for row in conda for provided in row.get("provides", ())}
-    for row in wheels:
-        askers = {each["name"] for each in row.get("askers", ())}
-        texts = [each["requirement"] for each in row.get("askers", ())]
+def _dependents(requested: frozenset[str], wheels: Sequence[_Table], conda: Sequence[_Table]) -> Iterator[str]:
+    known = {entry["name"] for entry in wheels}
+    known |= {provided["name"] for entry in conda for provided in entry.get("provides", ())}
+    for entry in wheels:
+        dependents = {each["name"] for each in entry.get("required_by", ())}
+        texts = [each["requirement"] for each in entry.get("required_by", ())]
         named = {normalised(match[1]) if (match := _REQUIREMENT.match(text)) else "" for text in texts}
-        by_spec = "spec" in askers
-        is_unknown = (by_spec and row["name"] not in requested) or askers - known - {"spec"}
-        if not askers - {row["name"]} or is_unknown or named != {row["name"]}:
-            yield f"{row['name']} {row['version']}: neither the spec nor a package of the lock requires it"
+        by_spec = "spec" in dependents
+        is_unknown = (by_spec and entry["name"] not in requested) or dependents - known - {"spec"}
+        if not dependents - {entry["name"]} or is_unknown or named != {entry["name"]}:
+            yield f"{entry['name']} {entry['version']}: neither the spec nor a package of the lock requires it"
 
 
-def _conda_row(row: _Table, platform: str, channels: Mapping[str, str]) -> Iterator[str]:
-    of = f"{row['name']} {row['version']}"
-    channel, filename = channels.get(row["channel"]), row["filename"]
-    stem = f"{row['name']}-{row['version']}-{row['build']}"
-    if not SHA256.fits(row["sha256"]):
-        yield f"{of}: its SHA-256 is none: {row['sha256']!r}"
+def _conda_entry(entry: _Table, platform: str, channels: Mapping[str, str]) -> Iterator[str]:
+    of = f"{entry['name']} {entry['version']}"
+    channel, filename = channels.get(entry["channel"]), entry["filename"]
+    stem = f"{entry['name']}-{entry['version']}-{entry['build']}"
+    if not SHA256.fits(entry["sha256"]):
+        yield f"{of}: not a SHA-256: {entry['sha256']!r}"
     if filename not in (f"{stem}.conda", f"{stem}.tar.bz2"):
         yield f"{of}: {filename} is not a file of {stem}"
     if channel is None:
-        yield f"{of}: the spec names no channel {row['channel']}"
-    elif row["subdir"] not in (platform, "noarch") or unquote(row["url"]) != unquote(
-        f"{channel}/{row['subdir']}/{filename}"
+        yield f"{of}: the spec names no channel {entry['channel']}"
+    elif entry["subdir"] not in (platform, "noarch") or unquote(entry["url"]) != unquote(
+        f"{channel}/{entry['subdir']}/{filename}"
     ):
-        yield f"{of}: {row['url']} is not {filename} in channel {row['channel']}"
+        yield f"{of}: {entry['url']} is not {filename} in channel {entry['channel']}"
 
 
-def _conda_askers(spec: _Table, conda: Sequence[_Table]) -> Iterator[str]:
+def _conda_dependents(spec: _Table, conda: Sequence[_Table]) -> Iterator[str]:
     own = spec.get("conda", {})
     texts = [*own.get("dependencies", ())]
     for listed in own.get("platform", {}).values():
         texts += listed.get("dependencies", ())
     requested = {match[1].lower() for text in texts if (match := _CONDA_NAME.match(text))} | {"python"}
-    known = {row["name"] for row in conda}
-    for row in conda:
-        askers = {each["name"] for each in row.get("askers", ())}
-        if not askers or ("spec" in askers and row["name"] not in requested) or askers - known - {"spec"}:
-            yield f"{row['name']} {row['version']}: neither the spec nor a package of the lock requires it"
+    known = {entry["name"] for entry in conda}
+    for entry in conda:
+        dependents = {each["name"] for each in entry.get("required_by", ())}
+        if not dependents or ("spec" in dependents and entry["name"] not in requested) or dependents - known - {"spec"}:
+            yield f"{entry['name']} {entry['version']}: neither the spec nor a package of the lock requires it"
 
 
 def _python(spec: _Table, part: _Table, conda: Sequence[_Table]) -> Iterator[str]:
@@ -273,24 +273,24 @@ def _python(spec: _Table, part: _Table, conda: Sequence[_Table]) -> Iterator[str
     if version != series and not version.startswith(f"{series}.") and source != "base":
         yield f"Python {version} is not the spec's {series}"
     if source == "standalone":
-        wanted = {"version": version, "platform": platform, "url": python["url"], "sha256": python["sha256"]}
-        if not _is_known("python", python["sha256"], wanted, spec):
-            yield f"Python {version}: neither envspec's data nor [facts] has {python['url']} with its SHA-256"
+        expected = {"version": version, "platform": platform, "url": python["url"], "sha256": python["sha256"]}
+        if not _is_known("python", python["sha256"], expected, spec):
+            yield f"Python {version}: {python['url']} with its SHA-256 is neither in envspec's data nor in [facts]"
     elif "url" in python or "sha256" in python:
-        yield f"Python {version} is of source {source}, which has no URL, and has one"
-    elif source == "conda" and [row["version"] for row in conda if row["name"] == "python"] != [version]:
+        yield f"Python {version} has source {source} and a URL, but that source has none"
+    elif source == "conda" and [entry["version"] for entry in conda if entry["name"] == "python"] != [version]:
         yield f"Python {version} is not that of the conda packages"
 
 
-def _is_known(table: str, key: str, wanted: _Table, spec: _Table) -> bool:
-    """Whether a row of envspec's data, or of the spec's [facts], has these values. key: a text that its row contains.
+def _is_known(table: str, key: str, expected: _Table, spec: _Table) -> bool:
+    """Whether a fact of envspec's data, or of the spec's [facts], has these values. key: a text in it.
 
     Only the blocks around the key are parsed: a whole table costs as much as all the rest of the check.
     """
     text = (DATA / f"{table}s.toml").read_text(encoding="utf-8")
     blocks = [block for block in text.split(f"\n[[{table}]]\n")[1:] if key in block]
-    rows = [*map(toml.loads, blocks), *spec.get("facts", {}).get(table, ())]
-    return any(all(row.get(name) == value for name, value in wanted.items()) for row in rows)
+    facts = [*map(toml.loads, blocks), *spec.get("facts", {}).get(table, ())]
+    return any(all(fact.get(name) == value for name, value in expected.items()) for fact in facts)
 
 
 def _base_image(spec: _Table, lock: _Table) -> Iterator[str]:
@@ -307,19 +307,19 @@ def _base_image(spec: _Table, lock: _Table) -> Iterator[str]:
         if (image["repository"], image["tag"]) != (f"{folder}{slash}{name}", tag):
             yield f"base image {where}: the spec names {base}"
     elif cuda is None or image["repository"] != _REPOSITORY or not _is_tag(image, cuda):
-        yield f"base image {where}: not what the spec's [cuda] leads to"
+        yield f"base image {where}: it does not follow from the spec's [cuda]"
     for pinned in image.get("digests", ()):
         locked, source = pinned.get("digest"), pinned["source"]
         if locked is None:
             continue
-        wanted = {"tag": image["tag"], "digest": locked, "kind": pinned.get("kind", "")}
+        expected = {"tag": image["tag"], "digest": locked, "kind": pinned.get("kind", "")}
         if (
             not re.fullmatch(r"sha256:[0-9a-f]{64}", locked)
             or (digest and locked != digest)
             or (source == "spec") != bool(digest)
-            or (source == "recorded" and not _is_known("digest", locked, wanted, spec))
+            or (source == "recorded" and not _is_known("digest", locked, expected, spec))
         ):
-            yield f"{pinned['platform']}: base image {where}: nothing that is known here has {locked} for it"
+            yield f"{pinned['platform']}: base image {where}: {locked} is not among the known digests"
 
 
 def _is_tag(image: _Table, cuda: _Table) -> bool:
@@ -339,17 +339,17 @@ def _is_tag(image: _Table, cuda: _Table) -> bool:
 def _files(
     part: _Table, wheels: Sequence[_Table], conda: Sequence[_Table], files: Mapping[str, bytes]
 ) -> Iterator[str]:
-    """Requirements and explicit files install what the rows say, and nothing else. pip splits lines as Python does."""
+    """Requirements and explicit files install the entries and nothing else. pip splits lines as Python does."""
     platform = part["platform"]
     requirements, explicit = f"requirements.{platform}.txt", f"conda-{platform}.lock"
     if requirements in files and _lines(files[requirements]) != [
-        line for row in sorted(wheels, key=lambda each: each["name"]) for line in _pin(row)
+        line for entry in sorted(wheels, key=lambda each: each["name"]) for line in _pin(entry)
     ]:
-        yield f"{requirements} does not install what {platform}'s rows say"
+        yield f"{requirements} does not match the packages of {platform}"
     if explicit in files:
         found = sorted(set(_lines(files[explicit])) - {"@EXPLICIT"})
-        if found != sorted(f"{row['url'].replace('$', '%24')}#sha256:{row['sha256']}" for row in conda):
-            yield f"{explicit} does not install what {platform}'s rows say"
+        if found != sorted(f"{entry['url'].replace('$', '%24')}#sha256:{entry['sha256']}" for entry in conda):
+            yield f"{explicit} does not match the packages of {platform}"
 
 
 def _lines(content: bytes) -> list[str]:
@@ -358,8 +358,8 @@ def _lines(content: bytes) -> list[str]:
     return [unquote(line) if "$" not in line and " @ " in line else line for line in lines]
 
 
-def _pin(row: _Table) -> tuple[str, str]:
-    file = row["file"]
+def _pin(entry: _Table) -> tuple[str, str]:
+    file = entry["file"]
     plain = file["index"] in ("default", "git", "local") or "url" not in file
-    pin = f"{row['name']}=={row['version']}" if plain else unquote(f"{row['name']} @ {file['url']}")
+    pin = f"{entry['name']}=={entry['version']}" if plain else unquote(f"{entry['name']} @ {file['url']}")
     return f"{pin} \\", f"    --hash=sha256:{file['sha256']}"
