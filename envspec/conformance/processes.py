@@ -23,7 +23,7 @@ ASKED_TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 #: How long processes may take to end after SIGTERM, in seconds.
-GRACE_S = 2.0
+GRACE_S = float(os.environ.get("ENVSPEC_SUITE_GRACE_S", "2"))
 _POLL_S = 0.02
 
 

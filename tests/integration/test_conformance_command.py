@@ -21,6 +21,7 @@ from tests.conftest import Serve
 from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
 from tests.support.builders.projects import File
 from tests.support.builders.wheels import wheel
+from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the suite runs on Linux only")
@@ -30,7 +31,19 @@ TOOL: Final = wheel("tool", "1.0", files={"tool/__init__.py": b"__version__ = '1
 
 @pytest.fixture
 def user(tmp_path: Path, serve: Serve) -> User:
+    (tmp_path / "temporary").mkdir()
     return User(tmp_path, serve([File(TOOL)]).url)
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> User:
+    """A lock with its environment, for tests that change neither."""
+    user = User(tmp_path_factory.mktemp("unchanged"), "http://127.0.0.1:9/")
+    with IndexServer([File(TOOL)]) as index:
+        user.environ["ENVSPEC_DEFAULT_INDEX"] = index.url
+        lock_of(user)
+    (user.folder / "temporary").mkdir()
+    return user
 
 
 def lock_of(user: User, **more: Any) -> Lock:
@@ -48,11 +61,9 @@ def proves(user: User, *words: str, device: str = "cpu") -> Ran:
     return user.runs(*command, environ={"TMPDIR": str(user.folder / "temporary")})
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def temporary(user: User) -> Path:
-    folder = user.folder / "temporary"
-    folder.mkdir()
-    return folder
+    return user.folder / "temporary"
 
 
 def receipt(user: User) -> dict[str, Any]:
@@ -105,11 +116,10 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
     assert receipt(user)["here"]["is_locked"] is False
 
 
-def test_gpus_are_asked_for_and_there_are_none(user: User, temporary: Path) -> None:
-    lock_of(user)
-    told = refused(proves(user, device="cuda"), 2)
+def test_gpus_are_asked_for_and_there_are_none(unchanged: User) -> None:
+    told = refused(proves(unchanged, device="cuda"), 2)
     assert "has no CUDA to test" in told
-    assert list(temporary.iterdir()) == []
+    assert list((unchanged.folder / "temporary").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -132,14 +142,12 @@ def test_gpus_are_asked_for_and_there_are_none(user: User, temporary: Path) -> N
         (["--price", "cheap"], "--price cheap: not an amount"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_runs(user: User, words: list[str], told: str) -> None:
-    lock_of(user)
-    assert told in refused(proves(user, *words), 2)
+def test_what_does_not_fit_is_refused_before_anything_runs(unchanged: User, words: list[str], told: str) -> None:
+    assert told in refused(proves(unchanged, *words), 2)
 
 
-def test_a_folder_that_takes_no_receipt_is_told_of_before_the_suite_runs(user: User) -> None:
-    lock_of(user)
-    ran = proves(user, "--report", "/proc/receipts")
+def test_a_folder_that_takes_no_receipt_is_told_of_before_the_suite_runs(unchanged: User) -> None:
+    ran = proves(unchanged, "--report", "/proc/receipts")
     assert "/proc/receipts can't be written" in refused(ran, 2)
     assert ran.stderr.startswith("error: "), "no check has run"
 

@@ -13,7 +13,7 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -157,7 +157,7 @@ SURROUNDINGS: Final[dict[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("what", SURROUNDINGS)
 def test_surroundings(what: str, scene: Scene, tmp_path: Path) -> None:
     builder, lock = scene.somebody(tmp_path)
-    ran = builder.runs("image", "build", lock, **SURROUNDINGS[what])
+    ran = builder.runs_anew("image", "build", lock, **SURROUNDINGS[what])
     assert (ran.status, ran.stdout) == (0, f"{scene.ids[0]}\n"), ran.stderr
 
 
@@ -217,6 +217,7 @@ def test_wheels_in_any_order_are_the_same_layer(tmp_path: Path) -> None:
         assert told(order) == first
 
 
+@cache
 def pythons() -> dict[str, Path]:
     """Interpreters by their exact version: the running one, pyenv's, and those on PATH."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
@@ -231,12 +232,9 @@ def pythons() -> dict[str, Path]:
     return found
 
 
-PYTHONS: Final = pythons()
-
-
 def python_of(series: str) -> tuple[str, Path]:
     """The newest at hand."""
-    found = [(version, path) for version, path in PYTHONS.items() if version.startswith(f"{series}.")]
+    found = [(version, path) for version, path in pythons().items() if version.startswith(f"{series}.")]
     if not found:
         pytest.skip(f"no Python {series} is at hand, neither pyenv's nor on PATH")
     return max(found)
@@ -290,9 +288,9 @@ def test_the_id_that_every_python_gave_so_far(version: str, fixed: Callable[[str
     """The tests run on CPython 3.10 to 3.13, and each has to come to these."""
     builder, lock = fixed(version)
     assert builder.id_of(lock, "--no-pyc") == GOLDEN[version]["no-pyc"]
-    if version not in PYTHONS:
+    if version not in pythons():
         pytest.skip(f"no Python {version} is at hand to compile with; without bytecode the ID is right")
-    assert builder.id_of(lock, "--python", PYTHONS[version]) == GOLDEN[version]["pyc"]
+    assert builder.id_of(lock, "--python", pythons()[version]) == GOLDEN[version]["pyc"]
 
 
 def builders() -> dict[str, Path]:

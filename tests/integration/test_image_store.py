@@ -26,9 +26,10 @@ from envspec.image.layers.types import Compression, Entry, Layer, OnDisk
 from envspec.io.cache import CannotKeep
 from envspec.models import GpuCodeFound
 from tests.support.builders.entries import Listed, file, folder, wheel_like
+from tests.support.tries import tries
 
 SEED: Final = 20261120
-MOMENTS: Final = 50
+MOMENTS: Final = tries(50)
 NOISE: Final = hashlib.shake_128(b"a library").digest(300_000)
 FORK: Final = multiprocessing.get_context("fork")
 

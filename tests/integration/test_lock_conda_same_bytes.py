@@ -159,7 +159,7 @@ class Same:
             for file in user.lock.iterdir() if user.lock.exists() else ():
                 file.unlink()
             if environ or case.umask >= 0:
-                ran = user.runs("lock", user.spec.name, *words, environ=environ, umask=case.umask)
+                ran = user.runs_anew("lock", user.spec.name, *words, environ=environ, umask=case.umask)
             else:
                 ran = user.locks(*words)
             assert ran.status == 0, ran.stderr

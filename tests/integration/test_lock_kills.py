@@ -21,9 +21,10 @@ from tests.support import preloaded
 from tests.support.builders import ecosystem
 from tests.support.servers.faults import Stall
 from tests.support.servers.index import IndexServer
+from tests.support.tries import tries
 from tests.support.user import Running, User
 
-MOMENTS: Final = 50
+MOMENTS: Final = tries(50)
 SEED: Final = 20261120
 JUNE, DECEMBER = "2025-06-15T00:00:00Z", "2025-12-15T00:00:00Z"
 
@@ -87,7 +88,7 @@ def test_killed_at_any_moment(tmp_path: Path, index: IndexServer) -> None:
         assert len(user.files()) == (2 if "requirements.win-64.txt" in before else 3)
         outcomes["new"] += 1
     # Otherwise the moments prove nothing.
-    assert min(outcomes.values()) >= 3, outcomes
+    assert min(outcomes.values()) >= 2, outcomes
     wants(user, DECEMBER)
     assert user.locks().status == 0
     assert user.pins("win-64")["weekly"] == "1.12.0"

@@ -185,7 +185,7 @@ class Same:
                         file.unlink()
                     user.lock.rmdir()
                 if environ or case.umask >= 0:
-                    ran = user.runs("lock", user.spec.name, *case.words, environ=environ, umask=case.umask)
+                    ran = user.runs_anew("lock", user.spec.name, *case.words, environ=environ, umask=case.umask)
                 else:
                     ran = user.locks(*case.words)
                 assert ran.status == 0, ran.stderr

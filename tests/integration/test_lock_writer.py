@@ -30,9 +30,10 @@ from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Platform
 from envspec.spec.identity import input_sha256
 from tests.support.builders.locks import lock, package, resolution
+from tests.support.tries import tries
 
 SPEC: Final = '[env]\nname = "under-fire"\n'
-MOMENTS: Final = 50
+MOMENTS: Final = tries(50)
 SEED: Final = 20261115
 #: A loop of writes is under way all of this time after it said that it began.
 LONGEST_S: Final = 0.03
@@ -156,7 +157,7 @@ def test_killed_while_the_first_lock_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("exchange", [rename_exchange, no_exchange], ids=["beside", "inside"])
 def test_two_writers_and_a_reader(tmp_path: Path, exchange: Exchange) -> None:
     spec, folder = prepare(tmp_path)
-    writers = [start(write_often, folder, exchange, 60, first) for first in (0, 1)]
+    writers = [start(write_often, folder, exchange, 30, first) for first in (0, 1)]
     looks = 0
     while any(writer.is_alive() for writer in writers):
         result = check(spec, folder, None)

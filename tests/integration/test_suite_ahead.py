@@ -97,7 +97,7 @@ def test_none_where_none_is_asked_for(tmp_path: Path) -> None:
 def test_coldstart_is_alone(tmp_path: Path) -> None:
     body = """
         if check == "coldstart":
-            time.sleep(2)
+            time.sleep(1)
             say("is beside", str(at("matmul").exists()))
         say(check)
     """
@@ -153,16 +153,16 @@ def test_a_hang_before_its_turn_has_its_limit_from_its_turn_on(tmp_path: Path) -
         if check == "matmul":
             waits_for_ever()
         wait_for("matmul")
-        time.sleep(5)
+        time.sleep(1.5)
     """
-    told = _run(tmp_path, body, "device", "matmul", limits={"matmul": 4})
+    told = _run(tmp_path, body, "device", "matmul", limits={"matmul": 1})
     result = told.results["matmul"]
     assert told.results["device"]["status"] == "not run"
     assert (result["cause"], result["reason"]) == (
         "over its limit",
-        "still running after 4 s, in the phase 'import torch'",
+        "still running after 1 s, in the phase 'import torch'",
     )
-    assert 4 <= result["seconds"] < PATIENCE_S
+    assert 1 <= result["seconds"] < PATIENCE_S
     assert "in waits_for_ever" in result["log"]
 
 

@@ -42,6 +42,7 @@ from envspec.models import (
 )
 from envspec.names import LINE
 from envspec.report import LOCK_DIFF
+from tests.support.tries import tries
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9-]{0,7}", fullmatch=True)
@@ -53,6 +54,7 @@ DIGESTS = st.integers(0, 2**256 - 1).map(lambda number: f"sha256:{number:064x}")
 URLS = st.sampled_from(
     ["https://files.example.org/a%20b/aa-1.0.tar.gz", "http://[::1]:80/ä/x.conda", "file:///srv/c/x"]
 )
+
 LINES = TEXT.filter(LINE.fits)
 WHEELS = st.builds("{}-{}-py3-none-any.whl".format, st.sampled_from(["aa", "b_c", "D.e1"]), VERSIONS)
 ARCHIVES = st.builds("{}-{}-h0_0{}".format, NAMES.map("a{}".format), VERSIONS, st.sampled_from([".conda", ".tar.bz2"]))
@@ -242,7 +244,7 @@ def test_what_is_tested_and_compared_is_no_part_of_the_identity(
     assert identity(replace(lock, input_sha256=sha256, conformance=None)) != identity(replace(lock, conformance=one))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(st.dictionaries(TEXT, TEXT | st.lists(TEXT, min_size=1, max_size=4) | st.integers(-(2**63), 2**63 - 1)))
 def test_what_is_written_is_toml_of_the_same_value(values: dict[str, str | list[str] | int]) -> None:
     assert toml.loads(pairs(values)) == values

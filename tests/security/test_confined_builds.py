@@ -65,7 +65,7 @@ def said(stderr: str) -> list[str]:
 def test_a_build_reaches_nothing(tmp_path: Path, victim: Prey) -> None:
     with index_of(victim.source()) as index:
         user = builder(tmp_path, index, "own")
-        ran = user.runs("lock", "spec.toml", "--image", environ=victim.environ)
+        ran = user.runs_anew("lock", "spec.toml", "--image", environ=victim.environ)
     assert ran.status == 0, ran.stderr
     assert got(user) == "GOT = []\n"
     assert victim.is_unharmed()
@@ -74,7 +74,7 @@ def test_a_build_reaches_nothing(tmp_path: Path, victim: Prey) -> None:
 def test_unconfined_it_reaches_all(tmp_path: Path, victim: Prey, bare: dict[str, str]) -> None:
     with index_of(victim.source()) as index:
         user = builder(tmp_path, index, "own")
-        ran = user.runs("lock", "spec.toml", "--image", "--unconfined", environ=victim.environ | bare)
+        ran = user.runs_anew("lock", "spec.toml", "--image", "--unconfined", environ=victim.environ | bare)
         assert ran.status == 0, ran.stderr
         assert got(user) == f"GOT = {ALL}\n"
         assert not victim.is_unharmed()
@@ -84,7 +84,9 @@ def test_unconfined_it_reaches_all(tmp_path: Path, victim: Prey, bare: dict[str,
 @confined
 def test_a_build_for_a_resolver_reaches_nothing(resolver: str, tmp_path: Path, victim: Prey) -> None:
     with index_of(victim.unresolved()) as index:
-        ran = builder(tmp_path, index, "own").runs("lock", "spec.toml", "--resolver", resolver, environ=victim.environ)
+        ran = builder(tmp_path, index, "own").runs_anew(
+            "lock", "spec.toml", "--resolver", resolver, environ=victim.environ
+        )
     assert said(refused(ran, 4)) == []
     assert victim.is_unharmed()
 
@@ -95,7 +97,7 @@ def test_unconfined_it_reaches_all_for_a_resolver(
 ) -> None:
     with index_of(victim.unresolved()) as index:
         user = builder(tmp_path, index, "own")
-        ran = user.runs("lock", "spec.toml", "--resolver", resolver, "--unconfined", environ=victim.environ | bare)
+        ran = user.runs_anew("lock", "spec.toml", "--resolver", resolver, "--unconfined", environ=victim.environ | bare)
     assert said(refused(ran, 4)) == ALL
 
 
@@ -109,7 +111,7 @@ def test_where_nothing_confines_nothing_is_run(
         user = builder(tmp_path, index, "own")
         if words:
             assert user.locks("--unconfined", **bare).status == 0
-        told = refused(user.runs("lock", "spec.toml", *words, environ=victim.environ | bare), 6)
+        told = refused(user.runs_anew("lock", "spec.toml", *words, environ=victim.environ | bare), 6)
     assert "runs code from outside" in told and "bubblewrap is not installed" in told
     assert "install bubblewrap" in told and "--unconfined" in told
     assert victim.is_unharmed()
@@ -120,7 +122,7 @@ def test_a_spec_may_allow_it(tmp_path: Path, victim: Prey, bare: dict[str, str])
     with index_of(victim.source()) as index:
         user = builder(tmp_path, index, "own")
         user.spec.write_text(user.spec.read_text().replace("[pip]\n", "[pip]\nunconfined_builds = true\n"))
-        ran = user.runs("lock", "spec.toml", "--image", environ=victim.environ | bare)
+        ran = user.runs_anew("lock", "spec.toml", "--image", environ=victim.environ | bare)
         assert ran.status == 0, ran.stderr
         assert got(user) == f"GOT = {ALL}\n"
 
@@ -294,7 +296,7 @@ def image_of(folder: Path, python: Python, command: str, *words: str, **environ:
         user = around.builder_in(folder)
         lock = user.writes_lock(around.lock_of(small_wheel("one"), python=python))
         # A process of its own: what is forked has the environment of whoever started it in /proc.
-        ran = user.runs("image", command, lock, *words, environ=environ)
+        ran = user.runs_anew("image", command, lock, *words, environ=environ)
     assert ran.status in {1, 6}, ran.stderr
     return user, ran.stderr
 

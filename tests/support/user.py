@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
@@ -124,8 +125,15 @@ class User:
             f"\n[pip]\ndependencies = {_array(dependencies)}\n{pip}\n{rest}"
         )
 
-    def runs(self, *words: str | Path, environ: Mapping[str, str] = {}, umask: int = -1) -> Ran:
-        """`envspec WORDS`, in Python started anew. environ: added to the user's own."""
+    def runs(self, *words: str | Path, environ: Mapping[str, str] = {}) -> Ran:
+        """`envspec WORDS`. environ: added to the user's own."""
+        whole = {**self.environ, **environ}
+        if not preloaded.can_run(whole):
+            return self.runs_anew(*words, environ=environ)
+        return self.in_background(words, whole).ends()
+
+    def runs_anew(self, *words: str | Path, environ: Mapping[str, str] = {}, umask: int = -1) -> Ran:
+        """The same in Python started anew: /proc shows its words and its environment to others."""
         done = subprocess.run(
             command_line(list(map(str, words))),
             cwd=self.folder,
@@ -137,19 +145,19 @@ class User:
         )
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
+    def in_background(self, words: Iterable[str | Path], environ: Mapping[str, str]) -> Running:
+        """The same in this environment and no other, without waiting for its end."""
+        # `Running.ends` closes them.
+        stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
+        return Running(preloaded.start([*map(str, words)], environ, self.folder, stdout, stderr), stdout, stderr)
+
     def locks(self, *words: str | Path, **environ: str) -> Ran:
         """`envspec lock spec.toml WORDS`."""
-        if not preloaded.IS_POSSIBLE:
-            return self.runs("lock", self.spec.name, *words, environ=environ)
-        return self.starts(*words, **environ).ends()
+        return self.runs("lock", self.spec.name, *words, environ=environ)
 
     def starts(self, *words: str | Path, **environ: str) -> Running:
         """The same as `locks`, without waiting for its end."""
-        # `Running.ends` closes them.
-        stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
-        command = ["lock", self.spec.name, *map(str, words)]
-        child = preloaded.start(command, {**self.environ, **environ}, self.folder, stdout, stderr)
-        return Running(child, stdout, stderr)
+        return self.in_background(("lock", self.spec.name, *words), {**self.environ, **environ})
 
     def document(self) -> dict[str, Any]:
         """envspec.lock as it was written."""
@@ -181,8 +189,8 @@ class User:
 def a_second_later() -> None:
     """Moments of locks are whole seconds: what is uploaded now counts from the next one on."""
     until = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=1)
-    while datetime.now(timezone.utc) < until:
-        pass
+    while (rest := until - datetime.now(timezone.utc)) > timedelta():
+        time.sleep(rest.total_seconds())
 
 
 def _array(values: Iterable[str]) -> str:
@@ -217,10 +225,19 @@ def environment(home: Path, **variables: str) -> dict[str, str]:
 
 def envspec(cwd: Path, *words: str, environ: Mapping[str, str] | None = None) -> Ran:
     """Run to the end; a run that hangs for a minute is a failure."""
-    done = subprocess.run(
-        command_line(words), cwd=cwd, env=environ or environment(cwd), capture_output=True, timeout=60, check=False
-    )
-    return Ran(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+    surroundings = environ or environment(cwd)
+    with TemporaryFile() as stdout, TemporaryFile() as stderr:
+        if preloaded.can_run(surroundings):
+            status = preloaded.start(words, surroundings, cwd, stdout, stderr).wait(limit_s=60)
+        else:
+            status = subprocess.run(
+                command_line(words), cwd=cwd, env=surroundings, stdout=stdout, stderr=stderr, timeout=60, check=False
+            ).returncode
+        texts = []
+        for stream in (stdout, stderr):
+            stream.seek(0)
+            texts.append(stream.read().decode("utf-8", "replace"))
+        return Ran(status, *texts)
 
 
 def on_a_terminal(

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Any
 
 from envspec.diagnostics.machine import this_platform
@@ -38,7 +37,6 @@ from envspec.models import (
     Target,
     WheelFile,
 )
-from tests.support import preloaded
 from tests.support.builders.conda_archive import CondaArchive
 from tests.support.builders.wheels import Artifact
 from tests.support.user import Ran, Running, User
@@ -114,18 +112,12 @@ def write_lock(folder: Path, lock: Lock) -> Path:
 
 def starts(user: User, lock: Path, *words: str | Path, prefix: str = "env", **environ: str) -> Running:
     """`envspec install lock --prefix PREFIX WORDS`, without waiting for its end."""
-    # `Running.ends` closes them.
-    stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
-    command = ["install", str(lock), "--prefix", prefix, *map(str, words)]
-    child = preloaded.start(command, {**user.environ, **environ}, user.folder, stdout, stderr)
-    return Running(child, stdout, stderr)
+    return user.in_background(("install", lock, "--prefix", prefix, *words), {**user.environ, **environ})
 
 
 def installs(user: User, lock: Path, *words: str | Path, prefix: str = "env", **environ: str) -> Ran:
     """The same, to its end."""
-    if not preloaded.IS_POSSIBLE:
-        return user.runs("install", lock, "--prefix", prefix, *words, environ=environ)
-    return starts(user, lock, *words, prefix=prefix, **environ).ends()
+    return user.runs("install", lock, "--prefix", prefix, *words, environ=environ)
 
 
 def run_in(prefix: Path, *words: str) -> str:

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any, Final
 
@@ -25,7 +24,6 @@ from envspec.image.config import Base, canonical
 from envspec.image.layers.types import Compression, Layer
 from envspec.models import BaseImage, Lock, Package, PinnedDigest, Platform, Python, Resolution, Target
 from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, OCI_PLATFORMS, Descriptor
-from tests.support import preloaded
 from tests.support.builders import locks
 from tests.support.builders.environments import RUNNING, pin, write_lock
 from tests.support.builders.projects import File
@@ -240,17 +238,11 @@ class Builder(User):
 
     def image(self, *words: str | Path, **environ: str) -> Ran:
         """`envspec image WORDS`."""
-        if not preloaded.IS_POSSIBLE:
-            return self.runs("image", *words, environ=environ)
-        return self.begins(*words, **environ).ends()
+        return self.runs("image", *words, environ=environ)
 
     def begins(self, *words: str | Path, **environ: str) -> Running:
         """The same, without waiting for its end."""
-        # `Running.ends` closes them.
-        stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
-        command = ["image", *map(str, words)]
-        child = preloaded.start(command, {**self.environ, **environ}, self.folder, stdout, stderr)
-        return Running(child, stdout, stderr)
+        return self.in_background(("image", *words), {**self.environ, **environ})
 
     def id_of(self, *words: str | Path, **environ: str) -> str:
         """The ID that `envspec image build WORDS` prints."""

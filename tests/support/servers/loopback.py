@@ -21,7 +21,7 @@ from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from types import TracebackType
-from typing import TypeVar
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 _T = TypeVar("_T", bound="Loopback")
@@ -96,10 +96,17 @@ def basic(user: str, password: str) -> str:
     return base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
+#: The first byte of a client that tries TLS first, as skopeo does: without an answer it waits 10 s.
+_TLS_HANDSHAKE: Final = b"\x16"
+
+
 async def read_head(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str]] | None:
     """Method, target and headers (names in lower case) of the next request; None where there is none."""
     try:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first_byte = await reader.readexactly(1)
+        if first_byte == _TLS_HANDSHAKE:
+            return None
+        head = (first_byte + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     except asyncio.IncompleteReadError:
         return None
     first, *lines = head.strip().split("\r\n")
