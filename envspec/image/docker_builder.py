@@ -19,7 +19,7 @@ from envspec.engine import build as building
 from envspec.engine.build import DOCKERFILE, Build, builder_for
 from envspec.engine.client import Engine
 from envspec.errors import UsageError
-from envspec.image.base import pinned_on
+from envspec.image.base import pinned_base
 from envspec.image.sources.system import certificates_of
 from envspec.io.http_settings import is_loopback
 from envspec.models import Lock, Platform
@@ -96,14 +96,14 @@ def base_name(order: DockerOrder) -> tuple[str, str]:
     Raises:
         UsageError: the lock has none by digest.
     """
-    image, pinned = pinned_on(order.lock, order.platform)
+    image, pinned = pinned_base(order.lock, order.platform)
     reference = parse(image.repository)
     registry = order.mirrors.get(reference.registry, reference.registry)
     return f"{registry}/{reference.repository}", str(pinned.digest)
 
 
 def _registry(order: DockerOrder) -> str:
-    image, _ = pinned_on(order.lock, order.platform)
+    image, _ = pinned_base(order.lock, order.platform)
     return parse(image.repository).registry
 
 

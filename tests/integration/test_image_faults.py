@@ -397,7 +397,7 @@ def test_outputs_that_can_not_be_written(scene: Scene) -> None:
         (("--output", "image.tar", "--tag", "team/app:1:2"), 2, "team/app:1:2"),
         (("--layout", "file"), 2, "is a file"),
         (("--layout", "file/below"), 6, "file"),
-        (("--layout", "full"), 2, "no OCI layout"),
+        (("--layout", "full"), 2, "neither empty nor an OCI layout"),
         (("--push", "not a reference"), 2, "not a reference"),
         (("--push", f"{scene.registry.host}/UPPER:1"), 2, "UPPER"),
         (("--mirror", "docker.io"), 2, "docker.io"),

@@ -30,8 +30,8 @@ import pytest
 
 from envspec.errors import EnvspecError, NetworkError
 from envspec.fetch.types import Network
-from envspec.image.base import KeptDocuments, base_on
-from envspec.image.config import Conduct, image_config
+from envspec.image.base import ManifestCache, base_for
+from envspec.image.config import RunConfig, image_config
 from envspec.image.layers.store import BlobStore
 from envspec.io.http import open_http
 from envspec.io.http_types import Patience, retry_after_s
@@ -222,8 +222,8 @@ async def build(scene: Scene, registry: Registry) -> None:
         return registry
 
     made = lock_of(scene)
-    base = await base_on(made, X86, KeptDocuments(blobs, opened, Network.USE, lambda: None))
-    image_config(made, "sha256:" + "0" * 64, X86, base, (), Conduct())
+    base = await base_for(made, X86, ManifestCache(blobs, opened, Network.USE, lambda: None))
+    image_config(made, "sha256:" + "0" * 64, X86, base, (), RunConfig())
     for layer in base.layers:
         await fetch_blob(registry, parse(base.name), layer.blob, blobs.path(layer.blob.digest))
 

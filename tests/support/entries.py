@@ -7,8 +7,8 @@ import posixpath
 from collections.abc import Iterable
 from pathlib import Path
 
-from envspec.image.layers.types import Entry, InMemory, Kind, OnDisk
-from envspec.image.layers.wheel_zip import read
+from envspec.image.layers.types import Entry, EntryKind, InMemory, OnDisk
+from envspec.image.layers.wheel_zip import read_member
 
 
 def content(entry: Entry) -> bytes:
@@ -20,7 +20,7 @@ def content(entry: Entry) -> bytes:
         assert len(data) == entry.data.size_bytes
         return data
     assert entry.data is not None
-    return read(entry.data)
+    return read_member(entry.data)
 
 
 def told(entries: Iterable[Entry]) -> list[tuple[str, int, str, str, int, int]]:
@@ -33,9 +33,9 @@ def told(entries: Iterable[Entry]) -> list[tuple[str, int, str, str, int, int]]:
         assert posixpath.dirname(entry.path) in folders, f"{entry.path} before its folder"
         assert posixpath.normpath(entry.path) == entry.path and not entry.path.startswith("/")
         seen.add(entry.path)
-        if entry.kind is Kind.FOLDER:
+        if entry.kind is EntryKind.FOLDER:
             folders.add(entry.path)
-        assert (entry.kind is Kind.FILE) is (entry.data is not None)
+        assert (entry.kind is EntryKind.FILE) is (entry.data is not None)
         digest = hashlib.sha256(content(entry)).hexdigest() if entry.data is not None else entry.target
         found.append((entry.path, entry.mode, entry.kind.value, digest, entry.uid, entry.gid))
     return found
@@ -45,11 +45,11 @@ def lay_out(entries: Iterable[Entry], root: Path) -> Path:
     """Write the entries below `root`, which stands for the image's."""
     for entry in entries:
         path = root / entry.path
-        if entry.kind is Kind.FOLDER:
+        if entry.kind is EntryKind.FOLDER:
             path.mkdir(exist_ok=True)
-        elif entry.kind is Kind.SYMLINK:
+        elif entry.kind is EntryKind.SYMLINK:
             path.symlink_to(entry.target)
-        elif entry.kind is Kind.HARDLINK:
+        elif entry.kind is EntryKind.HARDLINK:
             path.hardlink_to(root / entry.target)
         else:
             path.write_bytes(content(entry))

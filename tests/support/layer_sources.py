@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from envspec.image.layers.types import Entry, InMemory, Kind, Method, ZipMember
+from envspec.image.layers.types import Entry, EntryKind, InMemory, ZipMember, ZipMethod
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Listed:
 
 
 def folder(path: str) -> Entry:
-    return Entry(path, 0o755, Kind.FOLDER)
+    return Entry(path, 0o755, EntryKind.FOLDER)
 
 
 def file(path: str, content: bytes, mode: int = 0o644) -> Entry:
@@ -53,7 +53,7 @@ def members(archive: Path) -> dict[str, ZipMember]:
             name_bytes, extra_bytes = struct.unpack("<HH", raw.read(4))
             start = info.header_offset + 30 + name_bytes + extra_bytes
             found[info.filename] = ZipMember(
-                archive, start, info.compress_size, info.file_size, info.CRC, Method(info.compress_type)
+                archive, start, info.compress_size, info.file_size, info.CRC, ZipMethod(info.compress_type)
             )
     return found
 

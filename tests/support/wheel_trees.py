@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envspec.image.layers.types import Entry, InMemory, Kind, Method, OnDisk
-from envspec.image.layers.wheel_zip import read
+from envspec.image.layers.types import Entry, EntryKind, InMemory, OnDisk, ZipMethod
+from envspec.image.layers.wheel_zip import read_member
 from envspec.image.sources.wheel import LockedWheel, Scheme
 
 #: Python that runs the tests and pip, so that pip installs for it.
@@ -54,8 +54,8 @@ def content_of(entry: Entry) -> bytes:
     if isinstance(entry.data, OnDisk):
         return entry.data.path.read_bytes()
     assert entry.data is not None
-    assert entry.data.method in Method
-    return read(entry.data)
+    assert entry.data.method in ZipMethod
+    return read_member(entry.data)
 
 
 def tree_of(entries: Iterable[Entry]) -> dict[str, Found]:
@@ -66,7 +66,7 @@ def tree_of(entries: Iterable[Entry]) -> dict[str, Found]:
         assert entry.path not in files
         assert entry.path not in folders
         assert posixpath.dirname(entry.path) in folders, f"{entry.path} comes before its folder"
-        if entry.kind is Kind.FOLDER:
+        if entry.kind is EntryKind.FOLDER:
             folders.add(entry.path)
         else:
             files[entry.path] = Found(entry.mode, content_of(entry))
