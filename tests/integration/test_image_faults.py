@@ -170,15 +170,15 @@ BAD: Final[dict[str, tuple[Callable[[], Artifact], str]]] = {
     "dots inside": (lambda: bad(("bad/../../../x.py", b"x", FILE)), "outside"),
     "absolute": (lambda: bad(("/etc/passwd", b"root", FILE)), "outside"),
     "data dots": (lambda: bad(("bad-1.0.data/data/../../../../etc/x", b"root", FILE)), "outside"),
-    "symlink": (lambda: bad(("bad/out", b"../../../../../etc/passwd", SYMLINK)), "leads out"),
-    "absolute symlink": (lambda: bad(("bad/out", b"/etc/passwd", SYMLINK)), "leads out"),
+    "symlink": (lambda: bad(("bad/out", b"../../../../../etc/passwd", SYMLINK)), "is a symlink out of"),
+    "absolute symlink": (lambda: bad(("bad/out", b"/etc/passwd", SYMLINK)), "is a symlink out of"),
     "twice": (lambda: bad(("bad/a.py", b"x = 1\n", FILE), ("bad/a.py", b"x = 2\n", FILE)), "twice"),
     "twice by another name": (lambda: bad(("bad/a.py", b"x\n", FILE), ("bad//a.py", b"y\n", FILE)), "twice"),
     "file and folder": (lambda: bad(("bad/a", b"x", FILE), ("bad/a/b", b"y", FILE)), "a file and a folder"),
     "bomb": (lambda: bad(("bad/zeros", bytes(80_000_000), FILE)), "zip bomb"),
     "lying": (lying, "bytes"),
     "encrypted": (encrypted, "encrypted"),
-    "no zip": (lambda: Artifact("bad", "1.0", "bad-1.0-py3-none-any.whl", b"PK", b""), "no zip"),
+    "no zip": (lambda: Artifact("bad", "1.0", "bad-1.0-py3-none-any.whl", b"PK", b""), "not a readable zip"),
     "another": (lambda: replace(wheel("good", "1.0"), name="bad", filename="bad-1.0-py3-none-any.whl"), "good"),
 }
 
