@@ -99,12 +99,12 @@ def start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
 def image_in_engine(engine: Engine, order: ImageOrder, world: ImageWorld) -> str:
     """The image in the engine, made and loaded where it is not there; what the engine calls it."""
     from envspec.engine.errors import EngineRefused
-    from envspec.image.engine import find
+    from envspec.image.engine import find_image
     from envspec.operations.image import Outputs, build
 
     tag = f"envspec/{order.lock.name.lower()}:latest"
     (image,) = build(order, Outputs(load=tag, tag=tag), world).images
-    there = find(engine, image)
+    there = find_image(engine, image)
     if there is None:
         raise EngineRefused(f"the engine ({engine.facts}) has let go of {image.id}", hint="run the same command again")
     return there

@@ -84,12 +84,12 @@ def build(lock: str, **chosen: Any) -> int:
         _tell_pushed(known.digest, chosen)
         return 0
     from envspec.cli.progress import DownloadProgress
-    from envspec.image.outputs import check_places
+    from envspec.image.outputs import check_outputs
     from envspec.operations import image as pipeline
 
     name = opened.lock.name
     tag = tag_of(chosen["tag"] or f"envspec/{name.lower()}")
-    check_places(chosen["output"], chosen["layout"])
+    check_outputs(chosen["output"], chosen["layout"])
     outputs = pipeline.Outputs(
         chosen["output"], chosen["layout"], chosen["pushed"], tag if chosen["loaded"] else None, tag
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envspec.errors import UsageError
-from envspec.image.id_cache import Known, key_of, recall, remember
+from envspec.image.id_cache import CachedIds, key_of, read_ids, write_ids
 
 if TYPE_CHECKING:
     from envspec.image.layers.types import Image
@@ -42,14 +42,14 @@ class Opened:
             )
         )
 
-    def known(self) -> Known | None:
+    def known(self) -> CachedIds | None:
         """The images, where this machine has made them before."""
-        return recall(self._cache, self._key) if self._key else None
+        return read_ids(self._cache, self._key) if self._key else None
 
     def remember(self, images: Sequence[Image], digest: str) -> None:
         """Keep what came of it. digest: of the manifest, or of the index of several."""
         if self._key:
-            remember(self._cache, self._key, [(image.platform.value, image.id) for image in images], digest)
+            write_ids(self._cache, self._key, [(image.platform.value, image.id) for image in images], digest)
 
     @cached_property
     def lock(self) -> Lock:

@@ -1,4 +1,4 @@
-"""What the making of an image is told, and what it tells while it runs. Values only."""
+"""Options of an image build, and its stages. Values only."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from envspec.models import Lock, Platform
 
 
 class Stage(Enum):
-    """What a build is at, in the order in which it comes there."""
+    """Stages of a build, in order."""
 
-    BASE = "asking for the base image"
+    BASE = "resolving the base image"
     FETCHING = "fetching and checking packages"
-    SYSTEM = "making the system layer"
+    SYSTEM = "building the system layer"
     LINKING = "linking conda's packages"
-    LAYERS = "making layers"
+    LAYERS = "writing layers"
     BASE_LAYERS = "fetching the base's layers"
     WRITING = "writing the image"
     PUSHING = "pushing"
@@ -29,7 +29,7 @@ class Stage(Enum):
 
 
 class Bytecode(Enum):
-    """Whether the image holds compiled Python beside the sources."""
+    """Whether the image contains bytecode next to the sources."""
 
     COMPILED = "compiled"
     NONE = "none"

@@ -94,13 +94,13 @@ class Workshop:
         )
 
     async def _interpreter(self, python: Python) -> Path | None:
-        from envspec.image.sources.bytecode import NoCompiler, find
+        from envspec.image.sources.bytecode import NoCompiler, find_compiler
 
         looking = self._looking()
         if looking is None:
             return None
         try:
-            return (await find(python, looking)).python
+            return (await find_compiler(python, looking)).python
         except NoCompiler:
             return None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from envspec.errors import StaleLock, UnfitMachine, UsageError
 from envspec.fetch.types import Step
 from envspec.image import outputs
-from envspec.image.build import Assembled
+from envspec.image.build import BuiltImage
 from envspec.image.config import OCI_CONFIG, annotations_of, index_of
 from envspec.image.layers.types import Image, Layer
 from envspec.image.options import Bytecode, ImageOrder, ImageWorld, Stage
@@ -128,7 +128,7 @@ async def _build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> Built
 
 
 async def _write(
-    write: Callable[[Path, outputs.Files, outputs.Open, outputs.Moved], object],
+    write: Callable[[Path, outputs.Files, outputs.OpenBlob, outputs.OnBytes], object],
     path: Path,
     files: outputs.Files,
     images: Sequence[Image],
@@ -158,7 +158,7 @@ def _compare(order: ImageOrder, image: Image) -> None:
             )
 
 
-async def load(work: ImageWork, assembled: Sequence[Assembled], tag: str) -> str:
+async def load(work: ImageWork, assembled: Sequence[BuiltImage], tag: str) -> str:
     """Put an image into the engine under a name; what the engine calls it. Layers that it has are not sent.
 
     Raises:
@@ -170,21 +170,21 @@ async def load(work: ImageWork, assembled: Sequence[Assembled], tag: str) -> str
     return await asyncio.to_thread(_load, work, one, tag, asyncio.get_running_loop())
 
 
-def _load(work: ImageWork, one: Assembled, tag: str, loop: asyncio.AbstractEventLoop) -> str:
+def _load(work: ImageWork, one: BuiltImage, tag: str, loop: asyncio.AbstractEventLoop) -> str:
     from envspec.engine.client import open_engine
     from envspec.image import engine as loading
 
     image = one.image
     with open_engine(work.world.environ) as engine:
-        there = loading.find(engine, image)
+        there = loading.find_image(engine, image)
         if there is None:
-            kept = loading.layers_there(engine, image)
+            kept = loading.count_loaded_layers(engine, image)
             if kept < len(one.base.layers):
                 asyncio.run_coroutine_threadsafe(work.fetch_base_layers([one]), loop).result()
-            files = loading.files_without(image, [tag], kept)
+            files = loading.files_to_load(image, [tag], kept)
             total = sum(len(content) if isinstance(content, bytes) else content.size_bytes for _, content in files)
             there = loading.load(engine, image, tar_of(files, work.open, work.counted(Stage.LOADING, total)))
-        loading.name_it(engine, there, tag)
+        loading.tag_image(engine, there, tag)
     return there
 
 
@@ -214,7 +214,7 @@ class _InMemory:
         yield self.body[start:]
 
 
-async def push(work: ImageWork, assembled: Sequence[Assembled], index: bytes | None, name: str) -> None:
+async def push(work: ImageWork, assembled: Sequence[BuiltImage], index: bytes | None, name: str) -> None:
     """Push images, as one index where there are several. Until all is there the tag names what it named before.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from envspec.errors import StaleLock, UsageError
 from envspec.fetch.types import Step
-from envspec.image.diff import Side, side_of
+from envspec.image.diff import ComparedImage, compared_image
 from envspec.image.options import ImageOrder, ImageWorld, Stage
 from envspec.io.files import read_foreign
 from envspec.lockfile.header import LOCK_FILE
@@ -31,7 +31,7 @@ class NoImage(UsageError):
         super().__init__(f"{name}: {why}", hint=advice or forms)
 
 
-async def read_side(name: str, platform: Platform, world: ImageWorld) -> Side:
+async def read_side(name: str, platform: Platform, world: ImageWorld) -> ComparedImage:
     """The image that `name` means, on a platform where it has several.
 
     Raises:
@@ -46,13 +46,13 @@ async def read_side(name: str, platform: Platform, world: ImageWorld) -> Side:
 
 async def mirror_base(lock: Lock, target: str, world: ImageWorld) -> str:
     """Copy a lock's base image, whole and by digest; its reference there."""
-    from envspec.image.base import pinned_on
+    from envspec.image.base import pinned_base
     from envspec.registry.copy import mirror
 
     platforms = tuple(each.target.platform for each in lock.resolutions if each.target.platform.is_linux)
     wanted = {}
     for platform in platforms:
-        image, pinned = pinned_on(lock, platform)
+        image, pinned = pinned_base(lock, platform)
         wanted[pinned.digest or ""] = parse(f"{image.repository}:{image.tag}").at(pinned.digest or "")
     kept = parse(target)
     async with Doors(world) as doors:
@@ -65,7 +65,7 @@ async def mirror_base(lock: Lock, target: str, world: ImageWorld) -> str:
     return "\n".join(f"{kept.name}@{each.digest}" for each in found)
 
 
-def _of_path(name: str, platform: Platform) -> Side | None:
+def _of_path(name: str, platform: Platform) -> ComparedImage | None:
     """A layout or a tar; None where the name is neither."""
     path = Path(name)
     if (path / "oci-layout").is_file():
@@ -80,7 +80,7 @@ def _of_path(name: str, platform: Platform) -> Side | None:
         raise NoImage(name, f"no tar that can be read: {why}") from fault
 
 
-def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> Side:
+def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> ComparedImage:
     """From a layout, whose files `read` gives."""
     try:
         row = json.loads(read("index.json"))["manifests"][0]
@@ -88,7 +88,7 @@ def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> Si
         if "manifests" in document:
             document = json.loads(read(_path(_child(name, document, platform))))
         identity = document["config"]["digest"]
-        return side_of(name, identity, document, json.loads(read(_path(identity))))
+        return compared_image(name, identity, document, json.loads(read(_path(identity))))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OSError) as fault:
         raise NoImage(name, f"no image that can be read ({type(fault).__name__}: {fault})") from fault
 
@@ -139,7 +139,7 @@ def _is_in_a_registry(name: str) -> bool:
     return has_host or ":" in name or "@" in name
 
 
-async def _of_lock(name: str, lock: Lock, platform: Platform, world: ImageWorld) -> Side:
+async def _of_lock(name: str, lock: Lock, platform: Platform, world: ImageWorld) -> ComparedImage:
     from envspec.lockfile.document import identity
 
     locked = [each.target.platform for each in lock.resolutions if each.target.platform.is_linux]
@@ -150,10 +150,10 @@ async def _of_lock(name: str, lock: Lock, platform: Platform, world: ImageWorld)
     async with ImageWork(order, world) as work:
         [assembled] = await work.assemble()
     image = assembled.image
-    return side_of(name, image.id, json.loads(image.manifest), json.loads(image.config))
+    return compared_image(name, image.id, json.loads(image.manifest), json.loads(image.config))
 
 
-async def _of_registry(name: str, platform: Platform, world: ImageWorld) -> Side:
+async def _of_registry(name: str, platform: Platform, world: ImageWorld) -> ComparedImage:
     reference = parse(name)
     async with Doors(world) as work:
         registry = await work.registry()
@@ -167,6 +167,6 @@ async def _of_registry(name: str, platform: Platform, world: ImageWorld) -> Side
         manifest.check_is_single(name)
         config = await registry.config(reference, manifest)
     try:
-        return side_of(name, manifest.config, json.loads(manifest.body), config)
+        return compared_image(name, manifest.config, json.loads(manifest.body), config)
     except (LookupError, TypeError, ValueError) as fault:
         raise NoImage(name, f"no image that can be read ({type(fault).__name__}: {fault})") from fault

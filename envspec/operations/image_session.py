@@ -12,16 +12,16 @@ from envspec.errors import NetworkError
 from envspec.fetch.types import Arrived, Count, Fetching, Network, Step, unheard
 from envspec.fetch.wheels import fetch_wheels
 from envspec.image import outputs
-from envspec.image.base import KeptDocuments
-from envspec.image.build import Assembled, Assembler, Below, Foundation, Supplies
+from envspec.image.base import ManifestCache
+from envspec.image.build import BaseLayers, BuiltImage, ImageBuilder, Supplies
 from envspec.image.config import Base
-from envspec.image.layers.gzip import Gone
+from envspec.image.layers.gzip import ArchiveMissing
 from envspec.image.layers.store import BlobStore, LayerStore
-from envspec.image.layers.threads import StoppableBlob
-from envspec.image.layers.types import Compression, Image, Layer, Source
+from envspec.image.layers.threads import CancellableBlob
+from envspec.image.layers.types import Compression, Image, Layer, LayerSource
 from envspec.image.options import ImageOrder, ImageWorld, Stage
-from envspec.image.sources.bytecode import Pyc
-from envspec.image.sources.system import SystemOrder, SystemSource, World, make_system_layer
+from envspec.image.sources.bytecode import PycCompiler
+from envspec.image.sources.system import SystemLayerRequest, SystemSource, World, build_system_layer
 from envspec.io.cache import keeping
 from envspec.io.http_settings import patience as patience_of
 from envspec.io.http_types import Patience
@@ -32,7 +32,7 @@ from envspec.registry.reference import parse
 from envspec.registry.types import Blob, Descriptor
 
 if TYPE_CHECKING:
-    from envspec.image.base_layers import PythonParts
+    from envspec.image.base_layers import PythonLayers
 
 
 _T = TypeVar("_T")
@@ -49,20 +49,20 @@ class ImageWork(Doors):
         self._layers: dict[str, Layer] = {}
         self._stopping = threading.Event()
         self._stack.callback(self._stopping.set)
-        self._parts: PythonParts | None = None
+        self._parts: PythonLayers | None = None
 
-    async def assemble(self) -> list[Assembled]:
+    async def assemble(self) -> list[BuiltImage]:
         """The images of all platforms, their layers made."""
         supplies = Supplies(
-            documents=KeptDocuments(self.blobs, self.registry, self.order.network, self._asking),
+            documents=ManifestCache(self.blobs, self.registry, self.order.network, self._asking),
             wheels=self._wheels,
             below=self._below,
             system=self._system,
             compiler=self._compiler,
         )
-        assembler = Assembler(self.order, self.world.cache, self.store, supplies, self.world.report)
+        builder = ImageBuilder(self.order, self.world.cache, self.store, supplies, self.world.report)
         with keeping(self.world.cache):
-            found = [await assembler.assemble(platform) for platform in self.order.platforms]
+            found = [await builder.build(platform) for platform in self.order.platforms]
         for each in found:
             own = each.image.layers[len(each.base.layers) :]
             self._layers.update({layer.blob.digest: layer for layer in own})
@@ -73,7 +73,7 @@ class ImageWork(Doors):
         """A layer's bytes: of ours from the store, of the base's from the blobs."""
         layer = self._layers.get(descriptor.digest)
         blob = self.store.open(layer) if layer is not None else self.blobs.open(descriptor)
-        return StoppableBlob(blob, self._stopping)
+        return CancellableBlob(blob, self._stopping)
 
     async def with_wheels(self, use: Callable[[], Awaitable[_T]]) -> _T:
         """Do what reads layers; where wheels that they are made of have left the cache, fetch these and do it again.
@@ -83,18 +83,18 @@ class ImageWork(Doors):
         """
         try:
             return await use()
-        except Gone:
+        except ArchiveMissing:
             platforms = self.order.platforms
             parts = [part for part in self.order.lock.resolutions if part.target.platform in platforms]
             with keeping(self.world.cache):
                 await self._wheels([each for part in parts for each in part.packages])
             return await use()
 
-    def writing(self, images: Sequence[Image]) -> outputs.Moved:
+    def writing(self, images: Sequence[Image]) -> outputs.OnBytes:
         """Reports what is written of images."""
         return self.counted(Stage.WRITING, sum(size for _, size in _blobs_of(images)))
 
-    async def fetch_base_layers(self, assembled: Sequence[Assembled]) -> None:
+    async def fetch_base_layers(self, assembled: Sequence[BuiltImage]) -> None:
         """The base's layers into the cache, for outputs that hold them.
 
         Raises:
@@ -124,16 +124,16 @@ class ImageWork(Doors):
         ]
         await together(fetched, self.order.jobs)
 
-    def _look_at_gpu_code(self, assembled: Assembled) -> None:
+    def _look_at_gpu_code(self, assembled: BuiltImage) -> None:
         """Keep what the wheels hold for `explain`, and compare it with what the lock has of it."""
         from envspec.facts.tables import load_facts
         from envspec.image.gpu_code import compare
         from envspec.io.cache import keep
 
-        for sha256, code in assembled.found.items():
+        for sha256, code in assembled.gpu_code.items():
             keep(self.world.cache, sha256, code)
         if self.order.lock.gpu_code:
-            for text in compare(self.order.lock, assembled.image.platform, assembled.found, load_facts()):
+            for text in compare(self.order.lock, assembled.image.platform, assembled.gpu_code, load_facts()):
                 self.world.warn(text)
 
     async def _wheels(self, packages: Sequence[Package], arrived: Arrived = unheard) -> None:
@@ -161,11 +161,11 @@ class ImageWork(Doors):
     def _asking(self) -> None:
         self.world.report(Step(Stage.BASE))
 
-    def _below(self, foundation: Foundation) -> Below:
-        return self._python().below(foundation)
+    def _below(self, resolution: Resolution, base: Base, pyc: PycCompiler | None, most: int) -> BaseLayers:
+        return self._python().below(resolution, base, pyc, most)
 
-    async def _compiler(self, resolution: Resolution) -> Pyc:
-        from envspec.image.sources.bytecode import Looking, find
+    async def _compiler(self, resolution: Resolution) -> PycCompiler:
+        from envspec.image.sources.bytecode import Looking, find_compiler
 
         parts, target = self._python(), resolution.target
         looking = Looking(
@@ -179,29 +179,29 @@ class ImageWork(Doors):
             jobs=self.order.jobs,
             unconfined=self.world.unconfined,
         )
-        return await find(target.python, looking)
+        return await find_compiler(target.python, looking)
 
-    def _python(self) -> PythonParts:
+    def _python(self) -> PythonLayers:
         if self._parts is None:
-            from envspec.image.base_layers import Around, PythonParts
+            from envspec.image.base_layers import Around, PythonLayers
 
             def linking(done: int, total: int) -> None:
                 self.world.report(Step(Stage.LINKING, done, total))
 
-            self._parts = PythonParts(
+            self._parts = PythonLayers(
                 Around(
                     cache=self.world.cache,
                     environ=self.world.environ,
                     fetching=self.fetching(),
                     here=this_platform(),
-                    is_known=lambda source: self.store.known(source.key, self.order.compression) is not None,
+                    is_known=lambda source: self.store.cached(source.key, self.order.compression) is not None,
                     linking=linking,
                 )
             )
             self._stack.callback(self._parts.close)
         return self._parts
 
-    async def _system(self, platform: Platform, base: Base) -> tuple[SystemLayer, Source]:
+    async def _system(self, platform: Platform, base: Base) -> tuple[SystemLayer, LayerSource]:
 
         return await system_layer(platform, base, self)
 
@@ -216,7 +216,7 @@ def _blobs_of(images: Sequence[Image]) -> list[tuple[str, int]]:
     return list(found.items())
 
 
-async def system_layer(platform: Platform, base: Base, work: ImageWork) -> tuple[SystemLayer, Source]:
+async def system_layer(platform: Platform, base: Base, work: ImageWork) -> tuple[SystemLayer, LayerSource]:
     """The layer of the packages that `[system]`, the services and the compiler want.
 
     Raises:
@@ -227,7 +227,7 @@ async def system_layer(platform: Platform, base: Base, work: ImageWork) -> tuple
     if locked is not None and locked.apt != lock.image.apt:
         locked = None
     name = base.name.rpartition(":")[0] if ":" in base.name.rpartition("/")[2] else base.name
-    order = SystemOrder(
+    order = SystemLayerRequest(
         platform,
         f"{name}@{base.digest}",
         base.manifest,
@@ -238,9 +238,9 @@ async def system_layer(platform: Platform, base: Base, work: ImageWork) -> tuple
     )
 
     def made(source: SystemSource) -> Layer:
-        return work.store.make(source, Compression.GZIP)
+        return work.store.write(source, Compression.GZIP)
 
     def on_line(_: str) -> None:
         world.report(Step(Stage.SYSTEM))
 
-    return await make_system_layer(order, World(world.environ, world.cache, made, on_line, world.warn))
+    return await build_system_layer(order, World(world.environ, world.cache, made, on_line, world.warn))

@@ -308,7 +308,7 @@ def lock_files(lock: Lock) -> dict[str, bytes]:
 
 def _container_config(settings: ImageSettings) -> ContainerConfig:
     # Only where there is an image: most that is locked by hand has one, a lock for macOS has not.
-    from envspec.image.layers.types import InMemory, Kind
+    from envspec.image.layers.types import EntryKind, InMemory
     from envspec.image.services import HOME, USER, ServicesSource, services_config
 
     conduct = services_config(settings)
@@ -325,7 +325,7 @@ def _container_config(settings: ImageSettings) -> ContainerConfig:
         ports=conduct.ports,
         env=conduct.env,
         health=health or None,
-        folders=tuple((f"/{each.path}", each.mode) for each in entries if each.kind is Kind.FOLDER and each.uid),
+        folders=tuple((f"/{each.path}", each.mode) for each in entries if each.kind is EntryKind.FOLDER and each.uid),
         files=tuple(
             File(f"/{each.path}", each.mode, each.data.content.decode())
             for each in entries

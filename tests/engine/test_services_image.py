@@ -20,10 +20,10 @@ from docker import DockerClient
 from docker.models.containers import Container
 
 from envspec.image.layers.store import LayerStore
-from envspec.image.layers.types import Compression, Source
+from envspec.image.layers.types import Compression, LayerSource
 from envspec.image.services import ServicesSource, services_config
-from envspec.image.sources.system import SystemOrder, World, make_system_layer, read_list
-from envspec.image.sources.system_container import Builder
+from envspec.image.sources.system import SystemLayerRequest, World, build_system_layer, read_entries
+from envspec.image.sources.system_container import ContainerTool
 from envspec.models import ImageSettings, Platform, Service
 from tests.support.machines import program, standin
 from tests.support.machines.engine import created, removed, run_in
@@ -52,12 +52,14 @@ def image(
     cache = tmp_path_factory.mktemp("cache")
     store = LayerStore(cache)
     below = f"{standin_base.name.rpartition(':')[0]}@{standin_base.digest}"
-    order = SystemOrder(Platform.LINUX_64, below, standin_base.layout.manifest, SETTINGS.apt, builder=Builder.DOCKER)
-    world = World(
-        os.environ, cache, lambda source: store.make(source, Compression.GZIP), lambda _: None, lambda _: None
+    order = SystemLayerRequest(
+        Platform.LINUX_64, below, standin_base.layout.manifest, SETTINGS.apt, builder=ContainerTool.DOCKER
     )
-    _, system = asyncio.run(make_system_layer(order, world))
-    assert not [each.path for each in read_list(system.folder) if "ssh_host" in each.path]
+    world = World(
+        os.environ, cache, lambda source: store.write(source, Compression.GZIP), lambda _: None, lambda _: None
+    )
+    _, system = asyncio.run(build_system_layer(order, world))
+    assert not [each.path for each in read_entries(system.folder) if "ssh_host" in each.path]
     conduct = services_config(SETTINGS)
     steps = [
         f"FROM {below}",
@@ -70,9 +72,9 @@ def image(
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
         files = {"Dockerfile": "\n".join(steps).encode()}
-        sources: tuple[Source, ...] = (system, ServicesSource(SETTINGS))
+        sources: tuple[LayerSource, ...] = (system, ServicesSource(SETTINGS))
         for place, source in enumerate(sources):
-            files[f"{place}.tar"] = b"".join(store.tar(store.make(source, Compression.GZIP)))
+            files[f"{place}.tar"] = b"".join(store.tar(store.write(source, Compression.GZIP)))
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)

@@ -19,13 +19,13 @@ from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, NoSolution
 from envspec.fetch.conda_link import BadPackage
 from envspec.fetch.types import Fetching, Network
-from envspec.image.base_layers import Around, PythonParts
-from envspec.image.build import Below, Foundation
+from envspec.image.base_layers import Around, PythonLayers
+from envspec.image.build import BaseLayers
 from envspec.image.config import Base
-from envspec.image.layers.ownership import Owner
+from envspec.image.layers.ownership import OwningSource
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import PREFIX, Compression, Entry, InMemory, Layer
-from envspec.image.sources.bytecode import Pyc, made_of
+from envspec.image.sources.bytecode import PycCompiler, unpacked_build
 from envspec.io.http_types import Patience
 from envspec.models import CondaPackage, Python
 from tests.support.builders import conda_packages
@@ -38,7 +38,7 @@ from tests.support.builders.environments import RUNNING, SERIES, conda_row, make
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 
 LIB: Final = f"{PREFIX}/lib/python{SERIES}/site-packages"
-OURS: Final = Pyc(Path(sys.executable), RUNNING)
+OURS: Final = PycCompiler(Path(sys.executable), RUNNING)
 NAMES: Final = ("python", "greet", "pathwise", "libpathwise", "oldstyle")
 
 
@@ -74,7 +74,7 @@ class Builder:
 
     cache: Path
     channel: CondaChannel
-    is_known: Callable[[Owner], bool] = lambda _: False
+    is_known: Callable[[OwningSource], bool] = lambda _: False
     linked: list[tuple[int, int]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -92,20 +92,24 @@ class Builder:
             found.append(conda_row(self.channel.find(name, version, subdir=subdir), self.channel.url))
         return found
 
-    def parts(self) -> PythonParts:
+    def parts(self) -> PythonLayers:
         how = Fetching(self.cache, Patience(), Network.USE, 4, lambda _: None, self.warnings.append)
         told = Around(self.cache, {}, how, this_platform(), self.is_known, lambda *each: self.linked.append(each))
-        return PythonParts(told)
+        return PythonLayers(told)
 
-    def below(self, parts: PythonParts, rows: Sequence[CondaPackage], pyc: Pyc | None = None, most: int = 20) -> Below:
+    def below(
+        self, parts: PythonLayers, rows: Sequence[CondaPackage], pyc: PycCompiler | None = None, most: int = 20
+    ) -> BaseLayers:
         (resolution,) = make_lock(conda=rows).resolutions
-        return parts.below(Foundation(resolution, Base("b", "sha256:0", "sha256:0", {}), pyc, most))
+        return parts.below(resolution, Base("b", "sha256:0", "sha256:0", {}), pyc, most)
 
-    def entries(self, rows: Sequence[CondaPackage], pyc: Pyc | None = None, most: int = 20) -> list[list[Entry]]:
+    def entries(
+        self, rows: Sequence[CondaPackage], pyc: PycCompiler | None = None, most: int = 20
+    ) -> list[list[Entry]]:
         parts = self.parts()
         try:
             below = self.below(parts, rows, pyc, most)
-            asyncio.run(below.bring())
+            asyncio.run(below.fetch())
             found = [list(source.entries()) for source in below.sources]
             for layer in found:
                 assert told(layer)
@@ -186,7 +190,7 @@ def test_bytecode_is_made_anew(builder: Builder) -> None:
 
 
 @pytest.mark.parametrize("pyc", [OURS, None], ids=["pyc", "no-pyc"])
-def test_the_same_from_another_cache_and_umask(pyc: Pyc | None, builder: Builder, tmp_path: Path) -> None:
+def test_the_same_from_another_cache_and_umask(pyc: PycCompiler | None, builder: Builder, tmp_path: Path) -> None:
     rows = builder.rows(*NAMES, "native", "twin-a")
     one = [told(layer) for layer in builder.entries(rows, pyc)]
     again = [told(layer) for layer in builder.entries(rows, pyc)]
@@ -205,8 +209,8 @@ def test_the_same_layers_from_another_cache(builder: Builder, tmp_path: Path) ->
         parts = one.parts()
         try:
             below = one.below(parts, rows, OURS)
-            asyncio.run(below.bring())
-            return [LayerStore(one.cache).make(source, Compression.GZIP) for source in below.sources]
+            asyncio.run(below.fetch())
+            return [LayerStore(one.cache).write(source, Compression.GZIP) for source in below.sources]
         finally:
             parts.close()
 
@@ -214,7 +218,7 @@ def test_the_same_layers_from_another_cache(builder: Builder, tmp_path: Path) ->
     assert made == layers(Builder(tmp_path / "another", builder.channel)) and len(made) > 1
     # What was linked is gone, and the layers can still be read.
     store, sources = LayerStore(builder.cache), builder.below(builder.parts(), rows, OURS).sources
-    known = [store.known(source.key, Compression.GZIP) for source in sources]
+    known = [store.cached(source.key, Compression.GZIP) for source in sources]
     assert known == made
     for layer in made:
         tar = hashlib.sha256()
@@ -228,10 +232,10 @@ def test_condas_own_python_compiles(builder: Builder) -> None:
     rows = builder.rows("oldstyle", "python")
     build = parts.own_build(Python(RUNNING, "conda"), this_platform(), rows)
     assert build is not None
-    path = asyncio.run(made_of(build))
+    path = asyncio.run(unpacked_build(build))
     assert path == builder.cache / "pythons" / rows[1].sha256 / f"bin/python{SERIES}" and path.exists()
     shutil.rmtree(builder.cache / "archives")
-    assert asyncio.run(made_of(build)) == path
+    assert asyncio.run(unpacked_build(build)) == path
     assert parts.own_build(Python(RUNNING, "conda"), this_platform(), rows[:1]) is None
 
 
@@ -245,7 +249,7 @@ def test_only_what_is_not_known_is_linked(builder: Builder) -> None:
     parts = builder.parts()
     try:
         below = builder.below(parts, rows)
-        asyncio.run(below.bring())
+        asyncio.run(below.fetch())
         (mine,) = (source for source in below.sources if "filelock" in source.title)
         count = len(mine.packages)  # type: ignore[attr-defined]
         assert builder.linked[-1] == (count, count) and "python" not in mine.title
@@ -271,7 +275,7 @@ def owners_of(builder: Builder, rows: Sequence[CondaPackage]) -> dict[str, str]:
     parts = builder.parts()
     try:
         below = builder.below(parts, rows)
-        asyncio.run(below.bring())
+        asyncio.run(below.fetch())
         return dict(below.owners())
     finally:
         parts.close()
@@ -288,7 +292,7 @@ def test_the_folder_that_was_linked_into_goes(builder: Builder) -> None:
 def test_a_folder_that_another_run_uses_stays(builder: Builder) -> None:
     one, other = builder.parts(), builder.parts()
     for parts in (one, other):
-        asyncio.run(builder.below(parts, builder.rows("python")).bring())
+        asyncio.run(builder.below(parts, builder.rows("python")).fetch())
     assert len(list((builder.cache / "conda-staging").iterdir())) == 2
     one.close()
     other.close()
@@ -317,7 +321,7 @@ def test_different_files_at_one_path(most: int, builder: Builder) -> None:
     parts = builder.parts()
     try:
         below = builder.below(parts, builder.rows("twin-a", "rival"), most=most)
-        asyncio.run(below.bring())
+        asyncio.run(below.fetch())
         with pytest.raises(NoSolution) as caught:
             below.owners()
         assert "opt/env/share/same.txt" in caught.value.message

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 
 from envspec.image.layers.types import Entry
-from envspec.image.sources.bytecode import Module, Pyc, compiled
+from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
 from envspec.image.sources.wheel import Scheme, WheelSource
 from envspec.models import Lock, Python
 from tests.conftest import Serve
@@ -203,7 +203,7 @@ def test_wheels_in_any_order_are_the_same_layer(tmp_path: Path) -> None:
     for each in WHEELS[1:]:
         paths.append(tmp_path / each.filename)
         paths[-1].write_bytes(each.data)
-    pyc = Pyc(Path(sys.executable), RUNNING)
+    pyc = PycCompiler(Path(sys.executable), RUNNING)
 
     def told(order: tuple[Path, ...]) -> tuple[str, list[tuple[Entry, bytes]]]:
         source = WheelSource(tuple(map(locked, order)), Scheme.of("3.11"), pyc)
@@ -247,8 +247,8 @@ def test_bytecode_does_not_depend_on_what_was_compiled_before(series: str) -> No
     texts["late.py"] = b"def g(a, b):\n    return {a, 'x', 'pack1', ('y', 'z')}\nKNOWN = {'a0', 'b'}\n"
 
     def by(order: list[str], jobs: int) -> dict[str, bytes]:
-        wanted = [Module(name, 1 << 20, partial(texts.__getitem__, name)) for name in order]
-        return dict(zip(order, compiled(Pyc(path, version, jobs), wanted), strict=True))
+        wanted = [SourceModule(name, 1 << 20, partial(texts.__getitem__, name)) for name in order]
+        return dict(zip(order, compile_modules(PycCompiler(path, version, jobs), wanted), strict=True))
 
     order = sorted(texts)
     first = by(order, 1)

@@ -22,9 +22,9 @@ import pytest
 
 from envspec.build.reproducible import check_release, normalise
 from envspec.errors import EnvspecError, NetworkError
-from envspec.image.build import check_apart
+from envspec.image.build import check_conflicts
 from envspec.image.layers.recipe import Recipe
-from envspec.image.layers.store import make
+from envspec.image.layers.store import write_layer
 from envspec.image.layers.types import Compression
 from envspec.image.sources.python import Venv
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
@@ -65,9 +65,9 @@ def in_image(data: bytes, canary: Canary) -> str:
     folder.mkdir()
     try:
         source = WheelSource((wheel,), Scheme.of_venv(SERIES), None)
-        check_apart([source], {each.path: each.owner for each in Venv(Python(RUNNING, "system")).owned()})
-        head = make(source, folder, canary.work, Compression.GZIP, None)
-        tar = b"".join(Recipe.opened(head, folder, canary.work).tar())
+        check_conflicts([source], {each.path: each.owner for each in Venv(Python(RUNNING, "system")).owned()})
+        head = write_layer(source, folder, canary.work, Compression.GZIP, None)
+        tar = b"".join(Recipe.open(head, folder, canary.work).tar())
     except EnvspecError as fault:
         return outcome(fault, canary)
     found = {}

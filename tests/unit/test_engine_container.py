@@ -24,7 +24,8 @@ from envspec.engine.container import (
 )
 from envspec.engine.run import account_files
 from envspec.errors import UsageError
-from envspec.image.engine import common, is_same
+from envspec.image.diff import common_prefix
+from envspec.image.engine import is_same
 from envspec.image.layers.types import InMemory
 from envspec.image.services import ServicesSource
 from envspec.models import ImageSettings, Lock, Platform, Service
@@ -264,7 +265,7 @@ def test_the_user_is_in_the_account_files() -> None:
 
 
 def test_how_many_layers_two_images_share() -> None:
-    assert [common(one, ["a", "b"]) for one in (["a", "b", "c"], ["a", "x"], ["x", "b"], [], ["a", "b"])] == [
+    assert [common_prefix(one, ["a", "b"]) for one in (["a", "b", "c"], ["a", "x"], ["x", "b"], [], ["a", "b"])] == [
         2,
         1,
         0,

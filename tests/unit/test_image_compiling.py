@@ -16,8 +16,8 @@ from envspec.diagnostics.machine import this_platform
 from envspec.errors import UsageError
 from envspec.facts.tables import load_facts
 from envspec.fetch.types import Fetching, Network, WrongArchive
-from envspec.image.base_layers import Around, PythonParts
-from envspec.image.sources.bytecode import BadPython, Looking, NoCompiler, Pyc, find, made_of
+from envspec.image.base_layers import Around, PythonLayers
+from envspec.image.sources.bytecode import BadPython, Looking, NoCompiler, PycCompiler, find_compiler, unpacked_build
 from envspec.io.http_types import Patience
 from envspec.models import Platform, Python
 from tests.support.builders import standalone
@@ -46,11 +46,11 @@ class Finder:
         self.environ = {"HOME": str(folder / "home"), "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}
         how = Fetching(folder / "cache", Patience(), Network.USE, 2, lambda _: None, self.warnings.append)
         around = Around(folder / "cache", self.environ, how, this_platform(), lambda _: False, lambda *_: None)
-        self.parts = PythonParts(around)
+        self.parts = PythonLayers(around)
 
-    def finds(self, version: str = VERSION, **more: Any) -> Pyc:
+    def finds(self, version: str = VERSION, **more: Any) -> PycCompiler:
         looking = Looking(this_platform(), self.environ, None, None, None, self.warnings.append, 3)
-        return asyncio.run(find(Python(version, "standalone"), replace(looking, **more)))
+        return asyncio.run(find_compiler(Python(version, "standalone"), replace(looking, **more)))
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_another_patch_with_a_warning(finder: Finder) -> None:
     found = finder.finds(FUTURE)
     assert found.python == Path(sys.executable) and found.version == VERSION
     (warning,) = finder.warnings
-    assert f"the image has Python {FUTURE}" in warning and "image ID may be another" in warning
+    assert f"the image has Python {FUTURE}" in warning and "another image ID" in warning
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_two_runs_at_once(finder: Finder, tmp_path: Path) -> None:
     assert own is not None
 
     async def both() -> list[Path]:
-        return list(await asyncio.gather(made_of(own), made_of(own), made_of(own)))
+        return list(await asyncio.gather(unpacked_build(own), unpacked_build(own), unpacked_build(own)))
 
     assert len(set(asyncio.run(both()))) == 1
 

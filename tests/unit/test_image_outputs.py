@@ -13,8 +13,8 @@ import pytest
 
 from envspec.errors import UsageError
 from envspec.image import outputs
-from envspec.image.config import Conduct, image_config, image_of, index_of
-from envspec.image.diff import Side, diff_images, side_of
+from envspec.image.config import RunConfig, image_config, image_of, index_of
+from envspec.image.diff import ComparedImage, compared_image, diff_images
 from envspec.image.layers.types import Image
 from envspec.models import Platform
 from envspec.registry.types import Blob, Descriptor
@@ -29,7 +29,7 @@ BODIES = [images.tar_of({f"file{number}": b"x" * number * 700}) for number in ra
 def image(*bodies: bytes) -> Image:
     base, *rest = map(images.plain_layer, bodies)
     below = images.base(base)
-    config = image_config(example(), "i", Platform.LINUX_64, below, rest, Conduct())
+    config = image_config(example(), "i", Platform.LINUX_64, below, rest, RunConfig())
     return image_of(Platform.LINUX_64, config, [base, *rest], {})
 
 
@@ -100,13 +100,13 @@ def test_a_blob_that_was_cut_short_is_written_again(tmp_path: Path) -> None:
 def test_nothing_of_the_users_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     files = outputs.files_of([image(BODIES[0])], None, [])
-    with pytest.raises(UsageError, match="no OCI layout"):
+    with pytest.raises(UsageError, match="neither empty nor an OCI layout"):
         outputs.write_layout(tmp_path, files, opened, lambda _: None)
     with pytest.raises(UsageError, match="is a file"):
         outputs.write_layout(tmp_path / "thesis.tex", files, opened, lambda _: None)
     with pytest.raises(UsageError, match="is a folder"):
-        outputs.check_places(tmp_path, None)
-    outputs.check_places(tmp_path / "thesis.tex", tmp_path / "new")
+        outputs.check_outputs(tmp_path, None)
+    outputs.check_outputs(tmp_path / "thesis.tex", tmp_path / "new")
 
 
 def test_what_no_room_would_help_is_not_told_of_room(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_what_no_room_would_help_is_not_told_of_room(tmp_path: Path) -> None:
     with pytest.raises(outputs.CannotWrite) as caught:
         outputs.write_tar(tmp_path / "file" / "image.tar", files, opened, lambda _: None)
     assert "free" not in str(caught.value)
-    assert "make room" not in str(caught.value)
+    assert "free some" not in str(caught.value)
 
 
 def test_a_tar_that_ends_in_a_fault_leaves_the_old_one_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_tar_that_ends_in_a_fault_leaves_the_old_one_and_nothing_beside_it(tmp
     assert [each.name for each in tmp_path.iterdir()] == ["image.tar"]
 
 
-def side(name: str, made: Image) -> Side:
-    return side_of(name, made.id, json.loads(made.manifest), json.loads(made.config))
+def side(name: str, made: Image) -> ComparedImage:
+    return compared_image(name, made.id, json.loads(made.manifest), json.loads(made.config))
 
 
 def test_diff_tells_what_a_pull_moves() -> None:

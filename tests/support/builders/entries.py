@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from envspec.image.layers.types import Entry, InMemory, Kind, Method, OnDisk, ZipMember
-from envspec.image.layers.wheel_zip import read
+from envspec.image.layers.types import Entry, EntryKind, InMemory, OnDisk, ZipMember, ZipMethod
+from envspec.image.layers.wheel_zip import read_member
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Listed:
 
 
 def folder(path: str) -> Entry:
-    return Entry(path, 0o755, Kind.FOLDER)
+    return Entry(path, 0o755, EntryKind.FOLDER)
 
 
 def file(path: str, content: bytes, mode: int = 0o644) -> Entry:
@@ -55,7 +55,7 @@ def members(archive: Path) -> dict[str, ZipMember]:
             name_bytes, extra_bytes = struct.unpack("<HH", raw.read(4))
             start = info.header_offset + 30 + name_bytes + extra_bytes
             found[info.filename] = ZipMember(
-                archive, start, info.compress_size, info.file_size, info.CRC, Method(info.compress_type)
+                archive, start, info.compress_size, info.file_size, info.CRC, ZipMethod(info.compress_type)
             )
     return found
 
@@ -85,7 +85,7 @@ def content(entry: Entry) -> bytes:
         assert len(data) == entry.data.size_bytes
         return data
     assert entry.data is not None
-    return read(entry.data)
+    return read_member(entry.data)
 
 
 def told(entries: Iterable[Entry]) -> list[tuple[str, int, str, str, int, int]]:
@@ -98,9 +98,9 @@ def told(entries: Iterable[Entry]) -> list[tuple[str, int, str, str, int, int]]:
         assert posixpath.dirname(entry.path) in folders, f"{entry.path} before its folder"
         assert posixpath.normpath(entry.path) == entry.path and not entry.path.startswith("/")
         seen.add(entry.path)
-        if entry.kind is Kind.FOLDER:
+        if entry.kind is EntryKind.FOLDER:
             folders.add(entry.path)
-        assert (entry.kind is Kind.FILE) is (entry.data is not None)
+        assert (entry.kind is EntryKind.FILE) is (entry.data is not None)
         digest = hashlib.sha256(content(entry)).hexdigest() if entry.data is not None else entry.target
         found.append((entry.path, entry.mode, entry.kind.value, digest, entry.uid, entry.gid))
     return found
@@ -110,11 +110,11 @@ def lay_out(entries: Iterable[Entry], root: Path) -> Path:
     """Write the entries below `root`, which stands for the image's."""
     for entry in entries:
         path = root / entry.path
-        if entry.kind is Kind.FOLDER:
+        if entry.kind is EntryKind.FOLDER:
             path.mkdir(exist_ok=True)
-        elif entry.kind is Kind.SYMLINK:
+        elif entry.kind is EntryKind.SYMLINK:
             path.symlink_to(entry.target)
-        elif entry.kind is Kind.HARDLINK:
+        elif entry.kind is EntryKind.HARDLINK:
             path.hardlink_to(root / entry.target)
         else:
             path.write_bytes(content(entry))

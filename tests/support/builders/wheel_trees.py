@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envspec.image.layers.types import Entry, Kind
+from envspec.image.layers.types import Entry, EntryKind, InMemory, OnDisk, ZipMethod
+from envspec.image.layers.wheel_zip import read_member
 from envspec.image.sources.wheel import LockedWheel, Scheme
 from tests.support.builders.entries import content
 
@@ -47,6 +48,17 @@ def scheme_of_pip(prefix: str = "env") -> Scheme:
     return Scheme(made.series, made.purelib, made.platlib, made.scripts, made.data, made.headers, sys.executable)
 
 
+def content_of(entry: Entry) -> bytes:
+    """The bytes of a file."""
+    if isinstance(entry.data, InMemory):
+        return entry.data.content
+    if isinstance(entry.data, OnDisk):
+        return entry.data.path.read_bytes()
+    assert entry.data is not None
+    assert entry.data.method in ZipMethod
+    return read_member(entry.data)
+
+
 def tree_of(entries: Iterable[Entry]) -> dict[str, Found]:
     """The files of a layer; each folder has to come before what is in it, and nothing twice."""
     files: dict[str, Found] = {}
@@ -55,7 +67,7 @@ def tree_of(entries: Iterable[Entry]) -> dict[str, Found]:
         assert entry.path not in files
         assert entry.path not in folders
         assert posixpath.dirname(entry.path) in folders, f"{entry.path} comes before its folder"
-        if entry.kind is Kind.FOLDER:
+        if entry.kind is EntryKind.FOLDER:
             folders.add(entry.path)
         else:
             files[entry.path] = Found(entry.mode, content(entry))

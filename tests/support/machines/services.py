@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envspec.image.layers.types import InMemory, Kind
+from envspec.image.layers.types import EntryKind, InMemory
 from envspec.image.services import ServicesSource
 from envspec.models import ImageSettings, Service
 
@@ -113,7 +113,7 @@ def lay(root: Path, *services: Service, workdir: str = "/", python: Path | None 
     root.mkdir(parents=True, exist_ok=True)
     for entry in ServicesSource(ImageSettings(workdir=workdir, services=services)).entries():
         path = root / entry.path
-        if entry.kind is Kind.FOLDER:
+        if entry.kind is EntryKind.FOLDER:
             path.mkdir(exist_ok=True)
         elif isinstance(entry.data, InMemory):
             path.write_bytes(entry.data.content)
