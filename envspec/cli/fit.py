@@ -73,7 +73,7 @@ def command(
         terminal.answer_json(fit_text.as_json(report))
     else:
         terminal.answer_sections(fit_text.as_text(report, terminal.width()))
-    return 0 if report.verdict is fit.Verdict.FITS else UnfitMachine.exit_code
+    return 0 if report.verdict is fit.FitVerdict.FITS else UnfitMachine.exit_code
 
 
 def _advice(more: tuple[str, ...], gpus: tuple[str, ...]) -> str:

@@ -7,19 +7,19 @@ import textwrap
 from collections.abc import Sequence
 from typing import Final
 
-from envspec.diagnostics.fit import Finding, FitReport, Verdict
-from envspec.diagnostics.machine import Machine, Told
+from envspec.diagnostics.fit import FitFinding, FitReport, FitVerdict
+from envspec.diagnostics.machine import Machine, MachineSource
 
 _CONCLUSIONS: Final = {
-    Verdict.FITS: "{machine} can run {lock}",
-    Verdict.DOES_NOT_FIT: "{machine} can't run {lock}",
-    Verdict.UNKNOWN: "nobody can tell whether {machine} runs {lock}",
+    FitVerdict.FITS: "{machine} can run {lock}",
+    FitVerdict.DOES_NOT_FIT: "{machine} can't run {lock}",
+    FitVerdict.UNKNOWN: "nobody can tell whether {machine} runs {lock}",
 }
 
 
 def as_text(report: FitReport, width: int = 100) -> str:
     """The verdict, the machine, every finding and what to change; at most `width` wide; ends with a line feed."""
-    name = "this machine" if report.machine.told is Told.READ else "the machine described"
+    name = "this machine" if report.machine.source is MachineSource.READ else "the machine described"
     lines = [
         *textwrap.wrap(_CONCLUSIONS[report.verdict].format(machine=name, lock=report.lock), width),
         *_hanging("  ", _machine(report.machine), width),
@@ -38,7 +38,7 @@ def as_json(report: FitReport) -> str:
         "lock": report.lock,
         "verdict": report.verdict.value,
         "machine": {
-            "told": machine.told.value,
+            "source": machine.source.value,
             "platform": machine.platform.value,
             "driver": machine.driver,
             "gpus": [
@@ -61,7 +61,7 @@ def as_json(report: FitReport) -> str:
 
 
 def _machine(machine: Machine) -> str:
-    read = machine.told is Told.READ
+    read = machine.source is MachineSource.READ
     driver = f"driver {machine.driver}" if machine.driver else "no NVIDIA driver" if read else "any driver"
     counts: dict[str, int] = {}
     for gpu in machine.gpus:
@@ -70,7 +70,7 @@ def _machine(machine: Machine) -> str:
     return ", ".join((machine.platform.value, driver, *(gpus or ["no NVIDIA GPU" if read else "any GPU"])))
 
 
-def _findings(findings: Sequence[Finding], width: int) -> list[str]:
+def _findings(findings: Sequence[FitFinding], width: int) -> list[str]:
     """One for each question; eight equal GPUs are told once."""
     told = list(dict.fromkeys(findings))
     verdicts = max(len(finding.verdict.value) for finding in told)

@@ -109,8 +109,16 @@ def _receipt(results: Mapping[str, Any], known: Known) -> Receipt:
 
 
 def _check(row: Mapping[str, Any]) -> CheckRow:
+    row = _renamed(row)
+    row["findings"] = [_renamed(each) for each in row["findings"]]
     timed = {key: [{"name": name, "seconds": seconds} for name, seconds in row[key]] for key in ("phases", "ahead")}
     return CheckRow.model_validate({**row, **timed})
+
+
+def _renamed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of results.json -> of a receipt."""
+    names = {"preimports": "ahead", "detail": "told"}
+    return {names.get(key, key): value for key, value in row.items()}
 
 
 def _lost(told: Sequence[CheckRow], known: Known, *, is_whole: bool) -> list[CheckRow]:

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.stack
 
 
 def test_checks_that_import_ahead_pass(torch_any: Path, tmp_path: Path) -> None:
-    told = suite.run(torch_any, suite.order("coldstart", "matmul", "dataloader", "memory", ahead=2), tmp_path)
-    ahead = {name: {phase for phase, _ in result["ahead"]} for name, result in told.results.items()}
+    told = suite.run(torch_any, suite.order("coldstart", "matmul", "dataloader", "memory", preimports=2), tmp_path)
+    ahead = {name: {phase for phase, _ in result["preimports"]} for name, result in told.results.items()}
     assert {name: each["status"] for name, each in told.results.items()} == dict.fromkeys(ahead, "passed")
     assert not ahead["coldstart"] | ahead["matmul"]
     assert "import torch" in ahead["dataloader"]
@@ -29,7 +29,7 @@ def test_checks_that_import_ahead_pass(torch_any: Path, tmp_path: Path) -> None:
 def test_a_crash_ahead_is_told_as_it_is_in_the_turn(torch_29: Path, tmp_path: Path) -> None:
     python = copied(torch_29, tmp_path / "stack")
     install(python, "torchvision==0.23.0")
-    told = suite.run(python, suite.order("device", "family", ahead=1), tmp_path / "run")
+    told = suite.run(python, suite.order("device", "family", preimports=1), tmp_path / "run")
     assert told.results["device"]["status"] == "not run"
     result = told.results["family"]
     assert result["cause"] == "crashed"

@@ -34,10 +34,10 @@ def test_a_right_stack_passes_and_says_what_it_could_not_try(torch_any: Path, tm
     result, findings = told.results["amp"], told.findings("amp")
     assert result["status"] == "passed", result
     assert [name for name, each in findings.items() if each["kind"] == "not run"] == ["memory against fp32"]
-    assert int(findings["parameters"]["told"]) >= 10_000_000
-    assert findings["the output's type in fp16"]["told"] == "torch.float16"
+    assert int(findings["parameters"]["detail"]) >= 10_000_000
+    assert findings["the output's type in fp16"]["detail"] == "torch.float16"
     assert findings["the first gradient in fp16"]["bound"] == 4 * 2**-11
-    assert "60 steps" in findings["the loss in bf16"]["told"]
+    assert "60 steps" in findings["the loss in bf16"]["detail"]
 
 
 def test_a_gradient_that_is_16_times_too_large_is_found(torch_29: Path, tmp_path: Path) -> None:
@@ -112,4 +112,4 @@ def test_autocast_and_a_scaler_that_are_off_are_found(torch_29: Path, tmp_path: 
     """
     told = _with(torch_29, tmp_path, fault)
     assert _wrong(told) >= {"the output's type in bf16", "the output's type in fp16", "GradScaler is enabled"}
-    assert told.findings("amp")["the output's type in bf16"]["told"] == "torch.float32"
+    assert told.findings("amp")["the output's type in bf16"]["detail"] == "torch.float32"

@@ -64,14 +64,14 @@ def test_every_check_passes_and_says_what_one_gpu_cannot(
     assert loader["the loader's pace"]["value"] > 0
     memory = told.findings("memory")
     assert memory["allocated for what is held"]["ok"] and memory["the card's memory"]["value"] == 85e9
-    assert "runs: yes; is fine-tuned: no" in memory["a model of 7 billion parameters"]["told"]
+    assert "runs: yes; can be fine-tuned: no" in memory["a model of 7 billion parameters"]["detail"]
     assert memory["peak of amp"]["value"] > 0
 
 
 def test_two_gpus_are_two_ranks_of_nccl(torch_29: Path, driver: dict[str, str], tmp_path: Path) -> None:
     told = _run(torch_29, driver, tmp_path, "device", "ddp", "fsdp", gpus=2)
     assert {each["status"] for each in told.results.values()} == {"passed"}, told.results
-    exact = told.findings("ddp")["nccl, 2 ranks: collectives of integers are exact"]["told"]
+    exact = told.findings("ddp")["nccl, 2 ranks: collectives of integers are exact"]["detail"]
     assert "all-reduce of bfloat16" in exact and "reduce-scatter of float16" in exact
     assert told.findings("ddp")["nccl, 2 ranks: bus bandwidth of all-reduce"]["value"] > 0
     assert "NCCL between ranks" not in told.findings("fsdp")
@@ -84,7 +84,7 @@ def test_an_older_card_has_fewer_types(torch_26: Path, driver: dict[str, str], t
     lacking = {name for name, each in told.findings("matmul").items() if each["kind"] == "not run"}
     assert lacking == {"tf32", "bf16", "fp8"}
     assert told.findings("amp")["bf16"]["kind"] == "not run"
-    assert told.findings("memory")["a model of 7 billion parameters"]["told"].startswith("runs: no")
+    assert told.findings("memory")["a model of 7 billion parameters"]["detail"].startswith("runs: no")
 
 
 @pytest.mark.parametrize(

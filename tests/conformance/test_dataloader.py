@@ -126,8 +126,8 @@ def test_64_mb_of_shared_memory_are_too_few_for_many_workers(torch_any: Path, tm
     assert (result["status"], result["cause"]) == ("failed", "found")
     findings = told.findings("dataloader")
     free, used = findings["shared memory, free"], findings["shared memory, used"]
-    assert free["ok"] is False and "308 MB; 67 MB are free in /dev/shm" in free["told"]
-    assert used["ok"] is False and "out of shared memory: " in used["told"]
+    assert free["ok"] is False and "308 MB; 67 MB are free in /dev/shm" in free["detail"]
+    assert used["ok"] is False and "out of shared memory: " in used["detail"]
     assert "--shm-size" in result["hint"]
     # Small batches have room in it.
     assert findings["4 workers, prefetch 4, epoch 1"]["ok"] is True

@@ -90,7 +90,7 @@ def test_a_sum_of_integers_that_is_wrong_by_one_is_found_and_named(torch_29: Pat
     """
     told = _broken(torch_29, tmp_path, spoiled(tmp_path / "fault", fault))
     assert _wrong(told) == {_INTEGERS}
-    assert told.findings("ddp")[_INTEGERS]["told"] == "all-reduce of int64 at rank 1"
+    assert told.findings("ddp")[_INTEGERS]["detail"] == "all-reduce of int64 at rank 1"
 
 
 def test_a_rank_out_of_step_is_found_and_named(torch_29: Path, tmp_path: Path) -> None:

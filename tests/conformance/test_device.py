@@ -28,7 +28,7 @@ _RIGHT = {"nvidia_cuda_runtime_cu12": "12.8.90", "nvidia_cudnn_cu12": "9.10.2.21
 def test_without_a_gpu_it_is_not_run_and_tells_what_is_loaded(torch_29: Path, tmp_path: Path) -> None:
     told = suite.run(torch_29, suite.order("device", locked=_locked(**_RIGHT)), tmp_path)
     result = told.results["device"]
-    assert (result["status"], result["reason"]) == ("not run", "no GPU is asked for")
+    assert (result["status"], result["reason"]) == ("not run", "no GPU is requested")
     assert {name: result["ran"][name] for name in ("CUDA runtime", "cuDNN", "NCCL", "CUDA of torch's build")} == {
         "CUDA runtime": "12.8",
         "cuDNN": "9.10.2",

@@ -29,7 +29,7 @@ def test_where_it_does_not_the_reason_is_told_and_fsdp1_runs(torch_26: Path, tmp
     findings = told.findings("fsdp")
     assert told.results["fsdp"]["status"] == "passed", told.results["fsdp"]
     assert findings["FSDP2, gloo, 2 ranks"]["kind"] == "not run"
-    assert "with torch 2.6: it asks for streams" in findings["FSDP2, gloo, 2 ranks"]["told"]
+    assert "with torch 2.6: it requires streams" in findings["FSDP2, gloo, 2 ranks"]["detail"]
     assert findings["FSDP1, gloo, 2 ranks: gradient norm against one process"]["value"] <= 1e-5
     assert findings["FSDP1, gloo, 2 ranks: rank 1 holds its share"]["ok"]
 

@@ -47,7 +47,7 @@ def test_the_locked_stack_passes_with_its_libraries(name: str, request: pytest.F
     assert told.results["lock"]["status"] == "passed", told.results["lock"]["reason"]
     findings = told.findings("lock")
     assert "lists of files against the lock" not in findings, "every package is anchored"
-    of_packages, cuda = (int(word) for word in findings["libraries in memory"]["told"].split() if word.isdigit())
+    of_packages, cuda = (int(word) for word in findings["libraries in memory"]["detail"].split() if word.isdigit())
     assert of_packages > cuda > 5
     assert findings["files"]["value"] > 6e9
 
@@ -86,7 +86,7 @@ def test_a_package_added_by_hand_is_found(torch_29: Path, tmp_path: Path) -> Non
     (site / "loose.pth").write_text("import sys\n")
     result = ran(python, tmp_path / "run").results["lock"]
     assert result["status"] == "failed"
-    assert "byhand: 1.0 is installed, and the lock does not have it" in result["reason"]
+    assert "byhand: 1.0 is installed and is not in the lock" in result["reason"]
     assert "loose.pth belongs to no package" in result["reason"]
 
 
@@ -101,5 +101,5 @@ def test_another_cudnn_before_the_locked_one_is_found(torch_29: Path, tmp_path: 
         shutil.copyfile(path, other / path.name)
     result = ran(torch_29, tmp_path / "run", LD_LIBRARY_PATH=str(other)).results["lock"]
     assert result["status"] == "failed", "LD_LIBRARY_PATH did not come first"
-    assert f"{other}/libcudnn" in result["reason"] and "no locked package brought it" in result["reason"]
+    assert f"{other}/libcudnn" in result["reason"] and "belongs to no locked package" in result["reason"]
     assert "LD_LIBRARY_PATH" in result["hint"]

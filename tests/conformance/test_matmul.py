@@ -72,7 +72,7 @@ def test_one_element_that_is_zero_is_found_and_named(torch_29: Path, tmp_path: P
     """
     told = _with(torch_29, tmp_path, fault)
     assert _wrong(told) >= _INTEGERS | {"fp32, K = 64, by element", "fp32, K = 16384, by element"}
-    assert told.findings("matmul")["fp32, K = 1024, by element"]["told"] == "the worst is row 3, column 5"
+    assert told.findings("matmul")["fp32, K = 1024, by element"]["detail"] == "the worst is row 3, column 5"
 
 
 def test_a_flipped_low_bit_is_found_by_the_integers_alone(torch_29: Path, tmp_path: Path) -> None:

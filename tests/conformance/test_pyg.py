@@ -54,7 +54,7 @@ def test_broken_message_passing_does_not_learn(torch_any: Path, tmp_path: Path, 
     told = suite.run(torch_any, suite.order("pyg"), tmp_path / "run", environ=spoiled(tmp_path / "bad", body, module))
     result = told.results["pyg"]
     assert (result["status"], result["cause"]) == ("failed", "found"), result["reason"]
-    assert "accuracy on nodes not trained on: " in result["reason"] and "where >= 0.95 is asked" in result["reason"]
+    assert "accuracy on nodes not trained on: " in result["reason"] and "must be >= 0.95" in result["reason"]
     suite.assert_nothing_left(tmp_path / "run")
 
 

@@ -29,11 +29,11 @@ def test_a_right_stack_passes_and_says_which_kernels_ran(torch_any: Path, tmp_pa
     result, findings = told.results["transformer"], told.findings("transformer")
     assert result["status"] == "passed", result
     assert not kept.exists()
-    assert "flash in bf16" in findings["attention's kernels that ran"]["told"]
+    assert "flash in bf16" in findings["attention's kernels that ran"]["detail"]
     kernels = ("efficient", "cuDNN")
     left_out = {f"{name} attention in {dtype}" for name in kernels for dtype in ("fp32", "bf16", "fp16")}
     assert {name for name, each in findings.items() if each["kind"] == "not run"} == left_out
-    assert findings["torch.compile runs"]["told"] == "1 graphs were compiled"
+    assert findings["torch.compile runs"]["detail"] == "1 graphs were compiled"
     price = findings["tokens for the price"]
     fastest = max(each["value"] for name, each in findings.items() if name.startswith("tokens a second"))
     assert price["unit"] == "1/EUR"
@@ -52,7 +52,7 @@ def test_without_a_compiler_it_says_so_and_what_to_do(torch_any: Path, tmp_path:
         "torch.compile runs"
     ]
     price = told.findings("transformer")["tokens for the price"]
-    assert (price["unit"], price["told"]) == ("1/currency unit", "2.5 an hour"), "a price needs no currency"
+    assert (price["unit"], price["detail"]) == ("1/currency unit", "2.5 an hour"), "a price needs no currency"
     assert '[image] compiler = "auto"' in result["hint"]
     assert "InvalidCxxCompiler: No working C++ compiler found" in result["reason"]
 
@@ -77,7 +77,7 @@ def test_compiling_that_is_switched_off_is_not_taken_for_compiling(torch_29: Pat
     assert_nothing_left(tmp_path)
     finding = told.findings("transformer")["torch.compile runs"]
     assert finding["ok"] is False
-    assert finding["told"] == "0 graphs were compiled"
+    assert finding["detail"] == "0 graphs were compiled"
     assert told.results["transformer"]["status"] == "failed"
 
 

@@ -44,7 +44,7 @@ def test_what_does_not_learn_is_found(torch_29: Path, tmp_path: Path, module: st
     told = suite.run(torch_29, suite.order("widedeep"), tmp_path / "run", environ=bad)
     result = told.results["widedeep"]
     assert (result["status"], result["cause"]) == ("failed", "found"), result["reason"]
-    assert "accuracy above the baseline: " in result["reason"] and "where >= 0.35 is asked" in result["reason"]
+    assert "accuracy above the baseline: " in result["reason"] and "must be >= 0.35" in result["reason"]
     suite.assert_nothing_left(tmp_path / "run")
 
 

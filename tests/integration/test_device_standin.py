@@ -75,7 +75,7 @@ def test_what_fits_passes(driver: Mapping[str, str], tmp_path: Path) -> None:
         "GPU 1 is one of NVML's",
         "every GPU",
         "driver",
-        "GPU code for sm_90 of torch here",
+        "GPU code for sm_90 of the installed torch",
         "GPU code for sm_90 of torch 2.9.1 of the lock",
         "first kernel on GPU 0",
         "first kernel on GPU 1",
@@ -91,8 +91,11 @@ def test_what_fits_passes(driver: Mapping[str, str], tmp_path: Path) -> None:
         ({"TORCH_GPUS": "1"}, "GPUs: torch sees 1, CUDA shows 2"),
         ({"NVML_GPUS": "3"}, "every GPU: torch sees 2 of NVML's 3"),
         ({"TORCH_GPU": "NVIDIA A100-SXM4-80GB, 80"}, "GPU 0 is one of NVML's: NVIDIA A100-SXM4-80GB"),
-        ({"DRIVER": "470.57.02"}, "driver: driver 470.57.02; the lock asks for 525.60.13 or newer"),
-        ({"TORCH_CODE": "sm_80 sm_100"}, "GPU code for sm_90 of torch here: torch here has sm_80 sm_100"),
+        ({"DRIVER": "470.57.02"}, "driver: driver 470.57.02; the lock requires 525.60.13 or newer"),
+        (
+            {"TORCH_CODE": "sm_80 sm_100"},
+            "GPU code for sm_90 of the installed torch: the installed torch has sm_80 sm_100",
+        ),
         ({"TORCH_SUM": "0"}, "first kernel on GPU 0: 0 + 1 + ... + 999 = 0"),
     ],
 )

@@ -61,7 +61,7 @@ def _device(folder: Path, *bodies: str, **more: Any) -> dict[str, Any]:
 
 def test_a_check_that_is_not_run_says_why(tmp_path: Path) -> None:
     result = _device(tmp_path, _GOOD)
-    assert (result["status"], result["cause"], result["reason"]) == ("not run", None, "no GPU is asked for")
+    assert (result["status"], result["cause"], result["reason"]) == ("not run", None, "no GPU is requested")
     assert [name for name, _ in result["phases"]] == ["import torch", "CUDA libraries in memory"]
     assert result["log"] == ""
 
@@ -84,7 +84,7 @@ def test_a_torch_without_metadata_is_asked_itself_for_its_release(tmp_path: Path
     environ = fake_torch(tmp_path / "bad", '__version__ = "2.6.0"')
     told = suite.run(HERE, order("fsdp"), tmp_path / "run", environ=environ)
     assert_nothing_left(tmp_path / "run")
-    assert "with torch 2.6: it asks for streams" in told.findings("fsdp")["FSDP2, gloo, 2 ranks"]["told"]
+    assert "with torch 2.6: it requires streams" in told.findings("fsdp")["FSDP2, gloo, 2 ranks"]["detail"]
 
 
 def test_a_hang_ends_at_the_limit_with_its_phase_and_its_stacks(tmp_path: Path) -> None:
@@ -126,12 +126,12 @@ def test_a_hang_that_holds_python_and_ignores_signals_ends_too(tmp_path: Path) -
         (
             "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
             "out of memory",
-            "killed in the phase 'import torch': most often the system or the container has run out of memory",
+            "killed in the phase 'import torch': most often because the system or container is out of memory",
         ),
         ("x = bytearray(1 << 62)", "out of memory", "in the phase 'import torch': MemoryError"),
         # Each is a status that something means elsewhere: the check's own word is what counts.
-        ("import os; os._exit(0)", "crashed", "ended in the phase 'import torch' with status 0 and without a word"),
-        ("import os; os._exit(75)", "crashed", "ended in the phase 'import torch' with status 75 and without a word"),
+        ("import os; os._exit(0)", "crashed", "exited in the phase 'import torch' with status 0 without a result"),
+        ("import os; os._exit(75)", "crashed", "exited in the phase 'import torch' with status 75 without a result"),
         ("raise SystemExit(0)", "raised", "in the phase 'import torch': SystemExit: 0"),
         (
             "raise ImportError('torch') from OSError('undefined symbol: x')",
@@ -224,11 +224,11 @@ def test_two_suites_at_once_leave_each_other_alone(tmp_path: Path) -> None:
     [
         ("{", "JSONDecodeError"),
         ("[]", "AttributeError"),
-        (json.dumps({**order("device"), "format": 99}), "the order is of format 99, this suite knows 1"),
+        (json.dumps({**order("device"), "format": 99}), "its format is 99, this suite reads 1"),
         (json.dumps({**order("device"), "colour": 1}), "colour"),
         (json.dumps({key: value for key, value in order("device").items() if key != "nodes"}), "nodes"),
-        (json.dumps(order("device", "divice")), "there is no check 'divice'"),
-        (json.dumps(order("device", required=["gpu"])), "there is no check 'gpu'"),
+        (json.dumps(order("device", "divice")), "unknown check 'divice'"),
+        (json.dumps(order("device", required=["gpu"])), "unknown check 'gpu'"),
     ],
 )
 def test_a_damaged_order_is_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -236,7 +236,7 @@ def test_a_damaged_order_is_refused(tmp_path: Path, text: str, words: str) -> No
     command = [str(HERE), str(RUN), str(tmp_path / "order.json"), str(tmp_path / "results.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("the order can't be read: ") and words in done.stderr
+    assert done.stderr.startswith("cannot read the request: ") and words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "results.json").exists()
 
@@ -248,7 +248,7 @@ def test_results_that_can_not_be_written_end_the_suite_in_one_line(tmp_path: Pat
         command = [str(HERE), str(RUN), str(tmp_path / "order.json"), str(results)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 3
-        assert "the suite can't go on: " in done.stderr and len(done.stderr.splitlines()) == 1
+        assert "the suite cannot continue: " in done.stderr and len(done.stderr.splitlines()) == 1
         assert done.stdout == ""
 
 

@@ -21,7 +21,7 @@ from typing import Final
 import pytest
 
 from envspec.models import Package
-from envspec.verifier.record import wheel_contents
+from envspec.verifier.record import wheel_sha256
 from tests.support.environments import BASE, SERIES, installs, make_lock, pin, write_lock
 from tests.support.index_server import IndexServer
 from tests.support.projects import File
@@ -53,7 +53,7 @@ OTHER_3: Final = wheel("other", "3.0")
 
 def anchored(artifact: Artifact) -> Package:
     record = member(artifact.data, ".dist-info/RECORD")
-    return replace(pin(artifact), contents=wheel_contents(record))
+    return replace(pin(artifact), contents=wheel_sha256(record))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 
 from envspec.diagnostics.machine import this_platform
 from envspec.models import CondaPackage
-from envspec.verifier.record import wheel_contents
+from envspec.verifier.record import wheel_sha256
 from tests.support import conda_packages
 from tests.support.conda_channel import CondaChannel, write
 from tests.support.environments import SERIES, conda_row, installs, make_lock, pin, write_lock
@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     channel = write(folder / "forge", conda_packages.forge())
     with IndexServer([File(TOOL)]) as index:
         user = User(folder, index.url, NO_PROXY="127.0.0.1")
-        contents = wheel_contents(member(TOOL.data, ".dist-info/RECORD"))
+        contents = wheel_sha256(member(TOOL.data, ".dist-info/RECORD"))
         lock = make_lock(conda=rows(channel), wheels=[replace(pin(TOOL), contents=contents)])
         ran = installs(user, write_lock(folder / "lock", lock))
         assert ran.status == 0, ran.stderr

@@ -20,7 +20,7 @@ HERE: Final = Here(python="/opt/venv/bin/python", prefix="/opt/venv")
 
 def exact(name: str, *, ok: bool = True, told: str = "") -> dict[str, Any]:
     """A finding that is right or wrong."""
-    return {"name": name, "kind": "exact", "ok": ok, "told": told}
+    return {"name": name, "kind": "exact", "ok": ok, "detail": told}
 
 
 def within(name: str, value: float | None, row: str, k: int = 0) -> dict[str, Any]:
@@ -35,18 +35,18 @@ def within(name: str, value: float | None, row: str, k: int = 0) -> dict[str, An
         "relation": bound.relation.value,
         "formula": bound.formula,
         "source": bound.source,
-        "told": "" if value is not None else "not a number",
+        "detail": "" if value is not None else "not a number",
     }
 
 
 def informs(name: str, value: float, unit: str, told: str = "") -> dict[str, Any]:
     """A number that judges nothing."""
-    return {"name": name, "kind": "informing", "value": value, "unit": unit, "told": told}
+    return {"name": name, "kind": "informing", "value": value, "unit": unit, "detail": told}
 
 
 def not_run(name: str, told: str) -> dict[str, Any]:
     """A part that was not run."""
-    return {"name": name, "kind": "not run", "told": told}
+    return {"name": name, "kind": "not run", "detail": told}
 
 
 def fingerprint(name: str, digest: str, key: str = "") -> dict[str, Any]:
@@ -66,7 +66,7 @@ def check(name: str, **more: Any) -> dict[str, Any]:
         "seconds": 2.0,
         "limit_s": 120.0,
         "phases": [["import torch", 1.25], ["compute", 0.5]],
-        "ahead": [],
+        "preimports": [],
         "findings": [],
         "fingerprints": [],
         "ran": {},

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import envspec.conformance.run
-from envspec.conformance.request import Nodes, Order, Start
+from envspec.conformance.request import Nodes, SuiteRequest, SuiteStart
 from envspec.conformance.results import FORMAT
 
 RUN: Final = Path(envspec.conformance.run.__file__)
@@ -42,7 +42,7 @@ class Told:
 
 def order(*checks: str, device: str = "cpu", **more: Any) -> dict[str, Any]:
     """An order as envspec writes it; more: further fields. Nothing is imported ahead, however many cores there are."""
-    nodes, start = Nodes(), Start()
+    nodes, start = Nodes(), SuiteStart()
     return {
         "format": FORMAT,
         "device": device,
@@ -55,8 +55,8 @@ def order(*checks: str, device: str = "cpu", **more: Any) -> dict[str, Any]:
         "price_per_hour": None,
         "currency": "",
         "limits": {},
-        "ahead": 0,
-        "seed": Order("cpu", ()).seed,
+        "preimports": 0,
+        "seed": SuiteRequest("cpu", ()).seed,
         **more,
     }
 

@@ -7,25 +7,29 @@ import json
 import pytest
 
 from envspec.cli.fit_text import as_json, as_text
-from envspec.diagnostics.fit import Finding, FitReport, Verdict
-from envspec.diagnostics.machine import Machine, MachineGpu, Told
+from envspec.diagnostics.fit import FitFinding, FitReport, FitVerdict
+from envspec.diagnostics.machine import Machine, MachineGpu, MachineSource
 from envspec.facts.gpu import ComputeCapability
 from envspec.models import Platform
 
 H100 = MachineGpu("NVIDIA H100 80GB HBM3", ComputeCapability(9, 0), 81559)
 T4 = MachineGpu("Tesla T4", ComputeCapability(7, 5), 15360)
-RUNS = Finding("gpu", Verdict.FITS, "NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 holds code for it")
-OLD = Finding(
+RUNS = FitFinding("gpu", FitVerdict.FITS, "NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 holds code for it")
+OLD = FitFinding(
     "driver",
-    Verdict.DOES_NOT_FIT,
+    FitVerdict.DOES_NOT_FIT,
     "the driver is 470.57.02, the lock needs 525.60.13 or newer",
     "update the NVIDIA driver to 525.60.13 or newer",
 )
-UNKNOWN = Finding("gpu", Verdict.UNKNOWN, "Tesla T5: its compute capability is not known here", "name it: --gpu 9.0")
+UNKNOWN = FitFinding(
+    "gpu", FitVerdict.UNKNOWN, "Tesla T5: its compute capability is not known here", "name it: --gpu 9.0"
+)
 
 
-def machine(*gpus: MachineGpu, driver: str | None = "570.124.06", told: Told = Told.READ) -> Machine:
-    return Machine(Platform.LINUX_64, driver, gpus, told=told)
+def machine(
+    *gpus: MachineGpu, driver: str | None = "570.124.06", source: MachineSource = MachineSource.READ
+) -> Machine:
+    return Machine(Platform.LINUX_64, driver, gpus, source=source)
 
 
 def test_eight_equal_gpus_are_told_once() -> None:
@@ -52,11 +56,14 @@ def test_without_one_the_findings_say_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "line"),
-    [(Told.READ, "linux-64, no NVIDIA driver, no NVIDIA GPU"), (Told.DESCRIBED, "linux-64, any driver, any GPU")],
+    ("source", "line"),
+    [
+        (MachineSource.READ, "linux-64, no NVIDIA driver, no NVIDIA GPU"),
+        (MachineSource.DESCRIBED, "linux-64, any driver, any GPU"),
+    ],
 )
-def test_what_nobody_said_is_not_what_is_not_there(told: Told, line: str) -> None:
-    assert as_text(FitReport("llm", machine(driver=None, told=told), (RUNS,))).splitlines()[1] == f"  {line}"
+def test_what_nobody_said_is_not_what_is_not_there(source: MachineSource, line: str) -> None:
+    assert as_text(FitReport("llm", machine(driver=None, source=source), (RUNS,))).splitlines()[1] == f"  {line}"
 
 
 @pytest.mark.parametrize("width", [40, 60, 100])

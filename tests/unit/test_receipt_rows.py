@@ -17,16 +17,17 @@ from envspec.receipt import values as receipt
 @pytest.mark.parametrize(
     ("inside", "outside"),
     [
-        (suite.Result, receipt.CheckRow),
-        (suite.Finding, receipt.FindingRow),
+        (suite.CheckOutcome, receipt.CheckRow),
+        (suite.CheckFinding, receipt.FindingRow),
         (suite.Fingerprint, receipt.FingerprintRow),
         (suite.Peak, receipt.PeakRow),
-        (hardware.Gpu, receipt.Gpu),
+        (hardware.NvmlGpu, receipt.Gpu),
         (request.Nodes, receipt.Nodes),
     ],
 )
 def test_what_the_suite_tells_is_what_the_receipt_has(inside: Any, outside: type[BaseModel]) -> None:
-    assert {each.name for each in fields(inside)} == set(outside.model_fields)
+    renamed = {"preimports": "ahead", "detail": "told"}
+    assert {renamed.get(each.name, each.name) for each in fields(inside)} == set(outside.model_fields)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the suite runs on Linux only")
