@@ -113,6 +113,11 @@ def _running(exclude: Collection[int]) -> set[int]:
     return descendants(os.getpid(), exclude)
 
 
+def signal_name(number: int) -> str:
+    name = signal.Signals(number).name if number in set(signal.Signals) else "unknown"
+    return f"signal {number} ({name})"
+
+
 def _send(processes: set[int], number: int) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -18,7 +18,7 @@ from pathlib import Path
 from envspec.conformance import worker
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.events import CheckEvents, CheckFolder
-from envspec.conformance.processes import descendants, end_all
+from envspec.conformance.processes import descendants, end_all, signal_name
 from envspec.conformance.request import SuiteRequest
 from envspec.conformance.results import Cause, CheckOutcome, Kind, Peak, Status, as_json
 
@@ -94,11 +94,6 @@ def _crash(status: int, position: str) -> tuple[Cause, str]:
     if status < 0:
         return Cause.CRASHED, f"crashed {position}, by {signal_name(-status)}"
     return Cause.CRASHED, f"exited {position} with status {status} without a result"
-
-
-def signal_name(number: int) -> str:
-    name = signal.Signals(number).name if number in set(signal.Signals) else "unknown"
-    return f"signal {number} ({name})"
 
 
 @dataclass(frozen=True)

@@ -34,10 +34,9 @@ from envspec.conformance import hardware
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.distributed.messages import RankOutput, RankTask
 from envspec.conformance.events import CheckContext
-from envspec.conformance.processes import GRACE_S, die_with_parent
+from envspec.conformance.processes import GRACE_S, die_with_parent, signal_name
 from envspec.conformance.request import Nodes
 from envspec.conformance.results import NotRun
-from envspec.conformance.supervisor import signal_name
 
 _RUN = Path(__file__).resolve().parent.with_name("run.py")
 _FAILURES = "failures.json"
