@@ -179,9 +179,7 @@ BOUNDS: Mapping[str, Bound] = {
     "matmul.element.fp16": _by_element(1, "fp16"),
     "matmul.element.bf16": _by_element(1, "bf16"),
     "matmul.convolution": _constant(
-        "1e-4",
-        1e-4,
-        "2e-7 on the CPU; Winograd's transforms are less exact, TF32 has 3e-4: to be calibrated on a GPU",
+        "1e-4", 1e-4, "2e-7 on the CPU; Winograd's transforms are less exact, TF32 has 3e-4: to be calibrated on a GPU"
     ),
     "amp.gradient.bf16": _roundoffs(4, "bf16", f"<= 3.8e-3 over 12 seeds, {_CPU}"),
     "amp.gradient.fp16": _roundoffs(4, "fp16", f"<= 4.5e-4 over 12 seeds, {_CPU}"),
@@ -201,9 +199,7 @@ BOUNDS: Mapping[str, Bound] = {
     "transformer.compile": _constant("1e-5", 1e-5, f"2.5e-7, {_TWO}"),
     "distributed.gradient": _constant("1e-5", 1e-5, f"1.2e-7 on gloo, {_CPU}"),
     "distributed.norm": _constant(
-        "1e-5",
-        1e-5,
-        "FSDP2 of torch 2.7 and 2.8 doubles it on gloo, invisible in a cosine: pytorch#162338",
+        "1e-5", 1e-5, "FSDP2 of torch 2.7 and 2.8 doubles it on gloo, invisible in a cosine: pytorch#162338"
     ),
     "memory.allocated": _constant(
         "1.25",

@@ -112,10 +112,7 @@ class CheckEvents:
 
 
 #: Module -> its names in locks (normalised) besides its own; mostly conda's.
-_LOCKED_NAMES: Mapping[str, tuple[str, ...]] = {
-    "torch": ("pytorch",),
-    "torch_geometric": ("pytorch-geometric", "pyg"),
-}
+_LOCKED_NAMES: Mapping[str, tuple[str, ...]] = {"torch": ("pytorch",), "torch_geometric": ("pytorch-geometric", "pyg")}
 
 
 class CheckContext:

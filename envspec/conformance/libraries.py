@@ -142,10 +142,7 @@ LIBRARIES: Mapping[str, CudaLibrary] = {
         _cuda,
     ),
     "cuDNN": CudaLibrary(
-        "libcudnn.so",
-        ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cudnn-cu11", "libcudnn", "cudnn"),
-        3,
-        _cudnn,
+        "libcudnn.so", ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cudnn-cu11", "libcudnn", "cudnn"), 3, _cudnn
     ),
     "NCCL": CudaLibrary("libnccl.so", ("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-nccl-cu11", "nccl"), 3, _nccl),
 }

@@ -15,11 +15,7 @@ from envspec.conformance.events import CheckContext
 GLOO = (
     ((2, 4), "it requires NVIDIA's driver", "torch 2.4.1 on two CPU cores, 2026-11"),
     ((2, 6), "it requires streams, which the CPU lacks, and raises", "torch 2.6.0 on two CPU cores, 2026-11"),
-    (
-        (2, 7),
-        "it is silently wrong: the gradient's norm is doubled",
-        "pytorch#162338; torch 2.7.1 and 2.8.0, 2026-11",
-    ),
+    ((2, 7), "it is silently wrong: the gradient's norm is doubled", "pytorch#162338; torch 2.7.1 and 2.8.0, 2026-11"),
     ((2, 9), "", "torch 2.9.1 and 2.15.0 on two CPU cores, 2026-11"),
 )
 
