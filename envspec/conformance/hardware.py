@@ -66,15 +66,6 @@ def devices() -> int:
     return count.value
 
 
-def no_gpu() -> str:
-    """Why no GPU can be tested; empty if one can."""
-    try:
-        devices()
-    except NoDriver as error:
-        return str(error)
-    return ""
-
-
 class Nvml:
     """NVIDIA's management library, opened by `open_nvml`."""
 

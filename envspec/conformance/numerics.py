@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import math
+import operator
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -113,7 +114,7 @@ def modes(torch: Any, device: str) -> tuple[list[Mode], dict[str, str]]:
     sm = "this GPU is of compute capability {}.{}".format(*capability)
     lacking: dict[str, str] = {}
     if capability >= (8, 0):
-        run.insert(1, Mode("tf32", _as_it_is, _in_tf32(torch)))
+        run.insert(1, Mode("tf32", lambda matrix: matrix, _in_tf32(torch)))
     else:
         run.pop()
         lacking |= dict.fromkeys(("tf32", "bf16"), f"it needs compute capability 8.0, {sm}")
@@ -124,16 +125,8 @@ def modes(torch: Any, device: str) -> tuple[list[Mode], dict[str, str]]:
     return run, lacking
 
 
-def _as_it_is(matrix: Any) -> Any:
-    return matrix
-
-
-def _times(left: Any, right: Any) -> Any:
-    return left @ right
-
-
 def _plain(name: str, dtype: Any) -> Mode:
-    return Mode(name, lambda matrix: matrix.to(dtype), _times)
+    return Mode(name, lambda matrix: matrix.to(dtype), operator.matmul)
 
 
 def _in_tf32(torch: Any) -> Callable[[Any, Any], Any]:
@@ -179,8 +172,11 @@ def kernels(torch: Any, context: CheckContext, dtypes: Mapping[str, Any]) -> Non
     """Run every kernel in every type, forward and backward; report those that this machine lacks."""
     backends = torch.nn.attention.SDPBackend
     ran: list[str] = []
+    # Query, key, value and the gradient of the result, each of (batch, heads, length, size).
+    shape = (2, 4, SIZES[f"transformer.attention_length.{context.device}"], 64)
     for type_name, dtype in dtypes.items():
-        inputs, towards = _inputs(torch, context, dtype)
+        numbers = generator(torch, "cpu", context.request.seed)
+        *inputs, towards = (torch.randn(shape, generator=numbers).to(context.device, dtype) for _ in range(4))
         right = _formula(torch, inputs, towards)
         for member, name in KERNELS.items():
             case = f"{name} attention in {type_name}"
@@ -201,14 +197,6 @@ def kernels(torch: Any, context: CheckContext, dtypes: Mapping[str, Any]) -> Non
     context.note("attention's kernels that ran", ", ".join(ran))
 
 
-def _inputs(torch: Any, context: CheckContext, dtype: Any) -> tuple[list[Any], Any]:
-    """Query, key and value (batch, heads, length, size) in `dtype`, and the gradient of the result."""
-    shape = (2, 4, SIZES[f"transformer.attention_length.{context.device}"], 64)
-    numbers = generator(torch, "cpu", context.request.seed)
-    drawn = [torch.randn(shape, generator=numbers).to(context.device, dtype) for _ in range(4)]
-    return drawn[:3], drawn[3]
-
-
 def _formula(torch: Any, inputs: list[Any], towards: Any) -> tuple[Any, Any]:
     query, key, value = (each.double().requires_grad_() for each in inputs)
     scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
@@ -227,16 +215,12 @@ def _attend(torch: Any, kernel: Any, inputs: list[Any], towards: Any) -> tuple[t
         except RuntimeError as error:
             if not any(words in str(error) for words in _UNSUPPORTED):
                 raise
-            return None, _reason(error, [str(each.message) for each in caught])
+            # torch warns of each unmet requirement of a kernel, with a position in its source.
+            texts = [str(each.message).partition(" (Triggered internally")[0].strip() for each in caught]
+            own_texts = [each for each in texts if "disabled" not in each and not each.endswith("because:")]
+            return None, "; ".join(dict.fromkeys(own_texts)) or str(error).partition(". ")[0]
         output.backward(towards)
     return (output.detach(), joined(torch, (each.grad for each in own))), ""
-
-
-def _reason(error: RuntimeError, messages: list[str]) -> str:
-    """torch warns of each unmet requirement of a kernel, with a position in its source."""
-    texts = [each.partition(" (Triggered internally")[0].strip() for each in messages]
-    own = [each for each in texts if "disabled" not in each and not each.endswith("because:")]
-    return "; ".join(dict.fromkeys(own)) or str(error).partition(". ")[0]
 
 
 _NAME = "torch.compile"
@@ -255,7 +239,10 @@ def compiled(torch: Any, context: CheckContext) -> None:
     # The default is one process per core, each of which imports torch.
     settings: Any = importlib.import_module("torch._inductor.config")
     settings.compile_threads = 1
-    block, batch = _block(torch, context)
+    seed, nn = context.request.seed, torch.nn
+    torch.manual_seed(seed)
+    block = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).to(context.device)
+    batch = torch.randn(32, 64, generator=generator(torch, "cpu", seed)).to(context.device)
     plain = _results(torch, block, block, batch)
     try:
         optimized = _results(torch, torch.compile(block), block, batch)
@@ -267,13 +254,6 @@ def compiled(torch: Any, context: CheckContext) -> None:
     context.exact(f"{_NAME} runs", ok=graphs > 0, detail=f"{graphs} graphs were compiled")
     for name, found, right in zip(("output", "gradient"), optimized, plain):
         context.within(f"{_NAME}'s {name}", relative_error(found, right), limit("transformer.compile"))
-
-
-def _block(torch: Any, context: CheckContext) -> tuple[Any, Any]:
-    torch.manual_seed(context.request.seed)
-    nn = torch.nn
-    block = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64)).to(context.device)
-    return block, torch.randn(32, 64, generator=generator(torch, "cpu", context.request.seed)).to(context.device)
 
 
 def _results(torch: Any, run: Any, block: Any, batch: Any) -> tuple[Any, Any]:

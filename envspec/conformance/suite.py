@@ -113,8 +113,11 @@ def _main(request_path: Path, results_path: Path, script: Path, folder: Path) ->
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         print(f"cannot read the request: {type(error).__name__}: {error}", file=sys.stderr)
         return BAD_REQUEST
-    if request.cuda and (reason := hardware.no_gpu()):
-        print(reason, file=sys.stderr)
+    try:
+        if request.cuda:
+            hardware.devices()
+    except hardware.NoDriver as error:
+        print(error, file=sys.stderr)
         return NO_GPU
     report = _Report(request, results_path)
     try:

@@ -80,20 +80,17 @@ def _failure(events: CheckEvents, end: ProcessEnd) -> tuple[Cause, str] | None:
     if events.raised:
         return Cause(events.raised[0]), f"{events.position}: {events.raised[1]}"
     if end.status not in (worker.DONE, worker.NOT_RUN) or not (events.done or events.not_run):
-        return _crash(end.status, events.position)
+        if end.status == -signal.SIGKILL:
+            reason = "most often because the system or container is out of memory"
+            return Cause.OUT_OF_MEMORY, f"killed {events.position}: {reason}"
+        if end.status < 0:
+            return Cause.CRASHED, f"crashed {events.position}, by {signal_name(-end.status)}"
+        return Cause.CRASHED, f"exited {events.position} with status {end.status} without a result"
     wrong = [str(each) for each in events.findings if each.ok is False]
     if wrong:
         more = [f"and {len(wrong) - _MAX_IN_REASON} more"] if len(wrong) > _MAX_IN_REASON else []
         return Cause.FOUND, "; ".join([*wrong[:_MAX_IN_REASON], *more])
     return None
-
-
-def _crash(status: int, position: str) -> tuple[Cause, str]:
-    if status == -signal.SIGKILL:
-        return Cause.OUT_OF_MEMORY, f"killed {position}: most often because the system or container is out of memory"
-    if status < 0:
-        return Cause.CRASHED, f"crashed {position}, by {signal_name(-status)}"
-    return Cause.CRASHED, f"exited {position} with status {status} without a result"
 
 
 @dataclass(frozen=True)

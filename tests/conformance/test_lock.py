@@ -24,7 +24,7 @@ pytestmark = pytest.mark.stack
 
 
 def locked(name: str = "pytorch-2.9") -> dict[str, Any]:
-    """What the committed lock says, as the suite is told."""
+    """The committed lock, as in the request of the suite."""
     (part,) = read_lock(ROOT / "locks" / name).resolutions
     return {
         "name": name,
@@ -34,18 +34,18 @@ def locked(name: str = "pytorch-2.9") -> dict[str, Any]:
     }
 
 
-def ran(python: Path, folder: Path, name: str = "pytorch-2.9", **environ: str) -> suite.Told:
-    told = suite.run(python, suite.order("lock", locked=locked(name)), folder, environ=environ)
+def ran(python: Path, folder: Path, name: str = "pytorch-2.9", **environ: str) -> suite.SuiteOutput:
+    output = suite.run(python, suite.make_request("lock", locked=locked(name)), folder, environ=environ)
     suite.assert_nothing_left(folder)
-    return told
+    return output
 
 
 @pytest.mark.parametrize("name", ["pytorch-2.9", "pytorch-2.6"])
 def test_the_locked_stack_passes_with_its_libraries(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     python = request.getfixturevalue("torch_29" if name == "pytorch-2.9" else "torch_26")
-    told = ran(python, tmp_path, name)
-    assert told.results["lock"]["status"] == "passed", told.results["lock"]["reason"]
-    findings = told.findings("lock")
+    output = ran(python, tmp_path, name)
+    assert output.results["lock"]["status"] == "passed", output.results["lock"]["reason"]
+    findings = output.findings("lock")
     assert "lists of files against the lock" not in findings, "every package is anchored"
     of_packages, cuda = (int(word) for word in findings["libraries in memory"]["detail"].split() if word.isdigit())
     assert of_packages > cuda > 5

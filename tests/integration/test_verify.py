@@ -126,7 +126,7 @@ def test_a_fresh_environment_is_what_the_lock_says(scene: Scene) -> None:
     assert ran.stdout.count("\n") == 1 and ran.stderr == ""
 
 
-def test_nothing_is_written_and_no_network_is_asked(scene: Scene) -> None:
+def test_nothing_is_written_and_no_network_is_used(scene: Scene) -> None:
     before = scene.user.leaves()
     assert scene.verify().status == 0
     assert scene.user.leaves() == before

@@ -74,5 +74,5 @@ def test_nothing_is_imported_beside_the_cold_start() -> None:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_torch_is_the_first_to_be_imported_ahead(name: str) -> None:
+def test_torch_is_the_first_to_be_preimported(name: str) -> None:
     assert not CHECKS[name].preimports or CHECKS[name].preimports[0] == "torch"

@@ -75,7 +75,11 @@ def check(context: CheckContext) -> None:
             context.not_run("bf16", NO_BF16)
     with context.phase("fp16"):
         scaled = _compare(torch, context, torch.float16, plain, gradient)
-        _scale(context, scaled)
+        scaler, found = scaled.scaler, scaled.scaler.get_scale()
+        detail = f"on {context.device}: without its device it disables itself"
+        context.exact("GradScaler is enabled", ok=scaler.is_enabled(), detail=detail)
+        grown = SIZES["amp.scale"] * 2 ** (SIZES["amp.steps"] // SIZES["amp.growth_interval"])
+        context.exact("the scale grows after its interval", ok=found == grown, detail=f"{found:g}, must be {grown:g}")
     with context.phase("an overflow"):
         _overflow(torch, context)
     with context.phase("speed and memory"):
@@ -130,15 +134,6 @@ def _compare(torch: Any, context: CheckContext, dtype: Any, plain: _Training, ri
     detail = f"{_end(training):.4g} after {len(training.losses)} steps, {_end(plain):.4g} in fp32"
     context.within(f"the loss in {name}", off, limit("amp.loss"), detail=detail)
     return training
-
-
-def _scale(context: CheckContext, training: _Training) -> None:
-    """The scale after 60 steps without an overflow."""
-    detail = f"on {context.device}: without its device it disables itself"
-    context.exact("GradScaler is enabled", ok=training.scaler.is_enabled(), detail=detail)
-    grown = SIZES["amp.scale"] * 2 ** (SIZES["amp.steps"] // SIZES["amp.growth_interval"])
-    found = training.scaler.get_scale()
-    context.exact("the scale grows after its interval", ok=found == grown, detail=f"{found:g}, must be {grown:g}")
 
 
 def _overflow(torch: Any, context: CheckContext) -> None:

@@ -207,7 +207,10 @@ def _training(context: CheckContext, torch: Any, pictures: Pictures) -> None:
         if not context.request.cuda:
             # The other cores are the workers'; threads that wait for a shared core make every step slow.
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - SIZES["loader.workers.cpu"]))
-        model = _network(torch, SIZES[f"loader.width.{kind}"]).to(kind)
+        nn, width = torch.nn, SIZES[f"loader.width.{kind}"]
+        first, second = nn.Conv2d(SHAPE[0], width, 3, stride=2, padding=1), nn.Conv2d(width, 2 * width, 3, padding=1)
+        layers = [first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        model = nn.Sequential(*layers, nn.Linear(2 * width, 8)).to(kind)
         loader = torch.utils.data.DataLoader(
             pictures,
             batch_size=size,
@@ -239,19 +242,6 @@ def _training(context: CheckContext, torch: Any, pictures: Pictures) -> None:
     bound = limit("loader.kept_up")
     detail = f"{_UNCALIBRATED}; planned bound: {bound.relation.value} {bound.value:g} %" if context.request.cuda else ""
     context.measure("the loader's pace", 100 * resident_s / loaded_s, "%", detail)
-
-
-def _network(torch: Any, width: int) -> Any:
-    nn = torch.nn
-    return nn.Sequential(
-        nn.Conv2d(SHAPE[0], width, 3, stride=2, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(width, 2 * width, 3, padding=1),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(2 * width, 8),
-    )
 
 
 def _seconds(torch: Any, device: str, model: Any, batches: Iterable[tuple[Any, Any]]) -> float:

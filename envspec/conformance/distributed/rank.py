@@ -25,7 +25,7 @@ from typing import Any, Callable
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.distributed import training
 from envspec.conformance.distributed.messages import RankLog, RankTask, path_of
-from envspec.conformance.distributed.training import Trained, Trainee, digest
+from envspec.conformance.distributed.training import Trainee, digest
 from envspec.conformance.numerics import wait
 from envspec.conformance.processes import die_with_parent
 
@@ -187,12 +187,11 @@ def _join(torch: Any, dist: Any, task: RankTask, folder: Path, log: RankLog) -> 
 
 def _train(torch: Any, rank: Rank, trainee: Trainee) -> None:
     """Train, and report. Hashes are exchanged by the store: the collectives themselves are under test."""
-    share = training.Share(rank.number, 1, rank.world)
-    step = training.by_sgd(torch, trainee.module)
-    trained: Trained = training.train(torch, trainee, step, rank.task.seed, share, rank.log.phase)
+    own = range(rank.number, rank.number + 1)
+    trained = training.train(torch, trainee, rank.task.seed, own, rank.world, rank.log.phase)
     with rank.log.phase("compare"):
-        own = {"gradients": [digest(each) for each in trained.gradients], "parameters": digest(trained.parameters)}
-        rank.store.set(f"digests/{rank.number}", json.dumps(own))
+        digests = {"gradients": [digest(each) for each in trained.gradients], "parameters": digest(trained.parameters)}
+        rank.store.set(f"digests/{rank.number}", json.dumps(digests))
         rank.log.value("digests", [json.loads(rank.store.get(f"digests/{each}")) for each in range(rank.world)])
         rank.log.value("norms", trained.norms)
         if rank.local == 0:
@@ -209,7 +208,7 @@ def run_ddp(torch: Any, dist: Any, rank: Rank) -> None:
         bucket_mb = SIZES["distributed.bucket_bytes"] / 2**20
         devices = [rank.device] if rank.device.type == "cuda" else None
         replica = torch.nn.parallel.DistributedDataParallel(module, device_ids=devices, bucket_cap_mb=bucket_mb)
-    _train(torch, rank, training.alone(torch, replica))
+    _train(torch, rank, training.alone(torch, replica, training.by_sgd(torch, replica)))
     if rank.world > 1:
         with rank.log.phase("bandwidth"):
             _bandwidth(torch, dist, rank)
@@ -244,6 +243,7 @@ def _fsdp2(torch: Any, rank: Rank, module: Any) -> Trainee:
     rank.log.value("share", [sum(each.to_local().numel() for each in parameters), whole])
     return Trainee(
         module,
+        training.by_sgd(torch, module),
         lambda: training.flat(torch, [each.grad.full_tensor() for each in parameters]),
         lambda: training.flat(torch, [each.detach().full_tensor() for each in parameters]),
         lambda: float(torch.nn.utils.clip_grad_norm_(parameters, float("inf")).full_tensor()),
@@ -265,6 +265,7 @@ def _fsdp1(torch: Any, rank: Rank, module: Any) -> Trainee:
 
     return Trainee(
         sharded,
+        training.by_sgd(torch, sharded),
         lambda: gathered("gradient"),
         lambda: gathered("parameters"),
         lambda: float(sharded.clip_grad_norm_(float("inf"))),
@@ -278,14 +279,14 @@ def _integers(torch: Any, dist: Any, rank: Rank) -> None:
         types += [torch.float16, torch.bfloat16]
     exact: dict[str, bool] = {}
     for dtype in types:
-        name = str(dtype).rpartition(".")[2]
-        for collective, is_exact in _collectives(torch, dist, rank, dtype).items():
-            exact[f"{collective} of {name}"] = is_exact
+        for collective, (found, right) in _collectives(torch, dist, rank, dtype).items():
+            is_exact = torch.equal(found.cpu().to(torch.int64), right.to(torch.int64))
+            exact[f"{collective} of {str(dtype).rpartition('.')[2]}"] = bool(is_exact)
     rank.log.value("integers", exact)
 
 
-def _collectives(torch: Any, dist: Any, rank: Rank, dtype: Any) -> dict[str, bool]:
-    """Collective -> whether its result is exact."""
+def _collectives(torch: Any, dist: Any, rank: Rank, dtype: Any) -> dict[str, tuple[Any, Any]]:
+    """Collective -> (its result, the right one)."""
     largest = max(1, SIZES["distributed.largest_sum"] // rank.world)
     inputs = []
     for each in range(rank.world):
@@ -315,10 +316,7 @@ def _collectives(torch: Any, dist: Any, rank: Rank, dtype: Any) -> dict[str, boo
     scattered = torch.empty(chunk, dtype=dtype, device=rank.device)
     dist.reduce_scatter_tensor(scattered, own[: chunk * rank.world].clone())
     results["reduce-scatter"] = (scattered, total[rank.number * chunk : (rank.number + 1) * chunk])
-    return {
-        name: bool(torch.equal(found.cpu().to(torch.int64), right.to(torch.int64)))
-        for name, (found, right) in results.items()
-    }
+    return results
 
 
 def _bandwidth(torch: Any, dist: Any, rank: Rank) -> None:
@@ -336,19 +334,16 @@ def _bandwidth(torch: Any, dist: Any, rank: Rank) -> None:
         "all-gather": (lambda: dist.all_gather_into_tensor(whole, part), 1.0),
         "reduce-scatter": (lambda: dist.reduce_scatter_tensor(part, whole), 1.0),
     }
-    best = {name: _best_s(torch, dist, rank, collective) for name, (collective, _) in collectives.items()}
-    speeds = {name: 4 * count / best[name] * factor * (world - 1) / world for name, (_, factor) in collectives.items()}
+    speeds = {}
+    for name, (collective, factor) in collectives.items():
+        times = []
+        # The first one sets up connections.
+        for _ in range(1 + SIZES["distributed.repeats"]):
+            dist.barrier()
+            wait(torch, rank.device.type)
+            began = time.perf_counter()
+            collective()
+            wait(torch, rank.device.type)
+            times.append(time.perf_counter() - began)
+        speeds[name] = 4 * count / min(times[1:]) * factor * (world - 1) / world
     rank.log.value("bus", speeds)
-
-
-def _best_s(torch: Any, dist: Any, rank: Rank, collective: Callable[[], object]) -> float:
-    times = []
-    # The first one sets up connections.
-    for _ in range(1 + SIZES["distributed.repeats"]):
-        dist.barrier()
-        wait(torch, rank.device.type)
-        began = time.perf_counter()
-        collective()
-        wait(torch, rank.device.type)
-        times.append(time.perf_counter() - began)
-    return min(times[1:])

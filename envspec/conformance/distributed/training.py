@@ -27,10 +27,12 @@ _MOMENTUM = 0.9
 class Trainee:
     """A model, whole or shared.
 
-    gradient, parameters: gathered, as one vector of fp32 on the CPU. norm: of the gradient, from torch's clipping.
+    step: after each gradient. gradient, parameters: gathered, as one vector of fp32 on the CPU. norm: of the gradient,
+    from torch's clipping.
     """
 
     module: Any
+    step: Callable[[], None]
     gradient: Callable[[], Any]
     parameters: Callable[[], Any]
     norm: Callable[[], float]
@@ -60,11 +62,12 @@ def model(torch: Any, seed: int, device: Any) -> Any:
     return nn.Sequential(*layers, nn.Linear(width, SIZES["distributed.outputs"])).to(device)
 
 
-def alone(torch: Any, module: Any) -> Trainee:
+def alone(torch: Any, module: Any, step: Callable[[], None]) -> Trainee:
     """A model of which one process has all parameters; DDP's replicas, too."""
     parameters = list(module.parameters())
     return Trainee(
         module,
+        step,
         lambda: flat(torch, [each.grad for each in parameters]),
         lambda: flat(torch, [each.detach() for each in parameters]),
         # With an infinite maximum nothing is clipped.
@@ -75,20 +78,6 @@ def alone(torch: Any, module: Any) -> Trainee:
 def flat(torch: Any, tensors: list[Any]) -> Any:
     """Tensors as one vector of fp32 on the CPU."""
     return torch.cat([each.detach().reshape(-1).float().cpu() for each in tensors])
-
-
-@dataclass(frozen=True)
-class Share:
-    """One process's rows of the joined batch: those of `count` ranks from `first` on, of `world` ranks."""
-
-    first: int
-    count: int
-    world: int
-
-    @property
-    def rows(self) -> slice:
-        batch = SIZES["distributed.batch"]
-        return slice(self.first * batch, (self.first + self.count) * batch)
 
 
 def by_sgd(torch: Any, module: Any) -> Callable[[], None]:
@@ -120,22 +109,25 @@ def by_hand(torch: Any, module: Any) -> Callable[[], None]:
 def train(
     torch: Any,
     trainee: Trainee,
-    step: Callable[[], None],
     seed: int,
-    share: Share,
+    ranks: range,
+    world: int,
     phase: Callable[[str], contextlib.AbstractContextManager[None]],
 ) -> Trained:
-    """A few steps. step: runs after each gradient. phase: for each step."""
-    device = next(trainee.module.parameters()).device
+    """A few steps. ranks: whose rows of the joined batch of all `world` ranks. phase: for each step."""
+    device, batch = next(trainee.module.parameters()).device, SIZES["distributed.batch"]
+    rows = slice(ranks.start * batch, ranks.stop * batch)
     gradients, norms = [], []
     for number in range(1, SIZES["distributed.steps"] + 1):
         with phase(f"step {number}"):
-            inputs, targets = _batch(torch, seed + number, share.world)
-            outputs = trainee.module(inputs[share.rows].to(device))
-            torch.nn.functional.mse_loss(outputs, targets[share.rows].to(device)).backward()
+            source = torch.Generator().manual_seed(seed + number)
+            inputs = torch.randn(batch * world, SIZES["distributed.inputs"], generator=source)
+            targets = torch.randn(batch * world, SIZES["distributed.outputs"], generator=source)
+            outputs = trainee.module(inputs[rows].to(device))
+            torch.nn.functional.mse_loss(outputs, targets[rows].to(device)).backward()
             gradients.append(trainee.gradient())
             norms.append(trainee.norm())
-            step()
+            trainee.step()
     return Trained(gradients, norms, trainee.parameters())
 
 
@@ -144,22 +136,15 @@ def digest(tensor: Any) -> str:
     return hashlib.sha256(raw(tensor)).hexdigest()
 
 
-def _batch(torch: Any, seed: int, world: int) -> tuple[Any, Any]:
-    source = torch.Generator().manual_seed(seed)
-    rows = SIZES["distributed.batch"] * world
-    inputs = torch.randn(rows, SIZES["distributed.inputs"], generator=source)
-    return inputs, torch.randn(rows, SIZES["distributed.outputs"], generator=source)
-
-
 def one_process(torch: Any, context: CheckContext, launch: Launch) -> Trained:
     """The same steps in this process alone, over the batches of all ranks of a launch."""
     prepare(torch)
     world = launch.world
-    whole = alone(torch, model(torch, context.request.seed, torch.device(launch.task.device)))
-    share = Share(0, world, world)
+    seed = context.request.seed
+    module = model(torch, seed, torch.device(launch.task.device))
     with context.phase(f"one process with the batches of {world} ranks"):
-        step = by_hand(torch, whole.module)
-        return train(torch, whole, step, context.request.seed, share, lambda _: contextlib.nullcontext())
+        whole = alone(torch, module, by_hand(torch, module))
+        return train(torch, whole, seed, range(world), world, lambda _: contextlib.nullcontext())
 
 
 def compare(torch: Any, context: CheckContext, launched: Launched, outputs: Sequence[RankOutput], one: Trained) -> None:
