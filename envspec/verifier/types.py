@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -34,6 +34,15 @@ class Expected:
     packages: tuple[ExpectedPackage, ...]
     conda: tuple[ExpectedConda, ...] = ()
     allowed: tuple[str, ...] = ("pip", "setuptools", "wheel")
+
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> Expected:
+        """From the values of `asdict`."""
+        return Expected(
+            packages=tuple(ExpectedPackage(**each) for each in data["packages"]),
+            conda=tuple(ExpectedConda(**each) for each in data["conda"]),
+            allowed=tuple(data["allowed"]),
+        )
 
 
 class Drift(Enum):
@@ -131,17 +140,3 @@ class VerifyResult:
         """`same`, `findings`, each with its `text`, and `counts`."""
         found = [{**asdict(each), "drift": each.drift.value, "text": each.text} for each in self.findings]
         return {"same": self.is_same, "findings": found, "counts": asdict(self.counts)}
-
-
-def expected_to_json(expected: Expected) -> str:
-    return json.dumps(asdict(expected), sort_keys=True)
-
-
-def expected_from_json(text: str) -> Expected:
-    """Raises ValueError, KeyError or TypeError for text that `expected_to_json` did not write."""
-    data: Any = json.loads(text)
-    return Expected(
-        packages=tuple(ExpectedPackage(**each) for each in data["packages"]),
-        conda=tuple(ExpectedConda(**each) for each in data["conda"]),
-        allowed=tuple(data["allowed"]),
-    )

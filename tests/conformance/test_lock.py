@@ -6,8 +6,8 @@ import base64
 import csv
 import hashlib
 import io
-import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import pytest
 
 from envspec.lock.folder import read_lock
 from envspec.operations.verify import expected_of
-from envspec.verifier.types import expected_to_json
 from tests.support import suite
 from tests.support.stack import copied, replace, site_packages
 from tests.support.user import ROOT
@@ -29,7 +28,7 @@ def locked(name: str = "pytorch-2.9") -> dict[str, Any]:
     return {
         "name": name,
         "packages": {each.name: each.version for each in part.packages},
-        "expected": json.loads(expected_to_json(expected_of(part))),
+        "expected": asdict(expected_of(part)),
         "code": [],
     }
 

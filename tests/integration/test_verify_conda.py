@@ -61,7 +61,7 @@ def test_it_is_what_the_lock_says(made: Path) -> None:
     assert (status, told["findings"]) == (0, [])
     counts = told["counts"]
     assert isinstance(counts, dict)
-    assert (counts["conda"], counts["packages"], counts["anchored"]) == (len(NAMES), 1, 1)
+    assert (counts["conda"], counts["packages"], counts["against_lock"]) == (len(NAMES), 1, 1)
 
 
 def test_files_of_both_halves(made: Path, tmp_path: Path) -> None:

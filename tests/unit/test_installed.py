@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,6 @@ from envspec.verifier.types import (
     ExpectedPackage,
     VerifyCounts,
     VerifyResult,
-    expected_from_json,
-    expected_to_json,
 )
 from tests.support.wheels import wheel
 from tests.support.zips import member
@@ -102,7 +101,7 @@ def test_values_travel_as_json() -> None:
     expected = Expected(
         (ExpectedPackage("a", "1", "ab"), ExpectedPackage("b", "2")), (ExpectedConda("c", "1", "h", "d"),)
     )
-    assert expected_from_json(expected_to_json(expected)) == expected
+    assert Expected.of(json.loads(json.dumps(asdict(expected)))) == expected
     result = VerifyResult(tuple(DriftFinding("a", drift, "p", "e", "f") for drift in Drift), VerifyCounts(packages=2))
     assert [each["text"] for each in result.as_json()["findings"]] == [each.text for each in result.findings]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from envspec.conformance.numerics import wait
 from envspec.conformance.results import NotRun
 from envspec.verifier.compare import compare, read_installed
 from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment
-from envspec.verifier.types import Drift, VerifyResult, expected_from_json
+from envspec.verifier.types import Drift, Expected, VerifyResult
 
 #: Findings of one kind that are reported one by one.
 _MAX_OF_A_KIND = 20
@@ -35,7 +34,7 @@ def check(context: CheckContext) -> None:
             environment = find_environment(Path(sys.prefix), sys.path[1:])
         except NoEnvironment as error:
             raise NotRun(str(error), hint="name an environment's Python by --python") from error
-        result = compare(expected_from_json(json.dumps(locked.expected)), environment)
+        result = compare(Expected.of(locked.expected), environment)
     _report(context, result)
     with context.phase("work with the libraries"):
         _work(context)

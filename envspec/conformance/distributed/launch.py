@@ -26,7 +26,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,23 +47,6 @@ _NAME_BYTES = 16
 _ADDRESS = slice(20, 24)
 
 
-@dataclass(frozen=True)
-class Failures:
-    """ranks: those that failed first -> exit status, negative for a signal. raised: the error of torchrun itself."""
-
-    ranks: dict[int, int] = field(default_factory=dict)
-    raised: str = ""
-
-    @staticmethod
-    def read(path: Path) -> Failures:
-        """Empty if there is no file, for example after a torchrun that was killed."""
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return Failures()
-        return Failures({int(rank): status for rank, status in data["ranks"].items()}, data["raised"])
-
-
 def main(parent: int, path: Path, arguments: list[str]) -> int:
     """Run torchrun. parent: PID of the check. path: file for its failures. arguments: up to the script's `--rank`."""
     die_with_parent(parent)
@@ -72,13 +55,14 @@ def main(parent: int, path: Path, arguments: list[str]) -> int:
     try:
         run.main([*arguments, str(os.getpid()), str(path.parent)])
     except errors.ChildFailedError as error:
-        failures = Failures(ranks={rank: failure.exitcode for rank, failure in error.failures.items()})
+        # The ranks that failed first; a status is negative for a signal.
+        failures: dict[str, Any] = {str(rank): failure.exitcode for rank, failure in error.failures.items()}
     except Exception as error:
         traceback.print_exc()
-        failures = Failures(raised=f"{type(error).__name__}: {error}")
+        failures = {"torchrun": f"{type(error).__name__}: {error}"}
     else:
         return 0
-    path.write_text(json.dumps(asdict(failures)), encoding="utf-8")
+    path.write_text(json.dumps(failures), encoding="utf-8")
     return 1
 
 
@@ -174,7 +158,11 @@ class Launched:
         status = self.process.wait()
         outputs = [RankOutput.read(self.folder, rank) for rank in self.launch.local]
         if status or not all(each.done for each in outputs):
-            raise RankFailed(_failure(self.launch, outputs, Failures.read(self.folder / _FAILURES), status))
+            failures: dict[str, Any] = {}
+            # A torchrun that was killed leaves no file.
+            with contextlib.suppress(OSError, ValueError):
+                failures = json.loads((self.folder / _FAILURES).read_text(encoding="utf-8"))
+            raise RankFailed(_failure(self.launch, outputs, failures, status))
         return outputs
 
 
@@ -217,26 +205,27 @@ def _environ(launch: Launch, host: str, port: int) -> dict[str, str]:
     return {**chosen, **os.environ, **hidden}
 
 
-def _failure(launch: Launch, outputs: list[RankOutput], failures: Failures, status: int) -> str:
+def _failure(launch: Launch, outputs: list[RankOutput], failures: dict[str, Any], status: int) -> str:
     """Which ranks failed and how: lost nodes first, then ranks that ended without output, then errors."""
     lost = {node: reason for each in outputs for node, reason in each.lost.items()}
     reasons = [f"node {node} is lost: {reason}" for node, reason in sorted(lost.items())]
     for each in outputs:
-        if each.rank in failures.ranks and not each.raised:
-            ended = failures.ranks[each.rank]
+        ended = failures.get(str(each.rank))
+        if ended is not None and not each.raised:
             how = f"was killed by {signal_name(-ended)}" if ended < 0 else f"exited with status {ended} without output"
             reasons.append(f"rank {each.rank} {how} in the phase {each.current!r}")
     reasons += [
         f"rank {each.rank} raised in the phase {each.current!r}: {each.raised}" for each in outputs if each.raised
     ]
     if reasons:
-        finished = {each.rank for each in outputs if each.raised or each.done} | set(failures.ranks)
+        finished = {each.rank for each in outputs if each.raised or each.done or str(each.rank) in failures}
         running = [each for each in outputs if each.rank not in finished]
         reasons += [f"rank {each.rank} was in the phase {each.current!r}" for each in running]
-    if failures.raised and not any(each.phases for each in outputs) and launch.nodes.count > 1:
-        reasons.append(f"not every node joined within {SIZES['distributed.join_s']} s: {failures.raised}")
-    elif failures.raised:
-        reasons.append(f"torchrun raised {failures.raised}")
+    error = failures.get("torchrun")
+    if error and not any(each.phases for each in outputs) and launch.nodes.count > 1:
+        reasons.append(f"not every node joined within {SIZES['distributed.join_s']} s: {error}")
+    elif error:
+        reasons.append(f"torchrun raised {error}")
     return "; ".join(reasons) or f"torchrun exited with status {status} without output"
 
 
