@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from envspec.conformance.checks import CHECKS  # noqa: E402
-from envspec.conformance.request import SEED, Order  # noqa: E402
+from envspec.conformance.request import SEED, SuiteRequest  # noqa: E402
 
 CARRIED: Final = ROOT / ".gpu"
 RUN: Final = ROOT / "envspec/conformance/run.py"
@@ -61,7 +61,7 @@ class Day:
 
     def run_suite(
         self,
-        order: Order,
+        request: SuiteRequest,
         results: Path,
         *,
         limit_s: float,
@@ -70,13 +70,13 @@ class Day:
     ) -> tuple[int, str]:
         """The suite's exit status and stderr. Its results are whole after every check, also when the time is up."""
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "order.json")
-            path.write_text(json.dumps(asdict(order)), encoding="utf-8")
+            path = Path(folder, "request.json")
+            path.write_text(json.dumps(asdict(request)), encoding="utf-8")
             command = [*prefix, self.python, str(RUN), str(path), str(results)]
             return _ended(command, limit_s, {**os.environ, **(environ or {})})
 
-    def order(self, *checks: str, seed: int = SEED, limit_s: float = 240.0) -> Order:
-        return Order(self.device, checks, limits=dict.fromkeys(checks, limit_s), seed=seed)
+    def request(self, *checks: str, seed: int = SEED, limit_s: float = 240.0) -> SuiteRequest:
+        return SuiteRequest(self.device, checks, limits=dict.fromkeys(checks, limit_s), seed=seed)
 
 
 def suite(day: Day) -> None:
@@ -86,7 +86,7 @@ def suite(day: Day) -> None:
     stack = subprocess.run([day.python, "-c", torch], capture_output=True, text=True, check=False)
     (day.output / "probe.txt").write_text(probe.stdout + probe.stderr + stack.stdout + stack.stderr)
     results = day.output / "suite.json"
-    status, stderr = day.run_suite(day.order(*day.checks), results, limit_s=480)
+    status, stderr = day.run_suite(day.request(*day.checks), results, limit_s=480)
     print(f"exit {status}: {stderr[-1000:]}")
     show(results)
     print("processes on the GPU:", _smi("--query-compute-apps=pid,name,used_memory"))
@@ -150,11 +150,11 @@ def faults(day: Day) -> None:
     )
     for check, expected, limit_s, environ, prefix in cases:
         print(f"expected {check} {expected}")
-        _report_one(day, day.order(check, limit_s=limit_s), environ, prefix)
+        _report_one(day, day.request(check, limit_s=limit_s), environ, prefix)
     if day.device == "cuda":
         print("expected matmul failed: out of memory")
         with _full_gpu(day.python):
-            _report_one(day, day.order("matmul", limit_s=60), {}, ())
+            _report_one(day, day.request("matmul", limit_s=60), {}, ())
     print("processes on the GPU:", _smi("--query-compute-apps=pid,name"))
 
 
@@ -163,10 +163,10 @@ def calibrate(day: Day) -> None:
     worst: dict[tuple[str, str], tuple[float, float, float]] = {}
     digests: list[dict[str, str]] = []
     began = time.monotonic()
-    order = replace(day.order("matmul", "amp", "transformer", "memory", "pyg"), required=())
+    request = replace(day.request("matmul", "amp", "transformer", "memory", "pyg"), required=())
     for number, seed in enumerate((SEED, SEED, 1, 2, 3)):
         path = day.output / f"calibrate-{number}.json"
-        day.run_suite(replace(order, seed=seed), path, limit_s=170)
+        day.run_suite(replace(request, seed=seed), path, limit_s=170)
         for row in _results(path):
             for found in row["findings"]:
                 value, bound = found["value"], found["bound"]
@@ -250,7 +250,7 @@ def show(results: Path) -> None:
     """Print every number of a results.json with its share of the bound, what failed, and what was not run."""
     for row in _results(results):
         print(f"{row['status']:8} {row['check']:12} {row['seconds']:6.1f} s  {row['reason'][:300]}")
-        for name, seconds in [*row["ahead"], *row["phases"]]:
+        for name, seconds in [*row["preimports"], *row["phases"]]:
             print(f"           {seconds:7.2f} s  {name}")
         for found in row["findings"]:
             value, bound = found["value"], found["bound"]
@@ -273,10 +273,10 @@ def _results(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _report_one(day: Day, order: Order, environ: Mapping[str, str], prefix: Sequence[str]) -> None:
+def _report_one(day: Day, request: SuiteRequest, environ: Mapping[str, str], prefix: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder, "results.json")
-        status, stderr = day.run_suite(order, results, limit_s=150, environ=environ, prefix=prefix)
+        status, stderr = day.run_suite(request, results, limit_s=150, environ=environ, prefix=prefix)
         print(f"  exit {status} {stderr.strip().splitlines()[-1:]}")
         for row in _results(results):
             not_run = [found["name"] for found in row["findings"] if found["kind"] == "not run"]

@@ -40,7 +40,7 @@ from envspec.io.archives import LARGEST_METADATA, bounded_tar, counted, why_refu
 from envspec.models import Target
 from envspec.names import WHEEL
 from envspec.spec.targets import wheel_tags
-from envspec.verifier.record import BadRecord, wheel_contents
+from envspec.verifier.record import BadRecord, wheel_sha256
 
 _CHUNK: Final = 1 << 20
 #: The oldest moment that a zip can hold.
@@ -150,7 +150,7 @@ def contents_of(wheel: Path) -> str | None:
     """The digest of what the wheel installs (`envspec.verifier.record`); None where its RECORD doesn't tell."""
     record = record_of(wheel)
     try:
-        return wheel_contents(record) if record is not None else None
+        return wheel_sha256(record) if record is not None else None
     except BadRecord:
         return None
 

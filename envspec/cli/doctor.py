@@ -13,7 +13,7 @@ from envspec.errors import UnfitMachine
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from envspec.diagnostics.doctor.types import Finding
+    from envspec.diagnostics.doctor.types import DoctorFinding
 
 
 @click.command()
@@ -37,13 +37,13 @@ def command(form: str) -> int:
     import os
 
     from envspec.cli.progress import waiting
-    from envspec.diagnostics.doctor.run import examine
-    from envspec.diagnostics.doctor.types import State, as_json, render_text, this_place
+    from envspec.diagnostics.doctor import examine
+    from envspec.diagnostics.doctor.types import FindingState, as_json, render_text, this_machine
     from envspec.io.cache import cache_place
     from envspec.io.http_settings import default_index_url
     from envspec.io.tasks import run_to_end
 
-    place = this_place(os.environ, cache_place(os.environ))
+    place = this_machine(os.environ, cache_place(os.environ))
     with waiting("looking over this machine"):
         findings = run_to_end(examine(place, index_url=default_index_url(os.environ)))
     if form == "json":
@@ -52,20 +52,25 @@ def command(form: str) -> int:
         _print_table(findings)
     else:
         terminal.answer(render_text(findings) + "\n")
-    return UnfitMachine.exit_code if any(finding.state is State.MISSING for finding in findings) else 0
+    return UnfitMachine.exit_code if any(finding.state is FindingState.MISSING for finding in findings) else 0
 
 
-def _print_table(findings: Sequence[Finding]) -> None:
+def _print_table(findings: Sequence[DoctorFinding]) -> None:
     """What is there, and what to do below it; the states in colour."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from envspec.diagnostics.doctor.types import State
+    from envspec.diagnostics.doctor.types import FindingState
 
-    colours = {State.OK: "green", State.WARNING: "yellow", State.MISSING: "bold red", State.NOT_APPLICABLE: "dim"}
+    colours = {
+        FindingState.OK: "green",
+        FindingState.WARNING: "yellow",
+        FindingState.MISSING: "bold red",
+        FindingState.NOT_APPLICABLE: "dim",
+    }
     coloured = terminal.wants_colours(sys.stdout)
-    words = {State.NOT_APPLICABLE: "-"}
+    words = {FindingState.NOT_APPLICABLE: "-"}
     table = Table.grid(padding=(0, 2), pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

@@ -69,7 +69,7 @@ def command(
         machine = described_machine(_platform(locked, platform), _version(driver), gpus, facts)
     report = fit.fits(locked, machine, facts)
     terminal.answer_report(form, FIT.render(form, report, terminal.width()))
-    return 0 if report.verdict is fit.Verdict.FITS else UnfitMachine.exit_code
+    return 0 if report.verdict is fit.FitVerdict.FITS else UnfitMachine.exit_code
 
 
 def _advice(more: tuple[str, ...], gpus: tuple[str, ...]) -> str:

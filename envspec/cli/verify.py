@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from envspec.models import Lock, Platform
-    from envspec.verifier.types import Counts, Result
+    from envspec.verifier.types import VerifyCounts, VerifyResult
 
 _PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
 #: Lines of one package: who has removed a folder need not read of each file in it.
@@ -56,7 +56,6 @@ def command(lock: str, prefix: Path | None, platform: str | None, form: str) -> 
     from envspec.lockfile.folder import find_lock, read_lock
     from envspec.models import Platform
     from envspec.operations.verify import verify
-    from envspec.verifier.types import result_object
 
     folder = find_lock(lock, Path())
     locked = read_lock(folder)
@@ -66,7 +65,7 @@ def command(lock: str, prefix: Path | None, platform: str | None, form: str) -> 
     if form == "json":
         import json
 
-        told = {"lock": locked.name, "platform": where.value, "prefix": str(environment), **result_object(result)}
+        told = {"lock": locked.name, "platform": where.value, "prefix": str(environment), **result.as_json()}
         terminal.answer_json(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
     elif result.is_same:
         terminal.answer(f"{environment} holds what {locked.name} says: {_counted(result.counts)}\n")
@@ -84,7 +83,7 @@ def _active(environ: Mapping[str, str]) -> Path:
     raise UsageError("no environment is active", hint="name its folder: `envspec verify LOCK --prefix DIR`")
 
 
-def _lines(result: Result) -> Iterator[str]:
+def _lines(result: VerifyResult) -> Iterator[str]:
     by_package: dict[str, list[str]] = {}
     for finding in result.findings:
         by_package.setdefault(finding.package, []).append(finding.text)
@@ -95,19 +94,19 @@ def _lines(result: Result) -> Iterator[str]:
             yield f"  and {len(texts) - _MOST_LINES} more (--format json has all)"
 
 
-def _counted(counts: Counts) -> str:
+def _counted(counts: VerifyCounts) -> str:
     from envspec.report.format import counted
 
     held = [counted(counts.packages, "package")] if counts.packages else []
     held += [counted(counts.conda, "conda package")] if counts.conda else []
     files = f"{counts.files:,} files ({counts.size_bytes / 1e9:.1f} GB)"
     notes = []
-    if counts.unanchored:
-        notes.append(f"{counted(counts.unanchored, 'package')} not anchored, that is compared with RECORD alone")
-    if counts.beside:
-        notes.append(f"{counts.beside} that the lock allows, such as pip, compared with RECORD alone")
-    if counts.own_word:
-        notes.append(f"{counts.own_word} programs and notes of installers compared with RECORD alone")
+    if counts.against_record:
+        notes.append(f"{counted(counts.against_record, 'package')} not anchored, that is compared with RECORD alone")
+    if counts.allowed:
+        notes.append(f"{counts.allowed} that the lock allows, such as pip, compared with RECORD alone")
+    if counts.record_only:
+        notes.append(f"{counts.record_only} programs and notes of installers compared with RECORD alone")
     if counts.bytecode_by_time:
         notes.append(f"{counts.bytecode_by_time:,} files of bytecode left to Python, which compares their times")
     if counts.bytecode_other_python:
@@ -115,7 +114,7 @@ def _counted(counts: Counts) -> str:
     return ", ".join([*held, files]) + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def _drifted(result: Result, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:
+def _drifted(result: VerifyResult, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:
     from envspec.operations.verify import PYTHON
     from envspec.report.format import counted
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from envspec import __version__
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.request import Code, Locked, Nodes, Order, Start
+from envspec.conformance.request import LockedGpuCode, LockedStack, Nodes, SuiteRequest, SuiteStart
 from envspec.conformance.suite import NO_GPU
 from envspec.engine.client import Engine, Present
 from envspec.engine.container import (
@@ -81,7 +81,7 @@ class Request:
     limits: Mapping[str, float] = field(default_factory=dict)
 
 
-def order_of(request: Request, expected: Mapping[str, Any], start: Start) -> Order:
+def order_of(request: Request, expected: Mapping[str, Any], start: SuiteStart) -> SuiteRequest:
     """What the suite is told.
 
     expected: the environment that the lock says, in the form of `envspec.verifier`.
@@ -94,7 +94,7 @@ def order_of(request: Request, expected: Mapping[str, Any], start: Start) -> Ord
     unknown = [name for name in (*named, *request.limits) if name not in CHECKS]
     if unknown:
         raise UsageError(f"there is no check {unknown[0]}", hint=f"there are: {', '.join(CHECKS)}")
-    return Order(
+    return SuiteRequest(
         device=request.device.value,
         checks=tuple(name for name in CHECKS if not named or name in named),
         required=tuple(name for name in CHECKS if asked and name in asked.checks and name in (named or CHECKS)),
@@ -108,20 +108,20 @@ def order_of(request: Request, expected: Mapping[str, Any], start: Start) -> Ord
     )
 
 
-def text_of(order: Order) -> str:
+def text_of(order: SuiteRequest) -> str:
     """The order as the suite reads it."""
     return json.dumps(asdict(order), indent=1)
 
 
-def _locked(request: Request, expected: Mapping[str, Any]) -> Locked:
+def _locked(request: Request, expected: Mapping[str, Any]) -> LockedStack:
     lock, part = request.lock, request.resolution
-    return Locked(
+    return LockedStack(
         name=lock.name,
         python=part.target.python.version,
         packages={**_versions(part)},
         expected=expected,
         code=tuple(
-            Code(row.package, row.version, row.sm, row.ptx)
+            LockedGpuCode(row.package, row.version, row.sm, row.ptx)
             for row in lock.gpu_code
             if row.platform is part.target.platform
         ),
@@ -212,7 +212,7 @@ DOCUMENT: Final = "results.json"
 
 
 @contextlib.contextmanager
-def staged(order: Order) -> Iterator[Stage]:
+def staged(order: SuiteRequest) -> Iterator[Stage]:
     """The suite and its order, laid out; gone when the block is left.
 
     Raises:
@@ -452,7 +452,7 @@ def prove_here(request: Request, python: Path, environ: Mapping[str, str], watch
     Raises:
         NoGpu: GPUs are asked for, and there are none. UnfitMachine: the Python can't be started.
     """
-    order = order_of(request, _expected(request), Start())
+    order = order_of(request, _expected(request), SuiteStart())
     with staged(order) as stage:
         where = Here(python=str(python), prefix=str(python.parents[1]))
         with _kept(request, order, where, watch, stage):
@@ -467,7 +467,7 @@ def prove_inside(request: Request, engine: Engine, image: Present, chosen: Chose
         NoGpu: GPUs are asked for, and the container sees none. UnfitMachine, NetworkError: the engine can't run it.
     """
     check_engine(engine)
-    start = Start(in_container=True, at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
+    start = SuiteStart(in_container=True, at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
     order = order_of(request, _expected(request), start)
     with staged(order) as stage:
         settings = settings_of(request, stage, engine, chosen.user, chosen.gpus, chosen.compiled)
@@ -485,7 +485,7 @@ def _expected(request: Request) -> Mapping[str, Any]:
 
 
 @contextlib.contextmanager
-def _kept(request: Request, order: Order, where: Image | Here, watch: Watch, stage: Stage) -> Iterator[None]:
+def _kept(request: Request, order: SuiteRequest, where: Image | Here, watch: Watch, stage: Stage) -> Iterator[None]:
     """Hands on what was found until Ctrl-C, which ends the run all the same."""
     try:
         yield
@@ -521,7 +521,9 @@ def _read(stage: Stage) -> Mapping[str, Any]:
     return results
 
 
-def _receipt(request: Request, order: Order, where: Image | Here, watch: Watch, results: Mapping[str, Any]) -> Receipt:
+def _receipt(
+    request: Request, order: SuiteRequest, where: Image | Here, watch: Watch, results: Mapping[str, Any]
+) -> Receipt:
     lock = request.lock
     nodes = ReceiptNodes(count=order.nodes.count, rank=order.nodes.rank, rendezvous=order.nodes.rendezvous)
     known = Known(

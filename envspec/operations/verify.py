@@ -10,8 +10,8 @@ from typing import Final
 from envspec.errors import UsageError
 from envspec.models import Lock, Platform, Resolution
 from envspec.verifier.compare import compare
-from envspec.verifier.scan import NoEnvironment, Place, place_of
-from envspec.verifier.types import Drift, Expected, ExpectedConda, ExpectedPackage, Finding, Result
+from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment
+from envspec.verifier.types import Drift, DriftFinding, Expected, ExpectedConda, ExpectedPackage, VerifyResult
 
 #: The package that a finding about Python itself is of.
 PYTHON: Final = "python"
@@ -41,14 +41,14 @@ def part_of(lock: Lock, platform: Platform) -> Resolution:
     )
 
 
-def verify(lock: Lock, platform: Platform, prefix: Path) -> Result:
+def verify(lock: Lock, platform: Platform, prefix: Path) -> VerifyResult:
     """Compare the environment in a folder with a lock; no network, and nothing is changed.
 
     Raises:
         UsageError: the folder holds no environment, or the lock has no such platform.
     """
     try:
-        place = place_of(prefix)
+        place = find_environment(prefix)
     except NoEnvironment as fault:
         raise UsageError(str(fault), hint="name the folder of a virtual or a conda environment by --prefix") from fault
     part = part_of(lock, platform)
@@ -56,10 +56,10 @@ def verify(lock: Lock, platform: Platform, prefix: Path) -> Result:
     return replace(found, findings=(*_python(part.target.python.series, place), *found.findings))
 
 
-def _python(series: str, place: Place) -> Iterator[Finding]:
+def _python(series: str, place: PythonEnvironment) -> Iterator[DriftFinding]:
     """Another Python than the lock's, by the folders that it keeps packages in; Windows's doesn't tell."""
     names = [site.parent.name for site in place.sites]
     # A free-threaded one's folder is python3.14t.
     there = [name.removeprefix("python").removesuffix("t") for name in names if name.startswith("python")]
     if there and series not in there:
-        yield Finding(PYTHON, Drift.VERSION, expected=series, found=", ".join(there))
+        yield DriftFinding(PYTHON, Drift.VERSION, expected=series, found=", ".join(there))

@@ -109,7 +109,9 @@ def _receipt(results: Mapping[str, Any], known: Known) -> Receipt:
 
 
 def _check(row: Mapping[str, Any]) -> CheckRow:
-    timed = {key: [{"name": name, "seconds": seconds} for name, seconds in row[key]] for key in ("phases", "ahead")}
+    timed = {
+        key: [{"name": name, "seconds": seconds} for name, seconds in row[key]] for key in ("phases", "preimports")
+    }
     return CheckRow.model_validate({**row, **timed})
 
 

@@ -244,7 +244,7 @@ def _value(finding: FindingRow | None) -> str:
 
 
 def _note(found: Sequence[FindingRow | None]) -> str:
-    return next((each.told for each in found if each and each.ok is not True and each.told), "")
+    return next((each.detail for each in found if each and each.ok is not True and each.detail), "")
 
 
 def _apart(found: Sequence[FindingRow | None]) -> str:

@@ -54,7 +54,7 @@ class FindingRow(Part):
     formula: str = ""
     source: str = ""
     """Origin of the bound."""
-    told: str = ""
+    detail: str = ""
     """What was observed, or why it was not run."""
 
 
@@ -100,7 +100,7 @@ class CheckRow(Part):
     """From its start to its end."""
     limit_s: float = 0.0
     phases: tuple[Phase, ...] = ()
-    ahead: tuple[Phase, ...] = ()
+    preimports: tuple[Phase, ...] = ()
     """Imports before its start, while other checks ran: not in `seconds`."""
     findings: tuple[FindingRow, ...] = ()
     fingerprints: tuple[FingerprintRow, ...] = ()

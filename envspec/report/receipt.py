@@ -176,7 +176,7 @@ def _findings(
             "" if each.value is None else amount(each.value, each.unit),
             bound(each),
             "" if each.bound is None or each.value is None else share(page.used(each)),
-            each.told,
+            each.detail,
             each.source,
         )
         for check in receipt.checks
@@ -201,7 +201,7 @@ def _not_run(receipt: Receipt) -> Table:
 
 def _parts_not_run(receipt: Receipt) -> Iterator[Row]:
     return (
-        row(check.check, each.name, each.told)
+        row(check.check, each.name, each.detail)
         for check in receipt.checks
         for each in check.findings
         if each.kind is FindingKind.NOT_RUN
@@ -211,7 +211,7 @@ def _parts_not_run(receipt: Receipt) -> Iterator[Row]:
 def _phases(receipt: Receipt) -> Table:
     rows: list[Row] = []
     for check in receipt.checks:
-        rows += (row(check.check, f"{each.name}, before its start", f"{each.seconds:.3f}") for each in check.ahead)
+        rows += (row(check.check, f"{each.name}, before its start", f"{each.seconds:.3f}") for each in check.preimports)
         rows += (row(check.check, each.name, f"{each.seconds:.3f}") for each in check.phases)
         rows.append(row(check.check, f"total (limit: {check.limit_s:g})", f"{check.seconds:.3f}"))
     columns = (_CHECK, Column("phase"), Column("seconds", Kind.NUMBER))

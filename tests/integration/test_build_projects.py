@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec.verifier.record import wheel_contents
+from envspec.verifier.record import wheel_sha256
 from tests.integration.test_build_sdists import serving, with_files
 from tests.support.builders import ecosystem
 from tests.support.builders.environments import BASE, RUNNING, run_in
@@ -271,7 +271,7 @@ def test_a_local_wheel_and_a_local_sdist(tmp_path: Path, index: IndexServer, for
     user = user_of(tmp_path / "user", index, f"own @ {form.format(tmp_path / made.filename)}")
     row = locked(user)
     assert row["version"] == "3.0" and row["built"]["sha256"] == made.sha256  # type: ignore[index]
-    assert row["record_sha256"] == wheel_contents(member(made.data, ".dist-info/RECORD"))
+    assert row["record_sha256"] == wheel_sha256(member(made.data, ".dist-info/RECORD"))
     source = sdist("own", "4.0")
     (tmp_path / source.filename).write_bytes(source.data)
     user = user_of(tmp_path / "other", index, f"own @ {form.format(tmp_path / source.filename)}")

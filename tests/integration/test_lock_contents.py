@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from envspec.verifier.record import wheel_contents
+from envspec.verifier.record import wheel_sha256
 from tests.conftest import Serve
 from tests.support.builders.projects import MIRROR, Dialect, File, MetadataFiles, Ranges, Sizes, day
 from tests.support.builders.wheels import Artifact, padding, sdist, wheel
@@ -30,7 +30,7 @@ SMALL: Final = wheel("small-one", "1.0.0")
 
 
 def contents(artifact: Artifact) -> str | None:
-    return wheel_contents(member(artifact.data, ".dist-info/RECORD"))
+    return wheel_sha256(member(artifact.data, ".dist-info/RECORD"))
 
 
 def locked(user: User) -> dict[str, str | None]:

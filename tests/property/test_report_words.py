@@ -35,7 +35,7 @@ def made(name: str, log: str) -> Receipt:
             reason=log,
             hint=name,
             log=log,
-            findings=[exact(name, ok=False, told=log), informs(log, 1.0, "s", name), not_run(name, log)],
+            findings=[exact(name, ok=False, detail=log), informs(log, 1.0, "s", name), not_run(name, log)],
             ran={name: log},
             phases=[[name, 1.0]],
         ),

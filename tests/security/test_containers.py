@@ -113,7 +113,7 @@ def test_results_that_are_no_file_are_refused(tmp_path: Path, script: str, words
     [
         {"results": [1]},
         {"results": None},
-        {"results": [{"phases": [["a"]], "ahead": 7}]},
+        {"results": [{"phases": [["a"]], "preimports": 7}]},
         {"machine": []},
         {"seconds": "long"},
         {"seed": {}},

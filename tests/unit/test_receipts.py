@@ -278,11 +278,11 @@ def test_the_committed_schema_is_the_receipts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("inside", "outside"),
     [
-        (suite.Result, model.CheckRow),
-        (suite.Finding, model.FindingRow),
+        (suite.CheckOutcome, model.CheckRow),
+        (suite.CheckFinding, model.FindingRow),
         (suite.Fingerprint, model.FingerprintRow),
         (suite.Peak, model.PeakRow),
-        (hardware.Gpu, model.Gpu),
+        (hardware.NvmlGpu, model.Gpu),
         (request.Nodes, model.Nodes),
     ],
 )

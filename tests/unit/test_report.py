@@ -13,8 +13,8 @@ import pytest
 
 from envspec import report
 from envspec.base_image.cuda import SharedLibrary
-from envspec.diagnostics.fit import Finding, FitReport, Verdict
-from envspec.diagnostics.machine import Machine, MachineGpu, Told
+from envspec.diagnostics.fit import FitFinding, FitReport, FitVerdict
+from envspec.diagnostics.machine import Machine, MachineGpu, MachineSource
 from envspec.errors import UsageError
 from envspec.explain.explanation import explain_lock, explain_package
 from envspec.facts.gpu import ComputeCapability
@@ -134,19 +134,23 @@ def test_a_change_is_one_cell_of_text(cells: tuple[str, ...], lines: list[str]) 
 
 H100 = MachineGpu("NVIDIA H100 80GB HBM3", ComputeCapability(9, 0), 81559)
 T4 = MachineGpu("Tesla T4", ComputeCapability(7, 5), 15360)
-RUNS = Finding("gpu", Verdict.FITS, "NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 holds code for it")
-OLD = Finding(
+RUNS = FitFinding("gpu", FitVerdict.FITS, "NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 holds code for it")
+OLD = FitFinding(
     "driver",
-    Verdict.DOES_NOT_FIT,
+    FitVerdict.DOES_NOT_FIT,
     "the driver is 470.57.02, the lock needs 525.60.13 or newer",
     "update the NVIDIA driver to 525.60.13 or newer",
 )
-UNKNOWN = Finding("gpu", Verdict.UNKNOWN, "Tesla T5: its compute capability is not known here", "name it: --gpu 9.0")
+UNKNOWN = FitFinding(
+    "gpu", FitVerdict.UNKNOWN, "Tesla T5: its compute capability is not known here", "name it: --gpu 9.0"
+)
 fit_text = partial(report.FIT.render, "text")
 
 
-def machine(*gpus: MachineGpu, driver: str | None = "570.124.06", told: Told = Told.READ) -> Machine:
-    return Machine(Platform.LINUX_64, driver, gpus, told=told)
+def machine(
+    *gpus: MachineGpu, driver: str | None = "570.124.06", source: MachineSource = MachineSource.READ
+) -> Machine:
+    return Machine(Platform.LINUX_64, driver, gpus, source=source)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +178,7 @@ def machine(*gpus: MachineGpu, driver: str | None = "570.124.06", told: Told = T
             ],
         ),
         (
-            FitReport("llm", machine(driver=None, told=Told.DESCRIBED), (UNKNOWN, UNKNOWN)),
+            FitReport("llm", machine(driver=None, source=MachineSource.DESCRIBED), (UNKNOWN, UNKNOWN)),
             [
                 "it is unknown whether the described machine can run llm",
                 "  linux-64, any driver, any GPU",

@@ -18,9 +18,9 @@ IMAGE: Final = Image(reference="registry.example/made-up@sha256:" + "d4" * 32, i
 HERE: Final = Here(python="/opt/venv/bin/python", prefix="/opt/venv")
 
 
-def exact(name: str, *, ok: bool = True, told: str = "") -> dict[str, Any]:
+def exact(name: str, *, ok: bool = True, detail: str = "") -> dict[str, Any]:
     """A finding that is right or wrong."""
-    return {"name": name, "kind": "exact", "ok": ok, "told": told}
+    return {"name": name, "kind": "exact", "ok": ok, "detail": detail}
 
 
 def within(name: str, value: float | None, row: str, k: int = 0) -> dict[str, Any]:
@@ -35,18 +35,18 @@ def within(name: str, value: float | None, row: str, k: int = 0) -> dict[str, An
         "relation": bound.relation.value,
         "formula": bound.formula,
         "source": bound.source,
-        "told": "" if value is not None else "not a number",
+        "detail": "" if value is not None else "not a number",
     }
 
 
-def informs(name: str, value: float, unit: str, told: str = "") -> dict[str, Any]:
+def informs(name: str, value: float, unit: str, detail: str = "") -> dict[str, Any]:
     """A number that judges nothing."""
-    return {"name": name, "kind": "informing", "value": value, "unit": unit, "told": told}
+    return {"name": name, "kind": "informing", "value": value, "unit": unit, "detail": detail}
 
 
-def not_run(name: str, told: str) -> dict[str, Any]:
+def not_run(name: str, detail: str) -> dict[str, Any]:
     """A part that was not run."""
-    return {"name": name, "kind": "not run", "told": told}
+    return {"name": name, "kind": "not run", "detail": detail}
 
 
 def fingerprint(name: str, digest: str, key: str = "") -> dict[str, Any]:
@@ -66,7 +66,7 @@ def check(name: str, **more: Any) -> dict[str, Any]:
         "seconds": 2.0,
         "limit_s": 120.0,
         "phases": [["import torch", 1.25], ["compute", 0.5]],
-        "ahead": [],
+        "preimports": [],
         "findings": [],
         "fingerprints": [],
         "ran": {},
@@ -93,7 +93,7 @@ def results(*checks: Mapping[str, Any], device: str = "cpu", **more: Any) -> dic
 
 def machine(device: str, gpus: int = 8, gpu: str = "NVIDIA H100 80GB HBM3") -> dict[str, Any]:
     """A machine with two CPUs, or with GPUs that NVLinks join."""
-    told: dict[str, Any] = {
+    detail: dict[str, Any] = {
         "system": "Debian GNU/Linux 12 (bookworm)",
         "kernel": "6.1.0-18-amd64",
         "architecture": "x86_64",
@@ -106,13 +106,13 @@ def machine(device: str, gpus: int = 8, gpu: str = "NVIDIA H100 80GB HBM3") -> d
         "libc": "glibc 2.36",
     }
     if device == "cpu":
-        return told
+        return detail
     cards = [
         {"index": n, "name": gpu, "uuid": f"GPU-{n}", "compute_capability": "9.0", "memory_bytes": 85_520_809_984}
         for n in range(gpus)
     ]
     topology = {f"{one}-{other}": "NV18" for one in range(gpus) for other in range(one + 1, gpus)}
-    return {**told, "cpus": 192, "driver": "570.124.06", "gpus": cards, "topology": topology}
+    return {**detail, "cpus": 192, "driver": "570.124.06", "gpus": cards, "topology": topology}
 
 
 def known(*requested: str, **more: Any) -> Known:
@@ -156,7 +156,7 @@ def eight_gpus(speed: float = 1.0) -> dict[str, Any]:
         check(
             "matmul",
             seconds=4.1,
-            ahead=[["import torch", 2.4]],
+            preimports=[["import torch", 2.4]],
             phases=[["integers", 0.6], ["fp32", 1.1], ["bf16", 0.7], ["fp16", 0.7]],
             findings=[exact("integers, K = 1024"), *bounded, *rates, not_run("fp4", "compute capability 9.0 has none")],
             fingerprints=[

@@ -1,4 +1,4 @@
-"""Runs the conformance suite in some Python, as it stands in the checkout, and reads what it says."""
+"""Runs the conformance suite of the checkout in some Python, and reads its results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import envspec.conformance.run
-from envspec.conformance.request import Nodes, Order, Start
+from envspec.conformance.request import Nodes, SuiteRequest, SuiteStart
 from envspec.conformance.results import FORMAT
 
 RUN: Final = Path(envspec.conformance.run.__file__)
@@ -29,8 +29,8 @@ _GRACE: Final = {"ENVSPEC_SUITE_GRACE_S": "0.3"}
 
 
 @dataclass(frozen=True)
-class Told:
-    """What a run of the suite left. results: check -> its object of results.json."""
+class SuiteOutput:
+    """The results of a run. results: check -> its object of results.json."""
 
     status: int
     stderr: str
@@ -42,9 +42,9 @@ class Told:
         return {each["name"]: each for each in self.results[check]["findings"]}
 
 
-def order(*checks: str, device: str = "cpu", **more: Any) -> dict[str, Any]:
-    """An order as envspec writes it; more: further fields. Nothing is imported ahead, however many cores there are."""
-    nodes, start = Nodes(), Start()
+def make_request(*checks: str, device: str = "cpu", **more: Any) -> dict[str, Any]:
+    """A request as envspec writes it. more: further fields. Without preimports, whatever the number of cores."""
+    nodes, start = Nodes(), SuiteStart()
     return {
         "format": FORMAT,
         "device": device,
@@ -57,25 +57,25 @@ def order(*checks: str, device: str = "cpu", **more: Any) -> dict[str, Any]:
         "price_per_hour": None,
         "currency": "",
         "limits": {},
-        "ahead": 0,
-        "seed": Order("cpu", ()).seed,
+        "preimports": 0,
+        "seed": SuiteRequest("cpu", ()).seed,
         **more,
     }
 
 
 def run(
     python: Path,
-    asked: Mapping[str, Any],
+    requested: Mapping[str, Any],
     folder: Path,
     *,
     environ: Mapping[str, str] | None = None,
     before: Sequence[str] = (),
-) -> Told:
+) -> SuiteOutput:
     """Run it to its end. folder: empty. environ: further variables. before: words of a command that starts it."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "order.json").write_text(json.dumps(asked), encoding="utf-8")
+    (folder / "request.json").write_text(json.dumps(requested), encoding="utf-8")
     results = folder / "results.json"
-    command = [*before, str(python), str(RUN), str(folder / "order.json"), str(results)]
+    command = [*before, str(python), str(RUN), str(folder / "request.json"), str(results)]
     done = subprocess.run(
         command,
         env={**os.environ, **_GRACE, **(environ or {}), MARK: str(folder)},
@@ -86,17 +86,17 @@ def run(
     )
     document = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
     rows = {each["check"]: each for each in document.get("results", [])}
-    return Told(done.returncode, done.stderr, document, rows)
+    return SuiteOutput(done.returncode, done.stderr, document, rows)
 
 
 @contextlib.contextmanager
 def started(
-    python: Path, asked: Mapping[str, Any], folder: Path, environ: Mapping[str, str]
+    python: Path, requested: Mapping[str, Any], folder: Path, environ: Mapping[str, str]
 ) -> Iterator[subprocess.Popen[str]]:
     """A run that goes on; what it makes is in `folder`, which is not there yet."""
     folder.mkdir(parents=True)
-    (folder / "order.json").write_text(json.dumps(asked), encoding="utf-8")
-    command = [str(python), str(RUN), str(folder / "order.json"), str(folder / "results.json")]
+    (folder / "request.json").write_text(json.dumps(requested), encoding="utf-8")
+    command = [str(python), str(RUN), str(folder / "request.json"), str(folder / "results.json")]
     (folder / "tmp").mkdir()
     variables = {**os.environ, **_GRACE, **environ, MARK: str(folder), "TMPDIR": str(folder / "tmp")}
     with subprocess.Popen(
