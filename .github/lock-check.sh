@@ -31,7 +31,7 @@ refuse() {
 rows_for() {
   rows=()
   if grep -q '^parts = \[' "$1/envspec.lock" 2>/dev/null; then
-    for word in ${CHANNEL_ROWS-}; do rows+=(--channel-rows "$word"); done
+    for word in ${CHANNEL_ROWS-}; do rows+=(--channel-repodata "$word"); done
   fi
 }
 

@@ -11,8 +11,8 @@ from typing import Any, Final
 from bench.conda_stack import WANTED
 from envspec.facts import load_facts
 from envspec.models import Platform
-from envspec.resolve.conda.request import CondaMoments, channels_of, compose_conda
-from envspec.resolve.types import CondaRequest
+from envspec.resolve.conda.request import channels_of, conda_request
+from envspec.resolve.types import CondaRequest, Cutoffs
 from envspec.spec import parse_spec
 
 AS_OF: Final = datetime(2026, 11, 15, tzinfo=timezone.utc)
@@ -95,8 +95,8 @@ class Question:
         """As envspec composes them."""
         spec, facts = parse_spec(self.spec, "bench-conda.toml", AS_OF), load_facts()
         channels = channels_of(spec, {}, {})
-        moments = CondaMoments(AS_OF, {})
-        return [compose_conda(spec, Platform(name), facts, moments, (), channels) for name in self.platforms]
+        moments = Cutoffs(AS_OF, {})
+        return [conda_request(spec, Platform(name), facts, moments, (), channels) for name in self.platforms]
 
     def _complete(self, text: str, request: CondaRequest) -> str:
         return f"{text} * cuda*" if request.cuda and text == self.wanted[0] else text

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from envspec.models import CudaVersion, Platform
-from envspec.resolve.conda.rattler import Rattler
 from envspec.resolve.conda.solve import CondaWorld, solve_all
+from envspec.resolve.conda.solver import Rattler
 from envspec.resolve.types import Channel, CondaRequest, VirtualPackage
 
 

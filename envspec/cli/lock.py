@@ -12,7 +12,7 @@ import click
 from envspec.cli import terminal
 from envspec.cli.options import UNCONFINED
 from envspec.errors import EnvspecError, StaleLock, UsageError
-from envspec.resolve.engines import CONDA_ENGINES, ENGINES
+from envspec.resolve import RESOLVERS, SOLVERS
 
 if TYPE_CHECKING:
     from envspec.lock.check import CheckResult
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 @click.option(
     "--resolver",
     "resolvers",
-    type=click.Choice([*ENGINES, *CONDA_ENGINES]),
+    type=click.Choice([*RESOLVERS, *SOLVERS]),
     multiple=True,
     metavar="NAME",
     help="What resolves PyPI's packages (uv, pip-tools) or conda's (rattler, conda-lock); once for each half.",
 )
 @click.option(
-    "--channel-rows",
+    "--channel-repodata",
     multiple=True,
     metavar="CHANNEL=DIR",
-    help="Solve this channel from the rows in DIR/<subdir>/repodata.json; the lock says so.",
+    help="Solve this channel from DIR/<subdir>/repodata.json; the lock records it.",
 )
 @click.option("--offline", is_flag=True, help="Use what is in the cache and no network.")
 @click.option(
@@ -70,7 +70,7 @@ def command(
     specs: tuple[str, ...],
     output: Path | None,
     resolvers: tuple[str, ...],
-    channel_rows: tuple[str, ...],
+    channel_repodata: tuple[str, ...],
     offline: bool,
     upgrade: bool,
     upgrade_package: tuple[str, ...],
@@ -104,9 +104,11 @@ def command(
     if as_of is not None:
         for path in paths:
             set_moment(path, as_of)
-    pypi = _one_of(resolvers, ENGINES)
-    conda = _one_of(resolvers, CONDA_ENGINES)
-    options = Options(pypi, conda, folders(channel_rows), offline, upgrade, upgrade_package, image, jobs, unconfined)
+    pypi = _one_of(resolvers, RESOLVERS)
+    conda = _one_of(resolvers, SOLVERS)
+    options = Options(
+        pypi, conda, folders(channel_repodata), offline, upgrade, upgrade_package, image, jobs, unconfined
+    )
     act = verify_one if verify else lock_one
     return _each(paths, lambda path: act(path, _directory(path, output, len(paths)), options))
 

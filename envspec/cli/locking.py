@@ -32,7 +32,7 @@ class Options:
 
     resolver: str
     conda_resolver: str
-    channel_rows: Mapping[str, Path]
+    channel_repodata: Mapping[str, Path]
     offline: bool
     upgrade: bool
     upgrade_package: tuple[str, ...]
@@ -120,7 +120,7 @@ def _request(path: Path, directory: Path, options: Options) -> LockRequest:
         directory=directory,
         resolver=options.resolver,
         conda_resolver=options.conda_resolver,
-        channel_rows=options.channel_rows,
+        channel_repodata=options.channel_repodata,
         network=Network.OFFLINE if options.offline else Network.USE,
         upgrade=Upgrade.ALL if options.upgrade else Upgrade.KEEP,
         upgrade_packages=tuple(str(canonicalize_name(name)) for name in options.upgrade_package),
@@ -175,7 +175,7 @@ def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Pa
 
 
 def folders(named: Sequence[str]) -> dict[str, Path]:
-    """`--channel-rows CHANNEL=DIR` -> channel and folder.
+    """`--channel-repodata CHANNEL=DIR` -> channel and folder.
 
     Raises:
         UsageError: no `=`, or no such folder.
@@ -186,7 +186,7 @@ def folders(named: Sequence[str]) -> dict[str, Path]:
         if not (channel and equals and Path(folder).is_dir()):
             why = f"{folder} is no folder" if channel and equals else "no channel with a folder"
             raise UsageError(
-                f"--channel-rows {text}: {why}", hint="write conda-forge=DIR, with DIR/linux-64/repodata.json"
+                f"--channel-repodata {text}: {why}", hint="write conda-forge=DIR, with DIR/linux-64/repodata.json"
             )
         found[channel] = Path(folder).absolute()
     return found

@@ -27,8 +27,9 @@ from envspec.io.http_types import BadStatus, BrokenOff, Credential, Stalled, Unr
 from envspec.io.store import Store, StoredPage
 from envspec.models import DEFAULT_INDEX, Package
 from envspec.origins import PYTORCH_INDEX, origin_of
-from envspec.resolve.pypi.index.client import Index, NotListed, Upstream, unreadable
+from envspec.resolve.pypi.index.client import IndexClient, unreadable_page
 from envspec.resolve.pypi.index.page import BadPage, ListedFile, parse_page
+from envspec.resolve.pypi.index.routing import Index, NotListed
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -165,7 +166,7 @@ def archive_of(package: Package) -> Archive:
 class WheelUrls:
     """Addresses of the files of these packages. upstream: pages, from memory or from the network."""
 
-    def __init__(self, packages: Iterable[Package], upstream: Upstream, environ: Mapping[str, str]) -> None:
+    def __init__(self, packages: Iterable[Package], upstream: IndexClient, environ: Mapping[str, str]) -> None:
         self._packages = {(each.file.sha256, each.file.filename): each for each in packages}
         self._upstream = upstream
         self._environ = environ
@@ -263,9 +264,9 @@ def _index_of(package: Package, environ: Mapping[str, str]) -> Index | None:
 def _row_of(index: Index, package: Package, page: StoredPage) -> ListedFile | None:
     try:
         listing = parse_page(page.body, page.content_type, page.url)
-        rows = [listing.row(n) for n, name in enumerate(listing.names) if name == package.file.filename]
+        rows = [listing.file(n) for n, name in enumerate(listing.names) if name == package.file.filename]
     except BadPage as error:
-        raise unreadable(index, package.name, error) from error
+        raise unreadable_page(index, package.name, error) from error
     # The same name twice would be two files: the locked one is meant.
     return next((row for row in rows if row.sha256 == package.file.sha256), rows[0] if rows else None)
 
@@ -294,7 +295,7 @@ async def fetch_wheels(
     """
     async with AsyncExitStack() as stack:
         store = stack.enter_context(closing(Store(how.cache)))
-        upstream = Upstream(store, now)
+        upstream = IndexClient(store, now)
         opening = asyncio.Lock()
         stack.push_async_callback(upstream.close)
 

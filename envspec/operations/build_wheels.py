@@ -56,8 +56,7 @@ from envspec.operations.lock_state import SOURCE, Sources, Upgrade, Work
 from envspec.operations.session import Doors
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint, parse
-from envspec.resolve.pypi.index.client import OfflineMiss
-from envspec.resolve.pypi.index.routing import Source
+from envspec.resolve.pypi.index.routing import OfflineMiss, Source
 from envspec.resolve.pypi.request import indexes_of, sources_of
 from envspec.spec import Requirement, RequirementKind, Spec
 from envspec.spec.requirements import GitAddress, read_git, read_requirement

@@ -17,8 +17,8 @@ from envspec.spec import Spec
 
 if TYPE_CHECKING:
     from envspec.resolve.pypi.index.routing import Source
-    from envspec.resolve.pypi.request import Composed
-    from envspec.resolve.types import Provider
+    from envspec.resolve.pypi.resolve import TargetRequest
+    from envspec.resolve.types import CondaProvided
 
 
 #: Decisions about sources: `source.<name>`.
@@ -41,8 +41,8 @@ class Network(Enum):
 class LockRequest:
     """One spec to lock.
 
-    resolver, conda_resolver: names in `envspec.resolve.engines`. upgrade_packages: normalised names that may move
-    although the rest stays. channel_rows: channel name -> a folder of rows that stands for it.
+    resolver, conda_resolver: names in `envspec.resolve`. upgrade_packages: normalised names that may move
+    although the rest stays. channel_repodata: channel name -> a folder of rows that stands for it.
     """
 
     spec_path: Path
@@ -52,7 +52,7 @@ class LockRequest:
     network: Network = Network.USE
     upgrade: Upgrade = Upgrade.KEEP
     upgrade_packages: tuple[str, ...] = ()
-    channel_rows: Mapping[str, Path] = field(default_factory=dict)
+    channel_repodata: Mapping[str, Path] = field(default_factory=dict)
     jobs: int = 4
 
 
@@ -110,8 +110,7 @@ class CondaHalf:
     channels: tuple[CondaChannel, ...] = ()
     decisions: tuple[Decision, ...] = ()
     moments: Mapping[str, datetime] = field(default_factory=dict)
-    provided: Mapping[Platform, Mapping[str, Provider]] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    provided: Mapping[Platform, Mapping[str, CondaProvided]] = field(default_factory=dict)
 
     @property
     def pythons(self) -> dict[Platform, str]:
@@ -139,6 +138,6 @@ class PypiHalf:
     """What came of the PyPI half. moments: of the packages that `--upgrade-package` has moved. decisions: commits."""
 
     resolutions: tuple[Resolution, ...]
-    questions: tuple[Composed, ...] = ()
+    questions: tuple[TargetRequest, ...] = ()
     moments: Mapping[str, datetime] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()

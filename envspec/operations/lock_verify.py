@@ -115,11 +115,11 @@ def _keeps_versions(spec: Spec, lock: Lock) -> bool:
 
 
 def _refuse_missing_parts(lock: Lock, request: LockRequest) -> None:
-    missing = [each.name for each in lock.channels if each.part and each.name not in request.channel_rows]
+    missing = [each.name for each in lock.channels if each.part and each.name not in request.channel_repodata]
     if missing:
         raise UsageError(
             f"{request.directory} was locked from a part of {', '.join(missing)}",
-            hint=f"name the rows of that part: --channel-rows {missing[0]}=DIR",
+            hint=f"name the repodata of that part: --channel-repodata {missing[0]}=DIR",
         )
 
 

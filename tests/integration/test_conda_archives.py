@@ -11,7 +11,7 @@ import pytest
 from envspec.facts.conda import conda_names
 from envspec.io.store import Store
 from envspec.models import CondaPackage, Provided
-from envspec.resolve.conda.pypi_names import Names, archive_reader, held_by, with_provides
+from envspec.resolve.conda.pypi_names import PypiNames, archive_reader, provided_in, with_provided
 from envspec.resolve.types import Channel
 from tests.support.conda_archive import CondaArchive, Form, archive, distribution
 from tests.support.conda_channel import CondaChannel, write
@@ -68,7 +68,7 @@ def read(
         return await archive_reader(channels, BRIEF, offline=offline)(locked(held, url))
 
     paths = asyncio.run(once())
-    return None if paths is None else held_by(paths)
+    return None if paths is None else provided_in(paths)
 
 
 @FORMS
@@ -119,7 +119,7 @@ def test_what_archives_tell_is_asked_once(tmp_path: Path, server: CondaServer) -
         store = Store(tmp_path)
         try:
             reader = archive_reader([Channel("forge", url, url)], {}, offline=False)
-            return asyncio.run(with_provides(packages, Names({}, conda_names(), store), reader))
+            return asyncio.run(with_provided(packages, PypiNames({}, conda_names(), store), reader))
         finally:
             store.close()
 

@@ -16,9 +16,9 @@ import pytest
 
 from envspec.errors import EnvspecError, NetworkError, NoSolution, UsageError
 from envspec.models import Asker, ChannelPart, CondaPackage, CudaVersion, Platform
-from envspec.resolve.conda.channels import part_sha256
-from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.conda.solve import CondaAnswer, CondaWorld, solve_all
+from envspec.resolve.conda.channels import repodata_sha256
+from envspec.resolve.conda.solve import CondaSolution, CondaWorld, solve_all
+from envspec.resolve.conda.solver import Rattler
 from envspec.resolve.types import Channel, CondaRequest
 from tests.support.conda_requests import AS_OF, request
 from tests.support.conda_rows import BUILT, Row, files_of, row, write_channel
@@ -40,11 +40,11 @@ def on_disk(folder: Path, rows: Sequence[Row] = ROWS, name: str = "forge") -> Ch
     return Channel(name, url, url)
 
 
-def solve(*asked: CondaRequest, cache: Path, offline: bool = False) -> tuple[CondaAnswer, ...]:
+def solve(*asked: CondaRequest, cache: Path, offline: bool = False) -> tuple[CondaSolution, ...]:
     return asyncio.run(solved(*asked, cache=cache, offline=offline))
 
 
-async def solved(*asked: CondaRequest, cache: Path, offline: bool = False) -> tuple[CondaAnswer, ...]:
+async def solved(*asked: CondaRequest, cache: Path, offline: bool = False) -> tuple[CondaSolution, ...]:
     return await solve_all(asked, Rattler(), CondaWorld(cache, QUICK, lambda _platform, _what: None, offline))
 
 
@@ -52,7 +52,7 @@ def one(asked: CondaRequest, cache: Path) -> dict[str, CondaPackage]:
     return {package.name: package for package in solve(asked, cache=cache)[0].packages}
 
 
-def pins(answer: CondaAnswer) -> list[str]:
+def pins(answer: CondaSolution) -> list[str]:
     return [f"{package.name} {package.version}" for package in answer.packages]
 
 
@@ -182,10 +182,10 @@ def test_nothing_later_than_as_of_is_considered(tmp_path: Path) -> None:
     ids=["later", "earlier"],
 )
 def test_a_name_may_have_a_moment_of_its_own(
-    as_of: datetime, cuts: Mapping[str, datetime], expected: list[str], tmp_path: Path
+    as_of: datetime, cutoffs: Mapping[str, datetime], expected: list[str], tmp_path: Path
 ) -> None:
     channel = on_disk(tmp_path, MOVING)
-    (answer,) = solve(request("a", channels=[channel], as_of=as_of, cuts=cuts), cache=tmp_path / "cache")
+    (answer,) = solve(request("a", channels=[channel], as_of=as_of, cutoffs=cutoffs), cache=tmp_path / "cache")
     assert pins(answer) == expected
     package = answer.packages[0]
     as_it_is = next(each for each in MOVING if each.filename == package.filename)
@@ -226,7 +226,7 @@ def test_a_folder_of_rows_stands_for_a_channel(tmp_path: Path) -> None:
         f"{url}/linux-64/python-3.13.1-0.conda",
     ]
     assert {package.channel for package in answer.packages} == {"forge"}
-    assert answer.channels[0].part == ChannelPart(6, part_sha256(folder))
+    assert answer.channels[0].part == ChannelPart(6, repodata_sha256(folder))
     lines = subprocess.run(
         "sha256sum */repodata.json | sha256sum",
         shell=True,
@@ -235,7 +235,7 @@ def test_a_folder_of_rows_stands_for_a_channel(tmp_path: Path) -> None:
         capture_output=True,
         check=True,
     )
-    assert lines.stdout.split()[0].decode() == part_sha256(folder)
+    assert lines.stdout.split()[0].decode() == repodata_sha256(folder)
 
 
 @pytest.mark.parametrize(
@@ -298,10 +298,10 @@ def test_a_package_that_gave_up_its_cuda_builds_stays_new(tmp_path: Path) -> Non
 
 def http(
     answer: Callable[[Asked], Answer], asked: Callable[[str], CondaRequest], cache: Path, times: int = 1
-) -> tuple[list[tuple[CondaAnswer, ...]], list[Asked], str]:
+) -> tuple[list[tuple[CondaSolution, ...]], list[Asked], str]:
     """What came of solving over a server, what it was asked, and its address."""
 
-    async def run() -> tuple[list[tuple[CondaAnswer, ...]], list[Asked], str]:
+    async def run() -> tuple[list[tuple[CondaSolution, ...]], list[Asked], str]:
         async with RawServer(answer) as server:
             try:
                 found = [await solved(asked(server.host), cache=cache) for _ in range(times)]
@@ -415,7 +415,7 @@ def test_what_was_garbled_once_is_fetched_again(tmp_path: Path) -> None:
             return reply(200, WHOLE[:-40] if broken.pop() else WHOLE, {"ETag": '"1"'})
         return honest(asked)
 
-    async def run() -> tuple[CondaAnswer, ...]:
+    async def run() -> tuple[CondaSolution, ...]:
         async with RawServer(once) as server:
             with pytest.raises(NetworkError, match="what it sent is not rows of a channel"):
                 await solved(at(server.host), cache=tmp_path / "cache")
@@ -434,7 +434,7 @@ def test_a_connection_that_drops_once_is_tried_again(tmp_path: Path) -> None:
             return [HEAD, b"{", RESET]
         return honest(asked)
 
-    async def run() -> tuple[CondaAnswer, ...]:
+    async def run() -> tuple[CondaSolution, ...]:
         async with RawServer(dropping) as server:
             world = CondaWorld(tmp_path / "cache", {"ENVSPEC_HTTP_TOTAL_S": "30"}, lambda _platform, _what: None)
             return await solve_all([at(server.host)], Rattler(), world)

@@ -21,7 +21,7 @@ from envspec.fetch.wheels import fetch_wheels, wheel_path
 from envspec.io.http_types import Patience
 from envspec.io.store import Store
 from envspec.models import Package
-from envspec.resolve.pypi.index.client import Index
+from envspec.resolve.pypi.index.routing import Index
 from tests.conftest import Serve
 from tests.support.environments import pin
 from tests.support.faults import Body, Corrupt, Drop, Status, Truncate

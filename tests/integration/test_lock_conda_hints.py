@@ -43,10 +43,10 @@ def wants(user: User, *dependencies: str) -> None:
 
 def test_a_channel_that_the_lock_has_a_part_of_is_not_to_be_had(user: User, channel: CondaChannel) -> None:
     wants(user, "numpy")
-    again = f"the lock was made from a part of {FORGE}: --channel-rows {FORGE}=DIR takes such a part again"
+    again = f"the lock was made from a part of {FORGE}: --channel-repodata {FORGE}=DIR takes such a part again"
     assert again not in refused(user.locks(), 5)
     part = f"{FORGE}={channel.folder}"
-    assert user.locks("--channel-rows", part).status == 0
+    assert user.locks("--channel-repodata", part).status == 0
     assert "nothing changed" in user.locks().stderr
     before = user.files()
     for options in (["--upgrade"], ["--upgrade", "--offline"]):
@@ -54,14 +54,14 @@ def test_a_channel_that_the_lock_has_a_part_of_is_not_to_be_had(user: User, chan
     wants(user, "numpy", "ffmpeg")
     assert again in refused(user.locks(), 5)
     assert user.files() == before
-    assert user.locks("--channel-rows", part).status == 0
+    assert user.locks("--channel-repodata", part).status == 0
 
 
 def test_a_name_that_nobody_has_is_told_also_where_nothing_may_move(user: User, channel: CondaChannel) -> None:
     wants(user, "numpy")
     part = f"{FORGE}={channel.folder}"
-    assert user.locks("--channel-rows", part).status == 0
-    told = refused(user.locks("--channel-rows", part, "--upgrade-package", "nunpy"), 2)
+    assert user.locks("--channel-repodata", part).status == 0
+    told = refused(user.locks("--channel-repodata", part, "--upgrade-package", "nunpy"), 2)
     assert "--upgrade-package nunpy: neither the lock nor the spec has such a package" in told
     assert "did you mean numpy?" in told
 
@@ -72,7 +72,7 @@ def test_a_name_that_nobody_has_is_told_also_where_nothing_may_move(user: User, 
 )
 def test_forms_that_conda_users_write(user: User, channel: CondaChannel, asked: str, locked: str) -> None:
     wants(user, asked)
-    ran = user.locks("--channel-rows", f"{FORGE}={channel.folder}")
+    ran = user.locks("--channel-repodata", f"{FORGE}={channel.folder}")
     assert ran.status == 0, ran.stderr
     rows = [row for resolution in user.document()["resolution"] for row in resolution["conda"]]
     assert [row["version"] for row in rows if row["name"] == "numpy"] == [locked]
@@ -80,5 +80,5 @@ def test_forms_that_conda_users_write(user: User, channel: CondaChannel, asked: 
 
 def test_rows_of_a_channel_for_a_spec_without_conda(user: User, channel: CondaChannel) -> None:
     user.wants("stats", as_of=DECEMBER, python="3.12")
-    told = refused(user.locks("--channel-rows", f"{FORGE}={channel.folder}"), 2)
-    assert "--channel-rows: the spec has no [conda]" in told
+    told = refused(user.locks("--channel-repodata", f"{FORGE}={channel.folder}"), 2)
+    assert "--channel-repodata: the spec has no [conda]" in told

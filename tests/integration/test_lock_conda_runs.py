@@ -52,7 +52,7 @@ def user(tmp_path: Path, index: IndexServer) -> User:
 def test_a_part_of_a_channel_says_so(user: User, channel: CondaChannel) -> None:
     wants(user, FORGE, "numpy", "ffmpeg")
     part = f"{FORGE}={channel.folder}"
-    ran = user.locks("--channel-rows", part)
+    ran = user.locks("--channel-repodata", part)
     assert ran.status == 0, ran.stderr
     checked = user.locks("--check")
     assert checked.status == 0
@@ -63,7 +63,7 @@ def test_a_part_of_a_channel_says_so(user: User, channel: CondaChannel) -> None:
     # The rows keep the channel's own addresses: what is installed comes from there.
     assert {row["url"].rpartition("/")[0].rpartition("/")[0] for row in _rows(user)} == {FORGE}
     before = user.files()
-    assert "nothing changed" in user.locks("--channel-rows", part).stderr
+    assert "nothing changed" in user.locks("--channel-repodata", part).stderr
     assert user.files() == before
 
 

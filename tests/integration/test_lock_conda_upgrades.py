@@ -318,7 +318,7 @@ def test_a_package_of_a_named_channel(tmp_path: Path, index: IndexServer) -> Non
         f"conda-forge={write_channel(tmp_path / 'forge', rows())}",
         f"corp={write_channel(tmp_path / 'corp', rows())}",
     ]
-    words = [word for part in parts for word in ("--channel-rows", part)]
+    words = [word for part in parts for word in ("--channel-repodata", part)]
     user = User(tmp_path / "user", index.url)
     rest = "[conda]\nchannels = ['corp', 'conda-forge']\ndependencies = ['conda-forge::gamma', 'alpha']\n"
 

@@ -112,8 +112,8 @@ def test_a_server_that_answers_other_bytes_is_not_believed(data: bytes, shift: i
         (b"", "no end of a zip"),
         (b"<html>not found</html>", "no end of a zip"),
         (b"PK\x05\x06" + bytes(18), "0 METADATA files"),
-        (b"PK\x05\x06" + b"\xff" * 18, "names a place that it does not have"),
-        (b"PK\x06\x07" + b"\xff" * 16 + b"PK\x05\x06" + b"\xff" * 18, "names a place that it does not have"),
+        (b"PK\x05\x06" + b"\xff" * 18, "has an offset beyond its end"),
+        (b"PK\x06\x07" + b"\xff" * 16 + b"PK\x05\x06" + b"\xff" * 18, "has an offset beyond its end"),
     ],
 )
 def test_what_is_no_wheel(data: bytes, told: str) -> None:
@@ -141,7 +141,7 @@ def test_two_metadata_files_are_refused() -> None:
 
 @pytest.mark.parametrize("compression", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_other_ways_of_packing_are_refused(compression: int) -> None:
-    with pytest.raises(BadWheel, match="packed by method"):
+    with pytest.raises(BadWheel, match="has compression method"):
         read(zipped((PATH, b"a" * 100), compression=compression))
 
 
@@ -150,7 +150,7 @@ def test_what_unpacks_to_more_than_it_says_is_refused() -> None:
     size = (10_000_000).to_bytes(4, "little")
     lying = data.replace(size, (100).to_bytes(4, "little"))
     assert lying != data
-    with pytest.raises(BadWheel, match="is not what its checksum says"):
+    with pytest.raises(BadWheel, match="does not match its checksum"):
         read(lying)
     with pytest.raises(BadWheel, match="larger than"):
         read(data.replace(size, (0xFFFFFFF0).to_bytes(4, "little")))

@@ -322,9 +322,9 @@ def test_a_part_of_a_channel_has_to_be_named_again(tmp_path: Path) -> None:
     user = User(tmp_path, "http://127.0.0.1:9/")
     conda = '[conda]\nchannels = ["https://conda.example.com/forge"]\ndependencies = ["tool"]\n'
     user.writes(f'[env]\nname = "small"\npython = "3.12"\n{conda}')
-    assert user.locks("--channel-rows", part).status == 0
-    assert "--channel-rows https://conda.example.com/forge=DIR" in user.locks("--verify").stderr
-    found = user.locks("--verify", "--channel-rows", part)
+    assert user.locks("--channel-repodata", part).status == 0
+    assert "--channel-repodata https://conda.example.com/forge=DIR" in user.locks("--verify").stderr
+    found = user.locks("--verify", "--channel-repodata", part)
     assert (found.status, found.stdout) == (0, ""), found
 
 

@@ -36,7 +36,7 @@ def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
             channel = _written(folder / "channels" / str(number), rows)
             served = next((row for row in data.get("served", ()) if row["name"] == name), None)
             if served is None:
-                words = [*words, "--channel-rows", f"{name}={channel.folder}"]
+                words = [*words, "--channel-repodata", f"{name}={channel.folder}"]
                 continue
             logins = tuple(served["credentials"]) if "credentials" in served else None
             prefix = f"/t/{served['token']}" if "token" in served else ""

@@ -106,8 +106,8 @@ def _serve(path: str) -> None:
     import envspec.operations.lock_pypi
     import envspec.registry.auth
     import envspec.registry.client
-    import envspec.resolve.conda.rattler
-    import envspec.resolve.pypi.uv  # noqa: F401
+    import envspec.resolve.conda.solver
+    import envspec.resolve.pypi.resolver  # noqa: F401
 
     # Of a parent with threads of its own, a child would have their locks and not them.
     assert len(list(Path("/proc/self/task").iterdir())) == 1

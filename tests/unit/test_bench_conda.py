@@ -18,8 +18,8 @@ from bench.conda_questions import Question
 from bench.conda_report import GOAL_ROWS, Agreement, Case, CondaResults, Sample, goals, mid, page, plot, ratio
 from bench.conda_stack import WANTED
 from bench.conda_tools import BARE, CONDA_LOCK, ENVSPEC, STAGE, TOOLS, Place
-from envspec.resolve.conda.rattler import Rattler
 from envspec.resolve.conda.solve import CondaWorld, solve_all
+from envspec.resolve.conda.solver import Rattler
 
 CASE = Case(GOAL_ROWS, 1)
 

@@ -6,11 +6,11 @@ import pytest
 from rattler import MatchSpec, PackageRecord, Version
 from rattler.package.build_string import BuildString
 
-from envspec.resolve.conda.cuda_builds import (
-    Build,
+from envspec.resolve.conda.records import (
+    CondaBuild,
     constrained_name,
+    cpu_fallbacks,
     cuda_constraint,
-    fallbacks,
     is_cpu_build,
     is_cuda_build,
 )
@@ -60,12 +60,12 @@ CASES: list[tuple[str, tuple[str, str], list[tuple[str, str]], bool]] = [
 
 @pytest.mark.parametrize(("what", "chosen", "cuda", "expected"), CASES, ids=[case[0] for case in CASES])
 def test_fallbacks(what: str, chosen: tuple[str, str], cuda: list[tuple[str, str]], expected: bool) -> None:
-    build = Build("torch", *chosen)
-    known = [Build("torch", *each) for each in cuda]
-    assert fallbacks([build, Build("zlib", "1", "h0_0")], known, Version) == ([build] if expected else [])
+    build = CondaBuild("torch", *chosen)
+    known = [CondaBuild("torch", *each) for each in cuda]
+    assert cpu_fallbacks([build, CondaBuild("zlib", "1", "h0_0")], known, Version) == ([build] if expected else [])
 
 
 def test_fallbacks_are_sorted_by_name() -> None:
-    chosen = [Build(name, "1", "cpu_0") for name in ("torch", "jaxlib", "faiss")]
-    known = [Build(name, "1", "cuda126_0") for name in ("jaxlib", "torch", "faiss")]
-    assert [build.name for build in fallbacks(chosen, known, Version)] == ["faiss", "jaxlib", "torch"]
+    chosen = [CondaBuild(name, "1", "cpu_0") for name in ("torch", "jaxlib", "faiss")]
+    known = [CondaBuild(name, "1", "cuda126_0") for name in ("jaxlib", "torch", "faiss")]
+    assert [build.name for build in cpu_fallbacks(chosen, known, Version)] == ["faiss", "jaxlib", "torch"]

@@ -15,7 +15,7 @@ from rattler import RepoDataRecord
 from envspec.models import Asker, CondaPackage
 from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.conda.channels import opened
-from envspec.resolve.conda.records import kept, name_of, package_of, record_of, with_askers
+from envspec.resolve.conda.records import available, name_of, package_of, record_of, with_askers
 from envspec.resolve.types import Channel
 from tests.support.conda_requests import request
 from tests.support.conda_rows import row, write_channel
@@ -27,7 +27,7 @@ def rows_of(folder: Path, *names: str) -> tuple[list[RepoDataRecord], Channel]:
 
     async def query() -> list[RepoDataRecord]:
         async with opened([channel], folder / "cache", {}, offline=False) as channels:
-            return await channels.rows(request(channels=[channel]), names)
+            return await channels.records(request(channels=[channel]), names)
 
     return asyncio.run(query()), channel
 
@@ -108,10 +108,10 @@ def test_what_the_channel_still_has_is_kept(tmp_path: Path) -> None:
     rows, channel = rows_of(tmp_path, "a", "b", "c")
     before = [package_of(each, [channel]) for each in sorted(rows, key=str)]
     there = [each for each in rows if each.name.normalized != "b"]
-    assert sorted(each.file_name for each in kept(before, there)) == ["a-1-0.conda", "c-1-0.conda"]
+    assert sorted(each.file_name for each in available(before, there)) == ["a-1-0.conda", "c-1-0.conda"]
     write_channel(tmp_path, [row("a", "1", more={"sha256": "00" * 32})])
     (swapped,), _ = rows_of(tmp_path, "a")
-    assert kept(before, [swapped]) == []
+    assert available(before, [swapped]) == []
 
 
 def test_askers_are_the_spec_and_other_packages_in_their_words() -> None:

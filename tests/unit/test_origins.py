@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from envspec.origins import same_origin
-from envspec.resolve.pypi.index.client import Index, authorised
+from envspec.resolve.pypi.index.client import authorised
+from envspec.resolve.pypi.index.routing import Index
 
 
 @pytest.mark.parametrize(

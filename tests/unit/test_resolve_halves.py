@@ -7,14 +7,14 @@ from datetime import datetime, timezone
 import pytest
 
 from envspec.models import Asker
-from envspec.resolve.pypi.conflicts import BothHalves, check_halves, members_beside_condas_torch
-from envspec.resolve.types import Provider
+from envspec.resolve.pypi.errors import PypiCondaConflict, check_conflicts, torch_family_conflict
+from envspec.resolve.types import CondaProvided
 from envspec.spec import Spec, parse_spec
 
 BY_SPEC = Asker("spec", "pytorch 2.8.*")
 BY_SCIPY = Asker("scipy", "numpy >=1.23,<3")
-NUMPY = Provider("numpy", "2.2.6", "numpy", "conda-forge", (BY_SCIPY,))
-TORCH = Provider("torch", "2.8.0", "pytorch", "conda-forge", (Asker("torchvision", "pytorch"), BY_SPEC))
+NUMPY = CondaProvided("numpy", "2.2.6", "numpy", "conda-forge", (BY_SCIPY,))
+TORCH = CondaProvided("torch", "2.8.0", "pytorch", "conda-forge", (Asker("torchvision", "pytorch"), BY_SPEC))
 PROVIDED = {provider.name: provider for provider in (NUMPY, TORCH)}
 CORP = '[[pip.index]]\nname = "corp"\nurl = "https://wheels.example.com/simple"\npackages = ["num*"]\n'
 WHEEL = "numpy @ https://user:secret@h.example/numpy-2.2.6-py3-none-any.whl"
@@ -29,7 +29,7 @@ def spec(*asked: str, constraints: tuple[str, ...] = (), index: str = "") -> Spe
 
 
 def check(told: Spec) -> None:
-    check_halves(told.pip.dependencies, told.pip.constraints, told.pip, PROVIDED)
+    check_conflicts(told.pip.dependencies, told.pip.constraints, told.pip, PROVIDED)
 
 
 @pytest.mark.parametrize("asked", ["numpy", "NumPy>=2", "numpy[all]==2.2.6", "numpy==2.2.*", "scikit-learn"])
@@ -42,51 +42,51 @@ def test_a_plain_requirement_that_conda_meets_is_met(asked: str) -> None:
     [
         pytest.param(
             spec("torch>=2.1"),
-            "torch is asked for twice: [pip] dependencies say torch>=2.1, "
-            "[conda] dependencies say pytorch 2.8.*, which holds torch",
-            "leave one of the two out; what else comes from conda needs conda's pytorch",
+            "torch is required twice: [pip] dependencies has torch>=2.1, "
+            "[conda] dependencies has pytorch 2.8.*, which contains torch",
+            "remove one of the two; other conda packages need conda's pytorch",
             id="asked for by both",
         ),
         pytest.param(
             spec("numpy<2"),
-            "numpy 2.2.6 comes from conda-forge (conda's numpy, asked by scipy), "
-            "and [pip] dependencies ask for numpy<2",
-            "bound numpy in [conda] dependencies, and leave it out of [pip]",
+            "numpy 2.2.6 comes from conda-forge (conda's numpy, required by scipy), "
+            "but [pip] dependencies requires numpy<2",
+            "bound numpy in [conda] dependencies, and remove it from [pip]",
             id="another version",
         ),
         pytest.param(
             spec(constraints=("torch<2.8",)),
-            "torch 2.8.0 comes from conda-forge (conda's pytorch, asked by the spec, torchvision), "
-            "and pip.constraints say torch<2.8",
-            "bound pytorch in [conda] dependencies, and leave it out of [pip]",
+            "torch 2.8.0 comes from conda-forge (conda's pytorch, required by the spec, torchvision), "
+            "but pip.constraints has torch<2.8",
+            "bound pytorch in [conda] dependencies, and remove it from [pip]",
             id="a constraint",
         ),
         pytest.param(
             spec(WHEEL),
-            "[pip] dependencies ask for numpy by its URL, "
-            "and numpy 2.2.6 comes from conda-forge (conda's numpy, asked by scipy)",
-            "take numpy from conda alone, or take from [pip] what asks for conda's numpy",
+            "[pip] dependencies requires numpy by its URL, "
+            "but numpy 2.2.6 comes from conda-forge (conda's numpy, required by scipy)",
+            "take numpy from conda alone, or move what requires conda's numpy to [pip]",
             id="a wheel by its URL",
         ),
         pytest.param(
             spec("numpy", index=CORP),
-            "[pip] dependencies ask for numpy from the index corp, "
-            "and numpy 2.2.6 comes from conda-forge (conda's numpy, asked by scipy)",
-            "take numpy from conda alone, or take from [pip] what asks for conda's numpy",
+            "[pip] dependencies requires numpy from the index corp, "
+            "but numpy 2.2.6 comes from conda-forge (conda's numpy, required by scipy)",
+            "take numpy from conda alone, or move what requires conda's numpy to [pip]",
             id="an index of its own",
         ),
         pytest.param(
             spec("torch @ https://user:secret@h.example/torch-2.8.0-py3-none-any.whl"),
-            "torch is asked for twice: [pip] dependencies say "
+            "torch is required twice: [pip] dependencies has "
             "torch @ https://h.example/torch-2.8.0-py3-none-any.whl, "
-            "[conda] dependencies say pytorch 2.8.*, which holds torch",
-            "leave one of the two out; what else comes from conda needs conda's pytorch",
+            "[conda] dependencies has pytorch 2.8.*, which contains torch",
+            "remove one of the two; other conda packages need conda's pytorch",
             id="a wheel of what both ask for",
         ),
     ],
 )
 def test_what_is_refused(told: Spec, message: str, hint: str) -> None:
-    with pytest.raises(BothHalves) as caught:
+    with pytest.raises(PypiCondaConflict) as caught:
         check(told)
     assert (caught.value.message, caught.value.hint) == (message, hint)
     assert caught.value.exit_code == 4
@@ -99,17 +99,17 @@ def test_an_index_of_its_own_for_what_nobody_asks() -> None:
 
 def test_members_of_the_family() -> None:
     vision = {"torchvision": [Asker("timm", "torchvision"), Asker("spec", "torchvision")]}
-    assert members_beside_condas_torch({"numpy": [], "trainer": []}, PROVIDED) is None
-    assert members_beside_condas_torch(vision, {"numpy": NUMPY}) is None
-    held = Provider("torchvision", "0.23.0", "torchvision", "conda-forge")
-    assert members_beside_condas_torch(vision, PROVIDED | {"torchvision": held}) is None
-    one = members_beside_condas_torch(vision, PROVIDED)
+    assert torch_family_conflict({"numpy": [], "trainer": []}, PROVIDED) is None
+    assert torch_family_conflict(vision, {"numpy": NUMPY}) is None
+    held = CondaProvided("torchvision", "0.23.0", "torchvision", "conda-forge")
+    assert torch_family_conflict(vision, PROVIDED | {"torchvision": held}) is None
+    one = torch_family_conflict(vision, PROVIDED)
     assert one is not None
     assert one.message == (
-        "torchvision is asked by the spec, timm; torch 2.8.0 comes from conda-forge, "
-        "and PyPI's torchvision is built for PyPI's torch"
+        "torchvision is required by the spec, timm; torch 2.8.0 comes from conda-forge, "
+        "but PyPI's torchvision is built for PyPI's torch"
     )
-    two = members_beside_condas_torch({"torchaudio": [Asker("a", "torchaudio")], **vision}, PROVIDED)
+    two = torch_family_conflict({"torchaudio": [Asker("a", "torchaudio")], **vision}, PROVIDED)
     assert two is not None
     assert "PyPI's torchvision, torchaudio are built" in two.message
     assert two.hint == "put torchvision, torchaudio into [conda] dependencies"

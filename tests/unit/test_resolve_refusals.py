@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from envspec.models import Asker
-from envspec.resolve.pypi.errors import excluded
-from envspec.resolve.types import Provider
+from envspec.resolve.pypi.errors import excluded_conda_versions
+from envspec.resolve.types import CondaProvided
 
 PROVIDED = {
-    "torch": Provider("torch", "2.8.0", "pytorch", "conda-forge", (Asker("spec", "pytorch"),)),
-    "numpy": Provider("numpy", "2.3.5", "numpy", "conda-forge", (Asker("pytorch", "numpy >=1.23,<3"),)),
-    "ruamel-yaml": Provider("ruamel-yaml", "0.18.1", "ruamel.yaml", "conda-forge"),
-    "because": Provider("because", "1.0", "because", "conda-forge"),
+    "torch": CondaProvided("torch", "2.8.0", "pytorch", "conda-forge", (Asker("spec", "pytorch"),)),
+    "numpy": CondaProvided("numpy", "2.3.5", "numpy", "conda-forge", (Asker("pytorch", "numpy >=1.23,<3"),)),
+    "ruamel-yaml": CondaProvided("ruamel-yaml", "0.18.1", "ruamel.yaml", "conda-forge"),
+    "because": CondaProvided("because", "1.0", "because", "conda-forge"),
 }
 
 
@@ -35,6 +35,6 @@ PROVIDED = {
     ],
 )
 def test_what_is_excluded(told: str, names: list[str]) -> None:
-    found = list(excluded(told, PROVIDED))
-    assert [whence for whence, _ in found] == [PROVIDED[name].whence for name in names]
+    found = list(excluded_conda_versions(told, PROVIDED))
+    assert [whence for whence, _ in found] == [PROVIDED[name].description for name in names]
     assert all(PROVIDED[name].package in hint for name, (_, hint) in zip(names, found, strict=True))

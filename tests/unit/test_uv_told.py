@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envspec.resolve.pypi.uv import told
+from envspec.resolve.pypi.resolver import uv_reason
 
 BECAUSE = "Because torch==2.9.1 depends on cudnn==9 and you require torch, we can conclude that you require cudnn==9."
 AND = "And because you require cudnn==8, we can conclude that your requirements are unsatisfiable."
@@ -21,21 +21,21 @@ AND = "And because you require cudnn==8, we can conclude that your requirements 
     ],
 )
 def test_the_reason_stands_alone(stderr: str) -> None:
-    assert told(stderr) == f"{BECAUSE} {AND}"
+    assert uv_reason(stderr) == f"{BECAUSE} {AND}"
 
 
 @pytest.mark.parametrize("how", ["current Python version (3.11.7)", "requested Python version (>=3.11.7)"])
 def test_whether_uv_runs_on_the_targets_python_makes_no_difference(how: str) -> None:
-    assert told(f"error: No solution found when resolving dependencies\n  cause: Because the {how} is old.\n") == (
+    assert uv_reason(f"error: No solution found when resolving dependencies\n  cause: Because the {how} is old.\n") == (
         "Because the target's Python (3.11.7) is old."
     )
 
 
 def test_another_failure_is_told_as_it_is() -> None:
-    assert told("error: Failed to parse `a b`\n  cause: Expected a version\n") == (
+    assert uv_reason("error: Failed to parse `a b`\n  cause: Expected a version\n") == (
         "Failed to parse `a b` cause: Expected a version"
     )
 
 
 def test_silence_is_said() -> None:
-    assert told("\n") == "uv found no solution and did not say why"
+    assert uv_reason("\n") == "uv found no solution and gave no reason"
