@@ -79,7 +79,7 @@ def test_from_a_server_and_from_a_folder(forge: CondaChannel, server: CondaServe
 
 
 @FORMS
-def test_offline_no_server_is_asked(server: CondaServer, held: CondaArchive) -> None:
+def test_offline_no_server_is_contacted(server: CondaServer, held: CondaArchive) -> None:
     assert read(held, server.channel_url("forge"), offline=True) is None
     assert server.requests == []
 
@@ -111,7 +111,7 @@ def test_nobody_there_and_nothing_there(tmp_path: Path) -> None:
     assert read(TOOLS, tmp_path.as_uri()) is None
 
 
-def test_what_archives_tell_is_asked_once(tmp_path: Path, server: CondaServer) -> None:
+def test_what_archives_contain_is_read_once(tmp_path: Path, server: CondaServer) -> None:
     url = server.channel_url("forge")
     packages = [locked(held, url) for held in (TOOLS, OLD)]
 

@@ -138,7 +138,7 @@ def test_what_conda_provides_is_no_package(tmp_path: Path, public: IndexServer, 
     assert not [request for request in public.requests if "numpy" in request.path]
 
 
-def test_what_is_asked_for_and_provided_is_not_installed_twice(tmp_path: Path, public: IndexServer) -> None:
+def test_what_is_required_and_provided_is_not_installed_twice(tmp_path: Path, public: IndexServer) -> None:
     project = Project(tmp_path, public)
     provided = from_conda("base", "2.0.0") | from_conda("left", "0.9.0")
     assert pins(project.resolves("base>=1.2", "right", provided=provided)) == {"right": "1.0.0"}
@@ -177,12 +177,12 @@ def test_what_conda_excludes(tmp_path: Path, public: IndexServer, engine: str) -
     assert "numpy 2.2.6 comes from conda-forge (conda's numpy, required by scipy)" in error.message
     assert "strict" in error.message
     assert error.message.count("comes from") == 1
-    assert error.hint == "bound numpy in [conda] dependencies, or put what asks for another numpy there as well"
+    assert error.hint == "bound numpy in [conda] dependencies, or put what requires another numpy there as well"
 
 
 def test_what_only_conda_could_bring_newer(tmp_path: Path, public: IndexServer) -> None:
     error = Project(tmp_path, public).refuses("app", provided=from_conda("base", "2.0.0", "base-lib"))
-    assert "base 2.0.0 comes from conda-forge (conda's base-lib, asked by scipy)" in error.message
+    assert "base 2.0.0 comes from conda-forge (conda's base-lib, required by scipy)" in error.message
     assert "bound base-lib in [conda]" in (error.hint or "")
 
 
@@ -229,7 +229,7 @@ def test_a_page_that_fails_where_extras_are_looked_up(tmp_path: Path, serve: Ser
 
 
 def test_a_private_name_is_looked_up_at_its_own_index(tmp_path: Path, serve: Serve, public: IndexServer) -> None:
-    """A name that a spec sends to one index is never told to another, also where conda provides it."""
+    """A name that a spec sends to one index is never sent to another, also where conda provides it."""
     private = serve(
         [
             release("corp-app", "3.0.0", requires=["corp-core[fast]"]),
@@ -346,7 +346,7 @@ def test_wheels_that_are_compiled_beside_pypis_torch(tmp_path: Path, family: Ind
     project = Project(tmp_path, family)
     found = project.resolves("kernels", "tokens", "trainer", provided=TORCH)
     assert found.warnings == (
-        "kernels 0.5.0 is compiled and needs torch: its wheel was built beside PyPI's, and torch 2.8.0 comes from "
+        "kernels 0.5.0 is compiled and needs torch: its wheel was built against PyPI's, and torch 2.8.0 comes from "
         "conda-forge; if it does not load, take kernels from conda as well",
     )
     assert project.resolves("tokens", "numpy", provided=from_conda("numpy", "2.2.0")).warnings == ()

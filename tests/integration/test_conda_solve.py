@@ -81,10 +81,10 @@ def test_rows_come_whole_and_sorted_with_who_asked_and_what_was_refused(tmp_path
     )
     assert python.askers == (Asker("spec", "python 3.13.*"), Asker("tool", "python >=3.10"))
     assert python.newest is not None
-    assert (python.newest.version, python.newest.why) == ("3.14.0", "the spec asks for python 3.13.*")
+    assert (python.newest.version, python.newest.why) == ("3.14.0", "the spec requires python 3.13.*")
     assert (tool.noarch, tool.subdir, tool.askers) == ("python", "noarch", (Asker("spec", "tool"),))
     assert tool.newest is not None
-    assert (tool.newest.version, tool.newest.why) == ("2.0", "it needs python >=3.14, and here is python 3.13.1")
+    assert (tool.newest.version, tool.newest.why) == ("2.0", "it needs python >=3.14, and python is 3.13.1")
 
 
 def test_platforms_are_solved_together_and_each_for_itself(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_the_same_on_every_hash_seed(tmp_path: Path) -> None:
         "at = pathlib.Path(sys.argv[1]); url = (at / 'forge').as_uri();"
         "print(solve(request('python 3.13.*', 'tool', 'x', channels=[Channel('f', url, url)]), cache=at / 'c'))"
     )
-    told = [
+    found_text = [
         subprocess.run(
             [sys.executable, "-c", code, str(tmp_path)],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -154,8 +154,8 @@ def test_the_same_on_every_hash_seed(tmp_path: Path) -> None:
         ).stdout
         for seed in ("1", "2")
     ]
-    assert told[0] == told[1]
-    assert "CondaPackage" in told[0]
+    assert found_text[0] == found_text[1]
+    assert "CondaPackage" in found_text[0]
 
 
 # --- moments
@@ -177,7 +177,7 @@ def test_nothing_later_than_as_of_is_considered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("as_of", "cuts", "expected"),
+    ("as_of", "cutoffs", "expected"),
     [(BUILT, {"a": LATER}, ["a 2", "b 1"]), (LATER, {"a": BUILT}, ["a 1", "b 2"])],
     ids=["later", "earlier"],
 )
@@ -196,7 +196,7 @@ def test_a_name_may_have_a_moment_of_its_own(
 
 def test_rows_without_a_date_are_taken_where_the_spec_says_so(tmp_path: Path) -> None:
     asked = request("a", channels=[on_disk(tmp_path, [row("a", "1", built=None)])])
-    with pytest.raises(NoSolution, match="does not say when it was built"):
+    with pytest.raises(NoSolution, match="has no build time"):
         solve(asked, cache=tmp_path / "cache")
     assert one(replace(asked, undated=True), tmp_path / "cache")["a"].timestamp_ms is None
 
@@ -358,8 +358,8 @@ def test_credentials_reach_the_server_and_nothing_else(tmp_path: Path) -> None:
         f"{url}/forge/linux-64/libc-2-0.conda",
         f"{url}/forge/linux-64/python-3.13.1-0.conda",
     ]
-    told = repr((found[0].packages, found[0].channels))
-    assert not [secret for secret in SECRETS if secret in told]
+    found_text = repr((found[0].packages, found[0].channels))
+    assert not [secret for secret in SECRETS if secret in found_text]
     kept = b"".join(file.read_bytes() for file in (tmp_path / "cache").rglob("*") if file.is_file())
     assert not [secret for secret in SECRETS[1:] if secret.encode() in kept]
     assert (tmp_path / "cache" / "conda" / "rows").stat().st_mode & 0o077 == 0  # the token is in there
@@ -376,15 +376,15 @@ FAULTS: dict[str, tuple[Callable[[Asked], Answer], str]] = {
     "broken": (lambda _: reply(500), r"/forge/\S+: HTTP 500 \(the server failed\)"),
     "broken_file": (only("repodata.json", reply(500)), r"/forge/\S+/repodata.json: HTTP 500"),
     "forbidden": (lambda _: reply(403), r"/forge: HTTP 403 \(forbidden\)"),
-    "locked": (lambda _: reply(401), r"/forge: HTTP 401 \(credentials needed, or wrong\)"),
+    "locked": (lambda _: reply(401), r"/forge: HTTP 401 \(credentials missing or wrong\)"),
     "reset": (lambda _: [RESET], r"/forge/\S+: the connection broke"),
-    "stalled": (only("repodata.json", [60.0]), r"/forge\S*: no whole answer within 2 s"),
-    "stalled_inside": (only("64/repodata.json", [HEAD, b"{", 60.0]), r"/forge\S*: no whole answer within 2 s"),
-    "truncated": (only("64/repodata.json", reply(200, WHOLE[:-40])), r"/forge: what it sent is not rows of a channel"),
-    "html": (only("repodata.json", reply(200, b"<html>")), r"/forge\S*: what it sent is not rows of a channel"),
+    "stalled": (only("repodata.json", [60.0]), r"/forge\S*: no complete answer within 2 s"),
+    "stalled_inside": (only("64/repodata.json", [HEAD, b"{", 60.0]), r"/forge\S*: no complete answer within 2 s"),
+    "truncated": (only("64/repodata.json", reply(200, WHOLE[:-40])), r"/forge: the answer is not a channel's repodata"),
+    "html": (only("repodata.json", reply(200, b"<html>")), r"/forge\S*: the answer is not a channel's repodata"),
     "html_everywhere": (
         lambda _: reply(200, b"<html>"),
-        r"/forge\S*: (?:what it sent is not rows|the answer is not HTTP)",
+        r"/forge\S*: (?:the answer is not a channel's repodata|the answer is not HTTP)",
     ),
 }
 
@@ -417,7 +417,7 @@ def test_what_was_garbled_once_is_fetched_again(tmp_path: Path) -> None:
 
     async def run() -> tuple[CondaSolution, ...]:
         async with RawServer(once) as server:
-            with pytest.raises(NetworkError, match="what it sent is not rows of a channel"):
+            with pytest.raises(NetworkError, match="the answer is not a channel's repodata"):
                 await solved(at(server.host), cache=tmp_path / "cache")
             broken.append(False)
             return await solved(at(server.host), cache=tmp_path / "cache")

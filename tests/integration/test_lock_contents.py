@@ -131,7 +131,7 @@ def test_a_wheel_that_must_be_fetched_for_its_metadata_tells_it_too(tmp_path: Pa
     assert index.fetched_twice() == []
 
 
-def test_a_server_that_fails_is_asked_again_by_another_run(tmp_path: Path, serve: Serve) -> None:
+def test_a_server_that_fails_is_requested_again_by_another_run(tmp_path: Path, serve: Serve) -> None:
     index = serve([File(big()), File(SMALL)])
     user = user_of(tmp_path, index)
     index.fail(index.file_path(big().filename), Status(503))

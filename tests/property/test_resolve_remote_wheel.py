@@ -18,7 +18,7 @@ PATH = "tiny-1.0.dist-info/METADATA"
 
 @dataclass
 class Server:
-    """Serves parts of one file, and keeps what it is asked."""
+    """Serves parts of one file, and keeps what is requested."""
 
     data: bytes
     asked: list[tuple[int | None, int]] = field(default_factory=list)
@@ -107,7 +107,7 @@ def test_a_server_that_answers_other_bytes_is_not_believed(data: bytes, shift: i
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"", "no end of a zip"),
         (b"<html>not found</html>", "no end of a zip"),
@@ -116,8 +116,8 @@ def test_a_server_that_answers_other_bytes_is_not_believed(data: bytes, shift: i
         (b"PK\x06\x07" + b"\xff" * 16 + b"PK\x05\x06" + b"\xff" * 18, "has an offset beyond its end"),
     ],
 )
-def test_what_is_no_wheel(data: bytes, told: str) -> None:
-    with pytest.raises(BadWheel, match=told):
+def test_what_is_no_wheel(data: bytes, message: str) -> None:
+    with pytest.raises(BadWheel, match=message):
         read(data)
 
 

@@ -131,7 +131,7 @@ def test_a_row_of_a_channel(channel: CondaChannel, field: str, value: str) -> No
         return
     with pytest.raises(EnvspecError, match="which is not") as caught:
         package_of(row, ())
-    assert f"its channel's row has the {field} " in one_message(caught.value, 5)
+    assert f"its record in the channel has the {field} " in one_message(caught.value, 5)
 
 
 @pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")

@@ -1,4 +1,4 @@
-"""What a conda solver is asked for, platform by platform, and from which channels."""
+"""Requests for a conda solver, for each platform, and their channels."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_folders_of_rows_stand_for_channels() -> None:
     assert rows.keys() == {"https://conda.anaconda.org/conda-forge/", "https://conda.example.com/own"}
 
 
-def test_rows_of_a_channel_that_the_spec_has_not() -> None:
+def test_rows_of_a_channel_that_the_spec_does_not_have() -> None:
     with pytest.raises(UsageError, match="--channel-repodata: the spec has no channel bioconda") as caught:
         channels_of(spec("[conda]\n"), {}, {"bioconda": Path("rows"), "conda-forge": Path("rows")})
     assert caught.value.hint == "use one of its channels: conda-forge"
@@ -131,9 +131,14 @@ def test_moments_undated_and_what_is_locked_are_handed_on() -> None:
     row = CondaPackage("python", "3.13.5", "0", 0, "conda-forge", "linux-64", "f", "u", "0" * 64)
     earlier, cutoffs = NOW - timedelta(days=30), {"numpy": NOW}
     found = spec('[conda]\nundated = "accept"\n')
-    told = conda_request(found, Platform.LINUX_64, FACTS, Cutoffs(earlier, cutoffs), (row,), ())
-    assert (told.as_of, dict(told.cutoffs), told.undated, told.locked) == (earlier, cutoffs, True, (row,))
-    assert (told.cutoff_of("numpy"), told.cutoff_of("scipy")) == (NOW, earlier)
+    result = conda_request(found, Platform.LINUX_64, FACTS, Cutoffs(earlier, cutoffs), (row,), ())
+    assert (result.as_of, dict(result.cutoffs), result.undated, result.locked) == (
+        earlier,
+        cutoffs,
+        True,
+        (row,),
+    )
+    assert (result.cutoff_of("numpy"), result.cutoff_of("scipy")) == (NOW, earlier)
     others = conda_request(found, Platform.LINUX_64, FACTS, Cutoffs(earlier, cutoffs, NOW), (), ())
     assert others.as_of == NOW
     assert asked(spec("[conda]\n")).undated is False
@@ -165,9 +170,9 @@ def test_machines_without_cuda() -> None:
 def test_cuda_of_a_version() -> None:
     found = spec('[cuda]\nversion = "12.8"\nos = "ubuntu22.04"\n[conda]\n')
     for platform in (Platform.LINUX_64, Platform.LINUX_AARCH64, Platform.WIN_64):
-        told = asked(found, platform)
-        assert told.cuda == CudaVersion(12, 8)
-        assert told.constraints == ("cuda-version <=12.8", "cudatoolkit <12.9")
+        result = asked(found, platform)
+        assert result.cuda == CudaVersion(12, 8)
+        assert result.constraints == ("cuda-version <=12.8", "cudatoolkit <12.9")
         assert machine(found, platform)["__cuda"] == "__cuda=12.8"
     assert machine(found, Platform.LINUX_64)["__glibc"] == "__glibc=2.35"
     mac = asked(found, Platform.OSX_ARM64)
@@ -278,15 +283,15 @@ def test_decisions_tell_the_request() -> None:
     for text in ("[conda]\n", "[cuda]\n[conda]\n", VIRTUAL):
         for platform in Platform:
             found = spec(text)
-            told = {one.what: one for one in decisions_of(found, FACTS, platform)}
+            result = {one.what: one for one in decisions_of(found, FACTS, platform)}
             request = asked(found, platform)
-            assert told["conda.virtual_packages"].value == ", ".join(map(str, request.virtual_packages))
-            assert told["conda.virtual_packages"].source
-            assert ("conda.cuda_version" in told) == bool(request.constraints)
+            assert result["conda.virtual_packages"].value == ", ".join(map(str, request.virtual_packages))
+            assert result["conda.virtual_packages"].source
+            assert ("conda.cuda_version" in result) == bool(request.constraints)
 
 
 def test_the_newest_cuda_names_the_row_that_knows_its_driver() -> None:
-    (told,) = decisions_of(spec("[cuda]\n[conda]\n"), FACTS, Platform.LINUX_64)
+    (result,) = decisions_of(spec("[cuda]\n[conda]\n"), FACTS, Platform.LINUX_64)
     newest = max(minor(row.cuda) for row in FACTS.drivers)
     row = next(row for row in FACTS.drivers if minor(row.cuda) == newest)
-    assert row.source in told.source
+    assert row.source in result.source

@@ -92,7 +92,7 @@ def names(tmp_path: Path, own: Mapping[str, tuple[str, ...]] = {}) -> PypiNames:
     return PypiNames(own, FACTS, Store(tmp_path))
 
 
-def told(known: PypiNames, package: CondaPackage, archives: Archives | None = None) -> tuple[Provided, ...] | None:
+def provided(known: PypiNames, package: CondaPackage, archives: Archives | None = None) -> tuple[Provided, ...] | None:
     """What one package provides; None where that stays unknown."""
     (filled,), unmapped = asyncio.run(with_provided([package], known, archives or Archives()))
     assert unmapped in ((), (package,))
@@ -128,15 +128,15 @@ def test_what_is_known_without_an_archive(
     tmp_path: Path, package: CondaPackage, provides: list[tuple[str, str]]
 ) -> None:
     archives = Archives()
-    assert told(names(tmp_path), package, archives) == tuple(Provided(*each) for each in provides)
+    assert provided(names(tmp_path), package, archives) == tuple(Provided(*each) for each in provides)
     assert archives.asked == []
 
 
 def test_the_spec_goes_before_everything(tmp_path: Path) -> None:
     known = names(tmp_path, {"numpy": (), "attr": ("attr", "Attr.Extra"), "plain": ("plain",)})
-    assert told(known, row("numpy")) == ()
-    assert told(known, row("attr")) == (Provided("attr", "1.0"), Provided("attr-extra", "1.0"))
-    assert told(known, row("plain", depends=())) == (Provided("plain", "1.0"),)
+    assert provided(known, row("numpy")) == ()
+    assert provided(known, row("attr")) == (Provided("attr", "1.0"), Provided("attr-extra", "1.0"))
+    assert provided(known, row("plain", depends=())) == (Provided("plain", "1.0"),)
 
 
 @pytest.mark.parametrize(
@@ -151,24 +151,24 @@ def test_the_spec_goes_before_everything(tmp_path: Path) -> None:
 )
 def test_what_only_the_archive_tells(tmp_path: Path, package: CondaPackage) -> None:
     known = names(tmp_path)
-    assert told(known, package) is None
-    assert told(known, package, Archives({package.name: b"not JSON"})) is None
+    assert provided(known, package) is None
+    assert provided(known, package, Archives({package.name: b"not JSON"})) is None
     archives = Archives(
         {package.name: paths("site-packages/tools/__init__.py", "site-packages/tools-3.1.dist-info/METADATA")}
     )
-    assert told(known, package, archives) == (Provided("tools", "3.1"),)
+    assert provided(known, package, archives) == (Provided("tools", "3.1"),)
     assert archives.asked == [package.name]
     # From then on it is remembered by the archive's hash, also by other runs.
     known.store.save()
-    assert told(names(tmp_path), package, again := Archives()) == (Provided("tools", "3.1"),)
+    assert provided(names(tmp_path), package, again := Archives()) == (Provided("tools", "3.1"),)
     assert again.asked == []
 
 
 def test_an_archive_that_holds_none_is_remembered_too(tmp_path: Path) -> None:
     known = names(tmp_path)
-    assert told(known, row("corp-libs"), Archives({"corp-libs": paths("lib/libcorp.so")})) == ()
+    assert provided(known, row("corp-libs"), Archives({"corp-libs": paths("lib/libcorp.so")})) == ()
     known.store.save()
-    assert told(names(tmp_path), row("corp-libs")) == ()
+    assert provided(names(tmp_path), row("corp-libs")) == ()
 
 
 def test_packages_keep_their_order_and_everything_else(tmp_path: Path) -> None:

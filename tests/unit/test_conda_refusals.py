@@ -243,9 +243,9 @@ def test_a_tree_is_read_as_chains() -> None:
 
 
 def test_a_requirement_on_the_first_line_is_above_the_rest() -> None:
-    told = (
+    expected_message = (
         "Cannot solve the request because of: a 1.* cannot be installed because there are no viable options:\n"
         "└─ a 1.5 would require\n   └─ b >2, for which no candidates were found.\n"
     )
-    assert chains(told) == [Chain("a 1.*", (Step("a 1.5", "needs", "b >2"),))]
+    assert chains(expected_message) == [Chain("a 1.*", (Step("a 1.5", "needs", "b >2"),))]
     assert chains("Cannot solve the request because of: No candidates were found for a 1.*.") == [Chain("a 1.*")]

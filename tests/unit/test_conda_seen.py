@@ -36,9 +36,9 @@ def test_a_cache_answers_for_moments_up_to_the_last_look(store: Store) -> None:
     seen.check(at(10))
     with pytest.raises(
         NetworkError, match=r"the state of channel forge on 2026-11-11T00:00:00Z.* from 2026-11-10"
-    ) as told:
+    ) as message:
         seen.check(at(11))
-    assert "secret" not in str(told.value) and "without --offline" in str(told.value)
+    assert "secret" not in str(message.value) and "without --offline" in str(message.value)
 
 
 def test_each_platform_has_its_own_look(store: Store) -> None:

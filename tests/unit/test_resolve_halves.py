@@ -28,8 +28,8 @@ def spec(*asked: str, constraints: tuple[str, ...] = (), index: str = "") -> Spe
     return parse_spec(text, "spec.toml", datetime(2026, 11, 1, tzinfo=timezone.utc))
 
 
-def check(told: Spec) -> None:
-    check_conflicts(told.pip.dependencies, told.pip.constraints, told.pip, PROVIDED)
+def check(expected_message: Spec) -> None:
+    check_conflicts(expected_message.pip.dependencies, expected_message.pip.constraints, expected_message.pip, PROVIDED)
 
 
 @pytest.mark.parametrize("asked", ["numpy", "NumPy>=2", "numpy[all]==2.2.6", "numpy==2.2.*", "scikit-learn"])
@@ -38,7 +38,7 @@ def test_a_plain_requirement_that_conda_meets_is_met(asked: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "message", "hint"),
+    ("expected_message", "message", "hint"),
     [
         pytest.param(
             spec("torch>=2.1"),
@@ -85,9 +85,9 @@ def test_a_plain_requirement_that_conda_meets_is_met(asked: str) -> None:
         ),
     ],
 )
-def test_what_is_refused(told: Spec, message: str, hint: str) -> None:
+def test_what_is_refused(expected_message: Spec, message: str, hint: str) -> None:
     with pytest.raises(PypiCondaConflict) as caught:
-        check(told)
+        check(expected_message)
     assert (caught.value.message, caught.value.hint) == (message, hint)
     assert caught.value.exit_code == 4
 

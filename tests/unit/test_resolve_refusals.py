@@ -17,7 +17,7 @@ PROVIDED = {
 
 
 @pytest.mark.parametrize(
-    ("told", "names"),
+    ("message", "names"),
     [
         (
             "Because there is no version of torch==2.3.1 and vllm<=0.5.3 depends on torch==2.3.1, we can conclude",
@@ -34,7 +34,7 @@ PROVIDED = {
         ("", []),
     ],
 )
-def test_what_is_excluded(told: str, names: list[str]) -> None:
-    found = list(excluded_conda_versions(told, PROVIDED))
+def test_what_is_excluded(message: str, names: list[str]) -> None:
+    found = list(excluded_conda_versions(message, PROVIDED))
     assert [whence for whence, _ in found] == [PROVIDED[name].description for name in names]
     assert all(PROVIDED[name].package in hint for name, (_, hint) in zip(names, found, strict=True))

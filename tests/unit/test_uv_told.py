@@ -31,7 +31,7 @@ def test_whether_uv_runs_on_the_targets_python_makes_no_difference(how: str) -> 
     )
 
 
-def test_another_failure_is_told_as_it_is() -> None:
+def test_another_failure_is_reported_as_it_is() -> None:
     assert uv_reason("error: Failed to parse `a b`\n  cause: Expected a version\n") == (
         "Failed to parse `a b` cause: Expected a version"
     )

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -81,6 +81,7 @@ async def opened(
     action: Literal["force-cache-only", "cache-or-fetch"] = "force-cache-only" if offline else "cache-or-fetch"
     async with AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.sleep, _EXIT_PAUSE_S)
+        after_relay = stack.enter_context(ExitStack())
         relay = None if offline or not relayed else await stack.enter_async_context(relaying(relayed, environ))
         gateway = Gateway(
             cache_dir=cache,
@@ -95,7 +96,10 @@ async def opened(
                 waits, CHANNEL_ALIAS, [channel.address for channel in every], relay.mirrors if relay else {}
             ),
         )
-        yield Channels(gateway, waits, relay)
+        found = Channels(gateway, waits, relay)
+        # Clearing waits for the locks that requests hold on rattler's cache: not while they wait for the relay.
+        after_relay.callback(found.clear_garbled)
+        yield found
 
 
 def _make_private(folder: Path) -> None:
@@ -117,6 +121,7 @@ class Channels:
         self.gateway = gateway
         self._relay = relay
         self._waits = waits
+        self._garbled: set[Channel] = set()
         self._sparse: dict[tuple[str, Path], SparseRepoData] = {}
 
     async def sources(self, request: CondaRequest, work: Path) -> list[rattler.Channel | SparseRepoData]:
@@ -192,8 +197,7 @@ class Channels:
             raise too_slow(channels, self._waits) from None
         except (GatewayError, FetchRepoDataError, IoError) as error:
             if is_garbled(str(error)):
-                # rattler cached the answer that it cannot read.
-                self._clear(channels)
+                self._garbled.update(channels)
             if self._relay is None:
                 raise channel_error(str(error), channels, self._waits) from None
             found = [self._relay.errors[channel.url] for channel in channels if channel.url in self._relay.errors]
@@ -216,7 +220,11 @@ class Channels:
                 if not (folder / subdir / "repodata.json").is_file():
                     raise missing_platform(channel, subdir)
 
-    def _clear(self, channels: Sequence[Channel], subdir: str | None = None) -> None:
+    def clear_garbled(self) -> None:
+        """Remove channels with an answer that cannot be read, which rattler has cached all the same."""
+        self._clear(self._garbled)
+
+    def _clear(self, channels: Iterable[Channel], subdir: str | None = None) -> None:
         """Remove whole channels from the cache on disk, or one subdir from memory."""
         import rattler
 

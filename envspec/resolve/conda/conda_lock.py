@@ -74,48 +74,42 @@ class CondaLock:
         executable = _executable(environ)
         if executable is None:
             raise ResolverError("no conda, mamba or micromamba on PATH", hint=_HINT)
-        lock = _Lock(request, executable, environ.get("PATH", ""))
+        path = environ.get("PATH", "")
         records = allowed(request, await _reachable(request, channels))
         if kept := await _kept(request, channels, work / "kept"):
             fewer = [each for each in records if kept.get(each.name.normalized, _file(each)) == _file(each)]
             with suppress(CondaUnsolvable):
-                return await lock.choose(fewer, work / "with-kept")
-        return await lock.choose(records, work / "free")
+                return await _choose(request, executable, path, fewer, work / "with-kept")
+        return await _choose(request, executable, path, records, work / "free")
 
 
-@dataclass(frozen=True, slots=True)
-class _Lock:
-    """A run of conda-lock for one platform. path: PATH for it and its executable."""
-
-    request: CondaRequest
-    executable: str
-    path: str
-
-    async def choose(self, records: Sequence[RepoDataRecord], work: Path) -> Sequence[RepoDataRecord]:
-        """work: a folder to be made."""
-        platform = self.request.platform.value
-        channel = work / "channel"
-        _write_channel(channel, (platform, "noarch"), records)
-        virtual = {
-            each.name: each.version if each.build == "0" else f"{each.version} {each.build}"
-            for each in self.request.virtual_packages
-        }
-        _write(work / "names.json", {})
-        _write(work / "virtual.yml", {"subdirs": {platform: {"packages": virtual}}})
-        dependencies = _dependencies(self.request.requirements)
-        environment = {"channels": [channel.as_uri()], "dependencies": dependencies, "platforms": [platform]}
-        _write(work / "environment.yml", environment)
-        command = [
-            *(sys.executable, "-m", "conda_lock", "lock", "--conda", self.executable, "--platform", platform),
-            *("--file", "environment.yml", "--virtual-package-spec", "virtual.yml"),
-            # Else it fetches a table of PyPI's names, which are not needed.
-            *("--pypi_to_conda_lookup_file", "names.json"),
-            *("--kind", "explicit", "--filename-template", "choice-{platform}.lock", "--log-level", "ERROR"),
-        ]
-        done = await run(command, environ=_environ(work, self.path), cwd=work)
-        if done.status != 0:
-            raise failure(done, work, self.executable)
-        return _looked_up(work / f"choice-{platform}.lock", records)
+async def _choose(
+    request: CondaRequest, executable: str, path: str, records: Sequence[RepoDataRecord], work: Path
+) -> Sequence[RepoDataRecord]:
+    """Run conda-lock for one platform. path: PATH for it and its executable. work: a folder to be made."""
+    platform = request.platform.value
+    channel = work / "channel"
+    _write_channel(channel, (platform, "noarch"), records)
+    virtual = {
+        each.name: each.version if each.build == "0" else f"{each.version} {each.build}"
+        for each in request.virtual_packages
+    }
+    _write(work / "names.json", {})
+    _write(work / "virtual.yml", {"subdirs": {platform: {"packages": virtual}}})
+    dependencies = _dependencies(request.requirements)
+    environment = {"channels": [channel.as_uri()], "dependencies": dependencies, "platforms": [platform]}
+    _write(work / "environment.yml", environment)
+    command = [
+        *(sys.executable, "-m", "conda_lock", "lock", "--conda", executable, "--platform", platform),
+        *("--file", "environment.yml", "--virtual-package-spec", "virtual.yml"),
+        # Else it fetches a table of PyPI's names, which are not needed.
+        *("--pypi_to_conda_lookup_file", "names.json"),
+        *("--kind", "explicit", "--filename-template", "choice-{platform}.lock", "--log-level", "ERROR"),
+    ]
+    done = await run(command, environ=_environ(work, path), cwd=work)
+    if done.status != 0:
+        raise failure(done, work, executable)
+    return _looked_up(work / f"choice-{platform}.lock", records)
 
 
 def allowed(request: CondaRequest, records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:

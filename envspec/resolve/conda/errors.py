@@ -259,7 +259,14 @@ def _conflict(message: str, limits: RequestLimits) -> str:
     required = {str(MatchSpec(text)).removesuffix(" *"): text for text in limits.request.requirements}
     order = list(required)
     every = [chain for chain in chains(message) if chain.root in required or chain.steps]
-    longest = [chain for chain in every if not any(_continues(chain, other) for other in every)]
+    longest = [
+        chain
+        for chain in every
+        if not any(
+            chain != other and chain.root == other.root and other.steps[: len(chain.steps)] == chain.steps
+            for other in every
+        )
+    ]
     if not longest:
         return ""
     longest.sort(key=lambda chain: order.index(chain.root) if chain.root in required else len(order))
@@ -268,10 +275,6 @@ def _conflict(message: str, limits: RequestLimits) -> str:
     ending = f"; and {more} more of this kind" if more > 0 else ""
     start = "these conflict: " if len({chain.root for chain in longest}) > 1 else ""
     return start + "; ".join(found[:_MOST_CHAINS]) + ending
-
-
-def _continues(chain: Chain, other: Chain) -> bool:
-    return chain.root == other.root and chain != other and other.steps[: len(chain.steps)] == chain.steps
 
 
 def _sentence(chain: Chain, root: str, limits: RequestLimits) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -27,14 +27,6 @@ FAR_BACK_DAYS: Final = 2 * 365
 #: Start of a reason that is a constraint, of the spec or of torch's build.
 CONSTRAINED: Final = "constrained to"
 BY_SPEC: Final = "the spec requires"
-
-
-@dataclass(frozen=True, slots=True)
-class _Rejected:
-    """The newest release and why it was rejected. backtracked: nothing excludes it; its own requirements do not fit."""
-
-    refusal: Refusal | None
-    backtracked: bool = False
 
 
 @dataclass(slots=True)
@@ -80,17 +72,17 @@ async def build(request: Request, environment: Mapping[str, str], pins: Pins, vi
             file=_locked_file(node, view, size),
             askers=tuple(sorted(node.askers)),
             uploaded=upload_time(node.file.uploaded) if node.file.uploaded else None,
-            newest=newest.refusal,
+            newest=refusal,
             extras=tuple(sorted(node.extras)),
             built=rules.sources[node.name].built if node.name in rules.sources else None,
             contents=digest,
         )
-        for node, newest, size, digest in zip(installed, rejected, sizes, await digests, strict=True)
+        for node, (refusal, _), size, digest in zip(installed, rejected, sizes, await digests, strict=True)
     )
     excluded = {name for name, _ in request.excluded}
     held_back = (
-        far_back(package, newest.backtracked, rules.as_of)
-        for package, newest in zip(packages, rejected, strict=True)
+        far_back(package, backtracked, rules.as_of)
+        for package, (_, backtracked) in zip(packages, rejected, strict=True)
         if package.name not in excluded
     )
     compiled = (_compiled_beside(node, view, environment) for node in installed)
@@ -171,19 +163,22 @@ def _locked_file(node: _Node, view: View, size_bytes: int | None) -> WheelFile:
 
 async def _newest(
     node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: Request, view: View
-) -> _Rejected:
-    """The newest release that `as_of` allows, if it is not the pinned one, and the reason."""
+) -> tuple[Refusal | None, bool]:
+    """The newest release that `as_of` allows, if it is not the pinned one, with the reason.
+
+    Also whether the resolver backtracked: nothing excludes the release, but its own requirements do not fit the others.
+    """
     if node.name in view.rules.direct:
-        return _Rejected(None)
+        return None, False
     candidates = await _newer(node, view)
     if not candidates:
         # A newer release may have no file that this target can load.
         newest = (await view.selection(node.name)).unloadable
         is_newer = newest is not None and Version(newest) > node.version
-        return _Rejected(Refusal(newest, no_wheel_for(request.target)) if newest and is_newer else None)
+        return (Refusal(newest, no_wheel_for(request.target)) if newest and is_newer else None), False
     version, file = max(candidates.items())
     python, backtracked = request.target.python.version, False
-    why = "; ".join(list(_excluding(node, version)) or _excluding_constraints(node, version, request))
+    why = "; ".join(_excluding(node, version, request))
     if not why and file.requires_python and not allows(file.requires_python, python):
         why = f"needs Python {file.requires_python}, the target has {python}"
     if not why:
@@ -197,7 +192,7 @@ async def _newest(
     if not why:
         required = applicable(declared(metadata), environment, frozenset(node.extras))
         why, backtracked = await _unmet(required, nodes, view)
-    return _Rejected(Refusal(str(version), why), backtracked)
+    return Refusal(str(version), why), backtracked
 
 
 async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], view: View) -> tuple[str, bool]:
@@ -218,17 +213,14 @@ async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], vi
     return "its requirements fit no complete set", True
 
 
-def _excluding(node: _Node, version: Version) -> Iterator[str]:
-    for asker in sorted(node.askers):
-        if not _allows(asker, version):
-            yield f"{BY_SPEC if asker.name == SPEC else f'{asker.name} needs'} {asker.requirement}"
-
-
-def _excluding_constraints(node: _Node, version: Version, request: Request) -> Iterator[str]:
-    for constraint in filter(None, map(parsed, request.constraints)):
-        is_own = normalised(constraint.name) == node.name
-        if is_own and not constraint.specifier.contains(version, prereleases=True):
-            yield f"{CONSTRAINED} {without_marker(constraint)}"
+def _excluding(node: _Node, version: Version, request: Request) -> list[str]:
+    """The requirements that exclude a version, else the constraints that do."""
+    excluding = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
+    return [f"{BY_SPEC if a.name == SPEC else f'{a.name} needs'} {a.requirement}" for a in excluding] or [
+        f"{CONSTRAINED} {without_marker(constraint)}"
+        for constraint in filter(None, map(parsed, request.constraints))
+        if normalised(constraint.name) == node.name and not constraint.specifier.contains(version, prereleases=True)
+    ]
 
 
 async def _bound_of_spec(node: _Node, requirement: Requirement, view: View) -> str | None:

@@ -173,7 +173,7 @@ def _check_loadable(direct: Mapping[str, ListedFile], ranks: TagRanks, target: T
 
 
 def _pytorch_index(build: Build | None, template: str) -> Index | None:
-    """PyTorch's own index. It gives no upload times: the facts tell which releases `as_of` allows."""
+    """PyTorch's own index. It gives no upload times: the facts list the releases that `as_of` allows."""
     if build is None or build.index is TorchIndex.DEFAULT or build.variant is None:
         return None
     url, original = (text.format(variant=build.variant).rstrip("/") + "/" for text in (template, PYTORCH_INDEX))

@@ -1,6 +1,6 @@
 """The requirements that an sdist states without being built.
 
-Sources: PEP 643 (metadata 2.2: what is not `Dynamic` holds for the wheel too); setuptools writes
+Sources: PEP 643 (metadata 2.2: what is not `Dynamic` applies to the wheel too); setuptools writes
 `*.egg-info/requires.txt` into its sdists, which is what it found when the sdist was made.
 """
 

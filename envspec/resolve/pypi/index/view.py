@@ -13,7 +13,6 @@ import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Final
@@ -46,14 +45,6 @@ _LARGE_BYTES: Final = 8 << 20
 _WALKED: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A page, and what each view selects of it."""
-
-    page: StoredPage
-    selections: Mapping[str, Selection]
-
-
 class Pages:
     """What each view selects of each page. rules: each view's, by its key. ranks: of the wheels that it loads."""
 
@@ -62,55 +53,46 @@ class Pages:
         self._rules = rules
         self.ranks = {view: TagRanks(each.tags) for view, each in rules.items()}
 
-    async def selection(self, view: str, name: str) -> Selection:
-        """What one view sees of a project.
+    async def read(self, view: str, name: str) -> tuple[StoredPage, Selection]:
+        """A project's page on its index, and what one view selects of it.
 
         Raises:
             NotListed: its index does not have the project.
             BadPage, NetworkError: its index cannot be used.
         """
-        return (await self._read(view, name)).selections[view]
-
-    async def page(self, view: str, name: str) -> StoredPage:
-        """The page that `selection` is made from; raises the same."""
-        return (await self._read(view, name)).page
-
-    async def _read(self, view: str, name: str) -> _Read:
         index, cutoff = self._rules[view].index_of(name), self._rules[view].cutoff_of(name)
         key = ("selections", index.name, name, cutoff)
-        return await self._client.once(key, lambda: self._selected(index, name, cutoff))
+        page, selections = await self._client.once(key, lambda: self._read(index, name, cutoff))
+        return page, selections[view]
 
-    async def _selected(self, index: Index, name: str, cutoff: datetime) -> _Read:
-        found = await self._select(await self._client.page(index, name, cutoff), index, name, cutoff)
-        began = self._client.began
-        if found.page.asked >= began or all(each.is_final for each in found.selections.values()):
-            return found
-        # The page is of an earlier run: what had no upload time then may have one by now.
-        if self._client.http is None:
-            pending = sorted({version for each in found.selections.values() for version in each.pending})
-            raise OfflineMiss(
-                f"the upload time of {name}{' ' if pending else ''}{', '.join(pending[-3:])} at index {index.name}",
-                hint="lock without --offline, or with an older as_of: the index adds upload times late",
-            )
-        return await self._select(await self._client.page(index, name, began), index, name, cutoff)
+    async def _read(self, index: Index, name: str, cutoff: datetime) -> tuple[StoredPage, Mapping[str, Selection]]:
+        """The page, and what all views with this index and cutoff select of it."""
+        page = await self._client.page(index, name, cutoff)
+        selections = await self._select(page, index, name, cutoff)
+        if page.asked < self._client.began and not all(each.is_final for each in selections.values()):
+            # The page is of an earlier run: what had no upload time then may have one by now.
+            if self._client.http is None:
+                pending = sorted({version for each in selections.values() for version in each.pending})
+                raise OfflineMiss(
+                    f"the upload time of {name}{' ' if pending else ''}{', '.join(pending[-3:])} at index {index.name}",
+                    hint="lock without --offline, or with an older as_of: the index adds upload times late",
+                )
+            page = await self._client.page(index, name, self._client.began)
+            selections = await self._select(page, index, name, cutoff)
+        return page, selections
 
-    async def _select(self, page: StoredPage, index: Index, name: str, cutoff: datetime) -> _Read:
-        def read() -> _Read:
+    async def _select(self, page: StoredPage, index: Index, name: str, cutoff: datetime) -> Mapping[str, Selection]:
+        def select_all() -> Mapping[str, Selection]:
             listing = own_files(parse_page(page.body, page.content_type, page.url), name)
             bound = cutoff if index.dated else None
-            return _Read(
-                page,
-                {
-                    view: select(
-                        listing, name, SelectionPolicy(self.ranks[view], bound, page.asked, rules.sdists_of(name))
-                    )
-                    for view, rules in self._rules.items()
-                    if name not in rules.direct and rules.index_of(name) == index and rules.cutoff_of(name) == cutoff
-                },
-            )
+            return {
+                view: select(listing, name, SelectionPolicy(self.ranks[view], bound, page.asked, rules.sdists_of(name)))
+                for view, rules in self._rules.items()
+                if name not in rules.direct and rules.index_of(name) == index and rules.cutoff_of(name) == cutoff
+            }
 
         # A page of 10 MB takes 0.1 s, and ten times as long if it was made to: Ctrl-C must not wait for it.
-        return await apart(read) if len(page.body) > _LARGE_BYTES else read()
+        return await apart(select_all) if len(page.body) > _LARGE_BYTES else select_all()
 
 
 def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
@@ -136,14 +118,8 @@ def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
     return out.getvalue()
 
 
-def _provided_file(provider: CondaProvided) -> ListedFile:
-    """The only wheel of a conda package in our index: any target loads it, without a hash."""
-    filename = f"{provider.name.replace('-', '_')}-{provider.version}-py3-none-any.whl"
-    return ListedFile(filename, filename, None, None, None, None, None, None)
-
-
 def _provided_metadata(provider: CondaProvided, published: bytes) -> bytes:
-    """The METADATA of that wheel: conda installs what the package requires, but not what its extras do.
+    """The METADATA of a conda package: conda installs what the package requires, but not what its extras do.
 
     published: the METADATA of the same version on its index, empty if there is none.
     """
@@ -240,7 +216,7 @@ class View:
         """
         if self._given(name) is not None:
             return ()
-        page = await self._pages.page(self.key, name)
+        page, _ = await self._pages.read(self.key, name)
         return own_files(parse_page(page.body, page.content_type, page.url), name).names
 
     async def prefetch(self, name: str) -> None:
@@ -369,8 +345,11 @@ class View:
 
     def _given(self, name: str) -> Selection | None:
         """A wheel that the spec names by URL, or a package from conda."""
-        provider = self.rules.provided.get(name)
-        file = _provided_file(provider) if provider is not None else self.rules.direct.get(name)
+        file = self.rules.direct.get(name)
+        if (provider := self.rules.provided.get(name)) is not None:
+            # The only file of a conda package: any target loads it, without a hash.
+            filename = f"{name.replace('-', '_')}-{provider.version}-py3-none-any.whl"
+            file = ListedFile(filename, filename, None, None, None, None, None, None)
         return Selection({file.filename: file}) if file is not None else None
 
     async def _published(self, provider: CondaProvided) -> ListedFile | None:
@@ -405,7 +384,7 @@ class View:
         """What the page of a project's index gives."""
         with self._recording():
             try:
-                selection = await self._pages.selection(self.key, name)
+                _, selection = await self._pages.read(self.key, name)
             except BadPage as error:
                 raise unreadable_page(self.rules.index_of(name), name, error) from error
         if not selection.is_final:
