@@ -92,7 +92,7 @@ def test_a_server_without_ranges_is_not_made_to_send_wheels(tmp_path: Path, serv
     assert locked(user) == {"big": None, "small-one": contents(SMALL), **dict.fromkeys(each.name for each in others)}
     (warning,) = ran.warnings
     assert "big-0-1.0.0" in warning.replace("_", "-") or "big-1.0.0" in warning
-    assert "its server knows no ranges" in warning and "and 6 more" in warning
+    assert "its server supports no ranges" in warning and "and 6 more" in warning
     again = user.locks()
     assert (again.status, again.stdout) == (0, "")
 

@@ -1,9 +1,11 @@
-"""uv's explanation of a set that does not exist, as one line of a message: both drawings that uv has had."""
+"""The tables of resolvers, and uv's reason on one line."""
 
 from __future__ import annotations
 
 import pytest
 
+from envspec.models import Platform
+from envspec.resolve import RESOLVERS, SOLVERS, resolver, solver
 from envspec.resolve.pypi.resolver import uv_reason
 
 BECAUSE = "Because torch==2.9.1 depends on cudnn==9 and you require torch, we can conclude that you require cudnn==9."
@@ -39,3 +41,22 @@ def test_another_failure_is_reported_as_it_is() -> None:
 
 def test_silence_is_said() -> None:
     assert uv_reason("\n") == "uv found no solution and gave no reason"
+
+
+@pytest.mark.parametrize("name", RESOLVERS)
+def test_every_pypi_resolver_is_there_and_tells_its_version(name: str) -> None:
+    assert resolver(name).version.partition(" ")[0] == name
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_every_conda_resolver_is_there_and_tells_its_version(name: str) -> None:
+    assert solver(name).version.partition(" ")[0].endswith(name)
+
+
+def test_no_name_is_in_both_tables() -> None:
+    assert not RESOLVERS.keys() & SOLVERS.keys()
+
+
+def test_a_name_that_nobody_has() -> None:
+    with pytest.raises(KeyError, match=Platform.LINUX_64.value):
+        resolver(Platform.LINUX_64.value)

@@ -1,4 +1,4 @@
-"""What [pip] may ask for beside conda's packages, and what is refused with both reasons."""
+"""Conflicts between [pip] and conda's packages, and the versions of conda that a resolver's message excludes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from datetime import datetime, timezone
 import pytest
 
 from envspec.models import Asker
-from envspec.resolve.pypi.errors import PypiCondaConflict, check_conflicts, torch_family_conflict
+from envspec.resolve.pypi.errors import (
+    PypiCondaConflict,
+    check_conflicts,
+    excluded_conda_versions,
+    torch_family_conflict,
+)
 from envspec.resolve.types import CondaProvided
 from envspec.spec import Spec, parse_spec
 
@@ -113,3 +118,35 @@ def test_members_of_the_family() -> None:
     assert two is not None
     assert "PyPI's torchvision, torchaudio are built" in two.message
     assert two.hint == "put torchvision, torchaudio into [conda] dependencies"
+
+
+CONDA = {
+    "torch": CondaProvided("torch", "2.8.0", "pytorch", "conda-forge", (Asker("spec", "pytorch"),)),
+    "numpy": CondaProvided("numpy", "2.3.5", "numpy", "conda-forge", (Asker("pytorch", "numpy >=1.23,<3"),)),
+    "ruamel-yaml": CondaProvided("ruamel-yaml", "0.18.1", "ruamel.yaml", "conda-forge"),
+    "because": CondaProvided("because", "1.0", "because", "conda-forge"),
+}
+
+
+@pytest.mark.parametrize(
+    ("message", "names"),
+    [
+        (
+            "Because there is no version of torch==2.3.1 and vllm<=0.5.3 depends on torch==2.3.1, we can conclude",
+            ["torch"],
+        ),
+        ("vllm==0.6.5 depends on torch{platform_machine != 'aarch64'}==2.5.1, we can conclude", ["torch"]),
+        ("Because numba==0.61.0 depends on numpy>=1.24,<2.2 and only numpy==2.3.5 is available", ["numpy"]),
+        ("Because only numpy==2.3.5 is available and lib depends on numpy>=2.3, and lib==2", []),
+        ("you require Torch[opt-einsum]>=2.9 and ruamel.yaml<0.18.", ["ruamel-yaml", "torch"]),
+        ("these exclude each other: app 1.0 needs numpy<2; the spec asks lib>=3", ["numpy"]),
+        ("Could not find a version that satisfies the requirement torch!=2.8.0 (from versions: 2.8.0)", ["torch"]),
+        ("torch and numpy were found, because nothing else was; torch==unreadable", []),
+        ("pytorch==1.0 and torch-scatter==1.0 and my.numpy==1", []),
+        ("", []),
+    ],
+)
+def test_what_is_excluded(message: str, names: list[str]) -> None:
+    found = list(excluded_conda_versions(message, CONDA))
+    assert [whence for whence, _ in found] == [CONDA[name].description for name in names]
+    assert all(CONDA[name].package in hint for name, (_, hint) in zip(names, found, strict=True))
