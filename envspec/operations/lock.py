@@ -25,7 +25,7 @@ from envspec.lock.names import read_current
 from envspec.models import ImageSettings, Lock, Resolution, Target
 from envspec.operations.lock_cache import is_ours, key_of, remember, remember_ours
 from envspec.operations.lock_state import CondaHalf, LockRequest, Network, PypiHalf, Surroundings, Upgrade, Work
-from envspec.resolve.upgrade import check_names, conda_names
+from envspec.resolve.upgrade import check_names, names_in_conda
 from envspec.spec import RequirementKind, Spec, load_spec
 from envspec.spec.conda import name_of
 from envspec.spec.errors import KeyPath, dotted
@@ -145,7 +145,7 @@ def make(work: Work) -> Lock:
         EnvspecError: every refusal.
     """
     around = work.around
-    of_conda = conda_names(work.upgraded, work.old, _asked_of_conda(work.spec))
+    of_conda = names_in_conda(work.upgraded, work.old, _asked_of_conda(work.spec))
     conda = _conda_half(work, of_conda)
     targets, decisions = targets_of(work.spec, work.facts, work.as_of, conda.pythons)
     of_pypi = [name for name in work.upgraded if name not in of_conda]

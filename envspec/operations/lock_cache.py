@@ -22,7 +22,7 @@ from envspec.lock.head import FORMAT, LOCK_FILE, unseal
 from envspec.spec.identity import input_sha256
 
 #: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "10"
+MADE: Final = "11"
 
 
 class Recalled(NamedTuple):

@@ -48,7 +48,7 @@ def with_old_pins(
     return replace(target, request=replace(target.request, preferences=tuple(preferences), constraints=constraints))
 
 
-def conda_names(names: Sequence[str], old: Lock | None, required: Collection[str]) -> tuple[str, ...]:
+def names_in_conda(names: Sequence[str], old: Lock | None, required: Collection[str]) -> tuple[str, ...]:
     """The names that are conda packages of the lock, by conda's name or PyPI's, or required from conda."""
     packages = [package for each in conda_packages(old).values() for package in each] if old else []
     existing = {name for package in packages for name in _names_of(package)} | set(required)
