@@ -33,7 +33,7 @@ from envspec.io.store import Store
 from envspec.models import DEFAULT_INDEX, Platform, Target
 from envspec.resolve import cache
 from envspec.resolve.pypi.index.client import IndexClient
-from envspec.resolve.pypi.index.routing import Index, Rules, routes_of
+from envspec.resolve.pypi.index.routing import PackageIndex, Rules, routes_of
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.index.server import listening, serve, simple_url
 from envspec.resolve.pypi.index.view import Bodies, Pages, View
@@ -56,7 +56,7 @@ class Needs:
 @asynccontextmanager
 async def serving(order: BuildOrder, on: Target, world: BuildWorld) -> AsyncIterator[Needs]:
     """Serve the index for one build. on: where the build runs."""
-    index = Index(DEFAULT_INDEX, default_index_url(world.environ))
+    index = PackageIndex(DEFAULT_INDEX, default_index_url(world.environ))
     # A build that asked for a release without a wheel would need a build itself.
     rules = Rules(order.as_of, tuple(wheel_tags(on)), index, routes_of(order.indexes), others=Sdists.NONE)
     parts: list[object] = ["build", order.as_of.isoformat(), index.key, on.platform.value, on.python.version]

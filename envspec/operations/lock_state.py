@@ -16,7 +16,7 @@ from envspec.models import CondaChannel, CondaPackage, Decision, Lock, Platform,
 from envspec.spec import Spec
 
 if TYPE_CHECKING:
-    from envspec.resolve.pypi.index.routing import Source
+    from envspec.resolve.pypi.index.routing import BuiltSource
     from envspec.resolve.pypi.resolve import TargetRequest
     from envspec.resolve.types import CondaProvided
 
@@ -129,7 +129,7 @@ class Sources:
     decisions: which commits they are.
     """
 
-    by_target: Mapping[Target, Mapping[str, Source]]
+    by_target: Mapping[Target, Mapping[str, BuiltSource]]
     decisions: tuple[Decision, ...] = ()
 
 

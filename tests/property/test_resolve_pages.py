@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.resolve.pypi.index.page import BadPage, ListedFile, Listing, parse_page
+from envspec.resolve.pypi.index.page import BadPage, ListedFile, PageListing, parse_page
 from tests.support import pages
 from tests.support.projects import Dialect, File, Hashes, Hrefs, MetadataFiles, Pages, Sizes, Times
 from tests.support.wheels import Artifact
@@ -46,12 +46,12 @@ def dialects(draw: st.DrawFn) -> Dialect:
     )
 
 
-def listing(project: list[File], dialect: Dialect) -> Listing:
+def listing(project: list[File], dialect: Dialect) -> PageListing:
     kind, body = pages.project_page("lib", project, dialect, "", ROOT)
     return parse_page(body, kind, URL)
 
 
-def rows(found: Listing) -> list[ListedFile]:
+def rows(found: PageListing) -> list[ListedFile]:
     return [found.file(number) for number in range(len(found.names))]
 
 
@@ -132,7 +132,7 @@ def test_a_page_that_is_cut_short_is_refused(project: list[File], form: Pages, d
         parse_page(cut, kind, URL)
 
 
-def html(text: str) -> Listing:
+def html(text: str) -> PageListing:
     return parse_page(text.encode(), "text/html; charset=utf-8", URL)
 
 

@@ -12,8 +12,8 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from envspec.models import Platform, Python, Target
-from envspec.resolve.pypi.index.page import ListedFile, Listing
-from envspec.resolve.pypi.index.routing import Correction, Index, Route, Rules
+from envspec.resolve.pypi.index.page import ListedFile, PageListing
+from envspec.resolve.pypi.index.routing import Correction, PackageIndex, Route, Rules
 from envspec.resolve.pypi.index.selection import TagRanks, not_after, own_files, upload_time, version_of, version_text
 from envspec.resolve.pypi.index.view import corrected
 from envspec.resolve.pypi.resolver import read_pins
@@ -144,7 +144,9 @@ def test_names_without_a_version(filename: str) -> None:
 
 
 def test_the_first_route_that_fits_decides() -> None:
-    default, corp, other = (Index(name, f"https://{name}.example/simple/") for name in ("default", "corp", "other"))
+    default, corp, other = (
+        PackageIndex(name, f"https://{name}.example/simple/") for name in ("default", "corp", "other")
+    )
     rules = Rules(
         as_of=datetime(2026, 1, 1, tzinfo=timezone.utc),
         tags=(),
@@ -203,6 +205,6 @@ def test_pins_with_extras() -> None:
 def test_a_page_is_of_one_project(project: str, kept: list[str], left: list[str]) -> None:
     names = [*left, *kept]
     rows = {name: ListedFile(name, f"https://x/{name}", None, None, None, None, None, None) for name in names}
-    found = own_files(Listing(tuple(names), lambda number: rows[names[number]]), project)
+    found = own_files(PageListing(tuple(names), lambda number: rows[names[number]]), project)
     assert list(found.names) == kept
     assert [found.file(number).filename for number in range(len(kept))] == kept

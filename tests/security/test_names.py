@@ -29,7 +29,7 @@ from envspec.models import BuiltWheel, CondaPackage, Lock, Python
 from envspec.resolve.conda.records import package_of, record_of
 from envspec.resolve.pypi.index.client import unreadable_page
 from envspec.resolve.pypi.index.page import BadPage, parse_page
-from envspec.resolve.pypi.index.routing import Index
+from envspec.resolve.pypi.index.routing import PackageIndex
 from tests.conftest import Serve
 from tests.support import conda_packages, ecosystem
 from tests.support.conda_channel import CondaChannel, write
@@ -353,7 +353,7 @@ def accepts_page(body: str, kind: str) -> None:
         try:
             assert_plain(listing.file(number).filename)
         except BadPage as error:
-            one_message(unreadable_page(Index("default", url), "tool", error), 5)
+            one_message(unreadable_page(PackageIndex("default", url), "tool", error), 5)
 
 
 def accepts_lock(name: str, template: str) -> None:

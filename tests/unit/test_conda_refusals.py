@@ -13,7 +13,7 @@ import pytest
 
 from envspec.errors import EnvspecError, UsageError
 from envspec.models import CudaVersion, Platform
-from envspec.resolve.conda.errors import Chain, CpuFallback, Step, chains
+from envspec.resolve.conda.errors import Chain, ChainStep, CpuFallback, chains
 from envspec.resolve.conda.solve import CondaWorld, solve_all
 from envspec.resolve.conda.solver import Rattler
 from envspec.resolve.types import Channel
@@ -235,8 +235,8 @@ TOLD = """Cannot solve the request because of: The following packages are incomp
 
 def test_a_tree_is_read_as_chains() -> None:
     assert chains(TOLD) == [
-        Chain("foo", (Step("foo 1", "needs", "baz >=2"),)),
-        Chain("strict", (Step("strict 1", "allows only", "baz <2"),)),
+        Chain("foo", (ChainStep("foo 1", "needs", "baz >=2"),)),
+        Chain("strict", (ChainStep("strict 1", "allows only", "baz <2"),)),
         Chain("late >=1"),
     ]
     assert [chain.last for chain in chains(TOLD)] == ["baz >=2", "baz <2", "late >=1"]
@@ -247,5 +247,5 @@ def test_a_requirement_on_the_first_line_is_above_the_rest() -> None:
         "Cannot solve the request because of: a 1.* cannot be installed because there are no viable options:\n"
         "└─ a 1.5 would require\n   └─ b >2, for which no candidates were found.\n"
     )
-    assert chains(expected_message) == [Chain("a 1.*", (Step("a 1.5", "needs", "b >2"),))]
+    assert chains(expected_message) == [Chain("a 1.*", (ChainStep("a 1.5", "needs", "b >2"),))]
     assert chains("Cannot solve the request because of: No candidates were found for a 1.*.") == [Chain("a 1.*")]

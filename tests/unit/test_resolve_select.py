@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from packaging.tags import Tag
 
-from envspec.resolve.pypi.index.page import ListedFile, Listing
+from envspec.resolve.pypi.index.page import ListedFile, PageListing
 from envspec.resolve.pypi.index.selection import FILLED_IN_WITHIN, Sdists, Selection, SelectionPolicy, TagRanks, select
 
 ASKED = datetime(2026, 11, 20, 11, 17, tzinfo=timezone.utc)
@@ -23,7 +23,7 @@ def selection(
     names = tuple(files)
     rows = [ListedFile(name, f"https://x/{name}", None, None, files[name], None, None, None) for name in names]
     ranks = TagRanks((Tag("py3", "none", "any"),))
-    return select(Listing(names, rows.__getitem__), "lib", SelectionPolicy(ranks, cut, ASKED, sdists))
+    return select(PageListing(names, rows.__getitem__), "lib", SelectionPolicy(ranks, cut, ASKED, sdists))
 
 
 def pure(version: str) -> str:

@@ -49,7 +49,7 @@ _SUFFIXES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChainStep:
     """A package that was tried, and its next requirement. verb: `needs` or `allows only`."""
 
     package: str
@@ -62,7 +62,7 @@ class Chain:
     """One path to a conflict. root: the spec's requirement. steps: from its package on; may be empty."""
 
     root: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ChainStep, ...] = ()
 
     @property
     def last(self) -> str:
@@ -82,7 +82,7 @@ def chains(message: str) -> list[Chain]:
         if number + 1 == len(nodes) or nodes[number + 1][0] <= depth:
             # A path alternates: requirement, package, requirement, ... A package at its end is one that did not fit.
             steps = (
-                Step(package, verb, requirement)
+                ChainStep(package, verb, requirement)
                 for (_, package, verb), (_, requirement, _) in zip(path[1::2], path[2::2], strict=False)
             )
             found[Chain(path[0][1], tuple(steps))] = None

@@ -13,7 +13,7 @@ from envspec.models import DIRECT_URL, SPEC, Asker, Resolution, Target
 from envspec.names import normalised
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, parsed
-from envspec.resolve.pypi.resolver import Request, Unsolvable
+from envspec.resolve.pypi.resolver import PypiRequest, Unsolvable
 from envspec.resolve.types import CondaProvided, required_by
 from envspec.spec import Requirement, RequirementKind
 from envspec.spec.sections import Pip
@@ -92,7 +92,7 @@ def torch_family_conflict(
     )
 
 
-async def no_solution_error(error: Unsolvable, request: Request, view: View) -> EnvspecError:
+async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View) -> EnvspecError:
     """The error to raise for a resolver's "no solution": causes that the view knows come before the resolver's text."""
     target = request.target
     required = {normalised(requirement.name) for text in request.requirements if (requirement := parsed(text))}
@@ -124,7 +124,7 @@ class NeedsSdist(NoSolution):
         )
 
 
-def sdists_needed_by_builds(names: Sequence[str], request: Request) -> NeedsSdist:
+def sdists_needed_by_builds(names: Sequence[str], request: PypiRequest) -> NeedsSdist:
     return NeedsSdist(
         f"the builds of {', '.join(sorted(request.sdists))} for {request.target.platform.value} require "
         f"{', '.join(names)}: no wheel, only an sdist",
@@ -133,7 +133,7 @@ def sdists_needed_by_builds(names: Sequence[str], request: Request) -> NeedsSdis
     )
 
 
-def check_sdists(resolved: Sequence[tuple[Request, Resolution]]) -> None:
+def check_sdists(resolved: Sequence[tuple[PypiRequest, Resolution]]) -> None:
     """Refuse resolutions with sdists that may not be built, all at once.
 
     Raises:

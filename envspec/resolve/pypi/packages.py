@@ -20,7 +20,7 @@ from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.selection import upload_time, version_of
 from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, applicable, declared, parsed, requires_python, without_marker
-from envspec.resolve.pypi.resolver import Pins, Request, ResolverError
+from envspec.resolve.pypi.resolver import Pins, PypiRequest, ResolverError
 
 #: A package this much older than `as_of` is reported if something else than the spec holds it back.
 FAR_BACK_DAYS: Final = 2 * 365
@@ -41,7 +41,7 @@ class _Node:
     askers: set[Asker] = field(default_factory=set)
 
 
-async def build(request: Request, environment: Mapping[str, str], pins: Pins, view: View) -> Resolution:
+async def build(request: PypiRequest, environment: Mapping[str, str], pins: Pins, view: View) -> Resolution:
     """Everything that one target installs from indexes, from a resolver's pins and the index's pages.
 
     What conda provides is no package here, but part of the graph.
@@ -162,7 +162,7 @@ def _locked_file(node: _Node, view: View, size_bytes: int | None) -> WheelFile:
 
 
 async def _newest(
-    node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: Request, view: View
+    node: _Node, nodes: Mapping[str, _Node], environment: Mapping[str, str], request: PypiRequest, view: View
 ) -> tuple[Refusal | None, bool]:
     """The newest release that `as_of` allows, if it is not the pinned one, with the reason.
 
@@ -213,7 +213,7 @@ async def _unmet(required: Iterable[Requirement], nodes: Mapping[str, _Node], vi
     return "its requirements fit no complete set", True
 
 
-def _excluding(node: _Node, version: Version, request: Request) -> list[str]:
+def _excluding(node: _Node, version: Version, request: PypiRequest) -> list[str]:
     """The requirements that exclude a version, else the constraints that do."""
     excluding = [asker for asker in sorted(node.askers) if not _allows(asker, version)]
     return [f"{BY_SPEC if a.name == SPEC else f'{a.name} needs'} {a.requirement}" for a in excluding] or [

@@ -19,7 +19,15 @@ from envspec.models import Platform, Target
 from envspec.names import normalised
 from envspec.resolve.pypi.index.selection import version_text
 from envspec.resolve.pypi.index.view import Bodies
-from envspec.resolve.pypi.resolver import BuildFailed, Pins, Request, ResolverError, Unsolvable, Workspace, read_pins
+from envspec.resolve.pypi.resolver import (
+    Pins,
+    PypiRequest,
+    ResolverError,
+    SdistBuildFailed,
+    Unsolvable,
+    Workspace,
+    read_pins,
+)
 
 _MACHINES = {
     ("Linux", "x86_64"): Platform.LINUX_64,
@@ -47,11 +55,11 @@ class PipTools:
             return f"pip resolves only for the Python that it runs on, and no Python {target.python.version} is on PATH"
         return None
 
-    def bodies(self, request: Request) -> Bodies:
+    def bodies(self, request: PypiRequest) -> Bodies:
         # pip fetches every chosen wheel, 4 GB for a torch stack; builds need real ones.
         return Bodies.WHOLE if request.sdists else Bodies.STUB
 
-    async def resolve(self, request: Request, workspace: Workspace) -> Pins:
+    async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         import piptools
 
         # pip-tools and its dependencies are pure Python: another interpreter can import them from their folder.
@@ -86,7 +94,7 @@ class PipTools:
         if any(text in done.stderr for text in _UNSATISFIABLE):
             raise Unsolvable(reason)
         if "subprocess-exited-with-error" in done.stderr:
-            raise BuildFailed(reason)
+            raise SdistBuildFailed(reason)
         raise ResolverError(f"pip-compile exited with status {done.status}: {reason}", hint="try --resolver uv")
 
 

@@ -16,10 +16,10 @@ from envspec.models import DEFAULT_INDEX, SPEC, Asker, Decision, NamedIndex, Tar
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve.pypi.errors import check_conflicts, torch_family_conflict
 from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.index.routing import Correction, Index, Route, Rules, Source, routes_of
+from envspec.resolve.pypi.index.routing import BuiltSource, Correction, PackageIndex, Route, Rules, routes_of
 from envspec.resolve.pypi.index.selection import TagRanks, version_of
 from envspec.resolve.pypi.resolve import TargetRequest
-from envspec.resolve.pypi.resolver import Request
+from envspec.resolve.pypi.resolver import PypiRequest
 from envspec.resolve.types import CondaProvided, Cutoffs
 from envspec.spec import Requirement, RequirementKind, Spec, Undated
 from envspec.spec.targets import has_cuda, marker_environment, wheel_tags
@@ -34,7 +34,7 @@ class GivenPackages:
     """
 
     wheels: Mapping[str, ListedFile] = field(default_factory=dict)
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    sources: Mapping[str, BuiltSource] = field(default_factory=dict)
     provided: Mapping[str, CondaProvided] = field(default_factory=dict)
 
 
@@ -119,7 +119,7 @@ def target_request(
     rules = Rules(
         as_of=cutoffs.others or cutoffs.as_of,
         tags=tags,
-        default=Index(DEFAULT_INDEX, urls.default),
+        default=PackageIndex(DEFAULT_INDEX, urls.default),
         routes=(*routes_of(indexes_of(spec)), *(Route(name, pytorch) for name in INDEX_FAMILY if pytorch)),
         cutoffs=cutoffs.names,
         direct=direct,
@@ -131,7 +131,7 @@ def target_request(
     constraints = [str(r) for r in bounds]
     if build is not None and build.constraint:
         constraints.append(f"torch{build.constraint}")
-    request = Request(target, tuple(_line(r, direct) for r in required), tuple(sorted(constraints)), rules.sdists)
+    request = PypiRequest(target, tuple(_line(r, direct) for r in required), tuple(sorted(constraints)), rules.sdists)
     return TargetRequest(
         request,
         rules,
@@ -153,7 +153,7 @@ def _line(requirement: Requirement, direct: Mapping[str, ListedFile]) -> str:
     return f"{requirement.name}{extras}=={version}"
 
 
-def _served(source: Source, name: str) -> ListedFile:
+def _served(source: BuiltSource, name: str) -> ListedFile:
     """A wheel that was built for this target, as our index shows it: resolvers need not match its tags."""
     wheel = source.built
     version = wheel.filename.split("-")[1]
@@ -172,12 +172,12 @@ def _check_loadable(direct: Mapping[str, ListedFile], ranks: TagRanks, target: T
             )
 
 
-def _pytorch_index(build: Build | None, template: str) -> Index | None:
+def _pytorch_index(build: Build | None, template: str) -> PackageIndex | None:
     """PyTorch's own index. It gives no upload times: the facts list the releases that `as_of` allows."""
     if build is None or build.index is TorchIndex.DEFAULT or build.variant is None:
         return None
     url, original = (text.format(variant=build.variant).rstrip("/") + "/" for text in (template, PYTORCH_INDEX))
-    return Index(f"pytorch-{build.variant}", url, dated=False, stands_for=original if url != original else None)
+    return PackageIndex(f"pytorch-{build.variant}", url, dated=False, stands_for=original if url != original else None)
 
 
 def _corrections(facts: Facts) -> dict[str, tuple[Correction, ...]]:

@@ -30,7 +30,7 @@ from envspec.resolve.pypi.index.routing import Rules
 from envspec.resolve.pypi.index.server import Loopback, listening, serve, simple_url
 from envspec.resolve.pypi.index.view import Pages, View
 from envspec.resolve.pypi.metadata import parsed
-from envspec.resolve.pypi.resolver import BuildFailed, Pins, Request, Resolver, Unsolvable, Workspace
+from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, SdistBuildFailed, Unsolvable, Workspace
 
 #: Reports progress: (the target's platform, one short line).
 Report = Callable[[str, str], None]
@@ -50,7 +50,7 @@ class TargetRequest:
     functions, which cannot be compared. walked: names of which a resolver will try one release after another.
     """
 
-    request: Request
+    request: PypiRequest
     rules: Rules
     environment: Mapping[str, str]
     identity: object
@@ -245,16 +245,18 @@ def _cache_folder(preferred: Path, work: Path) -> Path:
     return preferred if os.access(preferred, os.W_OK) else work / "cache"
 
 
-async def _buildable(request: Request, resolver: Resolver, view: View, workspace: Workspace) -> tuple[Request, Pins]:
+async def _buildable(
+    request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace
+) -> tuple[PypiRequest, Pins]:
     """The pins, and the request that they satisfy: without the releases that cannot be built for the target.
 
     Raises:
-        BuildFailed: a build fails for another reason.
+        SdistBuildFailed: a build fails for another reason.
     """
     while True:
         try:
             pins = await _pins(request, resolver, view, workspace)
-        except BuildFailed as error:
+        except SdistBuildFailed as error:
             if error.release is None or error.python_error is None or error.release in request.excluded:
                 raise
             series = request.target.python.series
@@ -268,7 +270,7 @@ async def _buildable(request: Request, resolver: Resolver, view: View, workspace
         request = replace(request, excluded={**request.excluded, **excluded})
 
 
-async def _pins(request: Request, resolver: Resolver, view: View, workspace: Workspace) -> Pins:
+async def _pins(request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace) -> Pins:
     """The resolver's pins. An index that fails stops the resolver, which could take something older instead."""
     running = asyncio.ensure_future(resolver.resolve(request, workspace))
     failing = asyncio.ensure_future(view.failed.wait())
@@ -280,7 +282,7 @@ async def _pins(request: Request, resolver: Resolver, view: View, workspace: Wor
         if empty := sorted(view.hollow - pins.keys()):
             raise sdists_needed_by_builds(empty, request)
         return pins
-    except BuildFailed as error:
+    except SdistBuildFailed as error:
         # The build may have got an empty wheel in place of an sdist.
         raise (sdists_needed_by_builds(sorted(view.hollow), request) if view.hollow else error) from error
     except Unsolvable as error:

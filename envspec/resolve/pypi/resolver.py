@@ -21,7 +21,7 @@ from envspec.resolve.pypi.index.view import Bodies
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PypiRequest:
     """What a resolver resolves for one target.
 
     requirements, constraints: PEP 508 lines. sdists: names that may be built from source. preferences: (name, version)
@@ -100,15 +100,15 @@ class Resolver(Protocol):
     def unable(self, target: Target) -> str | None:
         """Why it cannot resolve for `target` on this machine; None if it can."""
 
-    def bodies(self, request: Request) -> Bodies:
+    def bodies(self, request: PypiRequest) -> Bodies:
         """What the index serves if it fetches a wheel."""
 
-    async def resolve(self, request: Request, workspace: Workspace) -> Pins:
+    async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         """The pins that satisfy the request.
 
         Raises:
             Unsolvable: nothing satisfies it.
-            BuildFailed: an sdist that may be built from source cannot be built.
+            SdistBuildFailed: an sdist that may be built from source cannot be built.
             ResolverError: the resolver itself failed.
         """
 
@@ -117,7 +117,7 @@ class Unsolvable(NoSolution):
     """No set of releases satisfies the requirements; the message is the resolver's."""
 
 
-class BuildFailed(NoSolution):
+class SdistBuildFailed(NoSolution):
     """An sdist cannot be built. release: its normalised name and its version, if the resolver names them."""
 
     def __init__(self, message: str, release: tuple[str, Version] | None = None) -> None:
@@ -173,10 +173,10 @@ class Uv:
     def unable(self, target: Target) -> str | None:  # noqa: ARG002 (uv resolves for any target)
         return None
 
-    def bodies(self, request: Request) -> Bodies:  # noqa: ARG002 (uv fetches a wheel only to build with it)
+    def bodies(self, request: PypiRequest) -> Bodies:  # noqa: ARG002 (uv fetches a wheel only to build with it)
         return Bodies.WHOLE
 
-    async def resolve(self, request: Request, workspace: Workspace) -> Pins:
+    async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         from uv import find_uv_bin
 
         pins, constraints = workspace.work / "pins.txt", workspace.work / "constraints.txt"
@@ -208,7 +208,7 @@ class Uv:
             return read_pins(pins.read_text(encoding="utf-8") if request.preferences else done.stdout)
         if found := _FAILED.search(done.stderr):
             release = (normalised(found[1]), Version(found[2])) if found[1] else None
-            raise BuildFailed(uv_reason(done.stderr), release)
+            raise SdistBuildFailed(uv_reason(done.stderr), release)
         if "No solution found" in done.stderr or done.status == 1:
             raise Unsolvable(uv_reason(done.stderr))
         raise ResolverError(

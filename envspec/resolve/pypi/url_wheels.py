@@ -20,7 +20,13 @@ from envspec.io.http import Http
 from envspec.io.store import Store, StoredMetadata
 from envspec.resolve import cache
 from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.index.remote_wheel import BadWheel, download_hashed, file_reader, read_metadata, read_record
+from envspec.resolve.pypi.index.remote_wheel import (
+    BadRemoteWheel,
+    download_hashed,
+    file_reader,
+    read_metadata,
+    read_record,
+)
 from envspec.resolve.pypi.index.routing import OfflineMiss
 from envspec.spec import Requirement
 
@@ -71,10 +77,10 @@ async def _fetch(http: Http, url: str, filename: str) -> tuple[str, StoredMetada
         try:
             metadata, _ = await read_metadata(read)
             _check_release(metadata, filename)
-        except BadWheel as error:
+        except BadRemoteWheel as error:
             raise NetworkError(f"{filename} is no usable wheel: {error}", hint="check the URL in the spec") from error
         record = None
-        with suppress(BadWheel):
+        with suppress(BadRemoteWheel):
             record = await read_record(read)
         return sha256, StoredMetadata(metadata, file.seek(0, os.SEEK_END)), record
 
@@ -89,4 +95,4 @@ def _check_release(metadata: bytes, filename: str) -> None:
     except InvalidVersion:
         is_same = False
     if not is_same:
-        raise BadWheel(f"its METADATA is of {name} {version}")
+        raise BadRemoteWheel(f"its METADATA is of {name} {version}")

@@ -25,8 +25,8 @@ from envspec.resolve.pypi.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, Lis
 from envspec.resolve.pypi.index.remote_wheel import (
     LARGEST_BYTES,
     MOST_AT_ONCE,
-    BadWheel,
-    Part,
+    BadRemoteWheel,
+    FilePart,
     ReadPart,
     download_hashed,
     file_reader,
@@ -34,7 +34,7 @@ from envspec.resolve.pypi.index.remote_wheel import (
     read_record,
     read_with_record,
 )
-from envspec.resolve.pypi.index.routing import Index, NotListed, OfflineMiss, PackageIndexError
+from envspec.resolve.pypi.index.routing import NotListed, OfflineMiss, PackageIndex, PackageIndexError
 from envspec.resolve.pypi.index.selection import version_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class IndexClient:
         self._now = now
         self._running: dict[Hashable, asyncio.Task[Any]] = {}
 
-    async def page(self, index: Index, name: str, as_of: datetime) -> StoredPage:
+    async def page(self, index: PackageIndex, name: str, as_of: datetime) -> StoredPage:
         """A project's page, no older than `as_of`.
 
         Raises:
@@ -87,7 +87,7 @@ class IndexClient:
             raise NotListed(name)
         return page
 
-    async def metadata(self, index: Index, file: ListedFile) -> StoredMetadata:
+    async def metadata(self, index: PackageIndex, file: ListedFile) -> StoredMetadata:
         """The METADATA of a wheel; of an sdist, what it states about its wheel.
 
         Raises:
@@ -97,7 +97,7 @@ class IndexClient:
         key = file.sha256 or hashlib.sha256(without_credentials(file.url).encode()).hexdigest()
         return await self.once(("metadata", key), lambda: self._metadata(index, file, key))
 
-    async def size_bytes(self, index: Index, file: ListedFile) -> int | None:
+    async def size_bytes(self, index: PackageIndex, file: ListedFile) -> int | None:
         """The file's size from its page, else from the server; None if neither gives it."""
         if file.size_bytes is not None:
             return file.size_bytes
@@ -106,7 +106,7 @@ class IndexClient:
             return cached.size_bytes
         return await self.once(("size", file.url), lambda: self._size_bytes(index, file))
 
-    async def content(self, index: Index, file: ListedFile) -> bytes:
+    async def content(self, index: PackageIndex, file: ListedFile) -> bytes:
         """The whole file, its hash checked (sdists are small; wheels only if a build backend requires them)."""
         most = _WHOLE_BYTES if file.filename.endswith(".whl") else _SDIST_BYTES
         http, within = self.network(file.filename), index.within(file.sha256)
@@ -114,7 +114,7 @@ class IndexClient:
         _check_hash(index, file.filename, file.sha256, answer.body)
         return answer.body
 
-    def authorised(self, index: Index, url: str) -> str:
+    def authorised(self, index: PackageIndex, url: str) -> str:
         return authorised(index, url, self._environ)
 
     async def close(self) -> None:
@@ -138,7 +138,7 @@ class IndexClient:
             raise OfflineMiss(what)
         return self.http
 
-    async def _page(self, index: Index, name: str, as_of: datetime) -> StoredPage:
+    async def _page(self, index: PackageIndex, name: str, as_of: datetime) -> StoredPage:
         stored, within = self.store.page(index.key, name), index.within()
         if stored and within and not within.allows(stored.url, redirected=True):
             stored = None
@@ -165,7 +165,7 @@ class IndexClient:
         self.store.remember_page(index.key, name, page)
         return page
 
-    async def _metadata(self, index: Index, file: ListedFile, key: str) -> StoredMetadata:
+    async def _metadata(self, index: PackageIndex, file: ListedFile, key: str) -> StoredMetadata:
         metadata = self.store.metadata(key)
         if metadata is None:
             if file.filename.endswith(SDIST_SUFFIXES):
@@ -175,7 +175,7 @@ class IndexClient:
             self.store.remember_metadata(key, metadata)
         return metadata
 
-    async def _metadata_of_sdist(self, index: Index, file: ListedFile) -> StoredMetadata:
+    async def _metadata_of_sdist(self, index: PackageIndex, file: ListedFile) -> StoredMetadata:
         # Few locks need it: a run on cached pages starts without.
         from envspec.resolve.pypi.index import sdist
 
@@ -184,7 +184,7 @@ class IndexClient:
         body = await apart(sdist.metadata, content, file.filename, name, version)
         return StoredMetadata(body, len(content))
 
-    async def _served_metadata(self, index: Index, file: ListedFile) -> StoredMetadata | None:
+    async def _served_metadata(self, index: PackageIndex, file: ListedFile) -> StoredMetadata | None:
         """PEP 658: a file beside the wheel; None if the index does not have it after all."""
         if file.metadata_sha256 is None:
             return None
@@ -197,7 +197,7 @@ class IndexClient:
         _check_hash(index, file.filename + ".metadata", file.metadata_sha256, body)
         return StoredMetadata(body, file.size_bytes)
 
-    async def _metadata_of_wheel(self, index: Index, file: ListedFile) -> StoredMetadata:
+    async def _metadata_of_wheel(self, index: PackageIndex, file: ListedFile) -> StoredMetadata:
         http = self.network(f"the metadata of {file.filename}")
         url, within = self.authorised(index, file.url), index.within()
 
@@ -207,7 +207,7 @@ class IndexClient:
 
         ranges = _ranges(get, http, url, index)
 
-        async def read(start: int | None, end: int) -> Part:
+        async def read(start: int | None, end: int) -> FilePart:
             part = await ranges(start, end)
             # Small wheels come whole, and so do those of servers without ranges: then the hash can be checked.
             if part.contains(0, part.total):
@@ -220,7 +220,7 @@ class IndexClient:
             except TooLarge:
                 # A server without ranges: the wheel is read on disk, whatever its size.
                 body, total, record = await self._whole_wheel(http, index, file)
-        except BadWheel as error:
+        except BadRemoteWheel as error:
             raise PackageIndexError(
                 f"index {index.name}: {file.filename} is no usable wheel: {error}",
                 hint="report it to whoever runs the index: it was cut short or changed on the way or on the server",
@@ -229,7 +229,7 @@ class IndexClient:
             self.store.remember_record(file.sha256, record)
         return StoredMetadata(body, total)
 
-    async def _whole_wheel(self, http: Http, index: Index, file: ListedFile) -> tuple[bytes, int, bytes | None]:
+    async def _whole_wheel(self, http: Http, index: PackageIndex, file: ListedFile) -> tuple[bytes, int, bytes | None]:
         url, within = self.authorised(index, file.url), index.within(file.sha256)
         with tempfile.TemporaryFile() as wheel:
             found = await download_hashed(http, url, wheel, _WHOLE_BYTES, within=within)
@@ -237,11 +237,11 @@ class IndexClient:
                 raise _wrong_hash(index, file.filename, file.sha256, found)
             read = file_reader(wheel)
             body, total = await read_metadata(read)
-            with suppress(BadWheel):
+            with suppress(BadRemoteWheel):
                 return body, total, await read_record(read)
             return body, total, None
 
-    async def _size_bytes(self, index: Index, file: ListedFile) -> int | None:
+    async def _size_bytes(self, index: PackageIndex, file: ListedFile) -> int | None:
         http = self.network(f"the size of {file.filename}")
         url = self.authorised(index, file.url)
         answer = await http.request("HEAD", url, headers=UNCOMPRESSED, within=index.within())
@@ -255,7 +255,7 @@ class IndexClient:
         return size
 
 
-def authorised(index: Index, url: str, environ: Mapping[str, str] = MappingProxyType({})) -> str:
+def authorised(index: PackageIndex, url: str, environ: Mapping[str, str] = MappingProxyType({})) -> str:
     """`url` with the index's credentials if it is on the index's origin and has none itself, as pip and uv do.
 
     environ: has the values of variables in them, which are for requests only.
@@ -266,50 +266,50 @@ def authorised(index: Index, url: str, environ: Mapping[str, str] = MappingProxy
     return urlunsplit(parts._replace(netloc=filled(own, environ)))
 
 
-def _ranges(get: Callable[[str], Awaitable[Response]], http: Http, url: str, index: Index) -> ReadPart:
+def _ranges(get: Callable[[str], Awaitable[Response]], http: Http, url: str, index: PackageIndex) -> ReadPart:
     """Parts of a remote file. get: requests a range, as `bytes=0-99`."""
 
-    async def read(start: int | None, end: int) -> Part:
+    async def read(start: int | None, end: int) -> FilePart:
         answer = await get(f"bytes=-{end}" if start is None else f"bytes={start}-{end - 1}")
         if start is None and answer.status in (400, 416, 501):
             # No suffix ranges, or a file smaller than the suffix: get the size, then the bytes by number.
             head = (await http.request("HEAD", url, headers=UNCOMPRESSED, within=index.within())).checked()
             length = head.headers.get("Content-Length", "")
             if not length.isdigit():
-                raise BadWheel("the server sends neither its size nor a part of it")
+                raise BadRemoteWheel("the server sends neither its size nor a part of it")
             return await read(max(0, int(length) - end), int(length))
         answer = answer.checked()
         if answer.status != 206:
-            return Part(0, len(answer.body), answer.body)
+            return FilePart(0, len(answer.body), answer.body)
         # "bytes 100-199/1234": RFC 9110, 14.4
         span, _, total = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
         if not total.isdigit():
-            raise BadWheel("the server sends a part without its range")
-        return Part(int(span.partition("-")[0]), int(total), answer.body)
+            raise BadRemoteWheel("the server sends a part without its range")
+        return FilePart(int(span.partition("-")[0]), int(total), answer.body)
 
     return read
 
 
-def unreadable_page(index: Index, name: str, error: BadPage) -> PackageIndexError:
+def unreadable_page(index: PackageIndex, name: str, error: BadPage) -> PackageIndexError:
     return PackageIndexError(
         f"index {index.name}: the page of {name} at {index.shown_url} cannot be read: {error}",
         hint="use the URL of the simple pages, which often ends in /simple",
     )
 
 
-def _check_hash(index: Index, what: str, expected: str | None, body: bytes) -> None:
+def _check_hash(index: PackageIndex, what: str, expected: str | None, body: bytes) -> None:
     if expected and (found := hashlib.sha256(body).hexdigest()) != expected:
         raise _wrong_hash(index, what, expected, found)
 
 
-def _wrong_hash(index: Index, what: str, expected: str, found: str) -> PackageIndexError:
+def _wrong_hash(index: PackageIndex, what: str, expected: str, found: str) -> PackageIndexError:
     return PackageIndexError(
         f"index {index.name}: {what} has SHA-256 {found}, its page has {expected}",
         hint="report it to whoever runs the index: the file was changed on the way or on the server",
     )
 
 
-class NoRanges(BadWheel):
+class NoRanges(BadRemoteWheel):
     """The server would send the whole wheel."""
 
 
@@ -325,7 +325,7 @@ class RecordDigests:
         self._client = client
         self._rangeless: set[str] = set()
 
-    async def of(self, index: Index, file: ListedFile) -> str | None:
+    async def of(self, index: PackageIndex, file: ListedFile) -> str | None:
         """The digest of an index's wheel; None if it cannot be had, and for an sdist."""
         if not file.filename.endswith(".whl") or file.sha256 is None:
             return None
@@ -336,7 +336,7 @@ class RecordDigests:
                 store.remember_record(sha256, record)
             except NoRanges as error:
                 self.missing[file.filename] = str(error)
-            except BadWheel as error:
+            except BadRemoteWheel as error:
                 # Its bytes are fixed by their hash: another run would find the same.
                 store.remember_record(sha256, None)
                 self.missing[file.filename] = str(error)
@@ -348,7 +348,7 @@ class RecordDigests:
             self.missing.setdefault(file.filename, "its RECORD cannot be read, or lacks SHA-256 hashes")
         return digest or None
 
-    async def _record(self, index: Index, file: ListedFile) -> bytes:
+    async def _record(self, index: PackageIndex, file: ListedFile) -> bytes:
         http = self._client.network(f"the RECORD of {file.filename}")
         url, size = self._client.authorised(index, file.url), file.size_bytes
 
@@ -357,12 +357,12 @@ class RecordDigests:
 
         ranges = _ranges(get, http, url, index)
 
-        async def read(start: int | None, end: int) -> Part:
+        async def read(start: int | None, end: int) -> FilePart:
             return await (ranges(start, end) if start is not None or size is None else ranges(max(0, size - end), size))
 
         return await read_record(read)
 
-    async def _range(self, http: Http, index: Index, url: str, span: str) -> Response:
+    async def _range(self, http: Http, index: PackageIndex, url: str, span: str) -> Response:
         """The answer to a request for a range; the body of a large wheel that comes whole is not read."""
 
         async def use(answer: ClientResponse) -> Response:
@@ -371,7 +371,7 @@ class RecordDigests:
                 self._rangeless.add(index.name)
                 raise NoRanges("its server supports no ranges")
             if (size or 0) > LARGEST_BYTES:
-                raise BadWheel(f"its zip directory or RECORD is larger than {LARGEST_BYTES} bytes")
+                raise BadRemoteWheel(f"its zip directory or RECORD is larger than {LARGEST_BYTES} bytes")
             return Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, LARGEST_BYTES))
 
         if index.name in self._rangeless:

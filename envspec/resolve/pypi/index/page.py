@@ -72,7 +72,7 @@ class BadPage(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class PageListing:
     """All files of a project, each read on demand: a page may list thousands.
 
     names: file names in the page's order, without odd wheels and sdists that no installer takes. file: reads the file
@@ -83,7 +83,7 @@ class Listing:
     file: Callable[[int], ListedFile]
 
 
-def parse_page(body: bytes, content_type: str, url: str) -> Listing:
+def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
     """Read a project page.
 
     Raises:
@@ -110,7 +110,7 @@ def parse_page(body: bytes, content_type: str, url: str) -> Listing:
             shown = repr(listed[number]) if is_harmful(listed[number]) else listed[number]
             raise BadPage(f"its entry of {shown} cannot be read: {error}") from error
 
-    return Listing(listed, file)
+    return PageListing(listed, file)
 
 
 #: Raised by reading JSON or HTML of another form: ValueError for bad text, numbers and URLs.

@@ -39,12 +39,12 @@ LARGEST_BYTES: Final = 32 * 1024 * 1024
 MOST_AT_ONCE: Final = LARGEST_BYTES + (1 << 20)
 
 
-class BadWheel(ValueError):
+class BadRemoteWheel(ValueError):
     """The bytes are not a wheel's."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """A part of a file. start: its offset. total: the whole file's size in bytes."""
 
     start: int
@@ -59,7 +59,7 @@ class Part:
 
 
 #: Reads a part of one file: (None, n) the last n bytes; (start, end) a half-open interval.
-ReadPart = Callable[["int | None", int], Awaitable[Part]]
+ReadPart = Callable[["int | None", int], Awaitable[FilePart]]
 
 
 class _HashedFile:
@@ -97,10 +97,10 @@ def file_reader(file: IO[bytes]) -> ReadPart:
     """Parts of a file on disk."""
     total = file.seek(0, os.SEEK_END)
 
-    async def read(start: int | None, end: int) -> Part:
+    async def read(start: int | None, end: int) -> FilePart:
         begin, until = (max(0, total - end), total) if start is None else (start, end)
         file.seek(begin)
-        return Part(begin, total, file.read(until - begin))
+        return FilePart(begin, total, file.read(until - begin))
 
     return read
 
@@ -109,7 +109,7 @@ async def read_metadata(read: ReadPart) -> tuple[bytes, int]:
     """The METADATA file of a wheel, and the wheel's size in bytes.
 
     Raises:
-        BadWheel: no zip, or no single `*.dist-info/METADATA` in it, or one with another checksum than the zip's.
+        BadRemoteWheel: no zip, or no single `*.dist-info/METADATA` in it, or one with another checksum than the zip's.
     """
     metadata, total, _ = await read_with_record(read)
     return metadata, total
@@ -119,13 +119,13 @@ async def read_with_record(read: ReadPart) -> tuple[bytes, int, bytes | None]:
     """METADATA, the wheel's size in bytes, and RECORD if no further request is needed for it.
 
     Raises:
-        BadWheel: as `read_metadata`; a RECORD that cannot be read is None.
+        BadRemoteWheel: as `read_metadata`; a RECORD that cannot be read is None.
     """
     try:
         wheel = await _open(read)
         metadata = await wheel.file("METADATA")
     except struct.error as error:
-        raise BadWheel(f"its zip directory is cut short: {error}") from error
+        raise BadRemoteWheel(f"its zip directory is cut short: {error}") from error
     return metadata, wheel.total, await _record_without_request(wheel)
 
 
@@ -133,86 +133,86 @@ async def read_record(read: ReadPart) -> bytes:
     """The RECORD of a wheel.
 
     Raises:
-        BadWheel: as `read_metadata`.
+        BadRemoteWheel: as `read_metadata`.
     """
     try:
         return await (await _open(read)).file("RECORD")
     except struct.error as error:
-        raise BadWheel(f"its zip directory is cut short: {error}") from error
+        raise BadRemoteWheel(f"its zip directory is cut short: {error}") from error
 
 
 class _NeedsRequest(Exception):
     pass
 
 
-async def _record_without_request(wheel: _Wheel) -> bytes | None:
-    async def refuse(start: int | None, end: int) -> Part:  # noqa: ARG001 (a ReadPart)
+async def _record_without_request(wheel: _RemoteWheel) -> bytes | None:
+    async def refuse(start: int | None, end: int) -> FilePart:  # noqa: ARG001 (a ReadPart)
         raise _NeedsRequest
 
     try:
         return await replace(wheel, read=refuse).file("RECORD")
-    except (_NeedsRequest, BadWheel, struct.error):
+    except (_NeedsRequest, BadRemoteWheel, struct.error):
         return None
 
 
-async def _open(read: ReadPart) -> _Wheel:
+async def _open(read: ReadPart) -> _RemoteWheel:
     tail = await read(None, TAIL_BYTES)
     end = tail.body.rfind(_END)
     if end < 0 or len(tail.body) - end < 22:
-        raise BadWheel("no end of a zip directory in it")
+        raise BadRemoteWheel("no end of a zip directory in it")
     size, start = struct.unpack_from("<II", tail.body, end + 12)
     if b"\xff\xff" in tail.body[end + 10 : end + 20] and tail.body[max(0, end - 20) : end - 16] == _END64_LOCATOR:
         (offset,) = struct.unpack_from("<Q", tail.body, end - 20 + 8)
         end64 = (await _containing(offset, offset + 56, tail.total, read, tail)).slice(offset, offset + 56)
         if end64[:4] != _END64:
-            raise BadWheel("its zip64 directory is not where it should be")
+            raise BadRemoteWheel("its zip64 directory is not where it should be")
         size, start = struct.unpack_from("<QQ", end64, 40)
     part = await _containing(start, start + size, tail.total, read, tail)
-    return _Wheel(read, part.slice(start, start + size), start, tail.total, [part, tail])
+    return _RemoteWheel(read, part.slice(start, start + size), start, tail.total, [part, tail])
 
 
 @dataclass(frozen=True, slots=True)
-class _Wheel:
+class _RemoteWheel:
     """A wheel with its zip directory. start: the directory's offset. parts: those that were read."""
 
     read: ReadPart
     directory: bytes
     start: int
     total: int
-    parts: list[Part]
+    parts: list[FilePart]
 
     async def file(self, name: str) -> bytes:
         """The only file of that name in the wheel's `*.dist-info`."""
         entry = _find(self.directory, name)
         if max(entry.compressed, entry.size) > LARGEST_BYTES:
-            raise BadWheel(f"its {name} is larger than {LARGEST_BYTES} bytes")
+            raise BadRemoteWheel(f"its {name} is larger than {LARGEST_BYTES} bytes")
         # The local header repeats the name and may have extra fields of its own: 1 KiB more is requested.
         end = min(entry.offset + _LOCAL_HEADER_BYTES + len(entry.name) + 1024 + entry.compressed, self.start)
         head = (await self._part(entry.offset, end)).slice(entry.offset, end)
         if head[:4] != _LOCAL_HEADER:
-            raise BadWheel(f"its {name} is not where its zip directory has it")
+            raise BadRemoteWheel(f"its {name} is not where its zip directory has it")
         begin = entry.offset + _LOCAL_HEADER_BYTES + sum(struct.unpack_from("<HH", head, 26))
         if not 0 < entry.compressed <= self.start - begin:
-            raise BadWheel(f"its {name} is empty, or runs into its zip directory")
+            raise BadRemoteWheel(f"its {name} is empty, or runs into its zip directory")
         end = begin + entry.compressed
         return _unpacked(entry, name, (await self._part(begin, end)).slice(begin, end))
 
-    async def _part(self, start: int, end: int) -> Part:
+    async def _part(self, start: int, end: int) -> FilePart:
         part = await _containing(start, end, end, self.read, *self.parts)
         if all(part is not each for each in self.parts):
             self.parts.insert(0, part)
         return part
 
 
-async def _containing(start: int, end: int, until: int, read: ReadPart, *parts: Part) -> Part:
+async def _containing(start: int, end: int, until: int, read: ReadPart, *parts: FilePart) -> FilePart:
     """A part that contains the interval: one of `parts`, else the bytes from `start` to `until`, fetched."""
     if not start <= end <= until:
-        raise BadWheel("its zip directory has an offset beyond its end")
+        raise BadRemoteWheel("its zip directory has an offset beyond its end")
     if until - start > MOST_AT_ONCE:
-        raise BadWheel(f"its zip directory is larger than {LARGEST_BYTES} bytes")
+        raise BadRemoteWheel(f"its zip directory is larger than {LARGEST_BYTES} bytes")
     found = next((part for part in parts if part.contains(start, end)), None) or await read(start, until)
     if not found.contains(start, end):
-        raise BadWheel("the server sends other bytes than requested")
+        raise BadRemoteWheel("the server sends other bytes than requested")
     return found
 
 
@@ -233,7 +233,7 @@ def _find(directory: bytes, name: str) -> _Entry:
     found: list[_Entry] = []
     suffix = f".dist-info/{name}"
     if directory.count(suffix.encode()) > _MOST_NAMED:
-        raise BadWheel(f"more than {_MOST_NAMED} {name} files in it, one is needed")
+        raise BadRemoteWheel(f"more than {_MOST_NAMED} {name} files in it, one is needed")
     place = directory.find(suffix.encode())
     while place >= 0:
         header = directory.rfind(_DIRECTORY_ENTRY, max(0, place - _ENTRY_BYTES), place)
@@ -242,14 +242,14 @@ def _find(directory: bytes, name: str) -> _Entry:
             found.append(entry)
         place = directory.find(suffix.encode(), place + 1)
     if len(found) != 1:
-        raise BadWheel(f"{len(found)} {name} files in it, one is needed")
+        raise BadRemoteWheel(f"{len(found)} {name} files in it, one is needed")
     return found[0]
 
 
 def _entry(directory: bytes, start: int) -> _Entry:
     flags, method = struct.unpack_from("<HH", directory, start + 8)
     if flags & 1:
-        raise BadWheel("a file of its metadata is encrypted")
+        raise BadRemoteWheel("a file of its metadata is encrypted")
     crc, compressed, size, name_length, extra_length = struct.unpack_from("<IIIHH", directory, start + 16)
     (offset,) = struct.unpack_from("<I", directory, start + 42)
     name_end = start + 46 + name_length
@@ -273,11 +273,11 @@ def _zip64_values(extra: bytes) -> Iterator[int]:
 
 def _unpacked(entry: _Entry, name: str, packed: bytes) -> bytes:
     if entry.method not in (0, 8):
-        raise BadWheel(f"its {name} has compression method {entry.method}, which wheels don't use")
+        raise BadRemoteWheel(f"its {name} has compression method {entry.method}, which wheels don't use")
     try:
         body = packed if entry.method == 0 else zlib.decompressobj(-15).decompress(packed, entry.size + 1)
     except zlib.error as error:
-        raise BadWheel(f"its {name} cannot be decompressed: {error}") from error
+        raise BadRemoteWheel(f"its {name} cannot be decompressed: {error}") from error
     if len(body) != entry.size or zlib.crc32(body) != entry.crc:
-        raise BadWheel(f"its {name} does not match its checksum")
+        raise BadRemoteWheel(f"its {name} does not match its checksum")
     return body

@@ -36,7 +36,7 @@ class PackageIndexError(NetworkError):
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class PackageIndex:
     """A package index. url: its simple pages, with a closing slash; may contain credentials, which are never written.
 
     dated: whether its files have upload times, which `as_of` needs. stands_for: the URL of the index that this one
@@ -94,13 +94,15 @@ class Route:
     """Names that come from one index alone. pattern: a normalised name, `*` matches anything."""
 
     pattern: str
-    index: Index
+    index: PackageIndex
 
 
 def routes_of(indexes: Iterable[NamedIndex]) -> tuple[Route, ...]:
     """The routes to the spec's own indexes: exact names before patterns, each in the spec's order."""
     routes = [
-        Route(pattern, Index(index.name, index.url.rstrip("/") + "/", dated=not index.undated, files=index.files))
+        Route(
+            pattern, PackageIndex(index.name, index.url.rstrip("/") + "/", dated=not index.undated, files=index.files)
+        )
         for index in indexes
         for pattern in index.packages
     ]
@@ -116,7 +118,7 @@ class Correction:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BuiltSource:
     """What the spec names to be built. file: as the lock records it. built: its wheel."""
 
     file: WheelFile
@@ -134,7 +136,7 @@ class Rules:
 
     as_of: datetime
     tags: tuple[Tag, ...]
-    default: Index
+    default: PackageIndex
     routes: tuple[Route, ...] = ()
     cutoffs: Mapping[str, datetime] = field(default_factory=dict)
     direct: Mapping[str, ListedFile] = field(default_factory=dict)
@@ -142,9 +144,9 @@ class Rules:
     sdists: frozenset[str] = frozenset()
     others: Sdists = Sdists.WITHOUT_WHEEL
     provided: Mapping[str, CondaProvided] = field(default_factory=dict)
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    sources: Mapping[str, BuiltSource] = field(default_factory=dict)
 
-    def index_of(self, name: str) -> Index:
+    def index_of(self, name: str) -> PackageIndex:
         return next((route.index for route in self.routes if fnmatchcase(name, route.pattern)), self.default)
 
     def sdists_of(self, name: str) -> Sdists:

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envspec.names import LONGEST
-from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, ListedFile, Listing
+from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, ListedFile, PageListing
 
 #: How long after its upload an index may still add a file's upload time. The longest known is 16 days
 #: (nvidia-cudnn-cu12 9.28.0.42, uploaded 2026-11-04, without a time on 2026-11-20); this is more than five times that.
@@ -157,7 +157,7 @@ class SelectionPolicy:
         return file.uploaded is None and self.cutoff is not None and self.fetched - self.cutoff <= FILLED_IN_WITHIN
 
 
-def own_files(listing: Listing, project: str) -> Listing:
+def own_files(listing: PageListing, project: str) -> PageListing:
     """The files of one project alone: a folder that a web server shows under every name lists those of all.
 
     project: its normalised name.
@@ -175,10 +175,12 @@ def own_files(listing: Listing, project: str) -> Listing:
         return f"{canonicalize_name(name)}-".startswith(f"{project}-")
 
     numbers = [number for number, name in enumerate(listing.names) if is_own(name)]
-    return Listing(tuple([listing.names[number] for number in numbers]), lambda number: listing.file(numbers[number]))
+    return PageListing(
+        tuple([listing.names[number] for number in numbers]), lambda number: listing.file(numbers[number])
+    )
 
 
-def select(listing: Listing, project: str, policy: SelectionPolicy) -> Selection:
+def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selection:
     """What a target sees of a project. project: its normalised name.
 
     Raises:
@@ -225,7 +227,7 @@ def newest_wheels(selection: Selection, ranks: TagRanks, count: int) -> list[Lis
 
 
 def _unloadable(
-    listing: Listing, files: Mapping[str, ListedFile], others: set[str], policy: SelectionPolicy
+    listing: PageListing, files: Mapping[str, ListedFile], others: set[str], policy: SelectionPolicy
 ) -> tuple[str | None, set[Version]]:
     """The newest accepted release that is newer than all `files`; and still newer ones that may be accepted later.
 

@@ -26,7 +26,14 @@ from envspec.io.tasks import apart
 from envspec.models import DEFAULT_INDEX
 from envspec.resolve.pypi.index.client import IndexClient, RecordDigests, unreadable_page
 from envspec.resolve.pypi.index.page import BadPage, ListedFile, parse_page
-from envspec.resolve.pypi.index.routing import Correction, Index, NotListed, OfflineMiss, PackageIndexError, Rules
+from envspec.resolve.pypi.index.routing import (
+    Correction,
+    NotListed,
+    OfflineMiss,
+    PackageIndex,
+    PackageIndexError,
+    Rules,
+)
 from envspec.resolve.pypi.index.sdist import BadSdist
 from envspec.resolve.pypi.index.selection import (
     Selection,
@@ -65,7 +72,9 @@ class Pages:
         page, selections = await self._client.once(key, lambda: self._read(index, name, cutoff))
         return page, selections[view]
 
-    async def _read(self, index: Index, name: str, cutoff: datetime) -> tuple[StoredPage, Mapping[str, Selection]]:
+    async def _read(
+        self, index: PackageIndex, name: str, cutoff: datetime
+    ) -> tuple[StoredPage, Mapping[str, Selection]]:
         """The page, and what all views with this index and cutoff select of it."""
         page = await self._client.page(index, name, cutoff)
         selections = await self._select(page, index, name, cutoff)
@@ -81,7 +90,9 @@ class Pages:
             selections = await self._select(page, index, name, cutoff)
         return page, selections
 
-    async def _select(self, page: StoredPage, index: Index, name: str, cutoff: datetime) -> Mapping[str, Selection]:
+    async def _select(
+        self, page: StoredPage, index: PackageIndex, name: str, cutoff: datetime
+    ) -> Mapping[str, Selection]:
         def select_all() -> Mapping[str, Selection]:
             listing = own_files(parse_page(page.body, page.content_type, page.url), name)
             bound = cutoff if index.dated else None
@@ -139,7 +150,7 @@ class Bodies(Enum):
 class UndatedIndex(PackageIndexError):
     """An index without upload times, which `as_of` needs."""
 
-    def __init__(self, index: Index, name: str) -> None:
+    def __init__(self, index: PackageIndex, name: str) -> None:
         super().__init__(
             f"index {index.name} gives no upload times for {name}, which `as_of` needs",
             hint="name an index with upload times in ENVSPEC_DEFAULT_INDEX, or unset it"
@@ -151,7 +162,7 @@ class UndatedIndex(PackageIndexError):
 class MissingFromIndex(PackageIndexError):
     """A name that comes from one index alone, which does not have it."""
 
-    def __init__(self, index: Index, name: str) -> None:
+    def __init__(self, index: PackageIndex, name: str) -> None:
         why = "and its `packages` assign that name to it alone"
         hint = "publish it there, or narrow `packages` in its [[pip.index]]"
         if index.name.startswith("pytorch-"):
