@@ -26,8 +26,8 @@ from bench.conda_channel import PLATFORMS, WANTED
 from bench.harness import Command, Goal, Results, clean, names_of, parser_of, run, sampled, say, shown, table
 from envspec.facts import load_facts
 from envspec.models import Platform
-from envspec.resolve.conda.request import CondaMoments, channels_of, compose_conda
-from envspec.resolve.types import CondaRequest
+from envspec.resolve.conda.request import channels_of, conda_request
+from envspec.resolve.types import CondaRequest, Cutoffs
 from envspec.spec import parse_spec
 
 if sys.version_info >= (3, 14):
@@ -130,8 +130,8 @@ class Question:
         """As envspec composes them."""
         spec, facts = parse_spec(self.spec, "bench-conda.toml", AS_OF), load_facts()
         channels = channels_of(spec, {}, {})
-        moments = CondaMoments(AS_OF, {})
-        return [compose_conda(spec, Platform(name), facts, moments, (), channels) for name in self.platforms]
+        moments = Cutoffs(AS_OF, {})
+        return [conda_request(spec, Platform(name), facts, moments, (), channels) for name in self.platforms]
 
     def _complete(self, text: str, request: CondaRequest) -> str:
         return f"{text} * cuda*" if request.cuda and text == self.wanted[0] else text

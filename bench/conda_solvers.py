@@ -79,8 +79,8 @@ def _bare(question: dict[str, Any], cache: Path) -> None:
 
 
 def _stage(question: dict[str, Any], cache: Path) -> None:
-    from envspec.resolve.conda.rattler import Rattler
     from envspec.resolve.conda.solve import CondaWorld, solve_all
+    from envspec.resolve.conda.solver import Rattler
 
     world = CondaWorld(cache, os.environ, lambda _platform, _what: None)
     for answer in asyncio.run(solve_all(requests(question), Rattler(), world)):

@@ -83,10 +83,10 @@ async def build_in_container(order: BuildOrder, source: Path, work: Path, why: s
         try:
             await run_job(making, on_line, lambda outputs: _take(outputs, out))
         except (InstallFailed, ArchiveUnreachable) as fault:
-            if not needs.view.faults:
+            if not needs.view.errors:
                 raise BuildFailed(order.of, f"its build failed in {room.base}:", log_of(lines)) from fault
-        if needs.view.faults:
-            raise needs.view.faults[0]
+        if needs.view.errors:
+            raise needs.view.errors[0]
     return the_one(out, order)
 
 

@@ -12,7 +12,7 @@ import click
 from envspec.cli import terminal
 from envspec.cli.options import UNCONFINED
 from envspec.errors import EnvspecError, StaleLock, UsageError
-from envspec.resolve.engines import CONDA_ENGINES, ENGINES
+from envspec.resolve import RESOLVERS, SOLVERS
 
 if TYPE_CHECKING:
     from envspec.lockfile.check import CheckResult
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--resolver",
     "resolvers",
-    type=click.Choice([*ENGINES, *CONDA_ENGINES]),
+    type=click.Choice([*RESOLVERS, *SOLVERS]),
     multiple=True,
     metavar="NAME",
     help="Resolver of PyPI's packages (uv, pip-tools) or of conda's (rattler, conda-lock); once for each.",
@@ -104,8 +104,8 @@ def command(
     if as_of is not None:
         for path in paths:
             set_moment(path, as_of)
-    pypi = _one_of(resolvers, ENGINES)
-    conda = _one_of(resolvers, CONDA_ENGINES)
+    pypi = _one_of(resolvers, RESOLVERS)
+    conda = _one_of(resolvers, SOLVERS)
     options = Options(
         pypi, conda, folders(channel_repodata), offline, upgrade, upgrade_package, image, jobs, unconfined
     )

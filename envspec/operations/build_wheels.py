@@ -55,8 +55,7 @@ from envspec.operations.lock_state import SOURCE, Sources, Upgrade, Work
 from envspec.operations.session import Doors
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint, parse
-from envspec.resolve.pypi.index.client import OfflineMiss
-from envspec.resolve.pypi.index.routing import Source
+from envspec.resolve.pypi.index.routing import BuiltSource, OfflineMiss
 from envspec.resolve.pypi.request import indexes_of, sources_of
 from envspec.spec import Requirement, RequirementKind, Spec
 from envspec.spec.requirements import GitAddress, read_git, read_requirement
@@ -241,7 +240,7 @@ class _Making:
         self._commits: dict[str, str] = {}
         self.decisions: dict[str, Decision] = {}
 
-    async def source(self, requirement: Requirement, target: Target) -> Source:
+    async def source(self, requirement: Requirement, target: Target) -> BuiltSource:
         name, platform = requirement.name, target.platform.value
         self._work.around.report(platform, f"building {name}")
         found = await self._find(requirement, target)
@@ -258,7 +257,7 @@ class _Making:
         metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)
         self._work.store.remember_metadata(built.sha256, metadata)
         self._work.store.remember_record(built.sha256, await asyncio.to_thread(record_of, path))
-        return Source(
+        return BuiltSource(
             found.sdist or WheelFile(found.index, built.filename, built.sha256, built.size_bytes, found.url), built
         )
 

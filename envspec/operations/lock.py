@@ -24,7 +24,7 @@ from envspec.lockfile.header import LOCK_FILE
 from envspec.models import ImageSettings, Lock, Resolution, Target
 from envspec.operations.lock_cache import is_ours, key_of, remember, remember_ours
 from envspec.operations.lock_state import CondaHalf, LockRequest, Network, PypiHalf, Surroundings, Upgrade, Work
-from envspec.resolve.upgrade import condas, known_names
+from envspec.resolve.upgrade import check_names, names_in_conda
 from envspec.spec import RequirementKind, Spec, load_spec
 from envspec.spec.conda import name_of
 from envspec.spec.errors import KeyPath, dotted
@@ -144,7 +144,7 @@ def make(work: Work) -> Lock:
         EnvspecError: every refusal.
     """
     around = work.around
-    of_conda = condas(work.upgraded, work.old, _asked_of_conda(work.spec))
+    of_conda = names_in_conda(work.upgraded, work.old, _asked_of_conda(work.spec))
     conda = _conda_half(work, of_conda)
     targets, decisions = targets_of(work.spec, work.facts, work.as_of, conda.pythons)
     of_pypi = [name for name in work.upgraded if name not in of_conda]
@@ -166,7 +166,7 @@ def make(work: Work) -> Lock:
     asker = Asker(around.environ, around.home, around.warn) if work.request.network is Network.USE else None
     kept = None if work.request.upgrade is Upgrade.ALL else work.old
     made = assemble(answered, _identity(work.request.spec_path), kept, asker, work.before)
-    for text in (*conda.warnings, *made.warnings):
+    for text in made.warnings:
         around.warn(text)
     return made.lock
 
@@ -212,7 +212,7 @@ def _upgradable(request: LockRequest, spec: Spec, old: Lock | None, around: Surr
     """
     if old is not None:
         asked = {requirement.name for requirement in spec.pip.dependencies}
-        known_names(request.upgrade_packages, old, asked | _asked_of_conda(spec))
+        check_names(request.upgrade_packages, old, asked | _asked_of_conda(spec))
     if spec.env.as_of is not None and (request.upgrade_packages or request.upgrade is Upgrade.ALL):
         around.warn(
             f"{request.spec_path}: as_of = {spec.env.as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ} bounds "

@@ -38,7 +38,7 @@ from envspec.resolve.pypi.request import indexes_of
 from envspec.spec import Spec
 
 if TYPE_CHECKING:
-    from envspec.resolve.pypi.request import Composed
+    from envspec.resolve.pypi.resolve import TargetRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Answered:
     as_of: datetime
     moments: Mapping[str, datetime]
     decisions: tuple[Decision, ...]
-    composed: tuple[Composed, ...]
+    composed: tuple[TargetRequest, ...]
     resolutions: tuple[Resolution, ...]
     channels: tuple[CondaChannel, ...] = ()
     conda_as_of: tuple[tuple[str, datetime], ...] = ()
@@ -94,7 +94,7 @@ def assemble(
     holds_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
     decided = answered.composed if holds_torch else ()
     warnings = [
-        *(f"{q.question.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
+        *(f"{q.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
         *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
         *plan.warnings,
         *_without_digest(base),

@@ -16,14 +16,14 @@ from envspec.io.tasks import run_to_end
 from envspec.models import Lock, Platform, Resolution, Target
 from envspec.operations.lock_state import PypiHalf, Sources, Upgrade, Work
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
-from envspec.resolve.engines import engine
+from envspec.resolve import resolver
 from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.request import Composed, Given, Moments, Places, compose, sources_of, wheel_urls
-from envspec.resolve.pypi.resolve import World, resolve_all
+from envspec.resolve.pypi.request import GivenPackages, IndexUrls, sources_of, target_request, wheel_urls
+from envspec.resolve.pypi.resolve import TargetRequest, World, resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.pypi.url_wheels import fetch_wheel
-from envspec.resolve.types import Provider
-from envspec.resolve.upgrade import keeping, moved
+from envspec.resolve.types import CondaProvided, Cutoffs
+from envspec.resolve.upgrade import moved_pypi, with_old_pins
 from envspec.spec import Requirement
 
 
@@ -38,7 +38,7 @@ class Pypi:
         self,
         work: Work,
         targets: Sequence[Target],
-        provided: Mapping[Platform, Mapping[str, Provider]],
+        provided: Mapping[Platform, Mapping[str, CondaProvided]],
         upgraded: Sequence[str],
     ) -> None:
         self._work = work
@@ -48,37 +48,42 @@ class Pypi:
         # What moves single packages asks several times.
         self._warn_once = cache(work.around.warn)
         environ = work.around.environ
-        self._places = Places(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
+        self._urls = IndexUrls(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
         self._wheels = run_to_end(_fetch_wheels(work, wheel_urls(work.spec)))
         self._sources = _sources(work, targets)
 
     def resolve(self) -> PypiHalf:
         """What the moments allow, or, for `--upgrade-package`, what its names must move and nothing else."""
         pinned = self._work.old
-        moments = Moments(self._work.as_of, _kept_moments(self._work))
+        moments = Cutoffs(self._work.as_of, _kept_moments(self._work))
         if pinned is not None and self._upgraded:
             pinned, moments = self._upgrade(pinned, moments)
         questions = self._composed(moments)
         # Where single packages have moved, the moments alone don't tell what the others were kept at.
-        asked = questions if pinned is None or not moments.names else [keeping(q, pinned) for q in questions]
+        asked = questions if pinned is None or not moments.names else [with_old_pins(q, pinned) for q in questions]
         resolutions = self._ask(asked)
         # The moment of what is gone would hold for it again when it comes back.
         locked = {package.name for resolution in resolutions for package in resolution.packages}
         own = {name: at for name, at in moments.names.items() if name in locked}
         return PypiHalf(resolutions, tuple(questions), own, self._sources.decisions)
 
-    def _composed(self, moments: Moments) -> list[Composed]:
+    def _composed(self, moments: Cutoffs) -> list[TargetRequest]:
         work = self._work
-        given = (
-            (
+        return [
+            target_request(
+                work.spec,
                 target,
-                Given(self._wheels, self._sources.by_target.get(target, {}), self._provided.get(target.platform, {})),
+                work.facts,
+                moments,
+                GivenPackages(
+                    self._wheels, self._sources.by_target.get(target, {}), self._provided.get(target.platform, {})
+                ),
+                self._urls,
             )
             for target in self._targets
-        )
-        return [compose(work.spec, target, work.facts, moments, self._places, at_hand) for target, at_hand in given]
+        ]
 
-    def _upgrade(self, old: Lock, kept: Moments) -> tuple[Lock, Moments]:
+    def _upgrade(self, old: Lock, kept: Cutoffs) -> tuple[Lock, Cutoffs]:
         """The lock with the pins that `--upgrade-package` leads to, and the moments of those that moved.
 
         Everything may move as far as to this moment, and nothing does that can be kept.
@@ -89,10 +94,10 @@ class Pypi:
         # What the spec asks for since is no part of the upgrade, and torch's build is chosen anew only for its family.
         still = dict.fromkeys(asked - before - set(names), kept.as_of)
         family = {"torch": work.started} if set(names) & set(INDEX_FAMILY) else {}
-        free = self._composed(Moments(kept.as_of, {**still, **family}, others=work.started))
+        free = self._composed(Cutoffs(kept.as_of, {**still, **family}, others=work.started))
 
         def moving(newer: Sequence[str]) -> tuple[Resolution, ...]:
-            return self._ask([keeping(q, old, but=names, newer=newer) for q in free])
+            return self._ask([with_old_pins(q, old, free=names, newer=newer) for q in free])
 
         # An engine keeps a package that another one's kept pin holds back, where it could have moved both.
         newer: list[str] = []
@@ -103,12 +108,12 @@ class Pypi:
                 if tried == names:
                     break
         new = moving(newer)
-        moments = {**kept.names, **dict.fromkeys(moved(old, new), work.started), **still}
+        moments = {**kept.names, **dict.fromkeys(moved_pypi(old, new), work.started), **still}
         locked = {package.name for resolution in new for package in resolution.packages}
         own = {name: at for name, at in moments.items() if name in locked and at != kept.as_of}
         return replace(old, resolutions=new), replace(kept, names=own)
 
-    def _ask(self, questions: Sequence[Composed]) -> tuple[Resolution, ...]:
+    def _ask(self, questions: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
         work, around = self._work, self._work.around
         world = World(
             work.store,
@@ -120,9 +125,8 @@ class Pypi:
             self._warn_once,
             work.unconfined,
         )
-        asked = [q.question for q in questions]
         return run_to_end(
-            resolve_all(asked, engine(work.request.resolver), world, offline=work.offline, jobs=work.request.jobs)
+            resolve_all(questions, resolver(work.request.resolver), world, offline=work.offline, jobs=work.request.jobs)
         )
 
 

@@ -16,9 +16,9 @@ from envspec.models import CondaChannel, CondaPackage, Decision, Lock, Platform,
 from envspec.spec import Spec
 
 if TYPE_CHECKING:
-    from envspec.resolve.pypi.index.routing import Source
-    from envspec.resolve.pypi.request import Composed
-    from envspec.resolve.types import Provider
+    from envspec.resolve.pypi.index.routing import BuiltSource
+    from envspec.resolve.pypi.resolve import TargetRequest
+    from envspec.resolve.types import CondaProvided
 
 
 #: Decisions about sources: `source.<name>`.
@@ -41,7 +41,7 @@ class Network(Enum):
 class LockRequest:
     """One spec to lock.
 
-    resolver, conda_resolver: names in `envspec.resolve.engines`. upgrade_packages: normalised names that may move
+    resolver, conda_resolver: names in `envspec.resolve`. upgrade_packages: normalised names that may move
     although the rest stays. channel_repodata: channel name -> a folder of rows that stands for it.
     """
 
@@ -110,8 +110,7 @@ class CondaHalf:
     channels: tuple[CondaChannel, ...] = ()
     decisions: tuple[Decision, ...] = ()
     moments: Mapping[str, datetime] = field(default_factory=dict)
-    provided: Mapping[Platform, Mapping[str, Provider]] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    provided: Mapping[Platform, Mapping[str, CondaProvided]] = field(default_factory=dict)
 
     @property
     def pythons(self) -> dict[Platform, str]:
@@ -130,7 +129,7 @@ class Sources:
     decisions: which commits they are.
     """
 
-    by_target: Mapping[Target, Mapping[str, Source]]
+    by_target: Mapping[Target, Mapping[str, BuiltSource]]
     decisions: tuple[Decision, ...] = ()
 
 
@@ -139,6 +138,6 @@ class PypiHalf:
     """What came of the PyPI half. moments: of the packages that `--upgrade-package` has moved. decisions: commits."""
 
     resolutions: tuple[Resolution, ...]
-    questions: tuple[Composed, ...] = ()
+    questions: tuple[TargetRequest, ...] = ()
     moments: Mapping[str, datetime] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()

@@ -118,7 +118,7 @@ def _refuse_missing_parts(lock: Lock, request: LockRequest) -> None:
     if missing:
         raise UsageError(
             f"{request.directory} was locked from a part of {', '.join(missing)}",
-            hint=f"name the rows of that part: --channel-repodata {missing[0]}=DIR",
+            hint=f"name the repodata of that part: --channel-repodata {missing[0]}=DIR",
         )
 
 

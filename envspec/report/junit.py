@@ -88,7 +88,8 @@ def _check(check: CheckRow, lock: str) -> Element:
 def _line(finding: FindingRow) -> str:
     number = "" if finding.value is None else amount(finding.value, finding.unit)
     kind = outcome(finding) or Kind.INFORMING.value
-    return f"{kind}: {': '.join(one_line(each) for each in (finding.name, number, bound(finding), finding.detail) if each)}"
+    parts = (finding.name, number, bound(finding), finding.detail)
+    return f"{kind}: {', '.join(one_line(each) for each in parts if each)}"
 
 
 def _compared(baseline: Baseline, lock: str) -> Element:

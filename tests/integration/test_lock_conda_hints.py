@@ -43,7 +43,7 @@ def wants(user: User, *dependencies: str) -> None:
 
 def test_a_channel_that_the_lock_has_a_part_of_is_not_to_be_had(user: User, channel: CondaChannel) -> None:
     wants(user, "numpy")
-    again = f"the lock was made from a part of {FORGE}: --channel-repodata {FORGE}=DIR takes such a part again"
+    again = f"the lock was made from a part of {FORGE}: name that part with --channel-repodata {FORGE}=DIR"
     assert again not in refused(user.locks(), 5)
     part = f"{FORGE}={channel.folder}"
     assert user.locks("--channel-repodata", part).status == 0
@@ -57,13 +57,13 @@ def test_a_channel_that_the_lock_has_a_part_of_is_not_to_be_had(user: User, chan
     assert user.locks("--channel-repodata", part).status == 0
 
 
-def test_a_name_that_nobody_has_is_told_also_where_nothing_may_move(user: User, channel: CondaChannel) -> None:
+def test_a_name_that_nobody_has_is_reported_also_where_nothing_may_move(user: User, channel: CondaChannel) -> None:
     wants(user, "numpy")
     part = f"{FORGE}={channel.folder}"
     assert user.locks("--channel-repodata", part).status == 0
-    told = refused(user.locks("--channel-repodata", part, "--upgrade-package", "nunpy"), 2)
-    assert "--upgrade-package nunpy: neither the lock nor the spec has such a package" in told
-    assert "did you mean numpy?" in told
+    message = refused(user.locks("--channel-repodata", part, "--upgrade-package", "nunpy"), 2)
+    assert "--upgrade-package nunpy: no such package in the lock or the spec" in message
+    assert "did you mean numpy?" in message
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,5 @@ def test_forms_that_conda_users_write(user: User, channel: CondaChannel, asked: 
 
 def test_rows_of_a_channel_for_a_spec_without_conda(user: User, channel: CondaChannel) -> None:
     user.wants("stats", as_of=DECEMBER, python="3.12")
-    told = refused(user.locks("--channel-repodata", f"{FORGE}={channel.folder}"), 2)
-    assert "--channel-repodata: the spec has no [conda]" in told
+    message = refused(user.locks("--channel-repodata", f"{FORGE}={channel.folder}"), 2)
+    assert "--channel-repodata: the spec has no [conda]" in message

@@ -220,11 +220,11 @@ def test_the_plainest_is_what_it_should_be(plainest: dict[str, bytes], same: Sam
 def test_from_a_folder_only_the_address_differs(
     plainest: dict[str, bytes], locked: Callable[[str], dict[str, bytes]], same: Same, case: str
 ) -> None:
-    ours = told(plainest, same.server.channel_url("forge"))
-    assert told(locked(case), same.channel.url) == ours
+    ours = without_address(plainest, same.server.channel_url("forge"))
+    assert without_address(locked(case), same.channel.url) == ours
 
 
-def told(files: Mapping[str, bytes], address: str) -> dict[str, str]:
+def without_address(files: Mapping[str, bytes], address: str) -> dict[str, str]:
     """The files without the channel's address, and without the hashes of what has it: of the spec, and of the files."""
     texts = {name: data.decode() for name, data in files.items()}
     seal, _, rest = texts["envspec.lock"].partition("\n")

@@ -92,7 +92,7 @@ def test_a_server_without_ranges_is_not_made_to_send_wheels(tmp_path: Path, serv
     assert locked(user) == {"big": None, "small-one": contents(SMALL), **dict.fromkeys(each.name for each in others)}
     (warning,) = ran.warnings
     assert "big-0-1.0.0" in warning.replace("_", "-") or "big-1.0.0" in warning
-    assert "its server knows no ranges" in warning and "and 6 more" in warning
+    assert "its server supports no ranges" in warning and "and 6 more" in warning
     again = user.locks()
     assert (again.status, again.stdout) == (0, "")
 
@@ -131,7 +131,7 @@ def test_a_wheel_that_must_be_fetched_for_its_metadata_tells_it_too(tmp_path: Pa
     assert index.fetched_twice() == []
 
 
-def test_a_server_that_fails_is_asked_again_by_another_run(tmp_path: Path, serve: Serve) -> None:
+def test_a_server_that_fails_is_requested_again_by_another_run(tmp_path: Path, serve: Serve) -> None:
     index = serve([File(big()), File(SMALL)])
     user = user_of(tmp_path, index)
     index.fail(index.file_path(big().filename), Status(503))

@@ -111,7 +111,7 @@ def test_a_built_wheel_stays_beside_its_sdist(user: User) -> None:
     assert "built" not in user.packages()["lib"]
 
 
-def test_an_image_that_cannot_be_made_here_is_told_and_what_was_recorded_of_it_stays(user: User) -> None:
+def test_an_image_that_cannot_be_made_here_is_reported_and_what_was_recorded_of_it_stays(user: User) -> None:
     user.wants("lib", as_of="2026-06-01T00:00:00Z", rest=BASE, platforms=("linux-64", "linux-aarch64"))
     assert user.locks().status == 0
 

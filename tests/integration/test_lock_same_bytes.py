@@ -240,7 +240,7 @@ def test_pip_tools_is_refused_where_it_can_not_resolve(tmp_path: Path) -> None:
     with IndexServer([release("app", "1.0.0")]) as index:
         user = User(tmp_path, index.url)
         user.wants("app", python=PYTHON, platforms=["win-64"])
-        assert "pip resolves only for the platform that runs it" in refused(user.locks("--resolver", "pip-tools"), 2)
+        assert "pip resolves only for the platform that it runs on" in refused(user.locks("--resolver", "pip-tools"), 2)
         user.wants("app", python="3.10.0", platforms=[machine or "linux-64"])
         error = refused(user.locks("--resolver", "pip-tools"), 2)
         assert "no Python 3.10.0 is on PATH" in error and "--resolver uv" in error

@@ -74,7 +74,7 @@ def test_torchaudio_without_a_requirement_goes_only_with_its_torch(
     found = user.packages()
     assert {name: found[name]["version"] for name in pins} == pins
     if pins["torch"] != "2.11.0":
-        why = f"needs torch>=2.11, and the spec asks {torch}"
+        why = f"needs torch>=2.11, and the spec requires {torch}"
         assert found["torchaudio"]["rejected"] == {"version": "2.11.0", "why": why}
 
 
@@ -150,7 +150,7 @@ def test_a_pair_that_the_index_lacks_after_all(tmp_path: Path, public: IndexServ
         user = User(tmp_path, public.url, ENVSPEC_PYTORCH_INDEX=template(empty))
         user.wants("torch==2.9.1", as_of=AS_OF, rest='[cuda]\nversion = "12.6"\n')
         error = refused(user.locks(), 5)
-        assert error.startswith(f"index pytorch-cu126 ({empty.url}) has no torch")
+        assert error.startswith(f"index pytorch-cu126 ({empty.url}) does not have torch")
         assert "[[pip.index]]" not in error
 
 

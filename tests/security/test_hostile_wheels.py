@@ -36,7 +36,7 @@ from envspec.installer.uv import UvFault
 from envspec.io.http_types import Patience
 from envspec.models import Python, Resolution
 from envspec.operations.install import put_wheels
-from envspec.resolve.pypi.index.remote_wheel import BadWheel, Part, read_with_record
+from envspec.resolve.pypi.index.remote_wheel import BadRemoteWheel, FilePart, read_with_record
 from tests.security.hostile import Canary, Entry, Section, files_below, mark, outcome, shown, zip_of
 from tests.security.hostile_wheels import FILENAME, INFO, WHEELS, entries_of
 from tests.support.builders.environments import BASE, RUNNING, SERIES, make_lock, pin
@@ -187,14 +187,14 @@ def by_ranges(data: bytes, canary: Canary) -> str:
     """METADATA and RECORD as `envspec lock` reads them from an index."""
     del canary
 
-    async def read(start: int | None, end: int) -> Part:
+    async def read(start: int | None, end: int) -> FilePart:
         first = max(0, len(data) - end) if start is None else start
         body = data[first:] if start is None else data[first:end]
-        return Part(first, len(data), body)
+        return FilePart(first, len(data), body)
 
     try:
         metadata, size, record = asyncio.run(read_with_record(read))
-    except BadWheel as fault:
+    except BadRemoteWheel as fault:
         return f"refused: {fault}".partition(": Error")[0]
     assert size == len(data)
     head = BytesHeaderParser().parsebytes(metadata)

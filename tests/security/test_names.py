@@ -27,8 +27,9 @@ from envspec.lockfile.document import dump, load
 from envspec.lockfile.header import add_checksum
 from envspec.models import BuiltWheel, CondaPackage, Lock, Python
 from envspec.resolve.conda.records import package_of, record_of
-from envspec.resolve.pypi.index.client import Index, unreadable
+from envspec.resolve.pypi.index.client import unreadable_page
 from envspec.resolve.pypi.index.page import BadPage, parse_page
+from envspec.resolve.pypi.index.routing import PackageIndex
 from tests.conftest import Serve
 from tests.support.builders import conda_packages, ecosystem
 from tests.support.builders.conda_channel import CondaChannel, write
@@ -131,7 +132,7 @@ def test_a_row_of_a_channel(channel: CondaChannel, field: str, value: str) -> No
         return
     with pytest.raises(EnvspecError, match="which is not") as caught:
         package_of(row, ())
-    assert f"its channel's row has the {field} " in one_message(caught.value, 5)
+    assert f"its record in the channel has the {field} " in one_message(caught.value, 5)
 
 
 @pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
@@ -283,7 +284,7 @@ def test_an_odd_name_on_a_page_is_no_release(filename: str) -> None:
     page = json.dumps({"files": [{"filename": filename, "url": "x"}, {"filename": TOOL.filename, "url": "y"}]})
     listing = parse_page(page.encode(), "application/json", "http://127.0.0.1/simple/tool/")
     assert listing.names == (TOOL.filename,)
-    assert listing.row(0).url.endswith("/y")
+    assert listing.file(0).url.endswith("/y")
 
 
 @pytest.mark.parametrize("body", ["[" * 100_000, '{"files": [' + "9" * 5000 + "]}", '{"files": [{"filename": 1}]}'])
@@ -351,9 +352,9 @@ def accepts_page(body: str, kind: str) -> None:
     assert listing.names
     for number in range(len(listing.names)):
         try:
-            assert_plain(listing.row(number).filename)
+            assert_plain(listing.file(number).filename)
         except BadPage as error:
-            one_message(unreadable(Index("default", url), "tool", error), 5)
+            one_message(unreadable_page(PackageIndex("default", url), "tool", error), 5)
 
 
 def accepts_lock(name: str, template: str) -> None:

@@ -24,7 +24,7 @@ EVERYTHING: Final = "/corp/*"
 PLATFORM: Final = "/corp/linux-64/*"
 ROWS: Final = "/corp/linux-64/repodata.json"
 ELSEWHERE: Final = "redirects to "
-NOT_ROWS: Final = "not rows of a channel"
+NOT_ROWS: Final = "not a channel's repodata"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ CASES: Final[dict[str, Case]] = {
     "501": Case(Status(501), "HTTP 501"),
     "503": Case(Status(503), "HTTP 503"),
     "no answer": Case(Stall(), "", ROWS, HURRIED),
-    "a slow drip": Case(Drip(), "no whole answer within", ROWS, HURRIED),
+    "a slow drip": Case(Drip(), "no complete answer within", ROWS, HURRIED),
     "a connection that breaks": Case(Drop(20), "broke off", ROWS),
     "an empty answer": Case(Body(b""), NOT_ROWS, ROWS),
     "a login page": Case(Body(b"<html>please log in</html>", "text/html"), NOT_ROWS, ROWS),

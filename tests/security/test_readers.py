@@ -35,7 +35,7 @@ from envspec.documents import MOST_MARKS, json_of
 from envspec.io.archives import LARGEST_METADATA
 from envspec.io.http import PAGE_BYTES
 from envspec.lockfile.header import add_checksum
-from envspec.resolve.pypi.errors import excluded
+from envspec.resolve.pypi.errors import excluded_conda_versions
 from envspec.resolve.pypi.index import sdist as sdist_reader
 from envspec.resolve.pypi.index.page import MOST_FILES, BadPage, parse_page
 from envspec.resolve.pypi.index.remote_wheel import LARGEST_BYTES
@@ -413,7 +413,7 @@ def test_the_largest_pages_take_time_by_their_size() -> None:
         lambda: parsed("a" * 10**6),
         lambda: declared(b"Requires-Dist: a\n" + b" b\n" * 10**6),
         lambda: without_credentials("a" * 10**6 + "://"),
-        lambda: list(excluded("a-" * 10**5, {})),
+        lambda: list(excluded_conda_versions("a-" * 10**5, {})),
         lambda: read_match_spec("tool =" + "0" * 60 + "!x"),
         lambda: read_match_spec("tool =1." + "a" * 60 + "!x"),
         lambda: json_of(b"[" * 10**6),
@@ -457,7 +457,7 @@ def test_pages_are_read_as_before(links: list[str], between: str) -> None:
     assert len(before) == len(links)
     assert list(found.names) == [re.sub(r"<[^>]*>", "", label).strip() for _, label in before]
     for number, (attributes, _) in enumerate(before):
-        row = found.row(number)
+        row = found.file(number)
         assert row.url == re.search(r'href="([^"#]*)', attributes)[1]  # type: ignore[index]
         assert row.sha256 == hashlib.sha256(row.filename.encode()).hexdigest()
         assert (row.yanked is not None) is ("data-yanked" in attributes)

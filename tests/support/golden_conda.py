@@ -16,7 +16,7 @@ from envspec import toml
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_channel import CondaChannel, Row, write_rows
 from tests.support.builders.conda_packages import GOLDEN_PYTHON
-from tests.support.golden_locks import indexes, told, what, wheel_lines
+from tests.support.golden_locks import indexes, what, wheel_lines, with_placeholders
 from tests.support.servers.channel import CondaServer
 from tests.support.servers.faults import Status
 from tests.support.user import Ran, User
@@ -43,7 +43,7 @@ def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
             if "status" in served:
                 server.fail("*", Status(served["status"]))
             places[f"<{name}>"] = f"127.0.0.1:{server.port}"
-        # conda's half goes through the proxy that nobody runs, unless it is told what is near.
+        # conda's half goes through the proxy that nobody runs, unless NO_PROXY excludes it.
         user.environ.update({"NO_PROXY": "127.0.0.1", **data.get("environ", {})})
         text = (case / "spec.toml").read_text(encoding="utf-8")
         for shown, address in places.items():
@@ -61,7 +61,7 @@ def refusal(case: Path, folder: Path) -> str:
     assert not (folder / "locks").exists()
     assert str(folder) not in ran.stderr and "/tmp" not in ran.stderr, ran.stderr
     assert not [word for word in _JARGON if word in ran.error], ran.error
-    return told(f"exit {ran.status}\n{ran.error}\n", places)
+    return with_placeholders(f"exit {ran.status}\n{ran.error}\n", places)
 
 
 def decisions(case: Path, folder: Path) -> str:
@@ -78,7 +78,7 @@ def decisions(case: Path, folder: Path) -> str:
         lines += ["", f"{resolution['platform']}, Python {resolution['python']['version']}"]
         lines += [line for package in resolution.get("conda", ()) for line in _conda_lines(package)]
         lines += [line for package in resolution.get("package", ()) for line in wheel_lines(package)]
-    return told("\n".join(lines).strip() + "\n", places)
+    return with_placeholders("\n".join(lines).strip() + "\n", places)
 
 
 def _conda_lines(row: Table) -> Iterator[str]:

@@ -58,7 +58,7 @@ def refusal(case: Path, folder: Path) -> str:
     _, ran, places = play(case, folder)
     assert ran.stdout == "" and "Traceback" not in ran.stderr and ran.stderr.count("error: ") == 1, ran
     assert not (folder / "locks").exists()
-    return told(f"exit {ran.status}\n{ran.error}\n", places)
+    return with_placeholders(f"exit {ran.status}\n{ran.error}\n", places)
 
 
 def decisions(case: Path, folder: Path) -> str:
@@ -72,7 +72,7 @@ def decisions(case: Path, folder: Path) -> str:
     for resolution in document["resolution"]:
         lines += ["", f"{resolution['platform']}, Python {resolution['python']['version']}"]
         lines += [line for package in resolution.get("package", ()) for line in wheel_lines(package)]
-    return told("\n".join(lines).strip() + "\n", places)
+    return with_placeholders("\n".join(lines).strip() + "\n", places)
 
 
 def _names(data: Rows) -> list[str]:
@@ -118,7 +118,7 @@ def _places(servers: Mapping[str, IndexServer]) -> Iterator[tuple[str, str]]:
         yield f"<{name}>", server.root
 
 
-def told(text: str, places: Mapping[str, str]) -> str:
+def with_placeholders(text: str, places: Mapping[str, str]) -> str:
     """The text with what stands for each address."""
     for shown, address in places.items():
         text = text.replace(address, shown)

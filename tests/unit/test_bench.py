@@ -21,8 +21,8 @@ from bench.conda_solvers import bare, requests
 from bench.harness import Absence, Cost, Results, Sample, clean, published, run, sampled
 from bench.image_tools import DIRECT, UV, read_bytes, variant
 from bench.peers import ADDED, family_of, load_stack, pins_of, stack_names
-from envspec.resolve.conda.rattler import Rattler
 from envspec.resolve.conda.solve import CondaWorld, solve_all
+from envspec.resolve.conda.solver import Rattler
 from tests.conftest import Serve
 from tests.support.builders import ecosystem
 

@@ -1,4 +1,4 @@
-"""Rows of a channel and packages of a lock: the same, both ways."""
+"""Records of a channel and packages of a lock, both ways; which builds are CUDA builds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,25 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from rattler import RepoDataRecord
+from rattler import MatchSpec, PackageRecord, RepoDataRecord, Version
+from rattler.package.build_string import BuildString
 
 from envspec.models import CondaPackage, Dependent
 from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.conda.channels import opened
-from envspec.resolve.conda.records import kept, name_of, package_of, record_of, with_askers
+from envspec.resolve.conda.records import (
+    CondaBuild,
+    available,
+    constrained_name,
+    cpu_fallbacks,
+    cuda_constraint,
+    is_cpu_build,
+    is_cuda_build,
+    name_of,
+    package_of,
+    record_of,
+    with_askers,
+)
 from envspec.resolve.types import Channel
 from tests.support.builders.conda_channel import request, row, write_channel
 
@@ -26,7 +39,7 @@ def rows_of(folder: Path, *names: str) -> tuple[list[RepoDataRecord], Channel]:
 
     async def query() -> list[RepoDataRecord]:
         async with opened([channel], folder / "cache", {}, offline=False) as channels:
-            return await channels.rows(request(channels=[channel]), names)
+            return await channels.records(request(channels=[channel]), names)
 
     return asyncio.run(query()), channel
 
@@ -107,10 +120,10 @@ def test_what_the_channel_still_has_is_kept(tmp_path: Path) -> None:
     rows, channel = rows_of(tmp_path, "a", "b", "c")
     before = [package_of(each, [channel]) for each in sorted(rows, key=str)]
     there = [each for each in rows if each.name.normalized != "b"]
-    assert sorted(each.file_name for each in kept(before, there)) == ["a-1-0.conda", "c-1-0.conda"]
+    assert sorted(each.file_name for each in available(before, there)) == ["a-1-0.conda", "c-1-0.conda"]
     write_channel(tmp_path, [row("a", "1", more={"sha256": "00" * 32})])
     (swapped,), _ = rows_of(tmp_path, "a")
-    assert kept(before, [swapped]) == []
+    assert available(before, [swapped]) == []
 
 
 def test_askers_are_the_spec_and_other_packages_in_their_words() -> None:
@@ -166,3 +179,59 @@ def test_a_channel_without_credentials(url: str, bare: str) -> None:
 def test_a_row_is_json_that_json_reads() -> None:
     fields: dict[str, Any] = json.loads(json.dumps(row("a", "1", more={"size": None}).fields()))
     assert "size" not in fields
+
+
+# Builds of conda-forge and of the pytorch channel.
+BUILDS = {
+    "cuda129_mkl_py313_h7947483_302": "cuda",
+    "cuda_py312_h4a51b5c_1": "cuda",
+    "cuda118h03c5bf3_9": "cuda",
+    "py3.11_cuda12.1_cudnn8.9.2_0": "cuda",
+    "cpu_mkl_py313_h19d87ba_102": "cpu",
+    "cpu_generic_py312_hb1f4e5e_0": "cpu",
+    "py3.11_cpu_0": "cpu",
+    "cpu": "cpu",
+    "h6add32d_100_cp313": "",
+    "h1d5ab7f_5_cuda": "",
+    "py312hcpuff_0": "",
+    "0": "",
+}
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_build_string_says_whose_it_is(build: str) -> None:
+    assert (is_cuda_build(build), is_cpu_build(build)) == (BUILDS[build] == "cuda", BUILDS[build] == "cpu")
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_the_constraint_takes_the_same_builds(build: str) -> None:
+    row = PackageRecord("torch", "2.8", BuildString(build), 0, "linux-64")
+    assert MatchSpec(cuda_constraint("torch"), strict=True).matches(row) == is_cuda_build(build)
+
+
+def test_a_constraint_knows_its_name() -> None:
+    assert constrained_name(cuda_constraint("torch")) == "torch"
+    assert constrained_name("cuda-version <=12.8") is None
+
+
+CASES: list[tuple[str, tuple[str, str], list[tuple[str, str]], bool]] = [
+    ("no CUDA builds", ("2.8", "cpu_0"), [], False),
+    ("CUDA of the same version", ("2.8", "cpu_0"), [("2.8", "cuda129_0")], True),
+    ("CUDA of a newer version", ("2.8", "h1_0"), [("2.10", "cuda129_0")], True),
+    ("CUDA of an older version, marked cpu", ("2.10", "cpu_0"), [("2.8", "cuda129_0")], True),
+    ("CUDA of an older version, one build for both since", ("1.17", "h1_0"), [("1.8", "cuda112_0")], False),
+    ("is CUDA's", ("2.8", "cuda129_0"), [("2.8", "cuda129_0")], False),
+]
+
+
+@pytest.mark.parametrize(("what", "chosen", "cuda", "expected"), CASES, ids=[case[0] for case in CASES])
+def test_fallbacks(what: str, chosen: tuple[str, str], cuda: list[tuple[str, str]], expected: bool) -> None:
+    build = CondaBuild("torch", *chosen)
+    known = [CondaBuild("torch", *each) for each in cuda]
+    assert cpu_fallbacks([build, CondaBuild("zlib", "1", "h0_0")], known, Version) == ([build] if expected else [])
+
+
+def test_fallbacks_are_sorted_by_name() -> None:
+    chosen = [CondaBuild(name, "1", "cpu_0") for name in ("torch", "jaxlib", "faiss")]
+    known = [CondaBuild(name, "1", "cuda126_0") for name in ("jaxlib", "torch", "faiss")]
+    assert [build.name for build in cpu_fallbacks(chosen, known, Version)] == ["faiss", "jaxlib", "torch"]
