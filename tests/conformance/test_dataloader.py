@@ -67,7 +67,7 @@ def test_a_loader_that_drops_a_sample_is_found(torch_29: Path, tmp_path: Path) -
     """
     result = _spoiled(torch_29, tmp_path, "torch.utils.data.sampler", body)
     assert result["cause"] == "found"
-    assert "2 workers, epoch 1: 767 samples where 768 are there; missing: 70" in result["reason"]
+    assert "2 workers, epoch 1: 767 samples, must be 768; missing: 70" in result["reason"]
 
 
 def test_a_loader_that_mixes_up_its_workers_order_is_found(torch_29: Path, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_loader_that_mixes_up_its_workers_order_is_found(torch_29: Path, tmp_p
         fetch._MapDatasetFetcher.fetch = lambda self, indices: fetched(self, indices[::-1])
     """
     result = _spoiled(torch_29, tmp_path, "torch.utils.data._utils.fetch", body)
-    assert result["cause"] == "found" and "the sample at 0 is (index, sum) (31, " in result["reason"]
+    assert result["cause"] == "found" and "sample 0 is (index, sum) (31, " in result["reason"]
 
 
 def test_a_sample_with_one_wrong_byte_is_found(torch_29: Path, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_sample_with_one_wrong_byte_is_found(torch_29: Path, tmp_path: Path) -
         collate.default_collate_fn_map[torch.Tensor] = spoilt
     """
     result = _spoiled(torch_29, tmp_path, "torch.utils.data._utils.collate", body)
-    assert result["cause"] == "found" and "the sample at 3 is (index, sum) (3, " in result["reason"]
+    assert result["cause"] == "found" and "sample 3 is (index, sum) (3, " in result["reason"]
 
 
 @pytest.mark.parametrize(

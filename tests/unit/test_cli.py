@@ -203,7 +203,7 @@ source = "the vendor's page"
     path.write_text(spec, encoding="utf-8")
     known = envspec("fit", "future", "--gpu", "Z900", "--driver", "570.124.06")
     assert (known.status, known.stderr) == (0, "")
-    assert "Z900 (sm_90): torch 2.9.1 cu128 holds code for it" in known.stdout
+    assert "Z900 (sm_90): torch 2.9.1 cu128 has code for it" in known.stdout
     path.write_text(spec.replace('"3.11"', '"3.12"'), encoding="utf-8")
     assert envspec("fit", "future", "--gpu", "Z900").status == 2
 

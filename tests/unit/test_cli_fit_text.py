@@ -14,7 +14,7 @@ from envspec.models import Platform
 
 H100 = MachineGpu("NVIDIA H100 80GB HBM3", ComputeCapability(9, 0), 81559)
 T4 = MachineGpu("Tesla T4", ComputeCapability(7, 5), 15360)
-RUNS = FitFinding("gpu", FitVerdict.FITS, "NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 holds code for it")
+RUNS = FitFinding("gpu", FitVerdict.FITS, "NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 has code for it")
 OLD = FitFinding(
     "driver",
     FitVerdict.DOES_NOT_FIT,
@@ -38,7 +38,7 @@ def test_eight_equal_gpus_are_told_once() -> None:
         "this machine can run llm",
         "  linux-64, driver 570.124.06, 8 x NVIDIA H100 80GB HBM3, Tesla T4",
         "",
-        "  fits  gpu  NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 holds code for it",
+        "  fits  gpu  NVIDIA H100 80GB HBM3 (sm_90): torch 2.9.1 cu128 has code for it",
     ]
 
 
