@@ -35,7 +35,6 @@ def test_every_way_of_loading_gives_the_same(torch_any: Path, tmp_path: Path) ->
     left_out = {name for name, each in findings.items() if each["kind"] == "not run"}
     assert left_out == {"2 workers, pinned", "4 persistent workers, prefetch 4, pinned", "GPU busy while training"}
     assert findings["the loader's pace"]["value"] > 0
-    suite.assert_nothing_left(tmp_path)
 
 
 def test_the_pictures_are_the_same_with_every_torch(torch_26: Path, torch_29: Path, tmp_path: Path) -> None:
@@ -52,7 +51,6 @@ def _spoiled(python: Path, folder: Path, module: str, body: str) -> Mapping[str,
     output = suite.run(
         python, suite.make_request("dataloader"), folder / "run", environ=spoiled(folder / "bad", body, module)
     )
-    suite.assert_nothing_left(folder / "run")
     assert output.results["dataloader"]["status"] == "failed"
     return output.results["dataloader"]
 
@@ -133,4 +131,3 @@ def test_64_mb_of_shared_memory_are_too_few_for_many_workers(torch_any: Path, tm
     assert "--shm-size" in result["hint"]
     # Small batches have room in it.
     assert findings["4 workers, prefetch 4, epoch 1"]["ok"] is True
-    suite.assert_nothing_left(tmp_path)

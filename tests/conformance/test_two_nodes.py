@@ -117,7 +117,6 @@ def test_a_node_that_never_comes_is_reported(
     torch_29: Path, nodes: tuple[Namespace, Namespace], tmp_path: Path
 ) -> None:
     output = run(torch_29, _order(["ddp"], nodes, 0), tmp_path, before=nodes[0].words)
-    assert_nothing_left(tmp_path)
     assert output.results["ddp"]["cause"] == "raised"
     assert "not every node joined within 60 s" in output.results["ddp"]["reason"]
     assert "1/2 clients joined" in output.results["ddp"]["reason"]
