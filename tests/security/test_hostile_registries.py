@@ -636,7 +636,9 @@ BUILD: Final = [
         hold=config_of(ExposedPorts=["80/tcp"]),
     ),
     Row(
-        "a config whose entrypoint is a text", "`Entrypoint` in its config does not", hold=config_of(Entrypoint="/bin/sh")
+        "a config whose entrypoint is a text",
+        "`Entrypoint` in its config does not",
+        hold=config_of(Entrypoint="/bin/sh"),
     ),
     Row("a config whose user is a number", "`User` in its config does not", hold=config_of(User=0)),
     Row("a config whose history is a text", "`history` in its config does not", hold=config_of(history="x")),

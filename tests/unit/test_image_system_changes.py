@@ -159,7 +159,10 @@ def test_what_a_layer_cannot_hold_is_told(tmp_path: Path) -> None:
     pipe = _member("/usr/pipe", tarfile.FIFOTYPE)
     source, warnings = _kept(Given(("usr",), {}, [capable, pipe]), tmp_path / "kept")
     assert [entry.path for entry in source.entries()] == ["usr", "usr/ping"]
-    assert ["security.capability" in warnings[0], "/usr/pipe is excluded: a device or a pipe" in warnings[1]] == [True, True]
+    assert ["security.capability" in warnings[0], "/usr/pipe is excluded: a device or a pipe" in warnings[1]] == [
+        True,
+        True,
+    ]
 
 
 def test_the_key_is_that_of_the_list_and_not_of_the_moment(tmp_path: Path) -> None:

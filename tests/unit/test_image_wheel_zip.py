@@ -110,7 +110,10 @@ def test_what_must_not_be_unpacked_is_refused(case: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(_other_size(700), "594|differs from the zip's directory"), (_other_size(500), "differs from the zip's directory")],
+    [
+        (_other_size(700), "594|differs from the zip's directory"),
+        (_other_size(500), "differs from the zip's directory"),
+    ],
 )
 def test_a_size_that_is_not_the_stream_s_is_found_while_unpacking(data: bytes, message: str, tmp_path: Path) -> None:
     (member,) = wheel_members(_path(tmp_path, data))

@@ -16,7 +16,7 @@ import posixpath
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.parser import BytesHeaderParser
 from functools import partial
 from pathlib import Path
@@ -123,9 +123,7 @@ class Scheme:
     @classmethod
     def of_venv(cls, series: str, prefix: str = PREFIX) -> Scheme:
         """For a virtual environment, where pip separates headers from Python's own."""
-        library = f"{prefix}/lib/python{series}/site-packages"
-        headers = f"{prefix}/include/site/python{series}"
-        return cls(series, library, library, f"{prefix}/bin", prefix, headers, f"/{prefix}/bin/python")
+        return replace(cls.of(series, prefix), headers=f"{prefix}/include/site/python{series}")
 
 
 @dataclass(frozen=True, slots=True)
