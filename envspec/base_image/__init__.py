@@ -5,9 +5,17 @@
 
 from __future__ import annotations
 
-from envspec.base_image.cuda import SharedLibrary, shared_libraries
+from envspec.base_image.cuda import (
+    BaseImagePlan,
+    CudaMismatch,
+    CudaRequest,
+    GpuNotServed,
+    NoCudaRelease,
+    NoSuchImage,
+    SharedLibrary,
+    shared_libraries,
+)
 from envspec.base_image.plan import plan_base_image
-from envspec.base_image.types import BaseImagePlan, CudaMismatch, CudaRequest, GpuNotServed, NoCudaRelease, NoSuchImage
 
 __all__ = [
     "BaseImagePlan",

@@ -1,4 +1,4 @@
-"""Pins to CUDA release and flavour."""
+"""Pins -> CUDA release and flavour."""
 
 from __future__ import annotations
 
@@ -8,21 +8,161 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from envspec.base_image.types import AUTO, HELD, CudaMismatch, CudaRequest, Half, NoCudaRelease, Pin, pins_of
+from envspec.errors import NoSolution, UsageError
 from envspec.facts import Facts
 from envspec.facts.tables import PartsRow, numeric
-from envspec.models import BaseImage, CudaVersion, Decision, Platform, Resolution
+from envspec.models import (
+    DEFAULT_INDEX,
+    BaseImage,
+    CondaPackage,
+    CudaVersion,
+    Decision,
+    Driver,
+    GpuCode,
+    Package,
+    Platform,
+    Resolution,
+)
+
+#: NVIDIA's CUDA images.
+REPOSITORY: Final = "docker.io/nvidia/cuda"
+
+#: The flavour that a spec leaves to us.
+AUTO: Final = "auto"
+
+#: Flavour, smallest first -> CUDA libraries in it, of those that also come as wheels. nvcc is in the devel ones.
+#: Source: NVIDIA container-images, Dockerfiles of 12.8.1 and 13.0.0.
+FLAVOR_LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "base": ("cudart",),
+    "runtime": ("cudart", "cublas", "nccl"),
+    "cudnn-runtime": ("cudart", "cublas", "nccl", "cudnn"),
+    "devel": ("cudart", "cublas", "nccl"),
+    "cudnn-devel": ("cudart", "cublas", "nccl", "cudnn"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRequest:
+    """The spec's `[cuda]` table, and its `[image] base`.
+
+    version: None for whatever the wheels were built for. flavor: `auto`, `base`, `runtime`, `cudnn-runtime`, `devel`
+    or `cudnn-devel`. gpus: names that must run it. base: an image of the user's own (`host/name:tag@sha256:...`).
+    """
+
+    version: CudaVersion | None = None
+    flavor: str = AUTO
+    os: str = "ubuntu24.04"
+    gpus: tuple[str, ...] = ()
+    base: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BaseImagePlan:
+    """What was decided, before any registry was asked.
+
+    base_image: None for an environment that needs none of NVIDIA's images. Its digests are `recorded`, `spec` or
+    `unresolved`. driver: None without CUDA.
+    """
+
+    base_image: BaseImage | None
+    driver: Driver | None
+    gpu_code: tuple[GpuCode, ...]
+    decisions: tuple[Decision, ...]
+    warnings: tuple[str, ...]
+
+
+class NoCudaRelease(UsageError):
+    """Nothing in the lock tells which CUDA it is for, nor does the spec."""
+
+
+class CudaMismatch(NoSolution):
+    """The pins are built for another CUDA than `[cuda] version`."""
+
+
+class NoSuchImage(NoSolution):
+    """NVIDIA publishes no image of that CUDA, flavour and system."""
+
+
+class GpuNotServed(NoSolution):
+    """A GPU of `[cuda] gpus` for which the wheels hold no code."""
+
+
+class PackageSource(Enum):
+    """The half of an environment that a package is in; the value is how its packages are spoken of."""
+
+    PYPI = "the wheels"
+    CONDA = "conda's packages"
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One package. build: what the file says of its own build (`cu128`, `cpu`); None where it says nothing.
+
+    origin: the index of a wheel, the channel of a conda package.
+    """
+
+    half: PackageSource
+    name: str
+    version: str
+    build: str | None
+    origin: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}" + (f" of {self.origin}" if self.half is PackageSource.CONDA else "")
+
+    @property
+    def usual(self) -> bool:
+        """Is it from the index that people get when nothing is said?"""
+        return self.half is PackageSource.PYPI and self.origin == DEFAULT_INDEX
+
+
+def pins_of(resolution: Resolution) -> tuple[Pin, ...]:
+    """Both halves of one target, in the order of the lock."""
+    return (*map(_wheel_pin, resolution.packages), *map(_conda_pin, resolution.conda))
+
+
+def _wheel_pin(package: Package) -> Pin:
+    index = package.file.index
+    told = package.version.partition("+")[2] or _variant_of_index(index)
+    return Pin(PackageSource.PYPI, package.name, package.version, told, index)
+
+
+def _conda_pin(package: CondaPackage) -> Pin:
+    origin = channel_name(package.channel)
+    return Pin(PackageSource.CONDA, package.name, package.version, variant_of_build(package.build), origin)
+
+
+def _variant_of_index(index: str) -> str | None:
+    last = index.rpartition("-")[2]
+    return last if re.fullmatch(r"cu\d+|cpu", last) else None
+
+
+def variant_of_build(build: str) -> str | None:
+    """What a conda build string says of CUDA: `cuda129_mkl_py313_h1e53aa0_304` is cu129, `py3.11_cuda12.1_cudnn8.9.2_0`
+    is cu121, `cpu_mkl_py312_h8abce0f_103` is cpu; None for one that names neither.
+    """
+    found = re.search(r"(?:^|[^a-z])cuda_?(?:(\d+\.\d+)|(\d{2}\d))(?!\d)", build)
+    if found:
+        return CudaVersion.parse(found[1] or f"cu{found[2]}").variant
+    return "cpu" if re.search(r"(?:^|_)cpu(?:_|$)", build) else None
+
+
+def channel_name(channel: str) -> str:
+    """`conda-forge` for the name itself, a label of it (`conda-forge/label/x`) and any URL that ends in it."""
+    path = re.sub(r"^[a-z]+://[^/]*", "", channel).split("/label/")[0]
+    return path.rstrip("/").rpartition("/")[2] or channel
+
 
 #: CUDA library -> the packages that bring it. Wheels: `-cu12` is gone from the names since CUDA 13, but for cuDNN and
 #: NCCL. conda: `cudatoolkit` held them all but cuDNN and NCCL up to CUDA 11.
-LIBRARIES: Final[Mapping[Half, Mapping[str, re.Pattern[str]]]] = {
-    Half.PYPI: {
+LIBRARIES: Final[Mapping[PackageSource, Mapping[str, re.Pattern[str]]]] = {
+    PackageSource.PYPI: {
         "cudart": re.compile(r"nvidia-cuda-runtime(-cu\d+)?"),
         "cublas": re.compile(r"nvidia-cublas(-cu\d+)?"),
         "nccl": re.compile(r"nvidia-nccl-cu\d+"),
         "cudnn": re.compile(r"nvidia-cudnn-cu\d+"),
     },
-    Half.CONDA: {
+    PackageSource.CONDA: {
         "cudart": re.compile(r"cuda-cudart|cudatoolkit"),
         "cublas": re.compile(r"libcublas|cudatoolkit"),
         "nccl": re.compile(r"nccl"),
@@ -31,7 +171,7 @@ LIBRARIES: Final[Mapping[Half, Mapping[str, re.Pattern[str]]]] = {
 }
 
 
-class Tells(Enum):
+class CudaEvidence(Enum):
     """What a package's version says of CUDA; the value says why."""
 
     RELEASE = "the version of NVIDIA's metapackage"
@@ -44,13 +184,15 @@ class Tells(Enum):
 #: What names the CUDA of a half: the first row that finds a package decides, within it the first pattern. What is
 #: loaded goes before what bounds it: beside cuda-cudart 12.1.105 the nvidia channel's cuda-version may be 12.5, and its
 #: metapackages ask for "this release or a newer one".
-_TELLERS: Final[Mapping[Half, Sequence[Mapping[str, Tells]]]] = {
-    Half.PYPI: ({r"cuda-toolkit": Tells.RELEASE, r"nvidia-cuda-runtime(-cu\d+)?": Tells.RUNTIME},),
-    Half.CONDA: (
-        {r"cuda-cudart(_.+)?": Tells.RUNTIME, r"cudatoolkit": Tells.TOOLKIT},
-        {r"cuda|cuda-(toolkit|runtime|libraries)": Tells.RELEASE},
-        {r"cuda-version|pytorch-cuda": Tells.MINOR},
-        {r"cuda-nvcc([-_].+)?": Tells.COMPILER},
+_CUDA_PACKAGES: Final[Mapping[PackageSource, Sequence[Mapping[str, CudaEvidence]]]] = {
+    PackageSource.PYPI: (
+        {r"cuda-toolkit": CudaEvidence.RELEASE, r"nvidia-cuda-runtime(-cu\d+)?": CudaEvidence.RUNTIME},
+    ),
+    PackageSource.CONDA: (
+        {r"cuda-cudart(_.+)?": CudaEvidence.RUNTIME, r"cudatoolkit": CudaEvidence.TOOLKIT},
+        {r"cuda|cuda-(toolkit|runtime|libraries)": CudaEvidence.RELEASE},
+        {r"cuda-version|pytorch-cuda": CudaEvidence.MINOR},
+        {r"cuda-nvcc([-_].+)?": CudaEvidence.COMPILER},
     ),
 }
 
@@ -83,7 +225,7 @@ class TorchBuild:
     @property
     def channel(self) -> str:
         """The conda channel; empty for a wheel."""
-        return self.pin.origin if self.pin.half is Half.CONDA else ""
+        return self.pin.origin if self.pin.half is PackageSource.CONDA else ""
 
     def __str__(self) -> str:
         """`torch 2.8.0`, `conda-forge's pytorch 2.8.0`."""
@@ -91,7 +233,7 @@ class TorchBuild:
 
 
 @dataclass(frozen=True, slots=True)
-class Pins:
+class CudaPins:
     """One platform. cudas: newest first; more than one is two CUDAs in one environment. libraries: library -> pins
     that bring it, of either half. halves: those that the lock has anything in.
     """
@@ -100,17 +242,17 @@ class Pins:
     cudas: tuple[PinnedCuda, ...]
     libraries: Mapping[str, tuple[Pin, ...]]
     torch: TorchBuild | None
-    halves: frozenset[Half]
+    halves: frozenset[PackageSource]
 
 
-def read_pins(resolution: Resolution, facts: Facts) -> Pins:
+def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
     """What the packages of one target say of CUDA."""
     pins = pins_of(resolution)
     cudas = _cudas(pins, facts)
     platform = resolution.target.platform
     torch = _torch(pins)
     build = _build(torch, platform, cudas, facts) if torch else None
-    return Pins(platform, cudas, libraries_of(pins), build, frozenset(pin.half for pin in pins))
+    return CudaPins(platform, cudas, libraries_of(pins), build, frozenset(pin.half for pin in pins))
 
 
 def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
@@ -125,22 +267,22 @@ def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
 
 
 def _torch(pins: Sequence[Pin]) -> Pin | None:
-    wheel = next((pin for pin in pins if pin.half is Half.PYPI and pin.name == "torch"), None)
-    conda = {pin.name: pin for pin in pins if pin.half is Half.CONDA}
+    wheel = next((pin for pin in pins if pin.half is PackageSource.PYPI and pin.name == "torch"), None)
+    conda = {pin.name: pin for pin in pins if pin.half is PackageSource.CONDA}
     return wheel or next((conda[name] for name in _TORCH if name in conda), None)
 
 
 def _cudas(pins: Sequence[Pin], facts: Facts) -> tuple[PinnedCuda, ...]:
     found: dict[CudaVersion, PinnedCuda] = {}
-    for half, rows in _TELLERS.items():
+    for half, rows in _CUDA_PACKAGES.items():
         mine = [pin for pin in pins if pin.half is half]
-        told = next(filter(None, (tuple(_told(row, mine, facts)) for row in rows)), ())
+        told = next(filter(None, (tuple(_cudas_of_row(row, mine, facts)) for row in rows)), ())
         for pinned in told:
             found.setdefault(pinned.cuda, pinned)
     return tuple(found[cuda] for cuda in sorted(found, reverse=True))
 
 
-def _told(row: Mapping[str, Tells], pins: Sequence[Pin], facts: Facts) -> Iterator[PinnedCuda]:
+def _cudas_of_row(row: Mapping[str, CudaEvidence], pins: Sequence[Pin], facts: Facts) -> Iterator[PinnedCuda]:
     for names, tells in row.items():
         for pin in pins:
             numbers = numeric(pin.version)
@@ -148,21 +290,21 @@ def _told(row: Mapping[str, Tells], pins: Sequence[Pin], facts: Facts) -> Iterat
                 yield _pinned(pin, numbers, tells, facts)
 
 
-def _pinned(pin: Pin, numbers: tuple[int, ...], tells: Tells, facts: Facts) -> PinnedCuda:
+def _pinned(pin: Pin, numbers: tuple[int, ...], tells: CudaEvidence, facts: Facts) -> PinnedCuda:
     cuda = CudaVersion(numbers[0], numbers[1])
-    if tells in (Tells.RELEASE, Tells.TOOLKIT):
+    if tells in (CudaEvidence.RELEASE, CudaEvidence.TOOLKIT):
         return PinnedCuda(cuda, ".".join(map(str, numbers[:3])), pin, tells.value)
-    rows = [row for row in facts.parts if numeric(row.cudart) == numbers] if tells is Tells.RUNTIME else []
+    rows = [row for row in facts.parts if numeric(row.cudart) == numbers] if tells is CudaEvidence.RUNTIME else []
     if rows:
         return PinnedCuda(cuda, rows[-1].cuda, pin, rows[-1].source)
     return PinnedCuda(cuda, None, pin, tells.value)
 
 
 def _build(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> TorchBuild:
-    return TorchBuild(torch.version, torch.build or _told_variant(torch, platform, cudas, facts), torch)
+    return TorchBuild(torch.version, torch.build or _torch_variant(torch, platform, cudas, facts), torch)
 
 
-def _told_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> str | None:
+def _torch_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> str | None:
     known = facts.default_variant(torch.version, platform) if torch.usual else None
     if known:
         return known
@@ -183,7 +325,7 @@ class Release:
     warnings: tuple[str, ...] = ()
 
 
-def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
+def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
     """The CUDA of the lock: what the pins name, else torch's build, else the spec. `[cuda] version` is what wheels have
     to be built for, and the newest that is let in from conda.
 
@@ -195,7 +337,7 @@ def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
         ((found, each.platform) for each in pins for found in each.cudas), key=lambda pair: pair[0].cuda, reverse=True
     )
     if not told:
-        return _untold_release(request, pins)
+        return _release_without_pins(request, pins)
     first, platform = told[0]
     others = [(found, where) for found, where in told if found.cuda != first.cuda]
     if request.version is not None:
@@ -220,11 +362,11 @@ def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
 
 def _within(pin: Pin, cuda: CudaVersion, version: CudaVersion) -> bool:
     """Wheels are built for one CUDA; of conda's packages `[cuda] version` is the newest that is let in."""
-    return cuda == version or (pin.half is Half.CONDA and cuda < version)
+    return cuda == version or (pin.half is PackageSource.CONDA and cuda < version)
 
 
 def _instead(pin: Pin, version: CudaVersion) -> str:
-    if pin.half is Half.PYPI:
+    if pin.half is PackageSource.PYPI:
         return f"leave out what asks for {pin.name}"
     return f'ask for builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'
 
@@ -238,7 +380,7 @@ def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Pla
     halves = {found.told_by.half, first.told_by.half}
     if where is not platform or len(halves) == 1:
         return f"{told}: two CUDAs in one lock; the image and the driver are chosen for the newer one"
-    wheels = found if found.told_by.half is Half.PYPI else first
+    wheels = found if found.told_by.half is PackageSource.PYPI else first
     return (
         f"{told} (CUDA {first.cuda}): PyPI's half and conda's each bring a CUDA of their own into one environment; "
         "image and driver are chosen for the newer one. Take torch from conda as well, or hold conda to the CUDA "
@@ -246,7 +388,7 @@ def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Pla
     )
 
 
-def _untold_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
+def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
     built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
     if built and built.cuda:
         if request.version is None or _within(built.pin, built.cuda, request.version):
@@ -266,15 +408,15 @@ def _untold_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
     return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
 
 
-def _nothing(pins: Sequence[Pins]) -> str:
-    conda = any(Half.CONDA in each.halves for each in pins)
+def _nothing(pins: Sequence[CudaPins]) -> str:
+    conda = any(PackageSource.CONDA in each.halves for each in pins)
     return f"no CUDA library comes as a wheel{' or from conda' if conda else ''}"
 
 
 _SOURCE: Final = "names of the locked {}; NVIDIA container-images Dockerfiles"
 
 
-def flavors_to_try(request: CudaRequest, pins: Sequence[Pins]) -> tuple[Decision, ...]:
+def flavors_to_try(request: CudaRequest, pins: Sequence[CudaPins]) -> tuple[Decision, ...]:
     """The flavours that complete what wheels and conda bring, smallest first; the spec's own where it names one.
 
     `auto` never takes a devel flavour: nvcc is needed to build, not to run.
@@ -282,12 +424,12 @@ def flavors_to_try(request: CudaRequest, pins: Sequence[Pins]) -> tuple[Decision
     if request.flavor != AUTO:
         return (Decision("image.flavor", request.flavor, "as the spec says", "[cuda] flavor"),)
     needed, why = _needed(pins)
-    enough = [name for name, held in HELD.items() if needed <= set(held) and "devel" not in name]
+    enough = [name for name, held in FLAVOR_LIBRARIES.items() if needed <= set(held) and "devel" not in name]
     source = _SOURCE.format("packages" if _with_conda(pins) else "wheels")
     return tuple(Decision("image.flavor", name, why, source) for name in enough)
 
 
-def _needed(pins: Sequence[Pins]) -> tuple[set[str], str]:
+def _needed(pins: Sequence[CudaPins]) -> tuple[set[str], str]:
     """Libraries that the image has to bring, and why. A CUDA build of torch loads all of them; one from conda brings
     or depends on them, since conda knows no image.
     """
@@ -297,20 +439,20 @@ def _needed(pins: Sequence[Pins]) -> tuple[set[str], str]:
     if not with_torch and not brought:
         return {"cudart", "cublas", "nccl"}, f"{none} the lock brings CUDA's libraries: the image has to"
     wheels = [each for each in with_torch if each.torch and not each.torch.channel]
-    lacking = {library for each in wheels for library in LIBRARIES[Half.PYPI] if library not in each.libraries}
+    lacking = {library for each in wheels for library in LIBRARIES[PackageSource.PYPI] if library not in each.libraries}
     if lacking:
         return lacking, f"the smallest with {', '.join(sorted(lacking))}, which {none} the lock brings"
     told = f"{_bringers(pins)} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
     return set(), f"{told}: nothing else is needed to run"
 
 
-def _bringers(pins: Sequence[Pins]) -> str:
+def _bringers(pins: Sequence[CudaPins]) -> str:
     found = {pin.half for each in pins for brought in each.libraries.values() for pin in brought}
-    return " and ".join(half.value for half in Half if half in found)
+    return " and ".join(half.value for half in PackageSource if half in found)
 
 
-def _with_conda(pins: Sequence[Pins]) -> bool:
-    return any(Half.CONDA in each.halves for each in pins)
+def _with_conda(pins: Sequence[CudaPins]) -> bool:
+    return any(PackageSource.CONDA in each.halves for each in pins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +475,7 @@ def shared_libraries(image: BaseImage, resolution: Resolution, facts: Facts) -> 
     brought = libraries_of(pins_of(resolution))
     return tuple(
         SharedLibrary(library, _version(parts, library), pin.name, pin.version)
-        for library in HELD.get(image.flavor, ())
+        for library in FLAVOR_LIBRARIES.get(image.flavor, ())
         for pin in brought.get(library, ())
     )
 

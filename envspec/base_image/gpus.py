@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envspec.base_image.cuda import Pins, TorchBuild
-from envspec.base_image.types import GpuNotServed
+from envspec.base_image.cuda import CudaPins, GpuNotServed, TorchBuild
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, capability_of, find_gpu, runs
-from envspec.facts.tables import Gpu, numeric, spoken_ranges
+from envspec.facts.tables import Gpu, numeric, ranges_text
 from envspec.models import CudaVersion, Decision, GpuCode, Platform
 
 
@@ -40,7 +39,7 @@ class OtherBuild:
         return f"{name} {self.torch} {self.variant} ({where}{', by PTX' if self.how is Runs.PTX else ''})"
 
 
-def code_of(pins: Pins, facts: Facts) -> GpuCode | None:
+def code_of(pins: CudaPins, facts: Facts) -> GpuCode | None:
     """GPU code of the locked torch on one platform; None where there is no torch or nobody looked."""
     torch = pins.torch
     if torch is None or torch.variant is None:
@@ -55,7 +54,7 @@ def code_of(pins: Pins, facts: Facts) -> GpuCode | None:
     return GpuCode(pins.platform, package, torch.version, torch.variant, row.sm, row.ptx, source)
 
 
-def unknown_code(pins: Pins, codes: Sequence[GpuCode]) -> str:
+def unknown_code(pins: CudaPins, codes: Sequence[GpuCode]) -> str:
     """A warning for a CUDA build from conda of which nobody knows what GPU code it holds; else empty."""
     torch = pins.torch
     if torch is None or not torch.channel or torch.variant == "cpu" or pins.platform in _known(codes):
@@ -63,7 +62,7 @@ def unknown_code(pins: Pins, codes: Sequence[GpuCode]) -> str:
     return f"{_not_known(pins.platform, torch)}. {_row_to_add(torch)}"
 
 
-def check_gpus(names: Sequence[str], pins: Sequence[Pins], codes: Sequence[GpuCode], facts: Facts) -> GpuChecks:
+def check_gpus(names: Sequence[str], pins: Sequence[CudaPins], codes: Sequence[GpuCode], facts: Facts) -> GpuChecks:
     """Does every GPU run the locked torch on some platform?
 
     A platform whose wheels have no code for it is warned of; without any that has, the GPU is refused.
@@ -128,16 +127,14 @@ def _builds(facts: Facts, platform: Platform, channel: str) -> Iterator[tuple[st
             yield release.version, variant, usual
 
 
-def spoken_builds(
-    facts: Facts, capability: ComputeCapability, platform: Platform, torch: str, channel: str = ""
-) -> str:
+def builds_text(facts: Facts, capability: ComputeCapability, platform: Platform, torch: str, channel: str = "") -> str:
     """The builds to turn to: those of the same torch, then the default builds of others; the newest of a channel."""
     builds = other_builds(facts, [capability], platform, channel)
     public = torch.partition("+")[0]
     told = [str(build) for build in builds if build.torch == public]
     others = [build.torch for build in builds if build.default and build.torch != public]
     if others:
-        told.append(f"the default build of torch {spoken_ranges(others, [row.version for row in facts.torch])}")
+        told.append(f"the default build of torch {ranges_text(others, [row.version for row in facts.torch])}")
     elif not told:
         told = [str(build) for build in builds[:3]]
     if not told:
@@ -150,7 +147,7 @@ def _not_served(gpu: Gpu, codes: Sequence[GpuCode], facts: Facts, channel: str) 
     held = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
     return GpuNotServed(
         f"{gpu.name} ({capability.sm}) can't run this lock: {held}",
-        hint=spoken_builds(facts, capability, codes[0].platform, codes[0].version, channel),
+        hint=builds_text(facts, capability, codes[0].platform, codes[0].version, channel),
     )
 
 
@@ -168,7 +165,7 @@ def _lacking(gpu: Gpu, capability: ComputeCapability, code: GpuCode) -> str:
     return f"{gpu.name} ({capability.sm}) can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}"
 
 
-def _unchecked(pins: Pins) -> str:
+def _unchecked(pins: CudaPins) -> str:
     where = pins.platform.value
     if pins.torch is None:
         return f"{where}: no torch in the lock, so nothing tells whether [cuda] gpus run it"

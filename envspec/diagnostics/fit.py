@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from envspec.base_image.gpus import OtherBuild, other_builds, spoken_builds
-from envspec.base_image.types import Half, pins_of
+from envspec.base_image.cuda import PackageSource, pins_of
+from envspec.base_image.gpus import OtherBuild, builds_text, other_builds
 from envspec.diagnostics.machine import Machine, MachineGpu, Told
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, first_driver, match_gpu, runs
@@ -96,7 +96,7 @@ def _locked_build(lock: Lock, platform: Platform) -> _Build | None:
     if code is None:
         return None
     pins = (pin for item in lock.resolutions if item.target.platform is platform for pin in pins_of(item))
-    origin = next((pin.origin for pin in pins if pin.half is Half.CONDA and pin.name == code.package), "")
+    origin = next((pin.origin for pin in pins if pin.half is PackageSource.CONDA and pin.name == code.package), "")
     return _Build(code, origin)
 
 
@@ -154,7 +154,7 @@ def _gpu(gpu: MachineGpu, driver: Driver, build: _Build | None, machine: Machine
     how = runs(capability, code.sm, code.ptx)
     if how is Runs.NOT:
         held = f"only {' '.join((*code.sm, *code.ptx))}" if code.variant != "cpu" else "being a CPU build"
-        change = spoken_builds(facts, capability, machine.platform, code.version, build.channel)
+        change = builds_text(facts, capability, machine.platform, code.version, build.channel)
         return Finding("gpu", Verdict.DOES_NOT_FIT, f"{named}: {build} holds no code for it, {held}", change)
     if how is Runs.PTX and driver.bundled and not _enough(machine, driver.bundled):
         why = f"{named}: the driver must compile PTX for it, and is older than the toolkit's own"

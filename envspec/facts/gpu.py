@@ -153,7 +153,7 @@ def _squeezed(name: str) -> str:
     return "".join(_words(name))
 
 
-class Reach(Enum):
+class Coverage(Enum):
     """Where a specifier's versions lie."""
 
     INSIDE = "inside"
@@ -161,7 +161,7 @@ class Reach(Enum):
     ONLY_OUTSIDE = "only outside"
 
 
-def reaches_past(facts: Facts, torch: SpecifierSet, as_of: datetime | None = None) -> Reach:
+def coverage(facts: Facts, torch: SpecifierSet, as_of: datetime | None = None) -> Coverage:
     """Does a torch specifier allow releases that the data does not have (older than the first row, or newer)?
 
     Asked by trying versions: a specifier has no bounds of its own. Only those that could be out by `as_of` count.
@@ -169,8 +169,8 @@ def reaches_past(facts: Facts, torch: SpecifierSet, as_of: datetime | None = Non
     inside = any(torch.contains(row.version, prereleases=True) for row in facts.torch if in_time(row, as_of))
     outside = any(torch.contains(version, prereleases=True) for version in probes_outside(facts, torch))
     if inside:
-        return Reach.BOTH if outside else Reach.INSIDE
-    return Reach.ONLY_OUTSIDE if outside else Reach.INSIDE
+        return Coverage.BOTH if outside else Coverage.INSIDE
+    return Coverage.ONLY_OUTSIDE if outside else Coverage.INSIDE
 
 
 def probes_outside(facts: Facts, torch: SpecifierSet) -> list[str]:

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from envspec import toml
+from envspec import documents
 from envspec.errors import StaleLock, UsageError
 from envspec.lockfile.check_entries import mismatches
 from envspec.lockfile.folder import read_current, state
@@ -100,7 +100,7 @@ def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_versi
 
 def _parse(spec_path: Path) -> dict[str, object]:
     try:
-        return toml.read_spec(spec_path)
+        return documents.read_spec(spec_path)
     except OSError as fault:
         raise UsageError(
             f"{spec_path} can't be read: {fault.strerror}", hint="name the spec that was locked"
@@ -143,7 +143,7 @@ def _entry_reasons(
     data: Mapping[str, Any], body: bytes, contents: Mapping[str, bytes], spec_path: Path, document: Path
 ) -> list[Reason]:
     try:
-        lock = toml.loads(body.decode())
+        lock = documents.parse_toml(body.decode())
     except ValueError as fault:
         return [Reason(Why.DAMAGED, f"{document} is not TOML: {fault}")]
     reasons = [

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import unquote
 
-from envspec import toml
+from envspec import documents
 from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.data import DATA
 from envspec.names import COMMIT, SDIST_ENDINGS, SHA256, normalised
@@ -289,7 +289,7 @@ def _is_known(table: str, key: str, expected: _Table, spec: _Table) -> bool:
     """
     text = (DATA / f"{table}s.toml").read_text(encoding="utf-8")
     blocks = [block for block in text.split(f"\n[[{table}]]\n")[1:] if key in block]
-    facts = [*map(toml.loads, blocks), *spec.get("facts", {}).get(table, ())]
+    facts = [*map(documents.parse_toml, blocks), *spec.get("facts", {}).get(table, ())]
     return any(all(fact.get(name) == value for name, value in expected.items()) for fact in facts)
 
 

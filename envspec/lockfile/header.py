@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from envspec import toml
+from envspec import documents
 from envspec.errors import StaleLock
 from envspec.names import NAME, SHA256
 
@@ -119,7 +119,7 @@ def _refuse_other_formats(data: bytes, where: str) -> None:
 
 def _read(header: bytes, where: str) -> Header:
     try:
-        data: dict[str, Any] = toml.loads(header.decode())
+        data: dict[str, Any] = documents.parse_toml(header.decode())
         name = str(data["name"])
         if not NAME.fits(name):
             raise ValueError(f"`name` is not {NAME.words}: {name!r}")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
+    from envspec.diagnostics.explain import Explanation, PackageExplanation
     from envspec.diagnostics.fit import FitReport
-    from envspec.explain.explanation import Explanation, PackageExplanation
     from envspec.image.diff import ImageDiff
-    from envspec.lock.diff import LockDiff
+    from envspec.lockfile.diff import LockDiff
     from envspec.receipts.compare import Comparison
     from envspec.receipts.model import Receipt
 

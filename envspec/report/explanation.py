@@ -6,11 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from envspec.base_image.cuda import SharedLibrary
-from envspec.explain.chains import Half, Link
-from envspec.explain.downloads import Download
-from envspec.explain.explanation import CondaVariant, Explanation, PackageExplanation, PlatformExplanation, Variant
-from envspec.explain.image import ImageExplanation
-from envspec.lock.diff import image_name
+from envspec.diagnostics.explain import (
+    ChainSource,
+    CondaVariant,
+    Download,
+    Explanation,
+    ImageExplanation,
+    Link,
+    PackageExplanation,
+    PlatformExplanation,
+    Variant,
+)
+from envspec.lockfile.diff import image_name
 from envspec.lockfile.toml_writer import string
 from envspec.models import DEFAULT_INDEX, SPEC, Decision, GpuCode, Platform, Rejected
 from envspec.report.format import Row, Table, counted, document, listing, row, short_hashes, size, text, utc, wrapped
@@ -193,7 +200,7 @@ def _conda_variant(variant: CondaVariant) -> list[Table]:
             f"{variant.name} {variant.version} of {variant.channel} on {platforms}",
             f"contains the Python package {provided}" if provided else "",
         ),
-        listing("required by", _tree(variant.chains, Half.CONDA)),
+        listing("required by", _tree(variant.chains, ChainSource.CONDA)),
         listing("newest version, rejected", _rejected(variant.newest)),
         listing("GPU code", _gpu_code(variant.gpu_code)),
         listing("files", _conda_files(variant)),
@@ -208,7 +215,7 @@ def _rejected(newest: Rejected | None) -> list[Row]:
     return [row(newest.version, notes=[newest.why])] if newest else []
 
 
-def _tree(chains: Sequence[Sequence[Link]], half: Half = Half.WHEELS) -> Iterator[Row]:
+def _tree(chains: Sequence[Sequence[Link]], half: ChainSource = ChainSource.WHEELS) -> Iterator[Row]:
     """Each step indented below the one that led to it; common beginnings of chains appear once."""
     before: Sequence[Link] = ()
     for chain in sorted(chains, key=_from_the_spec_first):
@@ -218,7 +225,7 @@ def _tree(chains: Sequence[Sequence[Link]], half: Half = Half.WHEELS) -> Iterato
         )
         for depth, link in enumerate(chain[shared:], shared):
             # A conda package that requires a wheel is listed with its channel.
-            channel = f"of {link.channel}" if link.channel and half is Half.WHEELS else None
+            channel = f"of {link.channel}" if link.channel and half is ChainSource.WHEELS else None
             name = " ".join(filter(None, (link.name, link.version, channel)))
             yield row(f"{'  ' * depth}{name}: {link.requirement}")
         before = chain

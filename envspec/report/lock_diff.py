@@ -8,10 +8,17 @@ from enum import Enum
 from typing import Any, Final
 
 from envspec.escaping import markdown
-from envspec.lock.diff import FileChange, LockDiff, Move, PackageChange, ValueChange
-from envspec.lock.diff_conda import CondaChange, CondaMove, CondaRowChange
-from envspec.lock.diff_replaced import Replaced
-from envspec.lock.diff_wheels import Retagged, without_retagged
+from envspec.lockfile.diff import (
+    FileChange,
+    LockDiff,
+    Move,
+    PackageChange,
+    Replaced,
+    Retagged,
+    ValueChange,
+    without_retagged,
+)
+from envspec.lockfile.diff_conda import CondaChange, CondaMove, CondaRecordChange
 from envspec.models import Platform
 from envspec.report.format import (
     Column,
@@ -206,7 +213,7 @@ def _conda(change: CondaChange, diff: LockDiff) -> Row:
     return row(change.name, change.move.value, change.old or "", change.new or "", where, notes=notes)
 
 
-def _conda_details(move: CondaMove, each: CondaRowChange) -> Iterator[str]:
+def _conda_details(move: CondaMove, each: CondaRecordChange) -> Iterator[str]:
     old, new = each.old, each.new
     if old is None or new is None:
         return

@@ -9,13 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envspec.spec.errors import Fault, SpecError
-    from envspec.spec.fact_rows import Facts
-    from envspec.spec.find import find_spec
+    from envspec.spec.errors import Problem, SpecError
+    from envspec.spec.fact_rows import Facts, json_schema
+    from envspec.spec.identity import find_spec
     from envspec.spec.load import load_spec, parse_spec
     from envspec.spec.positions import set_as_of
     from envspec.spec.requirements import Requirement, RequirementKind
-    from envspec.spec.schema import json_schema
     from envspec.spec.sections import (
         Check,
         Compiler,
@@ -46,7 +45,7 @@ __all__ = [
     "Cuda",
     "Env",
     "Facts",
-    "Fault",
+    "Problem",
     "Flavor",
     "Image",
     "Index",
@@ -70,12 +69,12 @@ __all__ = [
 
 _HOMES = {
     "Facts": "fact_rows",
-    "Fault": "errors",
+    "Problem": "errors",
     "Requirement": "requirements",
     "RequirementKind": "requirements",
     "SpecError": "errors",
-    "find_spec": "find",
-    "json_schema": "schema",
+    "find_spec": "identity",
+    "json_schema": "fact_rows",
     "load_spec": "load",
     "parse_spec": "load",
     "set_as_of": "positions",

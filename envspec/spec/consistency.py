@@ -16,17 +16,16 @@ from envspec.origins import channel_url
 from envspec.spec.conda import (
     ARCHSPEC,
     CUDA,
-    PLACES,
+    VIRTUAL_PACKAGE_PLATFORMS,
     channel_of,
     read_channel,
     read_match_spec,
     read_virtual_value,
     version_and_build,
 )
-from envspec.spec.errors import BadValue, KeyPath
+from envspec.spec.errors import BadValue, KeyPath, quoted
 from envspec.spec.requirements import Requirement, read_name, read_requirement
 from envspec.spec.values import read_pattern, read_python
-from envspec.spec.words import shown
 
 Document = Mapping[str, Any]
 Found = tuple[KeyPath, BadValue]
@@ -78,7 +77,7 @@ def twice_in(listed: list[tuple[int, str]], path: KeyPath, read: Callable[[str],
     for at, value in readable(read, listed):
         first = seen.setdefault(value, at)
         if first != at:
-            yield (*path, at), BadValue(f"{shown(value)} is listed already, at [{first}]", "remove one of them")
+            yield (*path, at), BadValue(f"{quoted(value)} is listed already, at [{first}]", "remove one of them")
 
 
 _KNOWN: Final = {platform.value: platform for platform in Platform}
@@ -146,8 +145,8 @@ def _unlisted_channels(data: Document) -> Iterator[Found]:
                 yield (
                     (*path, "dependencies", at),
                     BadValue(
-                        f"{shown(spec)} insists on a channel that `conda.channels` does not list",
-                        f"add {shown(channel)} to `conda.channels`, or ask for the package by its name alone",
+                        f"{quoted(spec)} insists on a channel that `conda.channels` does not list",
+                        f"add {quoted(channel)} to `conda.channels`, or ask for the package by its name alone",
                     ),
                 )
 
@@ -195,7 +194,7 @@ def _virtual_package(name: str, value: str, data: Document, platforms: frozenset
         version_and_build(name, read_virtual_value(value))
     except BadValue as bad:
         return bad
-    if platforms and not platforms & PLACES.get(name, platforms):
+    if platforms and not platforms & VIRTUAL_PACKAGE_PLATFORMS.get(name, platforms):
         told = ", ".join(sorted(platform.value for platform in platforms))
         return BadValue(
             f"no machine of {told} has it", "remove it, or add the platform that it is for to `env.platforms`"
@@ -207,7 +206,7 @@ def _virtual_package(name: str, value: str, data: Document, platforms: frozenset
         )
     if name == ARCHSPEC and platforms & _X86 and platforms - _X86:
         return BadValue(
-            f"{shown(value)} for machines of several kinds",
+            f"{quoted(value)} for machines of several kinds",
             f'give each platform its own: [conda.platform.linux-64.virtual_packages] {ARCHSPEC} = "x86_64_v3"',
         )
     return None
@@ -247,7 +246,7 @@ def _listed_twice(data: Document) -> Iterator[Found]:
         yield from twice_in(texts(table, "packages"), ("pip", "index", at, "packages"), read_pattern)
 
 
-def _asked_twice(data: Document) -> Iterator[Found]:
+def _required_twice(data: Document) -> Iterator[Found]:
     """One name under one condition is one requirement; under different markers it may well be several."""
     for key in ("dependencies", "constraints"):
         seen: dict[tuple[str, str], tuple[int, Requirement]] = {}
@@ -266,7 +265,7 @@ def _twice(requirement: Requirement, first: Requirement, first_at: int, key: str
     versions = ",".join(dict.fromkeys(str(one.specifier) for one in (first, requirement) if str(one.specifier)))
     marker = f"; {requirement.marker}" if requirement.marker else ""
     joined = f"{requirement.name}{f'[{extras}]' if extras else ''}{versions}{marker}"
-    return BadValue(found, f"keep one of them; both together are {shown(joined)}")
+    return BadValue(found, f"keep one of them; both together are {quoted(joined)}")
 
 
 def _index_names(data: Document) -> Iterator[Found]:
@@ -276,7 +275,7 @@ def _index_names(data: Document) -> Iterator[Found]:
         if isinstance(name, str) and seen.setdefault(name, at) != at:
             yield (
                 ("pip", "index", at, "name"),
-                BadValue(f"{shown(name)} names index [{seen[name]}] already", "give each index a name of its own"),
+                BadValue(f"{quoted(name)} names index [{seen[name]}] already", "give each index a name of its own"),
             )
 
 
@@ -291,7 +290,7 @@ def _index_patterns(data: Document) -> Iterator[Found]:
                 yield (
                     ("pip", "index", at, "packages", position),
                     BadValue(
-                        f"{shown(pattern)} and {shown(claimed[1])} of index [{claimed[0]}] take the same names",
+                        f"{quoted(pattern)} and {quoted(claimed[1])} of index [{claimed[0]}] take the same names",
                         "let each name come from one index: make one of the patterns narrower",
                     ),
                 )
@@ -404,7 +403,7 @@ _SETS: Final[tuple[tuple[tuple[str, ...], Callable[[str], str]], ...]] = (
 
 _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _listed_twice,
-    _asked_twice,
+    _required_twice,
     _index_names,
     _index_patterns,
     _cuda_without_linux,

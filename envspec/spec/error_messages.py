@@ -10,13 +10,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from envspec.spec.conda import unsecret
-from envspec.spec.errors import BadValue, KeyPath, dotted
+from envspec.spec.errors import BadValue, KeyPath, dotted, nearest, quoted
 from envspec.spec.fact_rows import RowOf, SpecWithFacts
-from envspec.spec.positions import Places
-from envspec.spec.words import nearest, shown
+from envspec.spec.positions import Positions
 
 #: By pydantic's type of an error: what the key wants.
-_WANTED: Final = {
+_EXPECTED: Final = {
     "string_type": "text in quotes",
     "int_type": "a whole number",
     "tuple_type": "a list",
@@ -26,10 +25,10 @@ _WANTED: Final = {
 }
 
 
-def tell_all(findings: list[dict[str, Any]], places: Places) -> list[tuple[KeyPath, BadValue]]:
+def problems_of(findings: list[dict[str, Any]], places: Positions) -> list[tuple[KeyPath, BadValue]]:
     """pydantic's findings (`ValidationError.errors()`) as faults: a mistyped key is not also told as missing."""
     mistyped = {(*path[:-1], _close(path)) for path in (f["loc"] for f in findings if f["type"] == "extra_forbidden")}
-    return [_tell(found, places) for found in findings if not _repeats(found, mistyped)]
+    return [_problem(found, places) for found in findings if not _repeats(found, mistyped)]
 
 
 def _repeats(found: dict[str, Any], mistyped: set[KeyPath]) -> bool:
@@ -43,7 +42,7 @@ def _close(path: KeyPath) -> str | None:
     return nearest(str(path[-1]), _fields(_section(path[:-1])))
 
 
-def _tell(found: dict[str, Any], places: Places) -> tuple[KeyPath, BadValue]:
+def _problem(found: dict[str, Any], places: Positions) -> tuple[KeyPath, BadValue]:
     path = tuple(part for part in found["loc"] if part != "[key]")
     kind = found["type"]
     if kind == "value_error" and isinstance(found["ctx"]["error"], BadValue):
@@ -52,7 +51,7 @@ def _tell(found: dict[str, Any], places: Places) -> tuple[KeyPath, BadValue]:
         return path, _unknown(path)
     if kind == "missing":
         return path, _missing(path)
-    if kind in _WANTED:
+    if kind in _EXPECTED:
         return path, _wrong_type(found, path, places.written(path))
     return path, _out_of_bounds(found)
 
@@ -79,7 +78,7 @@ def _missing(path: KeyPath) -> BadValue:
 
 
 def _wrong_type(found: dict[str, Any], path: KeyPath, written: str | None) -> BadValue:
-    wanted = _WANTED[found["type"]]
+    wanted = _EXPECTED[found["type"]]
     value = found["input"]
     if isinstance(value, str) and path[:2] == ("conda", "channels"):
         value = unsecret(value)
@@ -89,13 +88,13 @@ def _wrong_type(found: dict[str, Any], path: KeyPath, written: str | None) -> Ba
     if found["type"] == "int_type" and isinstance(value, str) and value.isdigit():
         return BadValue(told, f"write it without quotes: {value}")
     if found["type"] == "tuple_type" and isinstance(value, str):
-        return BadValue(told, f"put it in brackets: [{shown(value)}]")
+        return BadValue(told, f"put it in brackets: [{quoted(value)}]")
     if path[0] == "conda" and path[-2:-1] == ("dependencies",) and isinstance(value, Mapping) and "pip" in value:
         return BadValue(told, "PyPI's packages have a place of their own: [pip] `dependencies`")
-    return BadValue(told, _form(found["type"], path))
+    return BadValue(told, _how_to_write(found["type"], path))
 
 
-def _form(kind: str, path: KeyPath) -> str:
+def _how_to_write(kind: str, path: KeyPath) -> str:
     """How a table, a list or a number is written at `path`."""
     if isinstance(path[-1], int) and kind == "string_type":
         path = path[:-1]
@@ -120,7 +119,7 @@ def _described(value: object, written: str | None) -> str:
         bool: f"the truth value {str(value).lower()}",
         int: f"the number {number}",
         float: f"the number {number}",
-        str: f"the text {shown(value)}" if isinstance(value, str) else "",
+        str: f"the text {quoted(value)}" if isinstance(value, str) else "",
         datetime: f"the moment {number}",
         date: f"the date {number}",
         time: f"the time {number}",

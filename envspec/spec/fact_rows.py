@@ -1,4 +1,4 @@
-"""`[facts]`: rows that a spec adds to envspec's data, of the same form as the rows of `envspec/data`."""
+"""`[facts]` rows of a spec, in the form of the rows of `envspec/data`, and the JSON schema of a spec."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from pydantic import Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema
 
 from envspec.facts import tables as rows
-from envspec.facts.tables import Row
+from envspec.facts.tables import FactRow
 from envspec.models import Platform
 from envspec.spec import values as f
-from envspec.spec.errors import BadValue
+from envspec.spec.errors import BadValue, quoted
 from envspec.spec.requirements import read_name, read_requirement
 from envspec.spec.sections import NoFacts, Section, Spec
-from envspec.spec.words import shown
 
 _KEYS: Final[Mapping[str, str]] = {
     "source": "Where the fact comes from.",
@@ -75,7 +74,7 @@ _KEYS: Final[Mapping[str, str]] = {
 def _form(pattern: str, example: str) -> f.OfText:
     def read(text: str) -> str:
         if not re.fullmatch(pattern, text):
-            raise BadValue(f"{shown(text)} has another form", f'write it like "{example}"')
+            raise BadValue(f"{quoted(text)} has another form", f'write it like "{example}"')
         return text
 
     return f.OfText(read, pattern=f"^(?:{pattern})$")
@@ -88,7 +87,7 @@ def _kept(read: Callable[[str], object], example: str) -> f.OfText:
         try:
             read(text)
         except ValueError:
-            raise BadValue(f"{shown(text)} can't be read", f'write it like "{example}"') from None
+            raise BadValue(f"{quoted(text)} can't be read", f'write it like "{example}"') from None
         return text
 
     return f.OfText(check)
@@ -162,7 +161,7 @@ def _field(field: dataclasses.Field[Any]) -> Any:
 class RowOf:
     """The annotation of a row of the form `kind`."""
 
-    def __init__(self, kind: type[Row]) -> None:
+    def __init__(self, kind: type[FactRow]) -> None:
         hints = get_type_hints(kind)
         keys: dict[str, Any] = {}
         for field in dataclasses.fields(kind):
@@ -221,3 +220,35 @@ class SpecWithFacts(Spec):
     facts: Facts = Field(
         default_factory=Facts, description="Rows that extend envspec's own data, each with its source."
     )
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema as draft 7, which the TOML extensions of editors read."""
+    schema = _plain(SpecWithFacts.model_json_schema(mode="validation", ref_template="#/definitions/{model}"))
+    definitions = schema.pop("$defs")
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "envspec: spec.toml",
+        **{key: value for key, value in schema.items() if key != "title"},
+        "definitions": definitions,
+    }
+
+
+def _plain(node: Any) -> Any:
+    """Without what TOML lacks (null), what draft 7 ignores (keys beside `$ref`), and titles made of key names."""
+    if isinstance(node, list):
+        return [_plain(inner) for inner in node]
+    if not isinstance(node, dict):
+        return node
+    node = {key: _plain(inner) for key, inner in node.items() if not (key == "title" and isinstance(inner, str))}
+    if node.get("default", node) is None:
+        del node["default"]
+    options = [option for option in node.get("anyOf", []) if option != {"type": "null"}]
+    if len(options) == 1:
+        del node["anyOf"]
+        node = {**options[0], **node}
+    if "patternProperties" in node:
+        node["additionalProperties"] = False
+    if "$ref" in node and len(node) > 1:
+        node = {"allOf": [{"$ref": node.pop("$ref")}], **node}
+    return node

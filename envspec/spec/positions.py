@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from envspec import toml
+from envspec import documents
 from envspec.spec.errors import KeyPath
 
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
@@ -32,7 +32,7 @@ _STRINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """line: of the key, or of the item, counted from 1. start, end: the value's span in the text; a header's own."""
 
     line: int
@@ -41,11 +41,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Positions:
     """The places of one text."""
 
     text: str
-    by_path: Mapping[KeyPath, Place]
+    by_path: Mapping[KeyPath, Position]
 
     def line(self, path: KeyPath) -> int | None:
         """Line of `path`, or of the nearest table or list around it; None for the document itself."""
@@ -61,18 +61,18 @@ class Places:
         return self.text[place.start : place.end] if place else None
 
 
-def locate(text: str) -> Places:
+def positions_of(text: str) -> Positions:
     """Find every key and list item of `text`, a valid TOML document."""
     walk = _Walk(text)
     walk.document()
-    return Places(text, walk.places)
+    return Positions(text, walk.places)
 
 
 class _Walk:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.places: dict[KeyPath, Place] = {}
+        self.places: dict[KeyPath, Position] = {}
         self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
         #: Lists of tables, and how many tables each has so far.
         self._counts: dict[KeyPath, int] = {}
@@ -93,8 +93,8 @@ class _Walk:
         self.at = found.end()
         return found[0]
 
-    def _place(self, begin: int, start: int) -> Place:
-        return Place(bisect_right(self._lines, begin), start, self.at)
+    def _place(self, begin: int, start: int) -> Position:
+        return Position(bisect_right(self._lines, begin), start, self.at)
 
     def _header(self) -> KeyPath:
         begin = self.at
@@ -135,7 +135,7 @@ class _Walk:
             return self._skip(_BARE_KEY)
         begin = self.at
         self._string()
-        return str(toml.loads(f"key = {self.text[begin : self.at]}")["key"])
+        return str(documents.parse_toml(f"key = {self.text[begin : self.at]}")["key"])
 
     def _pair(self, table: KeyPath) -> None:
         begin = self.at
@@ -198,8 +198,8 @@ def set_as_of(text: str, moment: datetime) -> str:
     Raises:
         ValueError: `text` is not TOML, or has no table `env` with a key in it.
     """
-    toml.loads(text)
-    places = locate(text)
+    documents.parse_toml(text)
+    places = positions_of(text)
     written = moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
     old = places.by_path.get(_KEY)
     if old:
@@ -210,7 +210,7 @@ def set_as_of(text: str, moment: datetime) -> str:
     return _added(places, max(own, key=lambda place: place.end), f"as_of = {written}")
 
 
-def _added(places: Places, last: Place, pair: str) -> str:
+def _added(places: Positions, last: Position, pair: str) -> str:
     """The text with `pair` behind `last`, the last value of the table so far, in the table's own manner."""
     text = places.text
     form = (places.written(("env",)) or "")[:1]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from envspec.models import Platform
 from envspec.spec import values as f
-from envspec.spec.conda import PLACES
+from envspec.spec.conda import VIRTUAL_PACKAGE_PLATFORMS
 
 
 class Section(BaseModel):
@@ -114,7 +114,7 @@ class Env(Section):
         description="Nothing that was uploaded later is considered: the same spec locks the same next year.",
         examples=["2026-11-15T00:00:00Z"],
     )
-    python_source: Annotated[PythonSource, f.Choice()] = Field(
+    python_source: Annotated[PythonSource, f.OneOf()] = Field(
         default=PythonSource.AUTO,
         description="Where Python comes from; auto: conda where the spec has [conda], the base where it says "
         "that it has one, else a standalone build.",
@@ -139,11 +139,11 @@ class Cuda(Section):
         description="CUDA's minor version; left out: what torch's wheels were built for.",
         examples=["12.8"],
     )
-    flavor: Annotated[Flavor, f.Choice()] = Field(
+    flavor: Annotated[Flavor, f.OneOf()] = Field(
         default=Flavor.AUTO,
         description="What of CUDA the base image holds; auto: the smallest that completes the lock.",
     )
-    os: Annotated[Os, f.Choice()] = Field(
+    os: Annotated[Os, f.OneOf()] = Field(
         default=Os.UBUNTU_24_04, description="The base image's system; its glibc bounds the wheels that may be locked."
     )
     gpus: f.ListOf[f.Word] = Field(
@@ -171,7 +171,7 @@ class Index(Section):
         description="Other servers that its pages and files may be on or redirect to; without them, its own alone.",
         examples=[["https://files.example.com"]],
     )
-    undated: Annotated[Undated, f.Choice()] = Field(
+    undated: Annotated[Undated, f.OneOf()] = Field(
         default=Undated.REFUSE, description="Whether files without an upload time are taken, which `as_of` can't bound."
     )
 
@@ -245,7 +245,7 @@ class Conda(Section):
         description="What is asked for, as conda writes it; a version alone is exactly that one.",
         examples=[["ffmpeg >=7"]],
     )
-    undated: Annotated[Undated, f.Choice()] = Field(
+    undated: Annotated[Undated, f.OneOf()] = Field(
         default=Undated.REFUSE,
         description="Whether packages that don't say when they were built are taken, which `as_of` can't bound.",
     )
@@ -274,7 +274,9 @@ class Conda(Section):
         """What the spec says that the platform's machine has: name -> value; without those of other platforms."""
         own = self.platform.get(platform)
         told = {**self.virtual_packages, **(own.virtual_packages if own else {})}
-        return {name: value for name, value in told.items() if platform in PLACES.get(name, (platform,))}
+        return {
+            name: value for name, value in told.items() if platform in VIRTUAL_PACKAGE_PLATFORMS.get(name, (platform,))
+        }
 
 
 class System(Section):
@@ -339,7 +341,7 @@ class Image(Section):
     python: f.ExactPython | None = Field(
         default=None, description="The exact Python that the custom base holds.", examples=["3.11.7"]
     )
-    compiler: Annotated[Compiler, f.Choice()] = Field(
+    compiler: Annotated[Compiler, f.OneOf()] = Field(
         default=Compiler.AUTO, description="The C compiler that torch.compile needs; auto: when the lock holds Triton."
     )
     env: dict[f.VariableName, f.EnvVariable] = Field(
@@ -361,7 +363,7 @@ class Registry(Section):
 class Conformance(Section):
     """What is tested inside the image."""
 
-    checks: f.ListOf[Annotated[Check, f.Choice()]] = Field(
+    checks: f.ListOf[Annotated[Check, f.OneOf()]] = Field(
         default=(),
         min_length=1,
         description="The checks to run, each of which has to pass; left out: all, and what a machine can't do is told.",

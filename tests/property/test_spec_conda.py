@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rattler import MatchSpec
 
-from envspec import toml
+from envspec import documents
 from envspec.credentials import channel_without_credentials
 from envspec.origins import channel_url
 from envspec.spec import Spec, SpecError, parse_spec
@@ -215,7 +215,7 @@ def test_any_conda_section(conda: dict[str, Any], platforms: list[str]) -> None:
     for platform in spec.env.platforms:
         for one in spec.conda.dependencies_on(platform):
             assert MatchSpec(one).name is not None
-    assert input_sha256(toml.loads(text)) == input_sha256(toml.loads("# again\n" + text))
+    assert input_sha256(documents.parse_toml(text)) == input_sha256(documents.parse_toml("# again\n" + text))
 
 
 def _writable(value: Any) -> Any:

@@ -186,10 +186,10 @@ def _settings(path: Path) -> tuple[str, ...]:
 
 
 def _toml_settings(text: str) -> tuple[str, ...]:
-    from envspec import toml
+    from envspec import documents
 
     try:
-        document = toml.loads(text)
+        document = documents.parse_toml(text)
     except ValueError:
         return ()
     below = document.get("pip")

@@ -11,8 +11,8 @@ from packaging.version import Version
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
-from envspec.facts.torch import MEMBERS, Build, Wish, choose_build, family_mismatch
-from envspec.facts.torch import Index as Home
+from envspec.facts.torch import MEMBERS, BuildChoice, CudaChoice, choose_build, family_mismatch
+from envspec.facts.torch import TorchIndex as Home
 from envspec.models import DEFAULT_INDEX, SPEC, CudaVersion, Decision, Dependent, NamedIndex, Target
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve.pypi.conflicts import check_halves, members_beside_condas_torch
@@ -175,10 +175,10 @@ def _served(source: Source, name: str) -> ListedFile:
     return ListedFile(served, source.file.url or served, wheel.sha256, wheel.size_bytes, None, None, None, None)
 
 
-def _wish(spec: Spec) -> CudaVersion | Wish:
+def _wish(spec: Spec) -> CudaVersion | CudaChoice:
     if spec.cuda is None:
-        return Wish.CPU
-    return spec.cuda.version or Wish.ANY
+        return CudaChoice.CPU
+    return spec.cuda.version or CudaChoice.ANY
 
 
 def _specifiers(requirements: Iterable[Requirement]) -> dict[str, SpecifierSet]:
@@ -206,7 +206,7 @@ def _loadable(direct: Mapping[str, ListedFile], ranks: TagRanks, target: Target)
             )
 
 
-def _pytorch(build: Build | None, places: Places) -> Index | None:
+def _pytorch(build: BuildChoice | None, places: Places) -> Index | None:
     """PyTorch's own index. It gives no upload times: the facts say which releases `as_of` allows."""
     if build is None or build.index is Home.DEFAULT or build.variant is None:
         return None
@@ -228,7 +228,7 @@ def _within(specifier: str) -> Callable[[Version], bool]:
     return lambda version: bound.contains(version, prereleases=True)
 
 
-def _decision(build: Build, target: Target) -> Decision:
+def _decision(build: BuildChoice, target: Target) -> Decision:
     where = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
     return Decision(
         "torch.build", f"{build.variant or 'default'} from {where}", build.why, build.source, target.platform

@@ -1,25 +1,30 @@
-"""Explanations of a lock and of one of its packages."""
+"""Explanations of a lock, of its image and of one of its packages."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
-from typing import Final
+from enum import Enum
+from typing import Final, NamedTuple, TypeAlias
 
 from envspec.base_image.cuda import SharedLibrary
 from envspec.errors import UsageError
-from envspec.explain.chains import Link, Pins
-from envspec.explain.downloads import Download, download_of
-from envspec.explain.image import ImageExplanation, Seen, code_read, explain_image, nobody_looked
+from envspec.lockfile.export.dockerfile import without_dockerfile
 from envspec.models import (
+    SPEC,
     BaseImage,
     CondaChannel,
     CondaPackage,
     Decision,
+    Dependent,
     Driver,
     GpuCode,
+    GpuCodeFound,
+    ImageId,
+    ImageSettings,
     Lock,
     Package,
     Platform,
@@ -27,9 +32,194 @@ from envspec.models import (
     Python,
     Rejected,
     Resolution,
+    SystemLayer,
     WheelFile,
 )
 from envspec.names import normalised
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One step of a chain: `name` at `version` asked in the words of `requirement`. version: None for the spec.
+
+    channel: where conda took the package from; None for a wheel and for the spec.
+    """
+
+    name: str
+    version: str | None
+    requirement: str
+    channel: str | None = None
+
+
+class ChainSource(Enum):
+    """The two halves of an environment."""
+
+    WHEELS = "wheels"
+    CONDA = "conda"
+
+
+class _Step(NamedTuple):
+    """A package of one half, or None for what no half holds (the spec), and what it asks for."""
+
+    half: ChainSource
+    asker: Dependent
+
+    @property
+    def key(self) -> tuple[ChainSource, str]:
+        return self.half, self.asker.name
+
+
+class LockedPackages:
+    """The packages of one platform by name: wheels, conda's, and conda's by PyPI's names of what is in them."""
+
+    def __init__(self, resolution: Resolution) -> None:
+        self.wheels = {package.name: package for package in resolution.packages}
+        self.conda = {package.name: package for package in resolution.conda}
+        self._provided = {each.name: package for package in resolution.conda for each in package.provides}
+
+    def named(self, wanted: str) -> tuple[Package | None, tuple[CondaPackage, ...]]:
+        """The wheel and the conda packages that `wanted` means, by conda's name or PyPI's. wanted: normalised."""
+        conda = [
+            package
+            for package in self.conda.values()
+            if wanted == normalised(package.name) or any(each.name == wanted for each in package.provides)
+        ]
+        return self.wheels.get(wanted), tuple(conda)
+
+    def to_wheel(self, package: Package) -> tuple[tuple[Link, ...], ...]:
+        """For each who asked for a wheel the shortest way from the spec down to it."""
+        return self._ways(ChainSource.WHEELS, package.name, package.required_by)
+
+    def to_conda(self, package: CondaPackage) -> tuple[tuple[Link, ...], ...]:
+        """For each who asked for a conda package the shortest way from the spec down to it."""
+        return self._ways(ChainSource.CONDA, package.name, package.required_by)
+
+    def _ways(self, half: ChainSource, name: str, askers: Sequence[Dependent]) -> tuple[tuple[Link, ...], ...]:
+        return tuple(self._way(self._step(half, asker), (half, name)) for asker in askers)
+
+    def _way(self, last: _Step, asked: tuple[ChainSource, str]) -> tuple[Link, ...]:
+        """The shortest way from the spec to `last`; where none begins at the spec, as far up as it goes.
+
+        It does not lead through the package that was asked for. Of ways of one length the first by name, so that the
+        same lock always tells the same.
+        """
+        waiting: deque[tuple[_Step, ...]] = deque([(last,)])
+        seen = {asked, last.key}
+        longest: tuple[_Step, ...] = (last,)
+        while waiting:
+            way = waiting.popleft()
+            longest = way
+            if way[0].asker.name == SPEC:
+                break
+            above = self._package(way[0])
+            for asker in sorted(above.required_by) if above else ():
+                higher = self._step(way[0].half, asker)
+                if higher.key not in seen:
+                    seen.add(higher.key)
+                    waiting.append((higher, *way))
+        return tuple(map(self._link, longest))
+
+    def _step(self, half: ChainSource, asker: Dependent) -> _Step:
+        """Who asks. What asks for a wheel may be in a conda package: then it is that package."""
+        if half is ChainSource.WHEELS and asker.name not in self.wheels and asker.name in self._provided:
+            return _Step(ChainSource.CONDA, Dependent(self._provided[asker.name].name, asker.requirement))
+        return _Step(half, asker)
+
+    def _package(self, step: _Step) -> Package | CondaPackage | None:
+        return (self.wheels if step.half is ChainSource.WHEELS else self.conda).get(step.asker.name)
+
+    def _link(self, step: _Step) -> Link:
+        package = self._package(step)
+        channel = package.channel if isinstance(package, CondaPackage) else None
+        return Link(step.asker.name, package.version if package else None, step.asker.requirement, channel)
+
+
+_LARGEST: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """Downloads of one platform. size_bytes: of the files with a known size. unsized: names of the others.
+
+    largest: (name, bytes) of the biggest files, biggest first.
+    """
+
+    files: int
+    size_bytes: int
+    unsized: tuple[str, ...]
+    largest: tuple[tuple[str, int], ...]
+
+
+def download_of(sizes: Mapping[str, int | None]) -> Download:
+    """sizes: name -> bytes, None if unknown."""
+    known = {name: size for name, size in sizes.items() if size is not None}
+    largest = sorted(known.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]
+    return Download(
+        files=len(sizes),
+        size_bytes=sum(known.values()),
+        unsized=tuple(sorted(sizes.keys() - known.keys())),
+        largest=tuple(largest),
+    )
+
+
+#: SHA-256 of a wheel -> GPU code that was read from it; None if it was not read.
+CachedGpuCode: TypeAlias = Callable[[str], GpuCodeFound | None]
+
+#: Source of GPU code that no table has.
+READ: Final = "read from the wheel during an image build on this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageExplanation:
+    """The image of a lock. does_not_run: what its settings rule out. without: why there is none."""
+
+    settings: ImageSettings
+    system: tuple[SystemLayer, ...]
+    ids: tuple[ImageId, ...]
+    does_not_run: tuple[str, ...]
+    without: str | None
+
+
+def no_cached_code(_: str) -> GpuCodeFound | None:
+    """Without a cache."""
+    return None
+
+
+def explain_image(lock: Lock) -> ImageExplanation | None:
+    """None for a lock without a linux platform."""
+    if not any(resolution.target.platform.is_linux for resolution in lock.resolutions):
+        return None
+    without = without_dockerfile(lock)
+    missing = () if without else tuple(_does_not_run(lock))
+    return ImageExplanation(lock.image, lock.system, lock.images, missing, without)
+
+
+def code_read(package: Package, platform: Platform, seen: CachedGpuCode) -> tuple[GpuCode, ...]:
+    """The GPU code that was read from a package's wheel, if any."""
+    found = seen(package.built.sha256 if package.built else package.file.sha256)
+    if found is None or not (found.sm or found.ptx):
+        return ()
+    return (GpuCode(platform, package.name, package.version, "", found.sm, found.ptx, READ),)
+
+
+def _does_not_run(lock: Lock) -> Iterator[str]:
+    if lock.image.compiler != "none":
+        return
+    names = {
+        name
+        for resolution in lock.resolutions
+        if resolution.target.platform.is_linux
+        for name in (
+            *(package.name for package in resolution.packages),
+            *(each.name for row in resolution.conda for each in row.provides),
+            *(row.name for row in resolution.conda),
+        )
+    }
+    if "triton" in names:
+        yield "torch.compile and other kernels of Triton: they need a C compiler ([image] compiler)"
+    elif names & {"torch", "pytorch"}:
+        yield "torch.compile: on a CPU it needs a C++ compiler ([image] compiler)"
+
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NOTHING: Final[Mapping[Platform, Sequence[SharedLibrary]]] = {}
@@ -141,7 +331,7 @@ class PackageExplanation:
 
 
 def explain_lock(
-    lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] = _NOTHING, seen: Seen = nobody_looked
+    lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] = _NOTHING, seen: CachedGpuCode = no_cached_code
 ) -> Explanation:
     """Every decision with its reason and source, and the downloads of each platform.
 
@@ -170,7 +360,7 @@ def explain_lock(
     )
 
 
-def explain_package(lock: Lock, name: str, seen: Seen = nobody_looked) -> PackageExplanation:
+def explain_package(lock: Lock, name: str, seen: CachedGpuCode = no_cached_code) -> PackageExplanation:
     """What requires a package, which newer version was rejected, its GPU code and its files.
 
     name: in any spelling; a conda package is found by conda's name and by the names of the Python packages in it.
@@ -184,7 +374,7 @@ def explain_package(lock: Lock, name: str, seen: Seen = nobody_looked) -> Packag
     absent: list[Platform] = []
     for resolution in lock.resolutions:
         platform = resolution.target.platform
-        pins = Pins(resolution)
+        pins = LockedPackages(resolution)
         package, rows = pins.named(wanted)
         if package is None and not rows:
             absent.append(platform)
@@ -218,7 +408,7 @@ def _platform(resolution: Resolution, shared: Sequence[SharedLibrary]) -> Platfo
     )
 
 
-def _variant(lock: Lock, package: Package, pins: Pins, platform: Platform, seen: Seen) -> Variant:
+def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platform, seen: CachedGpuCode) -> Variant:
     return Variant(
         version=package.version,
         extras=package.extras,
@@ -230,7 +420,7 @@ def _variant(lock: Lock, package: Package, pins: Pins, platform: Platform, seen:
     )
 
 
-def _conda_variant(lock: Lock, package: CondaPackage, pins: Pins, platform: Platform) -> CondaVariant:
+def _conda_variant(lock: Lock, package: CondaPackage, pins: LockedPackages, platform: Platform) -> CondaVariant:
     stamp = package.timestamp_ms
     file = CondaFile(
         platform,
