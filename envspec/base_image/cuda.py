@@ -101,19 +101,19 @@ class Pin:
     origin: the index of a wheel, the channel of a conda package.
     """
 
-    half: PackageSource
+    source: PackageSource
     name: str
     version: str
     build: str | None
     origin: str
 
     def __str__(self) -> str:
-        return f"{self.name} {self.version}" + (f" of {self.origin}" if self.half is PackageSource.CONDA else "")
+        return f"{self.name} {self.version}" + (f" of {self.origin}" if self.source is PackageSource.CONDA else "")
 
     @property
-    def usual(self) -> bool:
+    def is_default_index(self) -> bool:
         """Is it from the index that people get when nothing is said?"""
-        return self.half is PackageSource.PYPI and self.origin == DEFAULT_INDEX
+        return self.source is PackageSource.PYPI and self.origin == DEFAULT_INDEX
 
 
 def pins_of(resolution: Resolution) -> tuple[Pin, ...]:
@@ -123,8 +123,8 @@ def pins_of(resolution: Resolution) -> tuple[Pin, ...]:
 
 def _wheel_pin(package: Package) -> Pin:
     index = package.file.index
-    told = package.version.partition("+")[2] or _variant_of_index(index)
-    return Pin(PackageSource.PYPI, package.name, package.version, told, index)
+    variant = package.version.partition("+")[2] or _variant_of_index(index)
+    return Pin(PackageSource.PYPI, package.name, package.version, variant, index)
 
 
 def _conda_pin(package: CondaPackage) -> Pin:
@@ -206,7 +206,7 @@ class PinnedCuda:
 
     cuda: CudaVersion
     release: str | None
-    told_by: Pin
+    pin: Pin
     source: str
 
 
@@ -225,7 +225,7 @@ class TorchBuild:
     @property
     def channel(self) -> str:
         """The conda channel; empty for a wheel."""
-        return self.pin.origin if self.pin.half is PackageSource.CONDA else ""
+        return self.pin.origin if self.pin.source is PackageSource.CONDA else ""
 
     def __str__(self) -> str:
         """`torch 2.8.0`, `conda-forge's pytorch 2.8.0`."""
@@ -242,7 +242,7 @@ class CudaPins:
     cudas: tuple[PinnedCuda, ...]
     libraries: Mapping[str, tuple[Pin, ...]]
     torch: TorchBuild | None
-    halves: frozenset[PackageSource]
+    sources: frozenset[PackageSource]
 
 
 def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
@@ -252,52 +252,52 @@ def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
     platform = resolution.target.platform
     torch = _torch(pins)
     build = _build(torch, platform, cudas, facts) if torch else None
-    return CudaPins(platform, cudas, libraries_of(pins), build, frozenset(pin.half for pin in pins))
+    return CudaPins(platform, cudas, libraries_of(pins), build, frozenset(pin.source for pin in pins))
 
 
 def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
     """CUDA library -> the pins that bring it, one a half; libraries that no pin brings are left out."""
     found: dict[str, tuple[Pin, ...]] = {}
-    for half, patterns in LIBRARIES.items():
+    for source, patterns in LIBRARIES.items():
         for library, pattern in patterns.items():
-            first = next((pin for pin in pins if pin.half is half and pattern.fullmatch(pin.name)), None)
+            first = next((pin for pin in pins if pin.source is source and pattern.fullmatch(pin.name)), None)
             if first:
                 found[library] = (*found.get(library, ()), first)
     return found
 
 
 def _torch(pins: Sequence[Pin]) -> Pin | None:
-    wheel = next((pin for pin in pins if pin.half is PackageSource.PYPI and pin.name == "torch"), None)
-    conda = {pin.name: pin for pin in pins if pin.half is PackageSource.CONDA}
+    wheel = next((pin for pin in pins if pin.source is PackageSource.PYPI and pin.name == "torch"), None)
+    conda = {pin.name: pin for pin in pins if pin.source is PackageSource.CONDA}
     return wheel or next((conda[name] for name in _TORCH if name in conda), None)
 
 
 def _cudas(pins: Sequence[Pin], facts: Facts) -> tuple[PinnedCuda, ...]:
     found: dict[CudaVersion, PinnedCuda] = {}
-    for half, rows in _CUDA_PACKAGES.items():
-        mine = [pin for pin in pins if pin.half is half]
-        told = next(filter(None, (tuple(_cudas_of_row(row, mine, facts)) for row in rows)), ())
-        for pinned in told:
+    for source, rows in _CUDA_PACKAGES.items():
+        matching = [pin for pin in pins if pin.source is source]
+        pinned_cudas = next(filter(None, (tuple(_cudas_of_row(row, matching, facts)) for row in rows)), ())
+        for pinned in pinned_cudas:
             found.setdefault(pinned.cuda, pinned)
     return tuple(found[cuda] for cuda in sorted(found, reverse=True))
 
 
 def _cudas_of_row(row: Mapping[str, CudaEvidence], pins: Sequence[Pin], facts: Facts) -> Iterator[PinnedCuda]:
-    for names, tells in row.items():
+    for names, evidence in row.items():
         for pin in pins:
             numbers = numeric(pin.version)
             if re.fullmatch(names, pin.name) and len(numbers) >= 2:
-                yield _pinned(pin, numbers, tells, facts)
+                yield _pinned(pin, numbers, evidence, facts)
 
 
-def _pinned(pin: Pin, numbers: tuple[int, ...], tells: CudaEvidence, facts: Facts) -> PinnedCuda:
+def _pinned(pin: Pin, numbers: tuple[int, ...], evidence: CudaEvidence, facts: Facts) -> PinnedCuda:
     cuda = CudaVersion(numbers[0], numbers[1])
-    if tells in (CudaEvidence.RELEASE, CudaEvidence.TOOLKIT):
-        return PinnedCuda(cuda, ".".join(map(str, numbers[:3])), pin, tells.value)
-    rows = [row for row in facts.parts if numeric(row.cudart) == numbers] if tells is CudaEvidence.RUNTIME else []
+    if evidence in (CudaEvidence.RELEASE, CudaEvidence.TOOLKIT):
+        return PinnedCuda(cuda, ".".join(map(str, numbers[:3])), pin, evidence.value)
+    rows = [row for row in facts.parts if numeric(row.cudart) == numbers] if evidence is CudaEvidence.RUNTIME else []
     if rows:
         return PinnedCuda(cuda, rows[-1].cuda, pin, rows[-1].source)
-    return PinnedCuda(cuda, None, pin, tells.value)
+    return PinnedCuda(cuda, None, pin, evidence.value)
 
 
 def _build(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> TorchBuild:
@@ -305,14 +305,14 @@ def _build(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts:
 
 
 def _torch_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> str | None:
-    known = facts.default_variant(torch.version, platform) if torch.usual else None
-    if known:
-        return known
-    mine = [found for found in cudas if found.told_by.half is torch.half]
-    if mine:
-        return mine[0].cuda.variant
+    default = facts.default_variant(torch.version, platform) if torch.is_default_index else None
+    if default:
+        return default
+    matching = [found for found in cudas if found.pin.source is torch.source]
+    if matching:
+        return matching[0].cuda.variant
     # Every CUDA build on the default index asks for NVIDIA's wheels on linux: none pinned means a CPU build.
-    return "cpu" if torch.usual and platform.is_linux else None
+    return "cpu" if torch.is_default_index and platform.is_linux else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,27 +333,29 @@ def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
         CudaMismatch: the pins are for another CUDA than the spec asks for.
         NoCudaRelease: nothing tells.
     """
-    told = sorted(
+    pinned_cudas = sorted(
         ((found, each.platform) for each in pins for found in each.cudas), key=lambda pair: pair[0].cuda, reverse=True
     )
-    if not told:
+    if not pinned_cudas:
         return _release_without_pins(request, pins)
-    first, platform = told[0]
-    others = [(found, where) for found, where in told if found.cuda != first.cuda]
+    first, platform = pinned_cudas[0]
+    others = [(found, where) for found, where in pinned_cudas if found.cuda != first.cuda]
     if request.version is not None:
-        for found, where in told:
-            if not _within(found.told_by, found.cuda, request.version):
+        for found, where in pinned_cudas:
+            if not _within(found.pin, found.cuda, request.version):
                 raise CudaMismatch(
-                    f"[cuda] version is {request.version}, but {found.told_by} on {where.value} is CUDA {found.cuda}",
-                    hint=f'set [cuda] version = "{found.cuda}", or {_instead(found.told_by, request.version)}',
+                    f"[cuda] version is {request.version}, but {found.pin} on {where.value} is CUDA {found.cuda}",
+                    hint=f'set [cuda] version = "{found.cuda}", or {_instead(found.pin, request.version)}',
                 )
     exact = max(
-        (found.release for found, _ in told if found.cuda == first.cuda and found.release), key=numeric, default=None
+        (found.release for found, _ in pinned_cudas if found.cuda == first.cuda and found.release),
+        key=numeric,
+        default=None,
     )
     decision = Decision(
         "cuda.release",
         exact or str(first.cuda),
-        f"{first.told_by} is CUDA {exact or first.cuda}{_below(first.cuda, request.version)}",
+        f"{first.pin} is CUDA {exact or first.cuda}{_below(first.cuda, request.version)}",
         first.source,
     )
     warnings = tuple(_beside(found, where, first, platform) for found, where in others)
@@ -362,11 +364,11 @@ def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
 
 def _within(pin: Pin, cuda: CudaVersion, version: CudaVersion) -> bool:
     """Wheels are built for one CUDA; of conda's packages `[cuda] version` is the newest that is let in."""
-    return cuda == version or (pin.half is PackageSource.CONDA and cuda < version)
+    return cuda == version or (pin.source is PackageSource.CONDA and cuda < version)
 
 
 def _instead(pin: Pin, version: CudaVersion) -> str:
-    if pin.half is PackageSource.PYPI:
+    if pin.source is PackageSource.PYPI:
         return f"leave out what asks for {pin.name}"
     return f'ask for builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'
 
@@ -376,13 +378,13 @@ def _below(cuda: CudaVersion, version: CudaVersion | None) -> str:
 
 
 def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Platform) -> str:
-    told = f"{found.told_by} on {where.value} is CUDA {found.cuda}, beside {first.told_by} on {platform.value}"
-    halves = {found.told_by.half, first.told_by.half}
-    if where is not platform or len(halves) == 1:
-        return f"{told}: two CUDAs in one lock; the image and the driver are chosen for the newer one"
-    wheels = found if found.told_by.half is PackageSource.PYPI else first
+    text = f"{found.pin} on {where.value} is CUDA {found.cuda}, beside {first.pin} on {platform.value}"
+    sources = {found.pin.source, first.pin.source}
+    if where is not platform or len(sources) == 1:
+        return f"{text}: two CUDAs in one lock; the image and the driver are chosen for the newer one"
+    wheels = found if found.pin.source is PackageSource.PYPI else first
     return (
-        f"{told} (CUDA {first.cuda}): PyPI's half and conda's each bring a CUDA of their own into one environment; "
+        f"{text} (CUDA {first.cuda}): PyPI's half and conda's each bring a CUDA of their own into one environment; "
         "image and driver are chosen for the newer one. Take torch from conda as well, or hold conda to the CUDA "
         f'of the wheels: "cuda-version {wheels.cuda}.*" in [conda] dependencies'
     )
@@ -409,7 +411,7 @@ def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Rel
 
 
 def _nothing(pins: Sequence[CudaPins]) -> str:
-    conda = any(PackageSource.CONDA in each.halves for each in pins)
+    conda = any(PackageSource.CONDA in each.sources for each in pins)
     return f"no CUDA library comes as a wheel{' or from conda' if conda else ''}"
 
 
@@ -424,7 +426,7 @@ def flavors_to_try(request: CudaRequest, pins: Sequence[CudaPins]) -> tuple[Deci
     if request.flavor != AUTO:
         return (Decision("image.flavor", request.flavor, "as the spec says", "[cuda] flavor"),)
     needed, why = _needed(pins)
-    enough = [name for name, held in FLAVOR_LIBRARIES.items() if needed <= set(held) and "devel" not in name]
+    enough = [name for name, libraries in FLAVOR_LIBRARIES.items() if needed <= set(libraries) and "devel" not in name]
     source = _SOURCE.format("packages" if _with_conda(pins) else "wheels")
     return tuple(Decision("image.flavor", name, why, source) for name in enough)
 
@@ -442,17 +444,17 @@ def _needed(pins: Sequence[CudaPins]) -> tuple[set[str], str]:
     lacking = {library for each in wheels for library in LIBRARIES[PackageSource.PYPI] if library not in each.libraries}
     if lacking:
         return lacking, f"the smallest with {', '.join(sorted(lacking))}, which {none} the lock brings"
-    told = f"{_bringers(pins)} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
-    return set(), f"{told}: nothing else is needed to run"
+    text = f"{_bringers(pins)} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
+    return set(), f"{text}: nothing else is needed to run"
 
 
 def _bringers(pins: Sequence[CudaPins]) -> str:
-    found = {pin.half for each in pins for brought in each.libraries.values() for pin in brought}
-    return " and ".join(half.value for half in PackageSource if half in found)
+    found = {pin.source for each in pins for brought in each.libraries.values() for pin in brought}
+    return " and ".join(source.value for source in PackageSource if source in found)
 
 
 def _with_conda(pins: Sequence[CudaPins]) -> bool:
-    return any(PackageSource.CONDA in each.halves for each in pins)
+    return any(PackageSource.CONDA in each.sources for each in pins)
 
 
 @dataclass(frozen=True, slots=True)

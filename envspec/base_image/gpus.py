@@ -59,7 +59,7 @@ def unknown_code(pins: CudaPins, codes: Sequence[GpuCode]) -> str:
     torch = pins.torch
     if torch is None or not torch.channel or torch.variant == "cpu" or pins.platform in _known(codes):
         return ""
-    return f"{_not_known(pins.platform, torch)}. {_row_to_add(torch)}"
+    return f"{_unknown_code(pins.platform, torch)}. {_row_to_add(torch)}"
 
 
 def check_gpus(names: Sequence[str], pins: Sequence[CudaPins], codes: Sequence[GpuCode], facts: Facts) -> GpuChecks:
@@ -100,12 +100,12 @@ def other_builds(
     channel: a conda channel, for builds of that channel; empty for wheels.
     """
     found: list[OtherBuild] = []
-    for torch, variant, usual in _builds(facts, platform, channel):
+    for torch, variant, default in _builds(facts, platform, channel):
         row = facts.gpu_code_of(torch, variant, platform, channel)
         how = {runs(each, row.sm, row.ptx) for each in capabilities} if row else {Runs.NOT}
         if Runs.NOT not in how:
             worst = Runs.PTX if Runs.PTX in how else Runs.SASS
-            found.append(OtherBuild(torch, variant, variant == usual, worst, channel))
+            found.append(OtherBuild(torch, variant, variant == default, worst, channel))
     return tuple(found)
 
 
@@ -121,32 +121,32 @@ def _builds(facts: Facts, platform: Platform, channel: str) -> Iterator[tuple[st
             yield torch, variant, None
         return
     for release in reversed(facts.torch):
-        usual = release.default.get(platform.value)
-        variants = {*release.published, *([usual] if usual else [])} - {"cpu"}
-        for variant in sorted(variants, key=lambda name: (name != usual, name)):
-            yield release.version, variant, usual
+        default = release.default.get(platform.value)
+        variants = {*release.published, *([default] if default else [])} - {"cpu"}
+        for variant in sorted(variants, key=lambda name: (name != default, name)):
+            yield release.version, variant, default
 
 
 def builds_text(facts: Facts, capability: ComputeCapability, platform: Platform, torch: str, channel: str = "") -> str:
     """The builds to turn to: those of the same torch, then the default builds of others; the newest of a channel."""
     builds = other_builds(facts, [capability], platform, channel)
     public = torch.partition("+")[0]
-    told = [str(build) for build in builds if build.torch == public]
+    builds_shown = [str(build) for build in builds if build.torch == public]
     others = [build.torch for build in builds if build.default and build.torch != public]
     if others:
-        told.append(f"the default build of torch {ranges_text(others, [row.version for row in facts.torch])}")
-    elif not told:
-        told = [str(build) for build in builds[:3]]
-    if not told:
+        builds_shown.append(f"the default build of torch {ranges_text(others, [row.version for row in facts.torch])}")
+    elif not builds_shown:
+        builds_shown = [str(build) for build in builds[:3]]
+    if not builds_shown:
         return f"no torch build known here {f'of {channel} ' if channel else ''}has code for {capability.sm}"
-    return f"builds with code for {capability.sm}: {'; '.join(told)}"
+    return f"builds with code for {capability.sm}: {'; '.join(builds_shown)}"
 
 
 def _not_served(gpu: Gpu, codes: Sequence[GpuCode], facts: Facts, channel: str) -> GpuNotServed:
     capability = capability_of(gpu)
-    held = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
+    contents = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
     return GpuNotServed(
-        f"{gpu.name} ({capability.sm}) can't run this lock: {held}",
+        f"{gpu.name} ({capability.sm}) can't run this lock: {contents}",
         hint=builds_text(facts, capability, codes[0].platform, codes[0].version, channel),
     )
 
@@ -171,7 +171,7 @@ def _unchecked(pins: CudaPins) -> str:
         return f"{where}: no torch in the lock, so nothing tells whether [cuda] gpus run it"
     torch = pins.torch
     if torch.channel:
-        return f"{_not_known(pins.platform, torch)}, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
+        return f"{_unknown_code(pins.platform, torch)}, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
     build = f"torch {torch.version} {torch.variant or ''}".rstrip()
     return (
         f"{where}: the GPU code of {build} is not known here, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
@@ -182,7 +182,7 @@ def _known(codes: Sequence[GpuCode]) -> set[Platform]:
     return {code.platform for code in codes}
 
 
-def _not_known(platform: Platform, torch: TorchBuild) -> str:
+def _unknown_code(platform: Platform, torch: TorchBuild) -> str:
     """`linux-64: which GPU code conda-forge's pytorch 2.7.1 (cu129) holds is not known`."""
     variant = f" ({torch.variant})" if torch.variant else ""
     return f"{platform.value}: which GPU code {torch}{variant} holds is not known"

@@ -87,11 +87,11 @@ def _choice(
 
 
 def _fallen_back(choice: ImageChoice, cuda: CudaVersion) -> ImageChoice:
-    told = (
+    warning = (
         f"no image of CUDA {cuda} is known here: {choice.image.tag} is the newest of its major version, and the locked "
         "packages bring their own libraries. Another one: [image] base"
     )
-    return replace(choice, warnings=(told, *choice.warnings))
+    return replace(choice, warnings=(warning, *choice.warnings))
 
 
 def pinned_digest(tag: str, platform: Platform, facts: Facts) -> PinnedDigest:
@@ -254,15 +254,17 @@ def _driver_decision(driver: Driver) -> Decision:
 def _without_cuda(
     pins: Sequence[CudaPins], codes: tuple[GpuCode, ...], warnings: Sequence[str], base: str | None, facts: Facts
 ) -> BaseImagePlan:
-    brought = [f"{found.told_by} on {each.platform.value}" for each in pins for found in each.cudas]
-    told = (f"the spec has no [cuda] table, and {', '.join(brought)} is in the lock all the same",) if brought else ()
+    brought = [f"{found.pin} on {each.platform.value}" for each in pins for found in each.cudas]
+    unexpected = (
+        (f"the spec has no [cuda] table, and {', '.join(brought)} is in the lock all the same",) if brought else ()
+    )
     linux = [each.platform for each in pins if each.platform.is_linux]
     if base and linux:
         # Which system it is nobody has said: without [cuda] there is no `os`.
         choice = custom_image(base, "", linux, facts)
-        return BaseImagePlan(choice.image, None, codes, choice.decisions, (*warnings, *told, *choice.warnings))
+        return BaseImagePlan(choice.image, None, codes, choice.decisions, (*warnings, *unexpected, *choice.warnings))
     none = Decision("image.tag", "none", "no [cuda] table: an environment for the CPU", "the spec")
-    return BaseImagePlan(None, None, codes, (none,), (*warnings, *told))
+    return BaseImagePlan(None, None, codes, (none,), (*warnings, *unexpected))
 
 
 def _is_newer(torch: TorchBuild, facts: Facts) -> bool:
@@ -280,10 +282,10 @@ def _newer(pins: CudaPins, facts: Facts) -> str:
 
 
 def _cpu_build(pins: CudaPins) -> str:
-    told = f"{pins.torch} is a CPU build on {pins.platform.value}: no GPU is used there"
+    warning = f"{pins.torch} is a CPU build on {pins.platform.value}: no GPU is used there"
     if pins.torch and pins.torch.channel:
-        return f'{told}. Ask for its CUDA builds: "{pins.torch.pin.name} * cuda*" in [conda] dependencies'
+        return f'{warning}. Ask for its CUDA builds: "{pins.torch.pin.name} * cuda*" in [conda] dependencies'
     return (
-        f"{told}. Its CUDA builds, if any, "
+        f"{warning}. Its CUDA builds, if any, "
         "are on PyTorch's own index: set [cuda] version, or take a torch whose default build has CUDA"
     )

@@ -61,12 +61,12 @@ class ChainSource(Enum):
 class _Step(NamedTuple):
     """A package of one half, or None for what no half holds (the spec), and what it asks for."""
 
-    half: ChainSource
-    asker: Dependent
+    source: ChainSource
+    dependent: Dependent
 
     @property
     def key(self) -> tuple[ChainSource, str]:
-        return self.half, self.asker.name
+        return self.source, self.dependent.name
 
 
 class LockedPackages:
@@ -77,61 +77,61 @@ class LockedPackages:
         self.conda = {package.name: package for package in resolution.conda}
         self._provided = {each.name: package for package in resolution.conda for each in package.provides}
 
-    def named(self, wanted: str) -> tuple[Package | None, tuple[CondaPackage, ...]]:
+    def named(self, normal: str) -> tuple[Package | None, tuple[CondaPackage, ...]]:
         """The wheel and the conda packages that `wanted` means, by conda's name or PyPI's. wanted: normalised."""
         conda = [
             package
             for package in self.conda.values()
-            if wanted == normalised(package.name) or any(each.name == wanted for each in package.provides)
+            if normal == normalised(package.name) or any(each.name == normal for each in package.provides)
         ]
-        return self.wheels.get(wanted), tuple(conda)
+        return self.wheels.get(normal), tuple(conda)
 
     def to_wheel(self, package: Package) -> tuple[tuple[Link, ...], ...]:
         """For each who asked for a wheel the shortest way from the spec down to it."""
-        return self._ways(ChainSource.WHEELS, package.name, package.required_by)
+        return self._chains(ChainSource.WHEELS, package.name, package.required_by)
 
     def to_conda(self, package: CondaPackage) -> tuple[tuple[Link, ...], ...]:
         """For each who asked for a conda package the shortest way from the spec down to it."""
-        return self._ways(ChainSource.CONDA, package.name, package.required_by)
+        return self._chains(ChainSource.CONDA, package.name, package.required_by)
 
-    def _ways(self, half: ChainSource, name: str, askers: Sequence[Dependent]) -> tuple[tuple[Link, ...], ...]:
-        return tuple(self._way(self._step(half, asker), (half, name)) for asker in askers)
+    def _chains(self, source: ChainSource, name: str, dependents: Sequence[Dependent]) -> tuple[tuple[Link, ...], ...]:
+        return tuple(self._chain(self._step(source, dependent), (source, name)) for dependent in dependents)
 
-    def _way(self, last: _Step, asked: tuple[ChainSource, str]) -> tuple[Link, ...]:
+    def _chain(self, last: _Step, start: tuple[ChainSource, str]) -> tuple[Link, ...]:
         """The shortest way from the spec to `last`; where none begins at the spec, as far up as it goes.
 
         It does not lead through the package that was asked for. Of ways of one length the first by name, so that the
         same lock always tells the same.
         """
         waiting: deque[tuple[_Step, ...]] = deque([(last,)])
-        seen = {asked, last.key}
+        cached = {start, last.key}
         longest: tuple[_Step, ...] = (last,)
         while waiting:
-            way = waiting.popleft()
-            longest = way
-            if way[0].asker.name == SPEC:
+            chain = waiting.popleft()
+            longest = chain
+            if chain[0].dependent.name == SPEC:
                 break
-            above = self._package(way[0])
-            for asker in sorted(above.required_by) if above else ():
-                higher = self._step(way[0].half, asker)
-                if higher.key not in seen:
-                    seen.add(higher.key)
-                    waiting.append((higher, *way))
+            above = self._package(chain[0])
+            for dependent in sorted(above.required_by) if above else ():
+                higher = self._step(chain[0].source, dependent)
+                if higher.key not in cached:
+                    cached.add(higher.key)
+                    waiting.append((higher, *chain))
         return tuple(map(self._link, longest))
 
-    def _step(self, half: ChainSource, asker: Dependent) -> _Step:
+    def _step(self, source: ChainSource, dependent: Dependent) -> _Step:
         """Who asks. What asks for a wheel may be in a conda package: then it is that package."""
-        if half is ChainSource.WHEELS and asker.name not in self.wheels and asker.name in self._provided:
-            return _Step(ChainSource.CONDA, Dependent(self._provided[asker.name].name, asker.requirement))
-        return _Step(half, asker)
+        if source is ChainSource.WHEELS and dependent.name not in self.wheels and dependent.name in self._provided:
+            return _Step(ChainSource.CONDA, Dependent(self._provided[dependent.name].name, dependent.requirement))
+        return _Step(source, dependent)
 
     def _package(self, step: _Step) -> Package | CondaPackage | None:
-        return (self.wheels if step.half is ChainSource.WHEELS else self.conda).get(step.asker.name)
+        return (self.wheels if step.source is ChainSource.WHEELS else self.conda).get(step.dependent.name)
 
     def _link(self, step: _Step) -> Link:
         package = self._package(step)
         channel = package.channel if isinstance(package, CondaPackage) else None
-        return Link(step.asker.name, package.version if package else None, step.asker.requirement, channel)
+        return Link(step.dependent.name, package.version if package else None, step.dependent.requirement, channel)
 
 
 _LARGEST: Final = 5
@@ -152,12 +152,12 @@ class Download:
 
 def download_of(sizes: Mapping[str, int | None]) -> Download:
     """sizes: name -> bytes, None if unknown."""
-    known = {name: size for name, size in sizes.items() if size is not None}
-    largest = sorted(known.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]
+    previous = {name: size for name, size in sizes.items() if size is not None}
+    largest = sorted(previous.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]
     return Download(
         files=len(sizes),
-        size_bytes=sum(known.values()),
-        unsized=tuple(sorted(sizes.keys() - known.keys())),
+        size_bytes=sum(previous.values()),
+        unsized=tuple(sorted(sizes.keys() - previous.keys())),
         largest=tuple(largest),
     )
 
@@ -194,9 +194,9 @@ def explain_image(lock: Lock) -> ImageExplanation | None:
     return ImageExplanation(lock.image, lock.system, lock.images, missing, without)
 
 
-def code_read(package: Package, platform: Platform, seen: CachedGpuCode) -> tuple[GpuCode, ...]:
+def code_read(package: Package, platform: Platform, cached: CachedGpuCode) -> tuple[GpuCode, ...]:
     """The GPU code that was read from a package's wheel, if any."""
-    found = seen(package.built.sha256 if package.built else package.file.sha256)
+    found = cached(package.built.sha256 if package.built else package.file.sha256)
     if found is None or not (found.sm or found.ptx):
         return ()
     return (GpuCode(platform, package.name, package.version, "", found.sm, found.ptx, READ),)
@@ -211,8 +211,8 @@ def _does_not_run(lock: Lock) -> Iterator[str]:
         if resolution.target.platform.is_linux
         for name in (
             *(package.name for package in resolution.packages),
-            *(each.name for row in resolution.conda for each in row.provides),
-            *(row.name for row in resolution.conda),
+            *(each.name for record in resolution.conda for each in record.provides),
+            *(record.name for record in resolution.conda),
         )
     }
     if "triton" in names:
@@ -282,7 +282,7 @@ class Variant:
     version: str
     extras: tuple[str, ...]
     chains: tuple[tuple[Link, ...], ...]
-    newest: Rejected | None
+    rejected: Rejected | None
     files: tuple[PackageFile, ...]
     gpu_code: tuple[GpuCode, ...]
     gpu_code_read: tuple[GpuCode, ...] = ()
@@ -313,7 +313,7 @@ class CondaVariant:
     channel: str
     provides: tuple[Provided, ...]
     chains: tuple[tuple[Link, ...], ...]
-    newest: Rejected | None
+    rejected: Rejected | None
     files: tuple[CondaFile, ...]
     gpu_code: tuple[GpuCode, ...]
 
@@ -331,7 +331,7 @@ class PackageExplanation:
 
 
 def explain_lock(
-    lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] = _NOTHING, seen: CachedGpuCode = no_cached_code
+    lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] = _NOTHING, cached: CachedGpuCode = no_cached_code
 ) -> Explanation:
     """Every decision with its reason and source, and the downloads of each platform.
 
@@ -355,12 +355,12 @@ def explain_lock(
             code
             for resolution in lock.resolutions
             for package in resolution.packages
-            for code in code_read(package, resolution.target.platform, seen)
+            for code in code_read(package, resolution.target.platform, cached)
         ),
     )
 
 
-def explain_package(lock: Lock, name: str, seen: CachedGpuCode = no_cached_code) -> PackageExplanation:
+def explain_package(lock: Lock, name: str, cached: CachedGpuCode = no_cached_code) -> PackageExplanation:
     """What requires a package, which newer version was rejected, its GPU code and its files.
 
     name: in any spelling; a conda package is found by conda's name and by the names of the Python packages in it.
@@ -368,29 +368,29 @@ def explain_package(lock: Lock, name: str, seen: CachedGpuCode = no_cached_code)
     Raises:
         UsageError: the package is not in the lock; the message names similar ones.
     """
-    wanted = normalised(name)
+    normal = normalised(name)
     variants: dict[tuple[object, ...], Variant] = {}
     conda: dict[tuple[object, ...], CondaVariant] = {}
     absent: list[Platform] = []
     for resolution in lock.resolutions:
         platform = resolution.target.platform
         pins = LockedPackages(resolution)
-        package, rows = pins.named(wanted)
-        if package is None and not rows:
+        package, records = pins.named(normal)
+        if package is None and not records:
             absent.append(platform)
         if package is not None:
-            one = _variant(lock, package, pins, platform, seen)
-            key = (one.version, one.extras, one.chains, one.newest)
-            known = variants.get(key)
-            variants[key] = _joined(known, one) if known else one
-        for row in rows:
-            other = _conda_variant(lock, row, pins, platform)
-            row_key = (other.name, other.version, other.channel, other.provides, other.chains, other.newest)
-            before = conda.get(row_key)
-            conda[row_key] = _joined_conda(before, other) if before else other
+            one = _variant(lock, package, pins, platform, cached)
+            key = (one.version, one.extras, one.chains, one.rejected)
+            previous = variants.get(key)
+            variants[key] = _joined(previous, one) if previous else one
+        for record in records:
+            other = _conda_variant(lock, record, pins, platform)
+            conda_key = (other.name, other.version, other.channel, other.provides, other.chains, other.rejected)
+            before = conda.get(conda_key)
+            conda[conda_key] = _joined_conda(before, other) if before else other
     if not variants and not conda:
-        raise _unknown(lock, name, wanted)
-    return PackageExplanation(wanted, tuple(variants.values()), tuple(absent), tuple(conda.values()))
+        raise _unknown(lock, name, normal)
+    return PackageExplanation(normal, tuple(variants.values()), tuple(absent), tuple(conda.values()))
 
 
 def _platform(resolution: Resolution, shared: Sequence[SharedLibrary]) -> PlatformExplanation:
@@ -408,15 +408,15 @@ def _platform(resolution: Resolution, shared: Sequence[SharedLibrary]) -> Platfo
     )
 
 
-def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platform, seen: CachedGpuCode) -> Variant:
+def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platform, cached: CachedGpuCode) -> Variant:
     return Variant(
         version=package.version,
         extras=package.extras,
         chains=pins.to_wheel(package),
-        newest=package.rejected,
+        rejected=package.rejected,
         files=(PackageFile(platform, package.file, package.uploaded),),
         gpu_code=_code(lock, platform, {package.name}),
-        gpu_code_read=code_read(package, platform, seen),
+        gpu_code_read=code_read(package, platform, cached),
     )
 
 
@@ -440,7 +440,7 @@ def _conda_variant(lock: Lock, package: CondaPackage, pins: LockedPackages, plat
         channel=package.channel,
         provides=package.provides,
         chains=pins.to_conda(package),
-        newest=package.rejected,
+        rejected=package.rejected,
         files=(file,),
         # The GPU code of what only a conda package holds goes by conda's name for it.
         gpu_code=() if package.name in pins.wheels else _code(lock, platform, {package.name}),
@@ -464,11 +464,11 @@ def _joined_conda(one: CondaVariant, other: CondaVariant) -> CondaVariant:
     return replace(one, files=(*one.files, *other.files), gpu_code=(*one.gpu_code, *other.gpu_code))
 
 
-def _unknown(lock: Lock, name: str, wanted: str) -> UsageError:
+def _unknown(lock: Lock, name: str, normal: str) -> UsageError:
     names = {package.name for resolution in lock.resolutions for package in resolution.packages}
     for resolution in lock.resolutions:
         for package in resolution.conda:
             names |= {package.name, *(each.name for each in package.provides)}
-    close = difflib.get_close_matches(wanted, sorted(names), n=3, cutoff=0.6)
+    close = difflib.get_close_matches(normal, sorted(names), n=3, cutoff=0.6)
     hint = f"did you mean {' or '.join(close)}?" if close else "`envspec explain LOCK` without a name explains the lock"
     return UsageError(f"package {name} is not in {lock.name}", hint=hint)

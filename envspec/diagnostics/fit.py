@@ -96,7 +96,7 @@ def _locked_build(lock: Lock, platform: Platform) -> _Build | None:
     if code is None:
         return None
     pins = (pin for item in lock.resolutions if item.target.platform is platform for pin in pins_of(item))
-    origin = next((pin.origin for pin in pins if pin.half is PackageSource.CONDA and pin.name == code.package), "")
+    origin = next((pin.origin for pin in pins if pin.source is PackageSource.CONDA and pin.name == code.package), "")
     return _Build(code, origin)
 
 

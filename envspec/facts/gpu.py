@@ -133,13 +133,13 @@ def match_gpu(facts: Facts, name: str) -> Gpu | None:
         pass
     else:
         return Gpu(name=f"compute capability {capability}", compute_capability=str(capability), source="as given")
-    asked = _words(name)
+    words = _words(name)
     best: tuple[int, Gpu] | None = None
     for row in facts.gpus:
         for text in (row.name, *row.aliases):
             known = _words(text)
             # Words after the name are memory size, form factor and the like: `A100-SXM4-80GB`.
-            same = asked[: len(known)] == known or _squeezed(text) == _squeezed(name)
+            same = words[: len(known)] == known or _squeezed(text) == _squeezed(name)
             if same and known and (best is None or len(known) > best[0]):
                 best = (len(known), row)
     return best[1] if best else None
@@ -182,8 +182,8 @@ def probes_outside(facts: Facts, torch: SpecifierSet) -> list[str]:
     above += [Version(f"{last.major + 1}.0.0")]
     below = [Version(f"{first.major}.{minor}.{patch}") for minor in range(first.minor) for patch in range(3)]
     below += [Version(text) for text in ("1.0.0", "1.8.0", "1.13.1")]
-    around = [Version(f"{v.major}.{v.minor}.{v.micro + step}") for v in named for step in range(2)]
-    return [str(version) for version in (*below, *above, *named, *around) if not first <= version <= last]
+    near_named = [Version(f"{v.major}.{v.minor}.{v.micro + step}") for v in named for step in range(2)]
+    return [str(version) for version in (*below, *above, *named, *near_named) if not first <= version <= last]
 
 
 def named_versions(specifiers: SpecifierSet) -> list[Version]:

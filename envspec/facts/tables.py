@@ -304,7 +304,7 @@ def _row(kind: type[FactRow], raw: Mapping[str, Any], where: str) -> FactRow:
             raise BadFact(f"{where}: `{name}` is missing", hint="envspec/data has rows to start from")
     row = build(kind, filled)
     if isinstance(row, TorchRelease):
-        for code in (code for held in row.gpu_code.values() for code in held):
+        for code in (code for codes in row.gpu_code.values() for code in codes):
             if not re.fullmatch(r"(sm|compute)_\d{2,3}[af]?", code):
                 raise BadFact(
                     f"{where}: `{code}` in gpu_code is no GPU code", hint='write it like "sm_90", "compute_120"'
@@ -352,10 +352,10 @@ class Facts:
 
     @cached_property
     def gpu_code(self) -> tuple[GpuCodeRow, ...]:
-        told = [
+        from_releases = [
             _code(row, variant, platform) for row in self.torch for variant in row.gpu_code for platform in Platform
         ]
-        return (*told, *self._rows("gpu_code", "gpu_code", GpuCodeRow))
+        return (*from_releases, *self._rows("gpu_code", "gpu_code", GpuCodeRow))
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -443,9 +443,9 @@ class Facts:
         public = torch.partition("+")[0]
         series = ".".join(public.split(".")[:2])
         build = (variant, platform.value, channel)
-        mine = [row for row in self.gpu_code if (row.variant, row.platform, row.channel) == build]
-        exact = next((row for row in mine if row.torch == public), None)
-        return exact or next((row for row in mine if row.torch == series), None)
+        matching = [row for row in self.gpu_code if (row.variant, row.platform, row.channel) == build]
+        exact = next((row for row in matching if row.torch == public), None)
+        return exact or next((row for row in matching if row.torch == series), None)
 
     def driver_of(self, release: str) -> DriverRow:
         """The driver row of a CUDA release (`12.8.1`) or minor (`12.8`).
@@ -476,8 +476,8 @@ class Facts:
 
     def digest_of(self, tag: str, platform: Platform) -> DigestRow | None:
         """The recorded digest of a tag on a platform; the manifest list's before one platform's own manifest."""
-        mine = [row for row in self.digests if row.tag == tag and platform.value in row.platforms]
-        return min(mine, key=lambda row: row.kind != "index", default=None)
+        matching = [row for row in self.digests if row.tag == tag and platform.value in row.platforms]
+        return min(matching, key=lambda row: row.kind != "index", default=None)
 
     def system(self, os: str) -> SystemRow | None:
         return next((row for row in self.systems if row.os == os), None)
@@ -491,12 +491,12 @@ class Facts:
 
     def standalone_pythons(self, series: str, platform: Platform) -> tuple[PythonRow, ...]:
         """Standalone builds of a Python series (`3.11`), newest patch first."""
-        mine = [
+        matching = [
             row
             for row in self.pythons
             if row.platform == platform.value and numeric(row.version)[:2] == numeric(series)[:2]
         ]
-        return tuple(reversed(mine))
+        return tuple(reversed(matching))
 
 
 @cache
@@ -513,13 +513,13 @@ class _WithoutCuda(Facts):
 
 
 def _code(row: TorchRelease, variant: str, platform: Platform) -> GpuCodeRow:
-    held = row.gpu_code[variant]
+    codes = row.gpu_code[variant]
     return GpuCodeRow(
         torch=row.version,
         variant=variant,
         platform=platform.value,
-        sm=tuple(code for code in held if code.startswith("sm_")),
-        ptx=tuple(code for code in held if code.startswith("compute_")),
+        sm=tuple(code for code in codes if code.startswith("sm_")),
+        ptx=tuple(code for code in codes if code.startswith("compute_")),
         source=row.source,
     )
 

@@ -62,7 +62,7 @@ class BuildChoice:
     index: TorchIndex
     variant: str | None
     versions: tuple[str, ...]
-    known: Confidence
+    confidence: Confidence
     why: str
     source: str
     constraint: str = ""
@@ -88,9 +88,8 @@ def choose_build(
     public, label = split_label(torch)
     wish = _cuda_choice(torch, label, cuda)
     if wish is CudaChoice.ANY:
-        return BuildChoice(
-            TorchIndex.DEFAULT, None, (), Confidence.SURE, "no CUDA version is asked for: the default build", ""
-        )
+        why = "no CUDA version is asked for: the default build"
+        return BuildChoice(TorchIndex.DEFAULT, None, (), Confidence.SURE, why, "")
     if platform is Platform.OSX_ARM64:
         why = "macOS has no CUDA: the default index's build"
         return BuildChoice(TorchIndex.DEFAULT, "cpu", (), Confidence.SURE, why, "NVIDIA, CUDA on macOS ended with 10.2")
@@ -121,17 +120,17 @@ def _cuda_choice(torch: SpecifierSet, label: str | None, cuda: CudaVersion | Cud
     if label is None:
         return cuda
     try:
-        told = CudaChoice.CPU if label == "cpu" else CudaVersion.parse(label)
+        meant = CudaChoice.CPU if label == "cpu" else CudaVersion.parse(label)
     except ValueError:
         raise NoSuchBuild(
             f"torch{torch}: envspec locks builds for CUDA and for the CPU, not `{label}`",
             hint="ask for torch without a label, and name the CUDA in the spec: [cuda] version",
         ) from None
-    if cuda in (CudaChoice.ANY, told):
-        return told
-    asked = f"[cuda] version is {cuda}" if isinstance(cuda, CudaVersion) else "the spec has no [cuda] table"
-    fix = f'set [cuda] version = "{told}"' if isinstance(told, CudaVersion) else "leave [cuda] out"
-    raise NoSuchBuild(f"torch{torch} names the {label} build, but {asked}", hint=f"{fix}, or drop the label")
+    if cuda in (CudaChoice.ANY, meant):
+        return meant
+    setting = f"[cuda] version is {cuda}" if isinstance(cuda, CudaVersion) else "the spec has no [cuda] table"
+    fix = f'set [cuda] version = "{meant}"' if isinstance(meant, CudaVersion) else "leave [cuda] out"
+    raise NoSuchBuild(f"torch{torch} names the {label} build, but {setting}", hint=f"{fix}, or drop the label")
 
 
 def _from_default(facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform) -> BuildChoice:
@@ -148,7 +147,7 @@ def _from_pytorch(
 ) -> BuildChoice:
     newest = candidates[-1]
     usual = newest.default.get(platform.value, "not known")
-    known = _certainty(facts, newest, variant, platform)
+    confidence = _certainty(facts, newest, variant, platform)
     why = f"torch {newest.version} is the newest match with {variant}; its default build on {platform.value} is {usual}"
     if label:
         why = f"only PyTorch's own index has releases with the label +{label}"
@@ -158,12 +157,12 @@ def _from_pytorch(
         TorchIndex.PYTORCH,
         variant,
         versions,
-        known,
+        confidence,
         why,
         newest.source,
         _range(versions),
         PYTORCH_INDEX.format(variant=variant),
-        "" if known is Confidence.SURE else warning,
+        "" if confidence is Confidence.SURE else warning,
     )
 
 
@@ -191,7 +190,7 @@ def _outside(facts: Facts, torch: SpecifierSet, variant: str, platform: Platform
         variant,
         (),
         Confidence.UNKNOWN,
-        f"{outside}; {variant} is{'' if index is TorchIndex.DEFAULT else ' not'} torch {newest.version}'s default build",
+        f"{outside}; {variant} is{'' if variant == usual else ' not'} torch {newest.version}'s default build",
         newest.source,
         "",
         None if index is TorchIndex.DEFAULT else PYTORCH_INDEX.format(variant=variant),
@@ -207,19 +206,19 @@ def _has(row: TorchRelease, variant: str, platform: Platform) -> bool:
 def _no_such_build(
     facts: Facts, matching: Sequence[TorchRelease], cuda: CudaVersion | CudaChoice, platform: Platform
 ) -> NoSuchBuild:
-    wanted = f"CUDA {cuda}" if isinstance(cuda, CudaVersion) else "the CPU alone"
+    requested = f"CUDA {cuda}" if isinstance(cuda, CudaVersion) else "the CPU alone"
     variant = cuda.variant if isinstance(cuda, CudaVersion) else "cpu"
     newest = matching[-1]
     releases = newest.version if len(matching) == 1 else f"{matching[0].version} to {newest.version}"
     published = ", ".join(_cuda_text(name) for name in newest.published)
     others = [row.version for row in facts.torch if _has(row, variant, platform)]
     elsewhere = (
-        f"; torch with {wanted}: {ranges_text(others, [row.version for row in facts.torch])}"
+        f"; torch with {requested}: {ranges_text(others, [row.version for row in facts.torch])}"
         if others
-        else f"; no torch known here has {wanted}"
+        else f"; no torch known here has {requested}"
     )
     return NoSuchBuild(
-        f"torch {releases}: no build for {wanted} was ever published",
+        f"torch {releases}: no build for {requested} was ever published",
         hint=f"published for torch {newest.version}: {published}. Set [cuda] version to one of them{elsewhere}",
     )
 
@@ -268,19 +267,19 @@ def family_mismatch(facts: Facts, requests: Mapping[str, SpecifierSet]) -> Famil
     names are ignored.
     """
     torch, _ = split_label(requests.get("torch", SpecifierSet()))
-    asked = [_member_request(facts, name, requests[name]) for name in (*MEMBERS, "triton") if name in requests]
+    members = [_member_request(facts, name, requests[name]) for name in (*MEMBERS, "triton") if name in requests]
     candidates = list(_torch_candidates(facts, torch))
     if not candidates:
         return None
-    if any(all(_may_fit(facts, member, version) for member in asked) for version in candidates):
+    if any(all(_may_fit(facts, member, version) for member in members) for version in candidates):
         return None
-    for member in asked:
+    for member in members:
         if not any(_may_fit(facts, member, version) for version in candidates):
             return _one_member(facts, member, torch)
-    reasons = "; ".join(_takes(facts, member) for member in asked)
-    sets = dict.fromkeys(_set_for(facts, member, torch) for member in asked)
+    reasons = "; ".join(_takes(facts, member) for member in members)
+    sets = dict.fromkeys(_set_for(facts, member, torch) for member in members)
     return FamilyMismatch(
-        f"{', '.join(map(str, asked))}: no torch release goes with all of them ({reasons})",
+        f"{', '.join(map(str, members))}: no torch release goes with all of them ({reasons})",
         hint=f"what goes together: {'; or '.join(sets)}",
     )
 

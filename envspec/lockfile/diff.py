@@ -192,8 +192,8 @@ def is_replaced_wheel(old: Package, new: Package, before: Target, after: Target)
     if old.version != new.version or len(set(files)) == 1:
         return False
     targets = ((each.python.series, each.glibc, each.macos) for each in (before, after))
-    places = ((each.file.index, origin_of(each.file.url or "")) for each in (old, new))
-    return len(set(targets)) == 1 or len(set(places)) > 1 or old.file.filename == new.file.filename
+    order = ((each.file.index, origin_of(each.file.url or "")) for each in (old, new))
+    return len(set(targets)) == 1 or len(set(order)) > 1 or old.file.filename == new.file.filename
 
 
 class Move(Enum):
@@ -288,7 +288,7 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
     }
     environment = _values(_environment(old, new, both), _environment(new, old, both), reasons)
     decisions = _values(_decided(old, both), _decided(new, both), reasons)
-    told = {change.what for change in environment}
+    listed = {change.what for change in environment}
     replaced = replaced_files(old, new, olds, news)
     shown = {(what, platform) for each in replaced for what in _values_of(each) for platform in each.platforms}
     return LockDiff(
@@ -299,7 +299,7 @@ def diff_locks(old: Lock, new: Lock) -> LockDiff:
             each for each in environment if not each.platforms or {(each.what, p) for p in each.platforms} - shown
         ),
         packages=_packages(olds, news, both),
-        decisions=tuple(change for change in decisions if change.what not in told),
+        decisions=tuple(change for change in decisions if change.what not in listed),
         conda=conda_changes(olds, news, both),
         replaced=replaced,
     )
@@ -398,16 +398,16 @@ def _values(old: _Values, new: _Values, reasons: Mapping[tuple[str, Platform | N
         if before != after:
             changes.setdefault((key[0], before, after), []).extend([key[1]] if key[1] else [])
     # All that is told of one key stands together, at the place where the key came first.
-    places = {key[0]: place for place, key in reversed(list(enumerate(changes)))}
+    order = {key[0]: position for position, key in reversed(list(enumerate(changes)))}
     return tuple(
         ValueChange(what, before, after, tuple(platforms), _reason(what, platforms, reasons))
-        for (what, before, after), platforms in sorted(changes.items(), key=lambda item: places[item[0][0]])
+        for (what, before, after), platforms in sorted(changes.items(), key=lambda item: order[item[0][0]])
     )
 
 
 def _reason(what: str, platforms: Sequence[Platform], reasons: Mapping[tuple[str, Platform | None], str]) -> str:
-    told = (reasons.get((what, platform)) for platform in (*platforms[:1], None))
-    return next(filter(None, told), "")
+    listed = (reasons.get((what, platform)) for platform in (*platforms[:1], None))
+    return next(filter(None, listed), "")
 
 
 def _packages(
@@ -421,10 +421,14 @@ def _packages(
             change = _change(before.get(name), after.get(name), olds[platform].target, news[platform].target)
             if change:
                 key = (name, change.old, change.new)
-                known = merged.get(key)
+                previous = merged.get(key)
                 merged[key] = (
-                    replace(known, platforms=(*known.platforms, *change.platforms), files=(*known.files, *change.files))
-                    if known
+                    replace(
+                        previous,
+                        platforms=(*previous.platforms, *change.platforms),
+                        files=(*previous.files, *change.files),
+                    )
+                    if previous
                     else change
                 )
     return tuple(
@@ -546,18 +550,20 @@ def load_revision(argument: str, cwd: Path, git: RunGit) -> Lock:
 
 
 def _at_revision(revision: str, path: str, cwd: Path, git: RunGit) -> Lock:
-    said = ""
+    git_error = ""
     for candidate in _candidates(path):
         where = f"{revision}:{candidate}"
         try:
             text = git(["git", "show", where], cwd)
-        except FileNotFoundError as fault:
-            raise UsageError("git is not installed", hint="name two folders, or install git") from fault
-        except subprocess.CalledProcessError as fault:
-            said = said or _git_error(fault)
+        except FileNotFoundError as error:
+            raise UsageError("git is not installed", hint="name two folders, or install git") from error
+        except subprocess.CalledProcessError as error:
+            git_error = git_error or _git_error(error)
             continue
         return load(text.decode("utf-8", "replace"), where)
-    raise UsageError(f"{revision}:{path} holds no {LOCK_FILE}: {said}", hint=f"see `git ls-tree -r {revision} {LOCKS}`")
+    raise UsageError(
+        f"{revision}:{path} holds no {LOCK_FILE}: {git_error}", hint=f"see `git ls-tree -r {revision} {LOCKS}`"
+    )
 
 
 def _candidates(path: str) -> list[str]:
@@ -568,7 +574,7 @@ def _candidates(path: str) -> list[str]:
     return [f"{given}/{LOCK_FILE}", *under_locks]
 
 
-def _git_error(fault: subprocess.CalledProcessError) -> str:
-    output = fault.stderr or b""
+def _git_error(error: subprocess.CalledProcessError) -> str:
+    output = error.stderr or b""
     text = output.decode("utf-8", "replace") if isinstance(output, bytes) else str(output)
-    return (text.strip().splitlines() or [f"git ended with status {fault.returncode}"])[0]
+    return (text.strip().splitlines() or [f"git ended with status {error.returncode}"])[0]

@@ -106,11 +106,11 @@ class CondaChange:
     name: str
     old: str | None
     new: str | None
-    rows: tuple[CondaRecordChange, ...]
+    records: tuple[CondaRecordChange, ...]
 
     @property
     def platforms(self) -> tuple[Platform, ...]:
-        return tuple(row.platform for row in self.rows)
+        return tuple(record.platform for record in self.records)
 
 
 def conda_changes(
@@ -124,8 +124,8 @@ def conda_changes(
             change = _change(name, before.get(name), after.get(name), platform)
             if change:
                 key = (name, change.move.value, change.old, change.new)
-                known = merged.get(key)
-                merged[key] = replace(known, rows=(*known.rows, *change.rows)) if known else change
+                previous = merged.get(key)
+                merged[key] = replace(previous, records=(*previous.records, *change.records)) if previous else change
     return tuple(
         sorted(merged.values(), key=lambda change: (change.name, tuple(each.value for each in change.platforms)))
     )
@@ -160,8 +160,8 @@ def _version_move(old: CondaPackage | None, new: CondaPackage | None) -> CondaMo
         return CondaMove.REMOVED if old else CondaMove.ADDED
     if old.version == new.version:
         return None
-    order = compare(old.version, new.version)
-    return CondaMove.UP if order < 0 else CondaMove.DOWN if order > 0 else CondaMove.MOVED
+    comparison = compare(old.version, new.version)
+    return CondaMove.UP if comparison < 0 else CondaMove.DOWN if comparison > 0 else CondaMove.MOVED
 
 
 def _record_move(old: CondaRecordValues | None, new: CondaRecordValues | None) -> CondaMove | None:

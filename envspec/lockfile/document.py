@@ -291,8 +291,8 @@ def load(text: str, where: str) -> Lock:
     try:
         root = documents.parse_toml(data.decode())
         body = from_table(_Body, {key: value for key, value in root.items() if key not in _HEADER_KEYS})
-    except ValueError as fault:
-        raise DamagedLock(f"{where}: {fault}", hint=RESTORE) from fault
+    except ValueError as error:
+        raise DamagedLock(f"{where}: {error}", hint=RESTORE) from error
     return Lock(
         format=header.format,
         name=header.name,

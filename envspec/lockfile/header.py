@@ -133,9 +133,9 @@ def _read(header: bytes, where: str) -> Header:
             files={str(name): str(digest) for name, digest in data["files"].items()},
             partial_channels=tuple(map(_partial_channel, data.get("partial_channels", ()))),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
-        problem = f"{fault} is missing" if isinstance(fault, KeyError) else str(fault)
-        raise DamagedLock(f"{where}: its header can't be read: {problem}", hint=RESTORE) from fault
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise DamagedLock(f"{where}: its header can't be read: {problem}", hint=RESTORE) from error
 
 
 def _time(value: object) -> datetime:

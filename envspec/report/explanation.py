@@ -185,7 +185,7 @@ def _variant(found: PackageExplanation, variant: Variant) -> list[Table]:
     return [
         _title(f"{found.name}{extras} {variant.version}{kind} on {platforms}"),
         listing("required by", _tree(variant.chains)),
-        listing("newest version, rejected", _rejected(variant.newest)),
+        listing("newest version, rejected", _rejected(variant.rejected)),
         listing("GPU code", _gpu_code(variant.gpu_code)),
         listing("GPU code read from the wheel", _gpu_code(variant.gpu_code_read)),
         listing("files", _files(variant)),
@@ -201,7 +201,7 @@ def _conda_variant(variant: CondaVariant) -> list[Table]:
             f"contains the Python package {provided}" if provided else "",
         ),
         listing("required by", _tree(variant.chains, ChainSource.CONDA)),
-        listing("newest version, rejected", _rejected(variant.newest)),
+        listing("newest version, rejected", _rejected(variant.rejected)),
         listing("GPU code", _gpu_code(variant.gpu_code)),
         listing("files", _conda_files(variant)),
     ]
@@ -211,11 +211,11 @@ def _title(line: str, note: str = "") -> Table:
     return listing(line, [row(note)] if note else [row("")])
 
 
-def _rejected(newest: Rejected | None) -> list[Row]:
-    return [row(newest.version, notes=[newest.why])] if newest else []
+def _rejected(rejected: Rejected | None) -> list[Row]:
+    return [row(rejected.version, notes=[rejected.why])] if rejected else []
 
 
-def _tree(chains: Sequence[Sequence[Link]], half: ChainSource = ChainSource.WHEELS) -> Iterator[Row]:
+def _tree(chains: Sequence[Sequence[Link]], source: ChainSource = ChainSource.WHEELS) -> Iterator[Row]:
     """Each step indented below the one that led to it; common beginnings of chains appear once."""
     before: Sequence[Link] = ()
     for chain in sorted(chains, key=_from_the_spec_first):
@@ -225,7 +225,7 @@ def _tree(chains: Sequence[Sequence[Link]], half: ChainSource = ChainSource.WHEE
         )
         for depth, link in enumerate(chain[shared:], shared):
             # A conda package that requires a wheel is listed with its channel.
-            channel = f"of {link.channel}" if link.channel and half is ChainSource.WHEELS else None
+            channel = f"of {link.channel}" if link.channel and source is ChainSource.WHEELS else None
             name = " ".join(filter(None, (link.name, link.version, channel)))
             yield row(f"{'  ' * depth}{name}: {link.requirement}")
         before = chain

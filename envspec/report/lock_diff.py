@@ -202,7 +202,7 @@ def _retagged(group: Retagged, diff: LockDiff) -> Row:
 
 def _conda(change: CondaChange, diff: LockDiff) -> Row:
     found: dict[str, list[Platform]] = {}
-    for each in change.rows:
+    for each in change.records:
         for detail in _conda_details(change.move, each):
             found.setdefault(detail, []).append(each.platform)
     notes = (

@@ -72,13 +72,13 @@ def _check_name(text: str) -> None:
 def _check_address(text: str) -> None:
     try:
         parts = urlsplit(text)
-        host, known = parts.hostname, parts.port is None or parts.port > 0
+        host, is_valid = parts.hostname, parts.port is None or parts.port > 0
     except ValueError:
-        host, known = None, False
+        host, is_valid = None, False
         parts = urlsplit("")
     if parts.scheme == "file":
         _check_file(text, parts.netloc, parts.path)
-    elif parts.scheme not in ("http", "https") or not host or not known:
+    elif parts.scheme not in ("http", "https") or not host or not is_valid:
         raise BadValue(
             f"{_quoted_channel(text)} is not the address of a channel",
             "write it as `https://host/channel`, `http://host/channel` or `file:///folder`",
@@ -234,28 +234,28 @@ def _refuse_other_forms(spec: str) -> None:
         raise BadValue('"" is not a conda package', _FORMS)
     if "://" in spec:
         # Perhaps with a password or a token in it, somewhere.
-        told = quoted(spec.partition("://")[0] + "://\u2026")
+        shown = quoted(spec.partition("://")[0] + "://\u2026")
         raise BadValue(
-            f"{told} has an address: packages and channels by URL can't be asked for yet",
+            f"{shown} has an address: packages and channels by URL can't be asked for yet",
             "list the channel in `conda.channels`, and ask for the package by its name",
         )
-    told = quoted(spec)
+    shown = quoted(spec)
     if len(spec) > _LONGEST_MATCH_SPEC or not spec.isprintable():
-        raise BadValue(f"{told} is {len(spec)} characters long, or has some that can't be printed", _FORMS)
+        raise BadValue(f"{shown} is {len(spec)} characters long, or has some that can't be printed", _FORMS)
     if "#" in spec or ";" in spec:
         raise BadValue(
-            f"{told} has a comment or a condition in it",
+            f"{shown} has a comment or a condition in it",
             "what is for one platform goes into [conda.platform.linux-64], comments out of the quotes",
         )
     if re.search(r"\.(?:conda|tar\.bz2)$", spec):
-        raise BadValue(f"{told} is the name of a file", 'ask for the package: "ffmpeg 7.1.*"')
+        raise BadValue(f"{shown} is the name of a file", 'ask for the package: "ffmpeg 7.1.*"')
     if re.match(r"[A-Za-z0-9._-]+\s*\[\s*[A-Za-z0-9._-]+(?:\s*,\s*[A-Za-z0-9._-]+)*\s*\]", spec):
         raise BadValue(
-            f"{told} asks for extras, which conda packages don't have",
+            f"{shown} asks for extras, which conda packages don't have",
             "ask for what the extra needs, package by package, or ask for it in [pip]",
         )
     if "===" in spec:
-        raise BadValue(f"{told} has three equals signs", 'exactly this version is "numpy ==2.2.6"')
+        raise BadValue(f"{shown} has three equals signs", 'exactly this version is "numpy ==2.2.6"')
 
 
 def _check_prefix(spec: str, channel: str) -> None:
@@ -297,8 +297,8 @@ def _keys(spec: str, text: str | None) -> dict[str, str]:
     at = 0
     while part := _KEY.match(text, at):
         key, value = part[1], _joined(next(value for value in part.groups()[1:] if value is not None))
-        known = key == "version" or bool(key in _VALUES and re.fullmatch(_VALUES[key], value))
-        if not known or not value or key in found:
+        is_valid = key == "version" or bool(key in _VALUES and re.fullmatch(_VALUES[key], value))
+        if not is_valid or not value or key in found:
             raise BadValue(f"{quoted(spec)}: {quoted(f'{key}={value}')} can't be read", _BRACKETS)
         found[key] = value
         at = part.end()

@@ -80,7 +80,7 @@ def twice_in(listed: list[tuple[int, str]], path: KeyPath, read: Callable[[str],
             yield (*path, at), BadValue(f"{quoted(value)} is listed already, at [{first}]", "remove one of them")
 
 
-_KNOWN: Final = {platform.value: platform for platform in Platform}
+_PLATFORM_OF: Final = {platform.value: platform for platform in Platform}
 #: Which platforms share one family of microarchitectures.
 _X86: Final = frozenset({Platform.LINUX_64, Platform.WIN_64})
 
@@ -90,23 +90,23 @@ def _platforms(data: Document) -> frozenset[Platform]:
     listed = get(data, "env", "platforms")
     if listed is None:
         return frozenset({Platform.LINUX_64})
-    if not isinstance(listed, list) or not all(isinstance(name, str) and name in _KNOWN for name in listed):
+    if not isinstance(listed, list) or not all(isinstance(name, str) and name in _PLATFORM_OF for name in listed):
         return frozenset()
-    return frozenset(_KNOWN[name] for name in listed)
+    return frozenset(_PLATFORM_OF[name] for name in listed)
 
 
 def _tables(data: Document) -> Iterator[tuple[KeyPath, Document]]:
     """[conda] and its platforms' tables."""
     yield ("conda",), table(data, "conda")
     for name, own in table(data, "conda", "platform").items():
-        if name in _KNOWN and isinstance(own, Mapping):
+        if name in _PLATFORM_OF and isinstance(own, Mapping):
             yield ("conda", "platform", name), own
 
 
 def _unlisted_platforms(data: Document) -> Iterator[Found]:
     platforms = _platforms(data)
     for name in table(data, "conda", "platform"):
-        if platforms and name in _KNOWN and _KNOWN[name] not in platforms:
+        if platforms and name in _PLATFORM_OF and _PLATFORM_OF[name] not in platforms:
             yield (
                 ("conda", "platform", name),
                 BadValue(
@@ -182,9 +182,9 @@ def _python_of_conda(data: Document) -> Iterator[Found]:
 def _virtual_packages(data: Document) -> Iterator[Found]:
     platforms = _platforms(data)
     for path, own in _tables(data):
-        here = platforms if path == ("conda",) else frozenset({_KNOWN[str(path[-1])]})
+        own_platforms = platforms if path == ("conda",) else frozenset({_PLATFORM_OF[str(path[-1])]})
         for name, value in table(own, "virtual_packages").items():
-            bad = _virtual_package(name, value, data, here) if isinstance(value, str) else None
+            bad = _virtual_package(name, value, data, own_platforms) if isinstance(value, str) else None
             if bad is not None:
                 yield (*path, "virtual_packages", name), bad
 
@@ -195,9 +195,9 @@ def _virtual_package(name: str, value: str, data: Document, platforms: frozenset
     except BadValue as bad:
         return bad
     if platforms and not platforms & VIRTUAL_PACKAGE_PLATFORMS.get(name, platforms):
-        told = ", ".join(sorted(platform.value for platform in platforms))
+        listed = ", ".join(sorted(platform.value for platform in platforms))
         return BadValue(
-            f"no machine of {told} has it", "remove it, or add the platform that it is for to `env.platforms`"
+            f"no machine of {listed} has it", "remove it, or add the platform that it is for to `env.platforms`"
         )
     if name == CUDA and get(data, "cuda") is None:
         return BadValue(
@@ -228,12 +228,12 @@ def check(data: Document, now: datetime) -> list[Found]:
 
 def _future(data: Document, now: datetime) -> Iterator[Found]:
     for path in (("env", "as_of"), ("system", "snapshot")):
-        moment = get(data, *path)
-        if isinstance(moment, datetime) and moment.tzinfo is not None and moment > now:
+        time = get(data, *path)
+        if isinstance(time, datetime) and time.tzinfo is not None and time > now:
             yield (
                 path,
                 BadValue(
-                    f"{moment.isoformat()} lies in the future (it is {now.isoformat(timespec='seconds')})",
+                    f"{time.isoformat()} lies in the future (it is {now.isoformat(timespec='seconds')})",
                     "what is uploaded until then would change the lock: write a moment that has passed",
                 ),
             )
@@ -304,16 +304,16 @@ def _clash(one: str, other: str) -> bool:
 
 def overlap(one: str, other: str) -> bool:
     """Whether some text matches both patterns, in which `*` stands for any text."""
-    rows, columns = len(one), len(other)
+    height, width = len(one), len(other)
     # common[i][j]: whether the rests one[i:] and other[j:] have a text in common.
-    common = [[False] * (columns + 1) for _ in range(rows + 1)]
-    common[rows][columns] = True
-    for i in range(rows, -1, -1):
-        for j in range(columns, -1, -1):
-            here, there = one[i : i + 1], other[j : j + 1]
-            if "*" in (here, there):
-                common[i][j] = (here != "" and common[i + 1][j]) or (there != "" and common[i][j + 1])
-            elif here and here == there:
+    common = [[False] * (width + 1) for _ in range(height + 1)]
+    common[height][width] = True
+    for i in range(height, -1, -1):
+        for j in range(width, -1, -1):
+            left, right = one[i : i + 1], other[j : j + 1]
+            if "*" in (left, right):
+                common[i][j] = (left != "" and common[i + 1][j]) or (right != "" and common[i][j + 1])
+            elif left and left == right:
                 common[i][j] = common[i + 1][j + 1]
     return common[0][0]
 
@@ -354,20 +354,22 @@ def _custom_base(data: Document) -> Iterator[Found]:
 
 
 def _python_of_base(data: Document) -> Iterator[Found]:
-    wanted, held = get(data, "env", "python"), get(data, "image", "python")
-    known = [text for _, text in readable(read_python, ((0, text) for text in (wanted, held) if isinstance(text, str)))]
-    if len(known) == 2 and held != wanted and not held.startswith(f"{wanted}."):
+    requested, in_base = get(data, "env", "python"), get(data, "image", "python")
+    known = [
+        text for _, text in readable(read_python, ((0, text) for text in (requested, in_base) if isinstance(text, str)))
+    ]
+    if len(known) == 2 and in_base != requested and not in_base.startswith(f"{requested}."):
         yield (
             ("image", "python"),
-            BadValue(f"the base holds Python {held}, and `env.python` asks for {wanted}", "make the two agree"),
+            BadValue(f"the base holds Python {in_base}, and `env.python` asks for {requested}", "make the two agree"),
         )
     source = get(data, "env", "python_source")
-    if source == "base" and held is None and get(data, "conda") is None:
+    if source == "base" and in_base is None and get(data, "conda") is None:
         yield (
             ("env", "python_source"),
             BadValue("nothing says which Python the base has", 'add [image] with `base` and `python = "3.11.7"`'),
         )
-    if source in ("standalone", "system") and held is not None:
+    if source in ("standalone", "system") and in_base is not None:
         yield (
             ("env", "python_source"),
             BadValue(

@@ -25,10 +25,10 @@ _EXPECTED: Final = {
 }
 
 
-def problems_of(findings: list[dict[str, Any]], places: Positions) -> list[tuple[KeyPath, BadValue]]:
+def problems_of(findings: list[dict[str, Any]], positions: Positions) -> list[tuple[KeyPath, BadValue]]:
     """pydantic's findings (`ValidationError.errors()`) as faults: a mistyped key is not also told as missing."""
     mistyped = {(*path[:-1], _close(path)) for path in (f["loc"] for f in findings if f["type"] == "extra_forbidden")}
-    return [_problem(found, places) for found in findings if not _repeats(found, mistyped)]
+    return [_problem(found, positions) for found in findings if not _repeats(found, mistyped)]
 
 
 def _repeats(found: dict[str, Any], mistyped: set[KeyPath]) -> bool:
@@ -42,7 +42,7 @@ def _close(path: KeyPath) -> str | None:
     return nearest(str(path[-1]), _fields(_section(path[:-1])))
 
 
-def _problem(found: dict[str, Any], places: Positions) -> tuple[KeyPath, BadValue]:
+def _problem(found: dict[str, Any], positions: Positions) -> tuple[KeyPath, BadValue]:
     path = tuple(part for part in found["loc"] if part != "[key]")
     kind = found["type"]
     if kind == "value_error" and isinstance(found["ctx"]["error"], BadValue):
@@ -52,7 +52,7 @@ def _problem(found: dict[str, Any], places: Positions) -> tuple[KeyPath, BadValu
     if kind == "missing":
         return path, _missing(path)
     if kind in _EXPECTED:
-        return path, _wrong_type(found, path, places.written(path))
+        return path, _wrong_type(found, path, positions.written(path))
     return path, _out_of_bounds(found)
 
 
@@ -78,20 +78,20 @@ def _missing(path: KeyPath) -> BadValue:
 
 
 def _wrong_type(found: dict[str, Any], path: KeyPath, written: str | None) -> BadValue:
-    wanted = _EXPECTED[found["type"]]
+    expected = _EXPECTED[found["type"]]
     value = found["input"]
     if isinstance(value, str) and path[:2] == ("conda", "channels"):
         value = unsecret(value)
-    told = f"expected {wanted}, found {_described(value, written)}"
+    found_text = f"expected {expected}, found {_described(value, written)}"
     if found["type"] == "string_type" and isinstance(value, (int, float, date, time)) and written:
-        return BadValue(told, f'put it in quotes: "{written}"')
+        return BadValue(found_text, f'put it in quotes: "{written}"')
     if found["type"] == "int_type" and isinstance(value, str) and value.isdigit():
-        return BadValue(told, f"write it without quotes: {value}")
+        return BadValue(found_text, f"write it without quotes: {value}")
     if found["type"] == "tuple_type" and isinstance(value, str):
-        return BadValue(told, f"put it in brackets: [{quoted(value)}]")
+        return BadValue(found_text, f"put it in brackets: [{quoted(value)}]")
     if path[0] == "conda" and path[-2:-1] == ("dependencies",) and isinstance(value, Mapping) and "pip" in value:
-        return BadValue(told, "PyPI's packages have a place of their own: [pip] `dependencies`")
-    return BadValue(told, _how_to_write(found["type"], path))
+        return BadValue(found_text, "PyPI's packages have a place of their own: [pip] `dependencies`")
+    return BadValue(found_text, _how_to_write(found["type"], path))
 
 
 def _how_to_write(kind: str, path: KeyPath) -> str:
@@ -115,7 +115,7 @@ def _field(path: KeyPath) -> FieldInfo | None:
 
 def _described(value: object, written: str | None) -> str:
     number = written if written and len(written) <= 40 else str(value)[:40]
-    told = {
+    found_text = {
         bool: f"the truth value {str(value).lower()}",
         int: f"the number {number}",
         float: f"the number {number}",
@@ -127,7 +127,7 @@ def _described(value: object, written: str | None) -> str:
         list: "a list",
         tuple: "a list",
     }
-    return told.get(type(value), "something else")
+    return found_text.get(type(value), "something else")
 
 
 def _out_of_bounds(found: dict[str, Any]) -> BadValue:

@@ -53,9 +53,9 @@ class Problem(NamedTuple):
     hint: str
 
     def __str__(self) -> str:
-        place = self.where if self.line is None else f"{self.where}:{self.line}"
-        what = f"{self.key}: {self.found}" if self.key else self.found
-        return f"{place}: {what}\n  hint: {self.hint}"
+        location = self.where if self.line is None else f"{self.where}:{self.line}"
+        problem = f"{self.key}: {self.found}" if self.key else self.found
+        return f"{location}: {problem}\n  hint: {self.hint}"
 
 
 class SpecError(EnvspecError):
@@ -63,11 +63,11 @@ class SpecError(EnvspecError):
 
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, faults: Iterable[Problem]) -> None:
-        self.faults = tuple(sorted(faults, key=lambda fault: (fault.line or 0, fault.key, fault.found)))
-        told = "\n".join(map(str, self.faults))
-        many = len(self.faults) > 1
-        super().__init__(f"{self.faults[0].where}: {len(self.faults)} faults\n{told}" if many else told)
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda each: (each.line or 0, each.key, each.found)))
+        text = "\n".join(map(str, self.problems))
+        many = len(self.problems) > 1
+        super().__init__(f"{self.problems[0].where}: {len(self.problems)} faults\n{text}" if many else text)
 
 
 class BadValue(ValueError):
@@ -98,13 +98,13 @@ def refuse_open_secrets(address: str) -> None:
 
 def dotted(path: KeyPath) -> str:
     """`("pip", "dependencies", 3)` as `pip.dependencies[3]`; keys that TOML would quote are quoted."""
-    told = ""
+    text = ""
     for part in path:
         if isinstance(part, int):
-            told += f"[{part}]"
+            text += f"[{part}]"
         else:
-            told += f".{_key(part)}" if told else _key(part)
-    return told
+            text += f".{_key(part)}" if text else _key(part)
+    return text
 
 
 def _key(part: str) -> str:

@@ -80,7 +80,7 @@ def _form(pattern: str, example: str) -> f.OfText:
     return f.OfText(read, pattern=f"^(?:{pattern})$")
 
 
-def _kept(read: Callable[[str], object], example: str) -> f.OfText:
+def _text_of(read: Callable[[str], object], example: str) -> f.OfText:
     """Text that `read` can read, as it is."""
 
     def check(text: str) -> str:
@@ -99,9 +99,9 @@ _DRIVER: Final = _form(r"\d+(?:\.\d+)*", "570.26")
 
 #: The form of a text, or of the texts in a list, by the key's name: what other stages take for granted.
 _FORMS: Final[Mapping[str, f.OfText]] = {
-    "version": _kept(Version, "2.9.1"),
-    "versions": _kept(SpecifierSet, ">=2.11,<3"),
-    "requires": _kept(read_requirement, "torch>=2.11"),
+    "version": _text_of(Version, "2.9.1"),
+    "versions": _text_of(SpecifierSet, ">=2.11,<3"),
+    "requires": _text_of(read_requirement, "torch>=2.11"),
     "package": f.OfText(read_name),
     "variant": _VARIANT,
     "variants": _VARIANT,
@@ -119,7 +119,7 @@ _FORMS: Final[Mapping[str, f.OfText]] = {
     "beside": _form("cuda", "cuda"),
     "digest": _form("sha256:[0-9a-f]{64}", "sha256:" + "0123456789abcdef" * 4),
     "sha256": _form("[0-9a-f]{64}", "0123456789abcdef" * 4),
-    "build": _kept(lambda text: datetime.strptime(text, "%Y%m%d").replace(tzinfo=timezone.utc), "20260814"),
+    "build": _text_of(lambda text: datetime.strptime(text, "%Y%m%d").replace(tzinfo=timezone.utc), "20260814"),
     "url": _form(r"https?://\S+", "https://downloads.example.com/python.tar.gz"),
     "confidence": _form("high|medium|low", "high"),
 }
@@ -139,7 +139,7 @@ def _annotation(key: str, hint: Any) -> Any:
     if key in _INNER:
         return _INNER[key]
     if hint == datetime | None:
-        return f.Moment | None
+        return f.Time | None
     if hint == date | None:
         return date | None
     form = _FORMS.get(key)
@@ -152,10 +152,10 @@ def _annotation(key: str, hint: Any) -> Any:
 
 
 def _field(field: dataclasses.Field[Any]) -> Any:
-    told = _KEYS.get(field.name)
+    description = _KEYS.get(field.name)
     if field.default_factory is not dataclasses.MISSING:
-        return Field(default_factory=field.default_factory, description=told)
-    return Field(... if field.default is dataclasses.MISSING else field.default, description=told)
+        return Field(default_factory=field.default_factory, description=description)
+    return Field(... if field.default is dataclasses.MISSING else field.default, description=description)
 
 
 class RowOf:

@@ -33,17 +33,17 @@ def input_sha256(data: Mapping[str, Any]) -> str:
 
 
 def _identity(data: Mapping[str, Any]) -> dict[str, Any]:
-    kept = dict(data)
+    result = dict(data)
     for path in _OUTSIDE:
-        kept = _without(kept, path)
+        result = _without(result, path)
     # How wheels are built says nothing about them. (A [pip] that is empty otherwise has always counted.)
-    pip = kept.get("pip")
+    pip = result.get("pip")
     if isinstance(pip, Mapping) and _CONFINING in pip:
-        kept = _without(kept, ("pip", _CONFINING))
-    conda = kept.get("conda")
+        result = _without(result, ("pip", _CONFINING))
+    conda = result.get("conda")
     if isinstance(conda, Mapping) and isinstance(conda.get("channels"), (list, tuple)):
-        kept["conda"] = {**conda, "channels": [_channel(value) for value in conda["channels"]]}
-    return kept
+        result["conda"] = {**conda, "channels": [_channel(value) for value in conda["channels"]]}
+    return result
 
 
 def _channel(value: Any) -> Any:
@@ -52,16 +52,16 @@ def _channel(value: Any) -> Any:
 
 def _without(table: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     """`table` less the value at `path`, and less the tables on the way that hold nothing else."""
-    kept = dict(table)
+    result = dict(table)
     first, rest = path[0], path[1:]
-    inner = kept.get(first)
+    inner = result.get(first)
     if not rest:
-        kept.pop(first, None)
+        result.pop(first, None)
     elif isinstance(inner, Mapping):
-        kept[first] = _without(inner, rest)
-        if not kept[first]:
-            del kept[first]
-    return kept
+        result[first] = _without(inner, rest)
+        if not result[first]:
+            del result[first]
+    return result
 
 
 def _canonical(value: Any) -> Any:
@@ -73,13 +73,13 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, datetime):
-        return {"datetime": _moment(value)}
+        return {"datetime": _time_text(value)}
     if isinstance(value, (date, time)):
         return {type(value).__name__: value.isoformat()}
     return value
 
 
-def _moment(value: datetime) -> str:
+def _time_text(value: datetime) -> str:
     if value.tzinfo is None:
         return value.isoformat()
     try:
@@ -123,12 +123,12 @@ def _no_file(argument: str, path: Path) -> UsageError:
 
 
 def _no_name(argument: str, cwd: Path) -> UsageError:
-    known = _specs_in(cwd / _FOLDER)
-    close = nearest(argument, known)
+    names = _specs_in(cwd / _FOLDER)
+    close = nearest(argument, names)
     if close:
         hint = f"did you mean `{close}`?"
-    elif known:
-        hint = f"there are: {', '.join(known)}"
+    elif names:
+        hint = f"there are: {', '.join(names)}"
     elif (cwd / argument).is_file():
         hint = f"a file must end in `.toml`: rename {quoted(argument)}"
     else:

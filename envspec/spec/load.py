@@ -67,13 +67,15 @@ def parse_spec(text: str, where: str, now: datetime) -> Spec:
     Raises:
         SpecError: holds every fault.
     """
-    data, places = _document(text, where)
+    data, positions = _document(text, where)
     if not data:
         raise _whole(where, "the file holds no settings", f"the smallest spec is {_SMALLEST}")
-    spec, faults = _validated(data, places)
-    faults += [(path, bad) for path, bad in check(data, now) if path not in {path for path, _ in faults}]
-    if faults or spec is None:
-        raise SpecError(Problem(where, places.line(path), dotted(path), bad.found, bad.hint) for path, bad in faults)
+    spec, problems = _validated(data, positions)
+    problems += [(path, bad) for path, bad in check(data, now) if path not in {path for path, _ in problems}]
+    if problems or spec is None:
+        raise SpecError(
+            Problem(where, positions.line(path), dotted(path), bad.found, bad.hint) for path, bad in problems
+        )
     return spec
 
 
@@ -112,28 +114,28 @@ _SYNTAX: Final = (
 
 
 def _syntax(error: ValueError, text: str, where: str) -> Problem:
-    told = str(error)
-    place = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)$", told)
+    message = str(error)
+    position = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     found, hint = next(
-        ((found, hint) for words, found, hint in _SYNTAX if words in told),
+        ((found, hint) for words, found, hint in _SYNTAX if words in message),
         ("not valid TOML", "write `key = value` or `[table]` on a line of its own"),
     )
-    if not place:
+    if not position:
         return Problem(where, None, "", "not valid TOML", "a number in it may be far too long")
     end = text.rstrip()
-    line = int(place[1]) if place[1] else end.count("\n") + 1
-    column = int(place[2]) if place[2] else len(end) - end.rfind("\n")
+    line = int(position[1]) if position[1] else end.count("\n") + 1
+    column = int(position[2]) if position[2] else len(end) - end.rfind("\n")
     return Problem(where, line, "", f"column {column}: {found}", hint)
 
 
-def _validated(data: dict[str, Any], places: Positions) -> tuple[Spec | None, list[tuple[KeyPath, BadValue]]]:
+def _validated(data: dict[str, Any], positions: Positions) -> tuple[Spec | None, list[tuple[KeyPath, BadValue]]]:
     try:
         return _form(data).model_validate(data), []
     except ValidationError as error:
         # Both know the form of every fact, which only few specs need.
         from envspec.spec.error_messages import problems_of
 
-        return None, problems_of([dict(found) for found in error.errors(include_url=False)], places)
+        return None, problems_of([dict(found) for found in error.errors(include_url=False)], positions)
 
 
 def _form(data: dict[str, Any]) -> type[Spec]:

@@ -173,19 +173,19 @@ def _name_in(address: str) -> str:
 
 
 def _parsed(text: str) -> Pep508:
-    told = quoted(text)
+    shown = quoted(text)
     if len(text) > _LONGEST:
-        raise BadValue(f"{told} is {len(text)} characters long", f"a requirement has {_LONGEST} at most")
+        raise BadValue(f"{shown} is {len(text)} characters long", f"a requirement has {_LONGEST} at most")
     try:
         return Pep508(text)
     except RecursionError:
-        raise BadValue(f"{told} nests its marker too deeply to read", "make it simpler") from None
+        raise BadValue(f"{shown} nests its marker too deeply to read", "make it simpler") from None
     except InvalidRequirement as error:
         rest = quoted(_unread(error, text))
         # The rest of an address may be that of a password.
-        is_told = rest not in ('""', told) and not ("://" in text and "@" in rest)
-        place = f": it can't be read from {rest} on" if is_told else ""
-        raise BadValue(f"{told} is not a requirement{place}", _mend(text)) from None
+        is_shown = rest not in ('""', shown) and not ("://" in text and "@" in rest)
+        location = f": it can't be read from {rest} on" if is_shown else ""
+        raise BadValue(f"{shown} is not a requirement{location}", _mend(text)) from None
 
 
 def _unread(error: InvalidRequirement, text: str) -> str:
@@ -279,10 +279,10 @@ def _from_web(plain: Requirement, url: str, fragment: str) -> Requirement:
 def _web_path(url: str) -> str:
     try:
         parts = urlsplit(url)
-        known = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        is_valid = bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
-        known = False
-    if not known:
+        is_valid = False
+    if not is_valid:
         raise BadValue(f"{quoted(url)} is not an address", "write it as `https://host/path/file.whl`")
     return parts.path
 
@@ -310,6 +310,6 @@ def _sha256(fragment: str) -> str | None:
             found = value.lower()
         elif key not in ("egg", "subdirectory"):
             is_hash = re.match(r"sha\d|md5|blake", key)
-            told = quoted(f"#{part}" if is_hash else f"#{key}=…" if value else "#…")
-            raise BadValue(f"{told} is no hash that can be checked", "write `#sha256=` and 64 hexadecimal digits")
+            shown = quoted(f"#{part}" if is_hash else f"#{key}=…" if value else "#…")
+            raise BadValue(f"{shown} is no hash that can be checked", "write `#sha256=` and 64 hexadecimal digits")
     return found

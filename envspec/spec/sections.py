@@ -109,7 +109,7 @@ class Env(Section):
         description="The platforms to lock for, as conda calls them.",
         examples=[["linux-64", "linux-aarch64"]],
     )
-    as_of: f.Moment | None = Field(
+    as_of: f.Time | None = Field(
         default=None,
         description="Nothing that was uploaded later is considered: the same spec locks the same next year.",
         examples=["2026-11-15T00:00:00Z"],
@@ -273,9 +273,11 @@ class Conda(Section):
     def virtual_packages_on(self, platform: Platform) -> dict[str, str]:
         """What the spec says that the platform's machine has: name -> value; without those of other platforms."""
         own = self.platform.get(platform)
-        told = {**self.virtual_packages, **(own.virtual_packages if own else {})}
+        values = {**self.virtual_packages, **(own.virtual_packages if own else {})}
         return {
-            name: value for name, value in told.items() if platform in VIRTUAL_PACKAGE_PLATFORMS.get(name, (platform,))
+            name: value
+            for name, value in values.items()
+            if platform in VIRTUAL_PACKAGE_PLATFORMS.get(name, (platform,))
         }
 
 
@@ -285,7 +287,7 @@ class System(Section):
     apt: f.ListOf[f.AptPackage] = Field(
         default=(), description="Debian or Ubuntu packages.", examples=[["git", "openssh-server"]]
     )
-    snapshot: f.Moment | None = Field(
+    snapshot: f.Time | None = Field(
         default=None,
         description="The moment of the package archive to install from.",
         examples=["2026-11-01T00:00:00Z"],

@@ -73,8 +73,8 @@ class OneOf:
         if text in values:
             return kind(text)
         close = self.aliases.get(text.lower()) or nearest(text, values)
-        told = ", ".join(f"`{value}`" for value in values)
-        hint = f"did you mean `{close}`? Known: {told}" if close else f"known: {told}"
+        shown = ", ".join(f"`{value}`" for value in values)
+        hint = f"did you mean `{close}`? Known: {shown}" if close else f"known: {shown}"
         raise BadValue(f"{quoted(text)} is not known here", hint)
 
 
@@ -150,7 +150,7 @@ def _cuda_hint(text: str) -> str:
     return f'say the minor version too, in quotes: "{major}.8"'
 
 
-def _read_moment(value: object) -> datetime:
+def _read_time(value: object) -> datetime:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise BadValue(f"{value.isoformat()} has no timezone", f"write {value.isoformat()}Z, which is UTC")
@@ -173,7 +173,7 @@ def _read_glibc(text: str) -> tuple[int, int]:
 
 def read_index_url(text: str) -> str:
     """An index's address without a slash at its end; it may hold credentials."""
-    told = quoted(text)
+    shown = quoted(text)
     refuse_open_secrets(text)
     try:
         parts = urlsplit(text)
@@ -181,14 +181,14 @@ def read_index_url(text: str) -> str:
     except ValueError:
         reachable = False
     if not reachable or re.search(r"\s", text):
-        raise BadValue(f"{told} is not an index's address", "write it as `https://host/simple`")
+        raise BadValue(f"{shown} is not an index's address", "write it as `https://host/simple`")
     if parts.query or parts.fragment:
         raise BadValue(
-            f"{told} has a query or a fragment", "an index's address ends with its path: `https://host/simple`"
+            f"{shown} has a query or a fragment", "an index's address ends with its path: `https://host/simple`"
         )
     if has_secret_path(parts.path):
         raise BadValue(
-            f"the path of {told} has what looks like a token",
+            f"the path of {shown} has what looks like a token",
             "write it as a login, `https://${TOKEN}@host/simple`: what is in a path is written into the lock",
         )
     return text.rstrip("/")
@@ -296,7 +296,7 @@ EnvName = Annotated[str, OfText(_read_env_name, pattern=f"^{_ENV_NAME}$", maxLen
 PythonVersion = Annotated[str, OfText(read_python, pattern=f"^{_PYTHON}$")]
 ExactPython = Annotated[str, OfText(_read_exact_python, pattern=r"^3\.\d{1,2}\.\d{1,2}$")]
 CudaMinor = Annotated[CudaVersion, OfText(_read_cuda, pattern=f"^{_CUDA}$")]
-Moment = Annotated[datetime, PlainValidator(_read_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
+Time = Annotated[datetime, PlainValidator(_read_time), WithJsonSchema({"type": "string", "format": "date-time"})]
 Glibc = Annotated[tuple[int, int], OfText(_read_glibc, pattern=f"^{_GLIBC}$")]
 RequirementText = Annotated[Requirement, OfText(read_requirement)]
 ConstraintText = Annotated[Requirement, OfText(read_constraint)]

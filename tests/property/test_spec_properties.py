@@ -184,12 +184,12 @@ def read(text: str) -> Spec | SpecError:
     try:
         return parse_spec(text, "spec.toml", NOW)
     except SpecError as error:
-        assert error.faults and error.exit_code == 2
+        assert error.problems and error.exit_code == 2
         count = text.count("\n") + 1
-        for fault in error.faults:
-            assert fault.found and fault.hint
-            assert fault.line is None or 1 <= fault.line <= count
-            assert str(fault) in str(error)
+        for problem in error.problems:
+            assert problem.found and problem.hint
+            assert problem.line is None or 1 <= problem.line <= count
+            assert str(problem) in str(error)
         assert all(c.isprintable() or c == "\n" for c in str(error))
         return error
 
@@ -266,7 +266,7 @@ def specs_with_junk(draw: Callable[[Any], Any]) -> dict[str, Any]:
 def test_specs_with_junk_in_them(data: dict[str, Any]) -> None:
     found = read(tomlkit.dumps(data))
     if isinstance(found, SpecError):
-        assert all(fault.line is not None for fault in found.faults if fault.key not in ("", "env"))
+        assert all(problem.line is not None for problem in found.problems if problem.key not in ("", "env"))
 
 
 @settings(max_examples=tries(150), deadline=None)

@@ -56,7 +56,11 @@ def test_what_is_chosen_was_asked_for_and_exists(
         else:
             release = FACTS.torch_release(version)
             assert release and build.variant in release.published
-    if isinstance(cuda, CudaVersion) and platform is not Platform.OSX_ARM64 and build.known is not Confidence.UNKNOWN:
+    if (
+        isinstance(cuda, CudaVersion)
+        and platform is not Platform.OSX_ARM64
+        and build.confidence is not Confidence.UNKNOWN
+    ):
         assert build.variant == cuda.variant
 
 
