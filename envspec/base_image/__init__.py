@@ -1,6 +1,6 @@
 """From resolved pins to CUDA release, base image, driver and GPU code: pure functions over the facts.
 
-`plan_base_image` decides; `shared_libraries` tells what image and wheels both hold.
+`plan_base_image` decides; `shared_libraries` lists libraries in both image and wheels.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class CudaRequest:
 
 @dataclass(frozen=True, slots=True)
 class BaseImagePlan:
-    """What was decided, before any registry was asked.
+    """The decisions before any registry is contacted.
 
     base_image: None for an environment that needs none of NVIDIA's images. Its digests are `recorded`, `spec` or
     `unresolved`. driver: None without CUDA.
@@ -72,7 +72,7 @@ class BaseImagePlan:
 
 
 class NoCudaRelease(UsageError):
-    """Nothing in the lock tells which CUDA it is for, nor does the spec."""
+    """Neither the lock nor the spec names a CUDA release."""
 
 
 class CudaMismatch(NoSolution):
@@ -88,7 +88,7 @@ class GpuNotServed(NoSolution):
 
 
 class PackageSource(Enum):
-    """The half of an environment that a package is in; the value is how its packages are spoken of."""
+    """Where a package comes from; the value is the name of these packages in messages."""
 
     PYPI = "the wheels"
     CONDA = "conda's packages"
@@ -112,7 +112,7 @@ class Pin:
 
     @property
     def is_default_index(self) -> bool:
-        """Is it from the index that people get when nothing is said?"""
+        """Whether it is from the default index."""
         return self.source is PackageSource.PYPI and self.origin == DEFAULT_INDEX
 
 
@@ -172,7 +172,7 @@ LIBRARIES: Final[Mapping[PackageSource, Mapping[str, re.Pattern[str]]]] = {
 
 
 class CudaEvidence(Enum):
-    """What a package's version says of CUDA; the value says why."""
+    """How a package's version names CUDA; the value is the reason in decisions."""
 
     RELEASE = "the version of NVIDIA's metapackage"
     TOOLKIT = "the version of the toolkit's package"
@@ -181,9 +181,9 @@ class CudaEvidence(Enum):
     COMPILER = "the first two numbers of the compiler's version"
 
 
-#: What names the CUDA of a half: the first row that finds a package decides, within it the first pattern. What is
+#: What names the CUDA of a source: the first entry that finds a package decides, within it the first pattern. What is
 #: loaded goes before what bounds it: beside cuda-cudart 12.1.105 the nvidia channel's cuda-version may be 12.5, and its
-#: metapackages ask for "this release or a newer one".
+#: metapackages require "this release or a newer one".
 _CUDA_PACKAGES: Final[Mapping[PackageSource, Sequence[Mapping[str, CudaEvidence]]]] = {
     PackageSource.PYPI: (
         {r"cuda-toolkit": CudaEvidence.RELEASE, r"nvidia-cuda-runtime(-cu\d+)?": CudaEvidence.RUNTIME},
@@ -202,7 +202,7 @@ _TORCH: Final = ("pytorch", "libtorch")
 
 @dataclass(frozen=True, slots=True)
 class PinnedCuda:
-    """A CUDA that the pins name. release: exact (`12.8.1`), None where only the minor is told. told_by: the pin."""
+    """A CUDA that the pins name. release: exact (`12.8.1`), None if only the minor is known."""
 
     cuda: CudaVersion
     release: str | None
@@ -212,7 +212,7 @@ class PinnedCuda:
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
-    """torch on one platform. variant: `cu128`, `cpu`; None where it cannot be told. pin: the package that it is."""
+    """torch on one platform. variant: `cu128`, `cpu`; None if it is unknown."""
 
     version: str
     variant: str | None
@@ -311,7 +311,7 @@ def _torch_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...]
     matching = [found for found in cudas if found.pin.source is torch.source]
     if matching:
         return matching[0].cuda.variant
-    # Every CUDA build on the default index asks for NVIDIA's wheels on linux: none pinned means a CPU build.
+    # Every CUDA build on the default index requires NVIDIA's wheels on linux: none pinned means a CPU build.
     return "cpu" if torch.is_default_index and platform.is_linux else None
 
 
@@ -330,8 +330,8 @@ def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
     to be built for, and the newest that is let in from conda.
 
     Raises:
-        CudaMismatch: the pins are for another CUDA than the spec asks for.
-        NoCudaRelease: nothing tells.
+        CudaMismatch: the pins are for another CUDA than the spec's.
+        NoCudaRelease: neither pins nor spec name one.
     """
     pinned_cudas = sorted(
         ((found, each.platform) for each in pins for found in each.cudas), key=lambda pair: pair[0].cuda, reverse=True
@@ -369,8 +369,8 @@ def _within(pin: Pin, cuda: CudaVersion, version: CudaVersion) -> bool:
 
 def _instead(pin: Pin, version: CudaVersion) -> str:
     if pin.source is PackageSource.PYPI:
-        return f"leave out what asks for {pin.name}"
-    return f'ask for builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'
+        return f"remove what requires {pin.name}"
+    return f'require builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'
 
 
 def _below(cuda: CudaVersion, version: CudaVersion | None) -> str:
@@ -384,8 +384,8 @@ def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Pla
         return f"{text}: two CUDAs in one lock; the image and the driver are chosen for the newer one"
     wheels = found if found.pin.source is PackageSource.PYPI else first
     return (
-        f"{text} (CUDA {first.cuda}): PyPI's half and conda's each bring a CUDA of their own into one environment; "
-        "image and driver are chosen for the newer one. Take torch from conda as well, or hold conda to the CUDA "
+        f"{text} (CUDA {first.cuda}): the wheels and conda's packages each bring their own CUDA into one environment; "
+        "image and driver are chosen for the newer one. Install torch from conda as well, or pin conda to the CUDA "
         f'of the wheels: "cuda-version {wheels.cuda}.*" in [conda] dependencies'
     )
 
@@ -403,8 +403,8 @@ def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Rel
             )
     if request.version is None:
         raise NoCudaRelease(
-            "nothing that was locked tells which CUDA release it needs",
-            hint='set it in the spec: [cuda] version = "12.8", or leave [cuda] out for an environment for the CPU',
+            "no locked package names the CUDA release it needs",
+            hint='set it in the spec: [cuda] version = "12.8", or remove [cuda] for a CPU environment',
         )
     why = f"as the spec says; {_nothing(pins)}"
     return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))

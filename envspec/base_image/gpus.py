@@ -14,7 +14,7 @@ from envspec.models import CudaVersion, Decision, GpuCode, Platform
 
 @dataclass(frozen=True, slots=True)
 class GpuChecks:
-    """What came of the GPUs that the spec names. ptx: names that run only what their driver compiles from PTX."""
+    """Results for the GPUs of the spec. ptx: names that run only what their driver compiles from PTX."""
 
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...]
@@ -138,7 +138,7 @@ def builds_text(facts: Facts, capability: ComputeCapability, platform: Platform,
     elif not builds_shown:
         builds_shown = [str(build) for build in builds[:3]]
     if not builds_shown:
-        return f"no torch build known here {f'of {channel} ' if channel else ''}has code for {capability.sm}"
+        return f"no known torch build {f'of {channel} ' if channel else ''}has code for {capability.sm}"
     return f"builds with code for {capability.sm}: {'; '.join(builds_shown)}"
 
 
@@ -168,14 +168,12 @@ def _lacking(gpu: Gpu, capability: ComputeCapability, code: GpuCode) -> str:
 def _unchecked(pins: CudaPins) -> str:
     where = pins.platform.value
     if pins.torch is None:
-        return f"{where}: no torch in the lock, so nothing tells whether [cuda] gpus run it"
+        return f"{where}: no torch in the lock, so [cuda] gpus can't be checked"
     torch = pins.torch
     if torch.channel:
         return f"{_unknown_code(pins.platform, torch)}, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
     build = f"torch {torch.version} {torch.variant or ''}".rstrip()
-    return (
-        f"{where}: the GPU code of {build} is not known here, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
-    )
+    return f"{where}: the GPU code of {build} is unknown, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
 
 
 def _known(codes: Sequence[GpuCode]) -> set[Platform]:

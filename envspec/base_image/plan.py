@@ -40,7 +40,7 @@ def choose_image(
     """The tag: the smallest flavour that exists, in the newest patch of the minor. A patch whose digest is recorded
     for every platform goes before a newer one without: a lock without a digest can't be built until a registry answers.
 
-    A CUDA newer than every image known here takes the newest image of its major version: the packages bring their own.
+    A CUDA newer than every known image takes the newest image of its major version: the packages bring their own.
 
     Raises:
         NoSuchImage: no patch of that minor has such a flavour on that system.
@@ -88,7 +88,7 @@ def _choice(
 
 def _fallen_back(choice: ImageChoice, cuda: CudaVersion) -> ImageChoice:
     warning = (
-        f"no image of CUDA {cuda} is known here: {choice.image.tag} is the newest of its major version, and the locked "
+        f"no image of CUDA {cuda} is known: {choice.image.tag} is the newest of its major version, and the locked "
         "packages bring their own libraries. Another one: [image] base"
     )
     return replace(choice, warnings=(warning, *choice.warnings))
@@ -105,7 +105,7 @@ def pinned_digest(tag: str, platform: Platform, facts: Facts) -> PinnedDigest:
 def custom_image(base: str, os: str, platforms: Sequence[Platform], facts: Facts) -> ImageChoice:
     """The user's own base image: `host/name:tag@sha256:...`, its digest as given.
 
-    A tag of NVIDIA's own repository that no list of tags holds is told: where no registry is asked, nothing else would.
+    A tag of NVIDIA's own repository that is in no list of tags gives a warning: without a registry, nothing else would.
     """
     named, _, digest = base.partition("@")
     folder, slash, last = named.rpartition("/")
@@ -132,11 +132,11 @@ def _unlisted(repository: str, tag: str, facts: Facts) -> tuple[str, ...]:
         return ()
     alike = [name for name, row in listed.items() if row.cuda.startswith(f"{version}.") and name.endswith(f"-{rest}")]
     nearest = f"; {max(alike, key=numeric)} is" if alike else ""
-    return (f"{repository}:{tag} is in no list of NVIDIA's tags that is known here{nearest}",)
+    return (f"{repository}:{tag} is not in the known lists of NVIDIA's tags{nearest}",)
 
 
 def digest_decision(pinned: PinnedDigest) -> Decision:
-    """What a lock says of a platform's digest, and of where it is from."""
+    """The decision about a platform's digest, with its source."""
     return Decision(
         "image.digest",
         pinned.digest or "unresolved",
@@ -177,7 +177,7 @@ def _no_such_image(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> NoS
     hints += [f"{os} has {', '.join(flavors)} ([cuda] flavor)"] if flavors else []
     # The lists of tags were read up to a day: of newer releases only those tags are known that somebody used.
     listed = any(row.status != "unknown" for row in rows)
-    known = "NVIDIA publishes no" if listed else "nothing is known here of a"
+    known = "NVIDIA publishes no" if listed else "there is no known"
     return NoSuchImage(
         f"{known} CUDA {cuda} image with flavour {flavor} on {os}",
         hint="; ".join([*hints, 'name an image of your own: [image] base = "..."']),
@@ -194,7 +194,7 @@ def plan_base_image(
 
     Raises:
         CudaMismatch: the pins are for another CUDA than `[cuda] version`.
-        NoCudaRelease: nothing tells which CUDA is needed.
+        NoCudaRelease: neither pins nor spec name a CUDA.
         NoSuchImage: NVIDIA has no such image.
         UnknownGpu, GpuNotServed: a GPU of `[cuda] gpus` that nobody knows, or for which the wheels hold no code.
     """
@@ -204,7 +204,7 @@ def plan_base_image(
     if request is None:
         return _without_cuda(pins, codes, warnings, base, facts)
     linux = [each for each in pins if each.platform.is_linux]
-    # Where GPUs are asked for, it is told that they could not be checked.
+    # If GPUs are required, `check_gpus` warns that they could not be checked.
     warnings += filter(None, (unknown_code(each, codes) for each in pins if not (request.gpus and each in linux)))
     checks = check_gpus(request.gpus, linux, [code for code in codes if code.platform.is_linux], facts)
     if not linux:
@@ -216,7 +216,7 @@ def plan_base_image(
     driver = _driver(release, choice, checks, facts)
     if checks.ptx and not driver.bundled:
         warnings.append(
-            f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with; not known here"
+            f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with, which is unknown"
         )
     warnings += [_cpu_build(each) for each in linux if each.torch and each.torch.variant == "cpu"]
     return BaseImagePlan(
@@ -236,7 +236,7 @@ def _image(request: CudaRequest, release: Release, pins: Sequence[CudaPins], fac
 
 
 def _driver(release: Release, choice: ImageChoice, checks: GpuChecks, facts: Facts) -> Driver:
-    """Minor-version compatibility asks for the major's first driver; code kept as PTX for the toolkit's own."""
+    """Minor-version compatibility needs the major's first driver; PTX needs the toolkit's own."""
     row = facts.driver_of(release.exact or choice.image.cuda_release or str(release.cuda))
     if checks.ptx and row.bundled:
         why = f"{', '.join(checks.ptx)} runs code that the driver compiles from PTX: the toolkit's own driver is needed"
@@ -268,7 +268,7 @@ def _without_cuda(
 
 
 def _is_newer(torch: TorchBuild, facts: Facts) -> bool:
-    """The facts tell of the project's releases; a conda channel's solver keeps its family together by itself."""
+    """The facts cover the project's releases; a conda channel's solver keeps its family together."""
     known = facts.torch_release(torch.version) is not None or torch.channel
     return not known and numeric(torch.version) > numeric(facts.torch[-1].version)
 
@@ -284,7 +284,7 @@ def _newer(pins: CudaPins, facts: Facts) -> str:
 def _cpu_build(pins: CudaPins) -> str:
     warning = f"{pins.torch} is a CPU build on {pins.platform.value}: no GPU is used there"
     if pins.torch and pins.torch.channel:
-        return f'{warning}. Ask for its CUDA builds: "{pins.torch.pin.name} * cuda*" in [conda] dependencies'
+        return f'{warning}. Require its CUDA builds: "{pins.torch.pin.name} * cuda*" in [conda] dependencies'
     return (
         f"{warning}. Its CUDA builds, if any, "
         "are on PyTorch's own index: set [cuda] version, or take a torch whose default build has CUDA"

@@ -100,7 +100,7 @@ def _names(resolution: Resolution) -> set[str]:
 
 
 def _compiler(spec: Spec, linux: Sequence[Resolution]) -> tuple[str, Iterable[Decision]]:
-    """The compiler; why, where there is anything to tell."""
+    """The compiler, with the reason for it if there is one."""
     requested = spec.image.compiler
     needing = [resolution for resolution in linux if _TRITON & _names(resolution)]
     if requested is Compiler.APT:

@@ -40,7 +40,7 @@ from envspec.names import normalised
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One step of a chain: `name` at `version` asked in the words of `requirement`. version: None for the spec.
+    """One step of a chain: `name` at `version` has `requirement`. version: None for the spec.
 
     channel: where conda took the package from; None for a wheel and for the spec.
     """
@@ -59,7 +59,7 @@ class ChainSource(Enum):
 
 
 class _Step(NamedTuple):
-    """A package of one half, or None for what no half holds (the spec), and what it asks for."""
+    """A package, or the spec, and its requirement."""
 
     source: ChainSource
     dependent: Dependent
@@ -87,21 +87,21 @@ class LockedPackages:
         return self.wheels.get(normal), tuple(conda)
 
     def to_wheel(self, package: Package) -> tuple[tuple[Link, ...], ...]:
-        """For each who asked for a wheel the shortest way from the spec down to it."""
+        """The shortest chain from the spec down to each dependent of a wheel."""
         return self._chains(ChainSource.WHEELS, package.name, package.required_by)
 
     def to_conda(self, package: CondaPackage) -> tuple[tuple[Link, ...], ...]:
-        """For each who asked for a conda package the shortest way from the spec down to it."""
+        """The shortest chain from the spec down to each dependent of a conda package."""
         return self._chains(ChainSource.CONDA, package.name, package.required_by)
 
     def _chains(self, source: ChainSource, name: str, dependents: Sequence[Dependent]) -> tuple[tuple[Link, ...], ...]:
         return tuple(self._chain(self._step(source, dependent), (source, name)) for dependent in dependents)
 
     def _chain(self, last: _Step, start: tuple[ChainSource, str]) -> tuple[Link, ...]:
-        """The shortest way from the spec to `last`; where none begins at the spec, as far up as it goes.
+        """The shortest chain from the spec to `last`; if none begins at the spec, the longest.
 
-        It does not lead through the package that was asked for. Of ways of one length the first by name, so that the
-        same lock always tells the same.
+        It does not lead through `start`. Of chains of one length the first by name, so that the
+        same lock always gives the same chains.
         """
         waiting: deque[tuple[_Step, ...]] = deque([(last,)])
         cached = {start, last.key}
@@ -120,7 +120,7 @@ class LockedPackages:
         return tuple(map(self._link, longest))
 
     def _step(self, source: ChainSource, dependent: Dependent) -> _Step:
-        """Who asks. What asks for a wheel may be in a conda package: then it is that package."""
+        """A dependent of a wheel may be in a conda package: then the step is that package."""
         if source is ChainSource.WHEELS and dependent.name not in self.wheels and dependent.name in self._provided:
             return _Step(ChainSource.CONDA, Dependent(self._provided[dependent.name].name, dependent.requirement))
         return _Step(source, dependent)

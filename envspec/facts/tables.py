@@ -3,7 +3,7 @@
 The spec's parser has checked keys, types and forms against the row types before; here stays what it can't see, and
 what a caller without a spec could get wrong.
 
-A file is read when its table is first asked for, once in a process.
+A file is read when its table is first used, once in a process.
 
 What is listed of a channel was gathered over all its archives, old ones among them. So a name with several PyPI names
 is not known for any one archive, except where a `[[held]]` row says what today's hold.
@@ -73,7 +73,7 @@ class TorchRelease(FactRow):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuCodeRow(FactRow):
     """GPU code in a build of torch. torch: a minor version (`2.8`), or one release. measured: releases whose files were
-    asked. channel: the conda channel of the build (`conda-forge`); empty for the project's wheels.
+    read. channel: the conda channel of the build (`conda-forge`); empty for the project's wheels.
     """
 
     torch: str
@@ -242,7 +242,7 @@ def minor(release: str) -> CudaVersion:
 
 
 def ranges_text(versions: Sequence[str], known: Sequence[str]) -> str:
-    """`2.8.0 to 2.10.0, 2.12.0`: neighbours among the known releases are told as one range."""
+    """`2.8.0 to 2.10.0, 2.12.0`: neighbours among the known releases are one range."""
     spans: list[list[str]] = []
     for version in sorted(versions, key=known.index):
         if spans and known.index(version) == known.index(spans[-1][-1]) + 1:
@@ -329,7 +329,7 @@ def load_facts(extra: Mapping[str, Any] | None = None) -> Facts:
 
 
 class Facts:
-    """Typed rows, table by table, and the questions that several stages ask of them. Rows are in version order."""
+    """Typed rows, table by table, and lookups that several stages need. Rows are in version order."""
 
     def __init__(self, added: Mapping[str, tuple[FactRow, ...]]) -> None:
         self._added = added
@@ -423,7 +423,7 @@ class Facts:
         return next((row for row in self.torch if row.version == public), None)
 
     def default_variant(self, torch: str, platform: Platform) -> str | None:
-        """`cu128`, `cpu`: what the default index holds for the platform; None where nobody looked."""
+        """`cu128`, `cpu`: what the default index holds for the platform; None if it is unknown."""
         row = self.torch_release(torch)
         return row.default.get(platform.value) if row else None
 
@@ -548,7 +548,7 @@ class CondaNames:
     held: Mapping[str, tuple[str, ...]]
 
     def listed(self, name: str, channel: str | None) -> tuple[str, ...] | None:
-        """The PyPI names that archives of a conda package had; None where nobody looked.
+        """The PyPI names that archives of a conda package had; None if it is unknown.
 
         channel: a listed one, None for any other. That a name holds no Python package is said of its own channel only:
         another one's package of that name is another package.
@@ -561,7 +561,7 @@ class CondaNames:
 
 @cache
 def conda_names() -> CondaNames:
-    """The table, read when it is first asked for."""
+    """The table, read on first use."""
     from envspec.documents import parse_toml
 
     tables = parse_toml((DATA / "conda_names.toml").read_text(encoding="utf-8"))

@@ -25,7 +25,7 @@ from envspec.origins import PYTORCH_INDEX
 
 
 class CudaChoice(Enum):
-    """What a spec says of CUDA when it names no version."""
+    """The CUDA of a spec without a version."""
 
     CPU = "cpu"  # no [cuda] table
     ANY = "any"  # [cuda] without a version: whatever the default build has
@@ -39,7 +39,7 @@ class TorchIndex(Enum):
 
 
 class Confidence(Enum):
-    """What stands behind a choice."""
+    """How sure a choice is."""
 
     SURE = "sure"
     UNSURE = "unsure"  # reported, but in no build matrix; or never looked up for this platform
@@ -54,7 +54,7 @@ class NoSuchBuild(NoSolution):
 class BuildChoice:
     """The choice.
 
-    variant: `cu128`, `cpu`; None where nothing is asked of it. versions: known releases that serve, oldest first.
+    variant: `cu128`, `cpu`; None if any will do. versions: known releases that serve, oldest first.
     constraint: what to add to every request for torch (`>=2.8.0,<=2.10.0`), empty where the index alone decides.
     url: the index, None for the default one. warning: what the user should know, empty where nothing is doubtful.
     """
@@ -88,7 +88,7 @@ def choose_build(
     public, label = split_label(torch)
     wish = _cuda_choice(torch, label, cuda)
     if wish is CudaChoice.ANY:
-        why = "no CUDA version is asked for: the default build"
+        why = "no CUDA version is required: the default build"
         return BuildChoice(TorchIndex.DEFAULT, None, (), Confidence.SURE, why, "")
     if platform is Platform.OSX_ARM64:
         why = "macOS has no CUDA: the default index's build"
@@ -98,7 +98,7 @@ def choose_build(
         return _outside(facts, torch, variant, platform)
     matching = [row for row in facts.torch if public.contains(row.version, prereleases=True) and in_time(row, as_of)]
     if not matching:
-        why = f"no torch release known here matches {torch} by the date given"
+        why = f"no known torch release matches {torch} by the date given"
         return BuildChoice(TorchIndex.DEFAULT, None, (), Confidence.UNKNOWN, why, facts.torch[-1].source)
     candidates = [row for row in matching if _has(row, variant, platform)]
     if not candidates:
@@ -116,7 +116,7 @@ def split_label(torch: SpecifierSet) -> tuple[SpecifierSet, str | None]:
 
 
 def _cuda_choice(torch: SpecifierSet, label: str | None, cuda: CudaVersion | CudaChoice) -> CudaVersion | CudaChoice:
-    """What the label of a request says of CUDA, if it has one, where the spec's `[cuda]` does not gainsay it."""
+    """The CUDA of the request's label, if it has one and the spec's `[cuda]` does not contradict it."""
     if label is None:
         return cuda
     try:
@@ -124,7 +124,7 @@ def _cuda_choice(torch: SpecifierSet, label: str | None, cuda: CudaVersion | Cud
     except ValueError:
         raise NoSuchBuild(
             f"torch{torch}: envspec locks builds for CUDA and for the CPU, not `{label}`",
-            hint="ask for torch without a label, and name the CUDA in the spec: [cuda] version",
+            hint="remove the label from torch, and set the CUDA version in the spec: [cuda] version",
         ) from None
     if cuda in (CudaChoice.ANY, meant):
         return meant
@@ -151,7 +151,7 @@ def _from_pytorch(
     why = f"torch {newest.version} is the newest match with {variant}; its default build on {platform.value} is {usual}"
     if label:
         why = f"only PyTorch's own index has releases with the label +{label}"
-    warning = f"torch {newest.version}: nothing known here confirms a {variant} build for {platform.value}"
+    warning = f"torch {newest.version}: no source confirms a {variant} build for {platform.value}"
     versions = tuple(row.version for row in candidates)
     return BuildChoice(
         TorchIndex.PYTORCH,
@@ -215,7 +215,7 @@ def _no_such_build(
     elsewhere = (
         f"; torch with {requested}: {ranges_text(others, [row.version for row in facts.torch])}"
         if others
-        else f"; no torch known here has {requested}"
+        else f"; no known torch has {requested}"
     )
     return NoSuchBuild(
         f"torch {releases}: no build for {requested} was ever published",
@@ -246,7 +246,7 @@ def extra_requirements(facts: Facts, package: str, version: str) -> tuple[tuple[
 
 
 def fitting_set(facts: Facts, torch: str) -> Mapping[str, str]:
-    """The newest known release of each member that goes with a torch release; `triton` as a specifier.
+    """The newest known release of each member that works with a torch release; `triton` as a specifier.
 
     A member without an entry has none that is known to fit.
     """
@@ -279,8 +279,8 @@ def family_mismatch(facts: Facts, requests: Mapping[str, SpecifierSet]) -> Famil
     reasons = "; ".join(_takes(facts, member) for member in members)
     sets = dict.fromkeys(_set_for(facts, member, torch) for member in members)
     return FamilyMismatch(
-        f"{', '.join(map(str, members))}: no torch release goes with all of them ({reasons})",
-        hint=f"what goes together: {'; or '.join(sets)}",
+        f"{', '.join(map(str, members))}: no torch release works with all of them ({reasons})",
+        hint=f"use {'; or '.join(sets)}",
     )
 
 
@@ -402,7 +402,7 @@ def _effective(facts: Facts, row: MemberRow) -> str:
 
 
 def _set_for(facts: Facts, member: _MemberRequest, torch: SpecifierSet) -> str:
-    """The set of the newest known torch that goes with one member; for what goes with older torches, what it takes."""
+    """The set of the newest known torch that works with one member; for members of older torches, their requirement."""
     for row in reversed(facts.torch):
         if torch.contains(row.version, prereleases=True) and _may_fit(facts, member, Version(row.version)):
             return _set_text(facts, row.version)
@@ -424,11 +424,11 @@ def _one_member(facts: Facts, member: _MemberRequest, torch: SpecifierSet) -> Fa
     newest = next((row for row in reversed(facts.torch) if torch.contains(row.version, prereleases=True)), None)
     advice: list[str] = []
     if newest:
-        advice.append(f"what goes together: {_set_text(facts, newest.version)}")
+        advice.append(f"use {_set_text(facts, newest.version)}")
         if package != "triton" and package not in fitting_set(facts, newest.version):
             row = _listed(facts, package)[-1]
             advice.append(f"leave {package} out, or take {package} {row.version} with torch{_effective(facts, row)}")
     return FamilyMismatch(
-        f"no {member} goes with torch{torch}: {'; '.join(because)}",
+        f"no {member} works with torch{torch}: {'; '.join(because)}",
         hint="; ".join(advice) or "leave one of the versions open",
     )

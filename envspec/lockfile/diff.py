@@ -41,7 +41,7 @@ from envspec.origins import origin_of
 def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], str | None]:
     """(what, platform or none) -> value, of settings, system layers, IDs and built wheels.
 
-    other: the lock to compare with. Packages of a system layer are told one by one only where both locks have them:
+    other: the lock to compare with. Packages of a system layer are listed one by one only if both locks have them:
     beside a lock that has made none, they would bury the rest.
     """
     values: dict[tuple[str, Platform | None], str | None] = {}
@@ -397,7 +397,7 @@ def _values(old: _Values, new: _Values, reasons: Mapping[tuple[str, Platform | N
         before, after = old.get(key), new.get(key)
         if before != after:
             changes.setdefault((key[0], before, after), []).extend([key[1]] if key[1] else [])
-    # All that is told of one key stands together, at the place where the key came first.
+    # All changes of one key are together, at its first position.
     order = {key[0]: position for position, key in reversed(list(enumerate(changes)))}
     return tuple(
         ValueChange(what, before, after, tuple(platforms), _reason(what, platforms, reasons))

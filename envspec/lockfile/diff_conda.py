@@ -70,7 +70,7 @@ class CondaMove(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CondaRecordValues:
-    """What a diff tells of a row of a channel."""
+    """The values of a channel's record in a diff."""
 
     build: str
     channel: str

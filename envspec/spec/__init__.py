@@ -1,4 +1,4 @@
-"""spec.toml: what a user asks for.
+"""spec.toml: the requirements of an environment.
 
 Names are looked up when they are first used: `lock --check` needs `find_spec` and must not pay for pydantic.
 """

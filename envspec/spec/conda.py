@@ -171,8 +171,8 @@ def read_match_spec(text: str) -> str:
         _check_prefix(spec, head["channel"])
     if head["name"].startswith("__"):
         raise BadValue(
-            f"{quoted(text)} is a virtual package: it says what the machine has",
-            "nothing installs it; [conda.virtual_packages] says what the environment's machine has",
+            f"{quoted(text)} is a virtual package: it describes the machine",
+            "it can't be installed; set it in [conda.virtual_packages]",
         )
     rest = _REST.fullmatch(head["rest"])
     if not rest:
@@ -180,7 +180,7 @@ def read_match_spec(text: str) -> str:
     plain, build = _words(spec, _joined(rest["plain"]))
     keys = _keys(spec, rest["keys"])
     if (plain and "version" in keys) or (build and "build" in keys):
-        raise BadValue(f"{quoted(text)} says its version or its build twice", "keep one of them")
+        raise BadValue(f"{quoted(text)} has its version or its build twice", "keep one of them")
     builds = build or keys.get("build")
     if plain is not None:
         plain = _version(spec, plain, builds)
@@ -236,8 +236,8 @@ def _refuse_other_forms(spec: str) -> None:
         # Perhaps with a password or a token in it, somewhere.
         shown = quoted(spec.partition("://")[0] + "://\u2026")
         raise BadValue(
-            f"{shown} has an address: packages and channels by URL can't be asked for yet",
-            "list the channel in `conda.channels`, and ask for the package by its name",
+            f"{shown} has an address: packages and channels by URL are not supported yet",
+            "list the channel in `conda.channels` and name the package alone",
         )
     shown = quoted(spec)
     if len(spec) > _LONGEST_MATCH_SPEC or not spec.isprintable():
@@ -248,11 +248,11 @@ def _refuse_other_forms(spec: str) -> None:
             "what is for one platform goes into [conda.platform.linux-64], comments out of the quotes",
         )
     if re.search(r"\.(?:conda|tar\.bz2)$", spec):
-        raise BadValue(f"{shown} is the name of a file", 'ask for the package: "ffmpeg 7.1.*"')
+        raise BadValue(f"{shown} is the name of a file", 'write the package: "ffmpeg 7.1.*"')
     if re.match(r"[A-Za-z0-9._-]+\s*\[\s*[A-Za-z0-9._-]+(?:\s*,\s*[A-Za-z0-9._-]+)*\s*\]", spec):
         raise BadValue(
-            f"{shown} asks for extras, which conda packages don't have",
-            "ask for what the extra needs, package by package, or ask for it in [pip]",
+            f"{shown} has extras, which conda packages do not have",
+            "list the extra's packages one by one, or move it to [pip]",
         )
     if "===" in spec:
         raise BadValue(f"{shown} has three equals signs", 'exactly this version is "numpy ==2.2.6"')
@@ -260,7 +260,7 @@ def _refuse_other_forms(spec: str) -> None:
 
 def _check_prefix(spec: str, channel: str) -> None:
     if channel in ("pip", "pypi"):
-        raise BadValue(f"{quoted(spec)} is a package of PyPI's", "ask for it in [pip] `dependencies`")
+        raise BadValue(f"{quoted(spec)} is a package on PyPI", "move it to [pip] `dependencies`")
     try:
         read_channel(channel)
     except BadValue as bad:
@@ -281,7 +281,7 @@ def _words(spec: str, plain: str) -> tuple[str | None, str | None]:
     if len(words) > 1 and re.match(r"[=<>!~]", words[1]):
         meant = f"{name_of(spec)} {words[0]},{words[1]}"
         raise BadValue(
-            f"{quoted(spec)}: {quoted(words[1])} stands where a build does",
+            f"{quoted(spec)}: {quoted(words[1])} is in the position of the build",
             f"conditions on a version are joined by a comma: {quoted(meant)}",
         )
     if len(words) > 2:
@@ -312,12 +312,12 @@ def _version(spec: str, text: str, build: str | None) -> str:
     if re.fullmatch(r"[A-Za-z_][^,|<>=!~()]*", text):
         meant = f"{name_of(spec)} * {text}"
         raise BadValue(
-            f"{quoted(spec)}: {quoted(text)} stands where a version does",
+            f"{quoted(spec)}: {quoted(text)} is in the position of the version",
             f"a build comes after the version, and `*` is any: {quoted(meant)}",
         )
     if not _readable(text):
         raise BadValue(
-            f"{quoted(spec)}: {quoted(text)} is no version that conda can read",
+            f"{quoted(spec)}: {quoted(text)} is not a version that conda can read",
             'write "numpy 2.2.*", "numpy >=2,<3" or "numpy ==2.2.6"',
         )
     parts = _PART.findall(text)
@@ -332,7 +332,7 @@ def _term(spec: str, text: str, build: str | None) -> str:
     sign, version, glob = term["sign"] or "", term["version"], term["glob"] or ""
     if glob and sign in ("<", "<=", ">", ">=", "~="):
         raise BadValue(
-            f"{quoted(spec)}: `*` says nothing after `{sign}`",
+            f"{quoted(spec)}: `*` has no meaning after `{sign}`",
             f"leave it out: {quoted(f'{name_of(spec)} {sign}{version}')}",
         )
     if sign == "=" and not glob and build:
@@ -372,7 +372,7 @@ def _is_term(text: str) -> bool:
 def _check_build(spec: str, build: str) -> None:
     if not re.fullmatch(BUILD, build):
         raise BadValue(
-            f"{quoted(spec)}: {quoted(build)} is no build that conda can read",
+            f"{quoted(spec)}: {quoted(build)} is not a build that conda can read",
             'letters, digits, `_` and `.`, and `*` for any text: "pytorch 2.8.* cuda*"',
         )
 

@@ -1,7 +1,7 @@
 """Checks across the values of a spec.
 
-Each check reads the parsed TOML, not the Spec: a spec with one bad value still gets all of its faults told at once. A
-value that can't be read is passed over here; its own fault is told by whoever reads it.
+Each check reads the parsed TOML, not the Spec, so that all problems are reported at once. A value that can't be read is
+skipped: its reader reports it.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def _unlisted_channels(data: Document) -> Iterator[Found]:
                 yield (
                     (*path, "dependencies", at),
                     BadValue(
-                        f"{quoted(spec)} insists on a channel that `conda.channels` does not list",
-                        f"add {quoted(channel)} to `conda.channels`, or ask for the package by its name alone",
+                        f"{quoted(spec)} is from a channel that `conda.channels` does not list",
+                        f"add {quoted(channel)} to `conda.channels`, or write the package without its channel",
                     ),
                 )
 
@@ -157,7 +157,7 @@ def _python_of_conda(data: Document) -> Iterator[Found]:
     if conda is None and source == "conda":
         yield (
             ("env", "python_source"),
-            BadValue("`conda`, although the spec has no [conda]", "add [conda], or remove this key"),
+            BadValue("`conda`, but the spec has no [conda]", "add [conda], or remove this key"),
         )
     if not isinstance(conda, Mapping):
         return
@@ -165,16 +165,16 @@ def _python_of_conda(data: Document) -> Iterator[Found]:
         yield (
             ("env", "python_source"),
             BadValue(
-                f"`{source}`, although the spec has [conda], which brings its own Python",
-                "remove this key or [conda]: two Pythons in one environment hide each other",
+                f"`{source}`, but the spec has [conda], which installs its own Python",
+                "remove this key or [conda]: two Pythons in one environment shadow each other",
             ),
         )
     if get(data, "image", "python") is not None:
         yield (
             ("image", "python"),
             BadValue(
-                "says that the base holds a Python, although the spec has [conda], which brings its own",
-                "remove this key or [conda]: two Pythons in one image hide each other",
+                "says that the base has a Python, but the spec has [conda], which installs its own",
+                "remove this key or [conda]: two Pythons in one image shadow each other",
             ),
         )
 
@@ -222,7 +222,7 @@ CONDA_CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
 
 
 def check(data: Document, now: datetime) -> list[Found]:
-    """Every fault between values; `now` is an aware moment, later than which `as_of` can't be."""
+    """Problems between values. now: an aware time; `as_of` can't be later."""
     return [*_future(data, now), *(found for one in _CHECKS for found in one(data))]
 
 
@@ -233,8 +233,8 @@ def _future(data: Document, now: datetime) -> Iterator[Found]:
             yield (
                 path,
                 BadValue(
-                    f"{time.isoformat()} lies in the future (it is {now.isoformat(timespec='seconds')})",
-                    "what is uploaded until then would change the lock: write a moment that has passed",
+                    f"{time.isoformat()} is in the future (now: {now.isoformat(timespec='seconds')})",
+                    "files uploaded until then would change the lock: write a time in the past",
                 ),
             )
 
@@ -258,7 +258,7 @@ def _required_twice(data: Document) -> Iterator[Found]:
 
 
 def _twice(requirement: Requirement, first: Requirement, first_at: int, key: str) -> BadValue:
-    found = f"`{requirement.name}` is asked for twice, here and in {key}[{first_at}]"
+    found = f"`{requirement.name}` is required twice, also in {key}[{first_at}]"
     if requirement.url or first.url:
         return BadValue(found, "keep one of them")
     extras = ",".join(sorted({*first.extras, *requirement.extras}))
@@ -275,7 +275,9 @@ def _index_names(data: Document) -> Iterator[Found]:
         if isinstance(name, str) and seen.setdefault(name, at) != at:
             yield (
                 ("pip", "index", at, "name"),
-                BadValue(f"{quoted(name)} names index [{seen[name]}] already", "give each index a name of its own"),
+                BadValue(
+                    f"{quoted(name)} is the name of index [{seen[name]}] already", "give each index a name of its own"
+                ),
             )
 
 
@@ -290,8 +292,8 @@ def _index_patterns(data: Document) -> Iterator[Found]:
                 yield (
                     ("pip", "index", at, "packages", position),
                     BadValue(
-                        f"{quoted(pattern)} and {quoted(claimed[1])} of index [{claimed[0]}] take the same names",
-                        "let each name come from one index: make one of the patterns narrower",
+                        f"{quoted(pattern)} and {quoted(claimed[1])} of index [{claimed[0]}] match the same names",
+                        "make one of the patterns narrower: each name comes from one index",
                     ),
                 )
         seen += [(at, pattern) for _, pattern in own]
@@ -326,7 +328,7 @@ def _cuda_without_linux(data: Document) -> Iterator[Found]:
         yield (
             ("cuda",),
             BadValue(
-                f"[cuda] has no platform to be for: {', '.join(platforms)} can't have a CUDA image",
+                f"[cuda] applies to no platform: {', '.join(platforms)} can't have a CUDA image",
                 'add "linux-64" to `env.platforms`, or remove [cuda]',
             ),
         )
@@ -341,13 +343,13 @@ def _custom_base(data: Document) -> Iterator[Found]:
             if key in image:
                 yield (
                     ("image", key),
-                    BadValue("speaks of a custom base, and there is none", "add `base`, or remove this key"),
+                    BadValue("describes a custom base, but there is none", "add `base`, or remove this key"),
                 )
     elif "glibc" not in image and get(data, "cuda", "os") is None:
         yield (
             ("image", "base"),
             BadValue(
-                "the base's glibc is not known, which bounds the wheels that it can load",
+                "the base's glibc is unknown: it limits which wheels can be loaded",
                 "add `glibc`, as `docker run --rm IMAGE ldd --version` prints it, or `os` to [cuda]",
             ),
         )
@@ -361,20 +363,22 @@ def _python_of_base(data: Document) -> Iterator[Found]:
     if len(known) == 2 and in_base != requested and not in_base.startswith(f"{requested}."):
         yield (
             ("image", "python"),
-            BadValue(f"the base holds Python {in_base}, and `env.python` asks for {requested}", "make the two agree"),
+            BadValue(f"the base has Python {in_base}, but `env.python` is {requested}", "make the two agree"),
         )
     source = get(data, "env", "python_source")
     if source == "base" and in_base is None and get(data, "conda") is None:
         yield (
             ("env", "python_source"),
-            BadValue("nothing says which Python the base has", 'add [image] with `base` and `python = "3.11.7"`'),
+            BadValue(
+                "the spec does not say which Python the base has", 'add [image] with `base` and `python = "3.11.7"`'
+            ),
         )
     if source in ("standalone", "system") and in_base is not None:
         yield (
             ("env", "python_source"),
             BadValue(
-                f"`{source}`, although `image.python` says that the base holds one",
-                "remove one of the two keys: two Pythons in one image hide each other",
+                f"`{source}`, but `image.python` says that the base has one",
+                "remove one of the two keys: two Pythons in one image shadow each other",
             ),
         )
 

@@ -1,4 +1,4 @@
-"""pydantic's findings in the words of a spec: what was found, and what to do."""
+"""Problems of a spec from pydantic's errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from envspec.spec.errors import BadValue, KeyPath, dotted, nearest, quoted
 from envspec.spec.fact_rows import RowOf, SpecWithFacts
 from envspec.spec.positions import Positions
 
-#: By pydantic's type of an error: what the key wants.
+#: pydantic's type of an error -> the expected value.
 _EXPECTED: Final = {
     "string_type": "text in quotes",
     "int_type": "a whole number",
@@ -26,13 +26,13 @@ _EXPECTED: Final = {
 
 
 def problems_of(findings: list[dict[str, Any]], positions: Positions) -> list[tuple[KeyPath, BadValue]]:
-    """pydantic's findings (`ValidationError.errors()`) as faults: a mistyped key is not also told as missing."""
+    """Problems from `ValidationError.errors()`: a mistyped key is not also reported as missing."""
     mistyped = {(*path[:-1], _close(path)) for path in (f["loc"] for f in findings if f["type"] == "extra_forbidden")}
     return [_problem(found, positions) for found in findings if not _repeats(found, mistyped)]
 
 
 def _repeats(found: dict[str, Any], mistyped: set[KeyPath]) -> bool:
-    """Whether another fault says it already: the mistyped key, or each of the values that a list has lost."""
+    """Whether another problem covers it: the mistyped key, or the values that a list lost."""
     if found["type"] == "too_short":
         return bool(found["input"])
     return found["type"] == "missing" and found["loc"] in mistyped
@@ -66,7 +66,7 @@ def _unknown(path: KeyPath) -> BadValue:
     if elsewhere:
         return BadValue("unknown key", f"did you mean `{dotted(elsewhere[0])}`?")
     names = ", ".join(f"`{name}`" for name in known)
-    return BadValue("unknown key", f"known here: {names}" if len(path) > 1 else f"the sections are {names}")
+    return BadValue("unknown key", f"known keys: {names}" if len(path) > 1 else f"the sections are {names}")
 
 
 def _missing(path: KeyPath) -> BadValue:
@@ -90,7 +90,7 @@ def _wrong_type(found: dict[str, Any], path: KeyPath, written: str | None) -> Ba
     if found["type"] == "tuple_type" and isinstance(value, str):
         return BadValue(found_text, f"put it in brackets: [{quoted(value)}]")
     if path[0] == "conda" and path[-2:-1] == ("dependencies",) and isinstance(value, Mapping) and "pip" in value:
-        return BadValue(found_text, "PyPI's packages have a place of their own: [pip] `dependencies`")
+        return BadValue(found_text, "move PyPI's packages to [pip] `dependencies`")
     return BadValue(found_text, _how_to_write(found["type"], path))
 
 
@@ -120,7 +120,7 @@ def _described(value: object, written: str | None) -> str:
         int: f"the number {number}",
         float: f"the number {number}",
         str: f"the text {quoted(value)}" if isinstance(value, str) else "",
-        datetime: f"the moment {number}",
+        datetime: f"the time {number}",
         date: f"the date {number}",
         time: f"the time {number}",
         dict: "a table",

@@ -59,7 +59,7 @@ class Problem(NamedTuple):
 
 
 class SpecError(EnvspecError):
-    """A spec that can't be used; `faults` are in the order of the file."""
+    """A spec that can't be used; `problems` are in the order of the file."""
 
     exit_code: ClassVar[int] = 2
 
@@ -67,11 +67,11 @@ class SpecError(EnvspecError):
         self.problems = tuple(sorted(problems, key=lambda each: (each.line or 0, each.key, each.found)))
         text = "\n".join(map(str, self.problems))
         many = len(self.problems) > 1
-        super().__init__(f"{self.problems[0].where}: {len(self.problems)} faults\n{text}" if many else text)
+        super().__init__(f"{self.problems[0].where}: {len(self.problems)} problems\n{text}" if many else text)
 
 
 class BadValue(ValueError):
-    """A value that can't be read, told without its place: the caller knows that."""
+    """A value that can't be read; the caller adds its position."""
 
     def __init__(self, found: str, hint: str) -> None:
         super().__init__(found)
@@ -80,10 +80,10 @@ class BadValue(ValueError):
 
 
 def refuse_open_secrets(address: str) -> None:
-    """BadValue if a URL has a secret where it can't be told from the rest: in the wrong place, or not encoded."""
+    """BadValue if a URL has a secret in the wrong place, or one that is not encoded."""
     if is_misread(address):
         raise BadValue(
-            f"the password in {quoted(address)} can't be told from the address",
+            f"the password in {quoted(address)} can't be separated from the address",
             "write `/`, `?`, `#` and `@` of a password as %2F, %3F, %23 and %40, or the password as `${VARIABLE}`",
         )
     if VARIABLE.search(without_credentials(address)):
@@ -93,7 +93,7 @@ def refuse_open_secrets(address: str) -> None:
         )
     userinfo = re.split(r"[/?#]", address.partition("://")[2], maxsplit=1)[0].rpartition("@")[0]
     if re.search(r"[\x00-\x1f\x7f]|%[01][0-9a-f]|%7f", userinfo, re.IGNORECASE):
-        raise BadValue(f"the login in {quoted(address)} has a control character in it", "write the login alone")
+        raise BadValue(f"the login in {quoted(address)} has a control character in it", "remove it")
 
 
 def dotted(path: KeyPath) -> str:

@@ -29,22 +29,22 @@ _KEYS: Final[Mapping[str, str]] = {
     "default": "For each platform, the variant on the default index: cu128, cpu.",
     "variants": "The variants on PyTorch's own indexes.",
     "unsure": "Variants that were reported there, and are in no build matrix.",
-    "uploaded": "The moment of its upload.",
+    "uploaded": "Time of its upload.",
     "requires_python": "The Pythons that its metadata allows.",
     "pythons": "The Python series that have wheels.",
     "cudart": "Version of the CUDA runtime.",
     "cudnn": "Version of cuDNN.",
     "nccl": "Version of NCCL.",
     "cublas": "Version of cuBLAS.",
-    "torch": "A version of torch, or what is asked of it.",
+    "torch": "A version of torch, or a requirement on it.",
     "variant": "The build: cu128, cpu.",
     "platform": "A platform, as conda calls it.",
     "platforms": "Platforms, as conda calls them.",
     "gpu_code": "The GPU code in its builds.",
     "sm": "Machine code for these GPUs: sm_80.",
     "ptx": "Portable code: compute_120.",
-    "measured": "Releases whose wheels were asked themselves.",
-    "note": "What else is to be said.",
+    "measured": "Releases whose wheels were read.",
+    "note": "More about it.",
     "name": "The name that people use.",
     "aliases": "Other names.",
     "compute_capability": "Such as 9.0 for sm_90.",
@@ -54,7 +54,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "minimum": "The oldest driver that runs it.",
     "bundled": "The driver that the release ships with.",
     "flavors": "The flavors that exist.",
-    "os": "The systems that exist.",
+    "os": "The operating systems that exist.",
     "status": "supported, ended or unknown.",
     "tag": "The tag, such as 12.8.1-base-ubuntu24.04.",
     "digest": "The digest, from sha256: on.",
@@ -67,7 +67,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "requires": "The requirements to add.",
     "reason": "Why.",
     "beside": "cuda: only where torch is built for CUDA.",
-    "channel": "The conda channel of the build; left out: the project's own wheels.",
+    "channel": "The conda channel of the build (default: the project's own wheels).",
 }
 
 
@@ -203,7 +203,7 @@ class Facts(NoFacts):
         default=(), description="Standalone builds of Python."
     )
     member: f.ListOf[Annotated[Section, RowOf(rows.MemberRow)]] = Field(
-        default=(), description="What releases of the torch family ask of torch."
+        default=(), description="Requirements of torch family releases on torch."
     )
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:

@@ -24,7 +24,7 @@ _CONFINING = "unconfined_builds"
 def input_sha256(data: Mapping[str, Any]) -> str:
     """SHA-256, in hexadecimal, of the canonical form of a parsed TOML document.
 
-    Comments, layout, the order of keys and tables, the offset a moment is written in and credentials in URLs and in
+    Comments, layout, the order of keys and tables, the offset a time is written in and credentials in URLs and in
     conda's channels do not matter; `[registry.mirrors]` and whether builds are confined do not belong. Every other
     value does, and so does its type.
     """
@@ -84,7 +84,7 @@ def _time_text(value: datetime) -> str:
         return value.isoformat()
     try:
         return value.astimezone(timezone.utc).isoformat()
-    except OverflowError:  # within a day of year 1 or 9999: no moment in UTC that Python can hold
+    except OverflowError:  # within a day of year 1 or 9999: no time in UTC that Python can represent
         return value.isoformat()
 
 

@@ -24,7 +24,7 @@ def load_spec(path: Path, now: datetime, where: str | None = None) -> Spec:
     """Read the spec in the file `path`, which messages call `where`.
 
     Raises:
-        SpecError: the file can't be read, or is not a valid spec; holds every fault.
+        SpecError: the file can't be read, or is not a valid spec; with every problem.
     """
     return parse_spec(read_text(path, where), where or str(path), now)
 
@@ -65,11 +65,11 @@ def parse_spec(text: str, where: str, now: datetime) -> Spec:
     """Read a spec's text; `where` is what messages call it, `now` bounds `as_of`.
 
     Raises:
-        SpecError: holds every fault.
+        SpecError: with every problem.
     """
     data, positions = _document(text, where)
     if not data:
-        raise _whole(where, "the file holds no settings", f"the smallest spec is {_SMALLEST}")
+        raise _whole(where, "the file has no settings", f"the smallest spec is {_SMALLEST}")
     spec, problems = _validated(data, positions)
     problems += [(path, bad) for path, bad in check(data, now) if path not in {path for path, _ in problems}]
     if problems or spec is None:
@@ -97,7 +97,7 @@ def _longest_list(data: dict[str, Any]) -> int:
     return max((len(value) for table in tables for value in table.values() if isinstance(value, list)), default=0)
 
 
-#: What tomllib and tomli say, whose words differ between versions, in ours: part of theirs, what was found, what to do.
+#: Part of tomllib's or tomli's message, which differ between versions; the problem; the hint.
 _SYNTAX: Final = (
     ("Illegal character '\\n'", "a text ends with its line", 'close it with a quote, or write it in """three"""'),
     ("Illegal character", "a character that no TOML holds as it is", "remove it, or write it as an escape"),
@@ -105,11 +105,11 @@ _SYNTAX: Final = (
     ('Expected "\'"', "a text without its closing quote", "close it"),
     ("Unclosed array", "a list without its closing bracket", "close it with ]"),
     ("Unclosed inline table", "a table without its closing brace", "close it with }"),
-    ("Cannot", "this key or table stands in the file already", "remove one of the two"),
-    ("Duplicate", "this key or table stands in the file already", "remove one of the two"),
+    ("Cannot", "this key or table is in the file already", "remove one of the two"),
+    ("Duplicate", "this key or table is in the file already", "remove one of the two"),
     ("Invalid value", "no value of TOML's", "text goes in quotes, a list in brackets"),
     ("Expected '=' after", "a key without an equals sign", "write `key = value`"),
-    ("Invalid date", "no moment of the calendar", "write it as 2026-11-15T00:00:00Z"),
+    ("Invalid date", "not a date and time of the calendar", "write it as 2026-11-15T00:00:00Z"),
 )
 
 

@@ -193,7 +193,7 @@ _KEY = ("env", "as_of")
 
 
 def set_as_of(text: str, time: datetime) -> str:
-    """`text`, a valid spec, with `[env] as_of` set to `moment` in UTC; everything else stays byte for byte.
+    """`text`, a valid spec, with `[env] as_of` set to `time` in UTC; everything else stays byte for byte.
 
     Raises:
         ValueError: `text` is not TOML, or has no table `env` with a key in it.

@@ -25,8 +25,8 @@ _LEADING_OUT: Final = re.compile(r"^/|\\|(?:^|/)(?:\.\.|\.git)(?:/|$)", re.IGNOR
 
 @dataclass(frozen=True, slots=True)
 class GitAddress:
-    """A place in a repository. url: what git is told; may hold credentials. ref: a branch, tag or commit; empty for the
-    repository's own default. subdirectory: the project's folder in it; empty for the top.
+    """A folder in a repository. url: for git, may have credentials. ref: a branch, tag or commit; empty: the default.
+    subdirectory: the project's folder in it; empty: the top.
     """
 
     url: str
@@ -136,11 +136,11 @@ def read_constraint(text: str) -> Requirement:
     found = read_requirement(text)
     if found.kind is not RequirementKind.NAME or found.extras:
         raise BadValue(
-            f"{quoted(str(found))} is more than a constraint",
+            f"{quoted(str(found))} is not a constraint",
             f'constraints bound versions (`"{found.name}<2"`); URLs and extras belong in `pip.dependencies`',
         )
     if not found.specifier:
-        raise BadValue(f"{quoted(text)} constrains nothing", f'say which versions may be taken: `"{found.name}<2"`')
+        raise BadValue(f"{quoted(text)} constrains nothing", f'write the versions to allow: `"{found.name}<2"`')
     return found
 
 
@@ -207,8 +207,8 @@ def _mend(text: str) -> str:
 def _refuse_extra_marker(marker: Marker | None, text: str) -> None:
     if marker is not None and re.search(r"\bextras?\b(?=\s*(?:[=!<>~]|in\b|not\b))|\bin\s+extras\b", str(marker)):
         raise BadValue(
-            f"{quoted(text)}: a spec has no extras to ask for",
-            "remove the `extra` marker; list what is wanted, or make a second spec",
+            f"{quoted(text)}: a spec has no extras",
+            "remove the `extra` marker; list the packages, or write a second spec",
         )
 
 
@@ -233,12 +233,12 @@ def _from_git(plain: Requirement, address: str) -> Requirement:
     scheme, _, rest = git.url.partition("://")
     if scheme.lower() == "ssh" and ":" in rest.partition("/")[0].rpartition("@")[0]:
         raise BadValue(
-            f"{quoted(address)} has a password, which SSH takes from no address",
+            f"{quoted(address)} has a password, which SSH does not read from a URL",
             "remove it, and log in with a key; or use `git+https://`",
         )
     if has_secret_query(git.url):
         raise BadValue(
-            f"the query of {quoted(address)} has what looks like a token", "write it as a login: `${TOKEN}@`"
+            f"the query of {quoted(address)} has a part that looks like a token", "write it as a login: `${TOKEN}@`"
         )
     if not git.is_inside:
         raise BadValue(
@@ -252,8 +252,8 @@ def _from_web(plain: Requirement, url: str, fragment: str) -> Requirement:
     path = _web_path(url)
     if has_secret_query(url):
         raise BadValue(
-            f"the query of {quoted(url)} has what looks like a signature or a token, which a lock must not hold",
-            "name an address that stays, with a login: `https://${USER}:${PASSWORD}@host/...`",
+            f"the query of {quoted(url)} has what looks like a signature or a token, which must not be in a lock",
+            "use a permanent address with a login: `https://${USER}:${PASSWORD}@host/...`",
         )
     filename = unquote(path.rpartition("/")[2])
     sha256 = _sha256(fragment)
@@ -311,5 +311,5 @@ def _sha256(fragment: str) -> str | None:
         elif key not in ("egg", "subdirectory"):
             is_hash = re.match(r"sha\d|md5|blake", key)
             shown = quoted(f"#{part}" if is_hash else f"#{key}=…" if value else "#…")
-            raise BadValue(f"{shown} is no hash that can be checked", "write `#sha256=` and 64 hexadecimal digits")
+            raise BadValue(f"{shown} is not a supported hash", "write `#sha256=` and 64 hexadecimal digits")
     return found

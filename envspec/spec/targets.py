@@ -143,8 +143,8 @@ def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> t
     version = pythons.get(platform)
     if version is None:
         raise UnknownPython(
-            f"the conda half of the environment has no Python for {platform.value}",
-            hint=f"`env.python` asks for {spec.env.python}: see that a channel of `conda.channels` has it",
+            f"the solved conda packages have no Python for {platform.value}",
+            hint=f"`env.python` is {spec.env.python}: check that a channel in `conda.channels` has it",
         )
     return _stated(version, "conda", "the Python that the conda half solved to", "conda", platform)
 
@@ -181,7 +181,7 @@ def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decis
         )
     if requested not in (row.python, row.python_patch):
         raise UnknownPython(
-            f"{os} installs Python {row.python_patch or row.python}, and `env.python` asks for {requested}",
+            f"{os} installs Python {row.python_patch or row.python}, but `env.python` is {requested}",
             hint=f'write `python = "{row.python}"`, or take `python_source = "standalone"`',
         )
     if not row.python_patch:

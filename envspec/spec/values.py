@@ -50,7 +50,7 @@ class OfText:
 
 
 class OneOf:
-    """The annotation of a key that takes one value of an Enum; `aliases` are other tools' words for them."""
+    """The annotation of a key with a value of an Enum. aliases: other tools' names of the values."""
 
     def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
         self.aliases = aliases or {}
@@ -75,7 +75,7 @@ class OneOf:
         close = self.aliases.get(text.lower()) or nearest(text, values)
         shown = ", ".join(f"`{value}`" for value in values)
         hint = f"did you mean `{close}`? Known: {shown}" if close else f"known: {shown}"
-        raise BadValue(f"{quoted(text)} is not known here", hint)
+        raise BadValue(f"{quoted(text)} is unknown", hint)
 
 
 def _as_tuple(value: object) -> object:
@@ -109,12 +109,12 @@ def read_python(text: str) -> str:
     """A series (`3.11`) or an exact patch (`3.11.7`)."""
     if re.fullmatch(_PYTHON, text):
         return text
-    raise BadValue(f"{quoted(text)} is no Python to lock for", _python_hint(text))
+    raise BadValue(f"{quoted(text)} is not a supported Python", _python_hint(text))
 
 
 def _python_hint(text: str) -> str:
     if re.fullmatch(r"3\.\d+(?:\.\d+)?t", text):
-        return f'free-threaded builds are not locked for; write "{text[:-1]}"'
+        return f'free-threaded builds are not supported; write "{text[:-1]}"'
     found = re.search(r"3\.(?:[89]|[1-9]\d)", text)
     series = found[0] if found else "3.10" if text == "3.1" else "3.11"
     return f'write one series, "{series}", or an exact patch such as "{series}.7"; 3.8 is the oldest'
@@ -157,12 +157,12 @@ def _read_time(value: object) -> datetime:
         try:
             return value.astimezone(timezone.utc)
         except OverflowError:
-            raise BadValue(f"{value.isoformat()} is outside the years 1 to 9999", "write a moment in UTC") from None
+            raise BadValue(f"{value.isoformat()} is outside the years 1 to 9999", "write a time in UTC") from None
     if isinstance(value, date):
-        raise BadValue(f"{value.isoformat()} is a date, not a moment", f"write {value.isoformat()}T00:00:00Z")
+        raise BadValue(f"{value.isoformat()} is a date without a time", f"write {value.isoformat()}T00:00:00Z")
     if isinstance(value, str):
-        raise BadValue(f"{quoted(value)} is text, not a moment", "write it without quotes: 2026-11-15T00:00:00Z")
-    raise BadValue("not a moment", "write one in UTC, without quotes: 2026-11-15T00:00:00Z")
+        raise BadValue(f"{quoted(value)} is text, not a time", "write it without quotes: 2026-11-15T00:00:00Z")
+    raise BadValue("not a time", "write one in UTC, without quotes: 2026-11-15T00:00:00Z")
 
 
 def _read_glibc(text: str) -> tuple[int, int]:
@@ -188,7 +188,7 @@ def read_index_url(text: str) -> str:
         )
     if has_secret_path(parts.path):
         raise BadValue(
-            f"the path of {shown} has what looks like a token",
+            f"the path of {shown} has a part that looks like a token",
             "write it as a login, `https://${TOKEN}@host/simple`: what is in a path is written into the lock",
         )
     return text.rstrip("/")
@@ -228,7 +228,7 @@ def _read_image(text: str) -> str:
     if re.fullmatch(rf"{repository}(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", text, re.ASCII):
         return text
     if "@" in re.sub(r"@sha256:.*", "", text):
-        hint = "what stands before an `@` is a login, which no spec holds: `docker login HOST`, and name the image"
+        hint = "the text before an `@` is a login: run `docker login HOST`, and write the image alone"
         raise BadValue(f"{quoted(without_registry_login(text))} does not name an image", hint)
     hint = (
         "write `registry/repository:tag`, best with the digest: `registry.corp/cuda@sha256:` and 64 hexadecimal digits"
@@ -355,7 +355,7 @@ def _read_platform_key(text: str) -> Enum:
 
 
 _PLATFORMS: Final = "|".join(platform.value for platform in Platform)
-#: A platform as the key of a table. JSON schema tells keys by a pattern.
+#: A platform as the key of a table; JSON schema describes keys by a pattern.
 PlatformKey = Annotated[Platform, OfText(_read_platform_key, pattern=f"^(?:{_PLATFORMS})$")]
 
 

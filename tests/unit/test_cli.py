@@ -72,7 +72,7 @@ def test_explain_a_package(project: Path, envspec: Envspec) -> None:
     assert (ran.status, ran.stderr) == (0, "")
     assert "newest version, rejected\n  2.4.6\n      the spec wants numpy<2.3" in ran.stdout
     told = json.loads(envspec("explain", "pytorch-2.9", "numpy", "--format=json").stdout)
-    assert told["variants"][0]["newest"] == {"version": "2.4.6", "why": "the spec wants numpy<2.3"}
+    assert told["variants"][0]["rejected"] == {"version": "2.4.6", "why": "the spec wants numpy<2.3"}
 
 
 def test_explain_a_build_without_gpu_code(project: Path, envspec: Envspec) -> None:
