@@ -192,7 +192,7 @@ def _smallest_change(needed: Driver, build: _Build | None, machine: Machine, fac
     if builds:
         driver = _driver_for(builds[0], gpus, facts) or needed.minimum
         return f"lock {builds[0]}, and {_newer_driver(driver, machine)}"
-    return f"none known: no torch build known here has code for {', '.join(gpu.name for gpu in machine.gpus)}"
+    return f"none known: no known torch build has code for {', '.join(gpu.name for gpu in machine.gpus)}"
 
 
 def _newer_driver(version: str, machine: Machine) -> str:

@@ -146,7 +146,7 @@ def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> t
             f"the solved conda packages have no Python for {platform.value}",
             hint=f"`env.python` is {spec.env.python}: check that a channel in `conda.channels` has it",
         )
-    return _stated(version, "conda", "the Python that the conda half solved to", "conda", platform)
+    return _stated(version, "conda", "the Python of the solved conda packages", "conda", platform)
 
 
 def _python(spec: Spec, facts: Facts, platform: Platform, time: datetime | None) -> tuple[Python, Decision]:
