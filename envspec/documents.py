@@ -26,11 +26,11 @@ MAX_SPEC_BYTES: Final = 1 << 20
 _DEEP: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""", re.ASCII)
 
 
-class TooLarge(ValueError):
+class DocumentTooLarge(ValueError):
     """More bytes than any document needs."""
 
 
-class TooDeep(ValueError):
+class NestedTooDeeply(ValueError):
     """Tables or lists within each other beyond what any document needs."""
 
 
@@ -41,14 +41,14 @@ def parse_toml(text: str) -> dict[str, Any]:
         ValueError: it is not one (with line and column). TooLarge, TooDeep: see there.
     """
     if len(text) > MAX_TOML_BYTES:
-        raise TooLarge(f"it has more than {MAX_TOML_BYTES} bytes")
+        raise DocumentTooLarge(f"it has more than {MAX_TOML_BYTES} bytes")
     # Few lines have so many dots: the pattern would take a fourth of the parser's time for a whole lock.
     if any(_DEEP.search(line) for line in text.split("\n") if line.count(".") >= 32):
-        raise TooDeep("a key has more than 32 parts")
+        raise NestedTooDeeply("a key has more than 32 parts")
     try:
         document: dict[str, Any] = _PARSER.loads(text)
     except RecursionError:
-        raise TooDeep("lists or tables are nested too deeply") from None
+        raise NestedTooDeeply("lists or tables are nested too deeply") from None
     return document
 
 
@@ -66,7 +66,7 @@ def spec_bytes(path: Path) -> bytes:
     with path.open("rb") as file:
         data = file.read(MAX_SPEC_BYTES + 1)
     if len(data) > MAX_SPEC_BYTES:
-        raise TooLarge(f"it has more than {MAX_SPEC_BYTES} bytes")
+        raise DocumentTooLarge(f"it has more than {MAX_SPEC_BYTES} bytes")
     return data
 
 

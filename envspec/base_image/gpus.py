@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from envspec.base_image.cuda import CudaPins, GpuNotServed, TorchBuild
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, capability_of, find_gpu, runs
-from envspec.facts.tables import Gpu, numeric, ranges_text
+from envspec.facts.tables import GpuRow, numeric, ranges_text
 from envspec.models import CudaVersion, Decision, GpuCode, Platform
 
 
@@ -142,7 +142,7 @@ def builds_text(facts: Facts, capability: ComputeCapability, platform: Platform,
     return f"builds with code for {capability.sm}: {'; '.join(builds_shown)}"
 
 
-def _not_served(gpu: Gpu, codes: Sequence[GpuCode], facts: Facts, channel: str) -> GpuNotServed:
+def _not_served(gpu: GpuRow, codes: Sequence[GpuCode], facts: Facts, channel: str) -> GpuNotServed:
     capability = capability_of(gpu)
     contents = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
     return GpuNotServed(
@@ -151,7 +151,7 @@ def _not_served(gpu: Gpu, codes: Sequence[GpuCode], facts: Facts, channel: str) 
     )
 
 
-def _decision(gpu: Gpu, capability: ComputeCapability, code: GpuCode, how: Runs) -> Decision:
+def _decision(gpu: GpuRow, capability: ComputeCapability, code: GpuCode, how: Runs) -> Decision:
     reasons = {
         Runs.SASS: f"{gpu.name} is {capability.sm}; {_named(code)} holds {_holds(code)}",
         Runs.PTX: f"{gpu.name} is {capability.sm}; its driver compiles it from {', '.join(code.ptx)}, which needs the "
@@ -161,7 +161,7 @@ def _decision(gpu: Gpu, capability: ComputeCapability, code: GpuCode, how: Runs)
     return Decision(f"gpu.{gpu.name}", how.value, reasons[how], code.source, code.platform)
 
 
-def _lacking(gpu: Gpu, capability: ComputeCapability, code: GpuCode) -> str:
+def _lacking(gpu: GpuRow, capability: ComputeCapability, code: GpuCode) -> str:
     return f"{gpu.name} ({capability.sm}) can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}"
 
 

@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from envspec.errors import UsageError
-from envspec.facts.tables import Facts, Gpu, TorchRelease
+from envspec.facts.tables import Facts, GpuRow, TorchRelease
 from envspec.models import CudaVersion
 
 #: Integrated GPUs of the Jetson line: their SASS is theirs alone.
@@ -88,7 +88,7 @@ def _runs_ptx(gpu: ComputeCapability, target: str) -> bool:
     return built <= gpu
 
 
-def capability_of(gpu: Gpu) -> ComputeCapability:
+def capability_of(gpu: GpuRow) -> ComputeCapability:
     return ComputeCapability.parse(gpu.compute_capability)
 
 
@@ -105,7 +105,7 @@ def first_driver(facts: Facts, capability: ComputeCapability) -> tuple[str, Cuda
     return (row.bundled, cuda) if row and row.bundled else None
 
 
-def find_gpu(facts: Facts, name: str) -> Gpu:
+def find_gpu(facts: Facts, name: str) -> GpuRow:
     """The row that a name means: as people write it (`h100`, `RTX4090`), as NVML gives it (`NVIDIA H100 80GB HBM3`),
     or a compute capability itself (`9.0`, `sm_90`).
 
@@ -125,16 +125,16 @@ def find_gpu(facts: Facts, name: str) -> Gpu:
     )
 
 
-def match_gpu(facts: Facts, name: str) -> Gpu | None:
+def match_gpu(facts: Facts, name: str) -> GpuRow | None:
     """As `find_gpu`, with None for a name that no row has."""
     try:
         capability = ComputeCapability.parse(name.strip().lower())
     except ValueError:
         pass
     else:
-        return Gpu(name=f"compute capability {capability}", compute_capability=str(capability), source="as given")
+        return GpuRow(name=f"compute capability {capability}", compute_capability=str(capability), source="as given")
     words = _words(name)
-    best: tuple[int, Gpu] | None = None
+    best: tuple[int, GpuRow] | None = None
     for row in facts.gpus:
         for text in (row.name, *row.aliases):
             known = _words(text)

@@ -87,7 +87,7 @@ class GpuCodeRow(FactRow):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu(FactRow):
+class GpuRow(FactRow):
     """A GPU by its usual name. compute_capability: `9.0`. memory_mib: nvidia-smi's totals, one per size sold."""
 
     name: str
@@ -257,7 +257,7 @@ ADDABLE: Final[Mapping[str, type[FactRow]]] = {
     "torch": TorchRelease,
     "gpu_code": GpuCodeRow,
     "edge": EdgeRow,
-    "gpu": Gpu,
+    "gpu": GpuRow,
     "digest": DigestRow,
     "driver": DriverRow,
     "image": ImageRow,
@@ -358,8 +358,8 @@ class Facts:
         return (*from_releases, *self._rows("gpu_code", "gpu_code", GpuCodeRow))
 
     @cached_property
-    def gpus(self) -> tuple[Gpu, ...]:
-        return self._rows("gpus", "gpu", Gpu)
+    def gpus(self) -> tuple[GpuRow, ...]:
+        return self._rows("gpus", "gpu", GpuRow)
 
     @cached_property
     def drivers(self) -> tuple[DriverRow, ...]:

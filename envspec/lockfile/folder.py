@@ -50,7 +50,7 @@ _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _UNSUPPORTED: Final = frozenset({errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 
-class CannotWrite(UsageError):
+class LockNotWritable(UsageError):
     """The lock's folder can't be written; what was there is untouched."""
 
 
@@ -126,7 +126,7 @@ def _paths(directory: Path, name: str) -> tuple[Path, Path]:
     return directory / _COMMITTED / name, directory / name
 
 
-class _Plan(NamedTuple):
+class _FolderChanges(NamedTuple):
     """written: new bytes of the files whose bytes differ. removed: files of the old lock that the new one lacks."""
 
     written: Mapping[str, bytes]
@@ -167,7 +167,7 @@ def write_folder(
 def tidy(directory: Path) -> None:
     """Remove what a killed run left beside a lock that is complete; does nothing while another run writes there."""
     real = Path(os.path.realpath(directory))
-    with contextlib.suppress(OSError, CannotWrite), _exclusive(real.parent, wait_s=0):
+    with contextlib.suppress(OSError, LockNotWritable), _exclusive(real.parent, wait_s=0):
         _remove_leftovers(real)
 
 
@@ -187,26 +187,26 @@ def rename_exchange(one: Path, other: Path) -> None:
         raise OSError(code, os.strerror(code), str(one))
 
 
-def _plan(directory: Path, files: Mapping[str, bytes]) -> _Plan:
+def _plan(directory: Path, files: Mapping[str, bytes]) -> _FolderChanges:
     """Compare `files` with what is in `directory`. CannotWrite if something there is in the way."""
     if not directory.exists():
-        return _Plan(files)
+        return _FolderChanges(files)
     if not directory.is_dir():
-        raise CannotWrite(
+        raise LockNotWritable(
             f"{directory} is a file, not a folder", hint="move it away, or choose another folder by `--output DIR`"
         )
     listed = _listed(directory)
     written = {name: data for name, data in files.items() if not _contains(directory / name, data)}
     for path in (directory / name for name in written):
         if path.is_dir() and not path.is_symlink():
-            raise CannotWrite(f"{path} is a folder, but the lock has a file of that name", hint="move it away")
+            raise LockNotWritable(f"{path} is a folder, but the lock has a file of that name", hint="move it away")
         if path.name not in {*listed, LOCK_FILE} and path.exists() and not _is_signed(path):
-            raise CannotWrite(
+            raise LockNotWritable(
                 f"{path} exists and was not written by envspec",
                 hint="move it away, or choose another folder by `--output DIR`",
             )
     removed = frozenset(name for name in listed - files.keys() if _is_file(directory / name))
-    return _Plan(written, removed)
+    return _FolderChanges(written, removed)
 
 
 def _listed(directory: Path) -> frozenset[str]:
@@ -239,7 +239,7 @@ def _is_signed(path: Path) -> bool:
         return _SIGNATURE in file.read(_SIGNED_WITHIN)
 
 
-def _carry_out(directory: Path, plan: _Plan, exchange: Exchange) -> None:
+def _carry_out(directory: Path, plan: _FolderChanges, exchange: Exchange) -> None:
     try:
         if not directory.exists():
             _write_beside(directory, plan, Path.rename)
@@ -271,7 +271,7 @@ def _is_replaceable(directory: Path) -> bool:
         return not any(entry.is_dir(follow_symlinks=False) for entry in entries)
 
 
-def _write_beside(directory: Path, plan: _Plan, put: Callable[[Path, Path], object]) -> None:
+def _write_beside(directory: Path, plan: _FolderChanges, put: Callable[[Path, Path], object]) -> None:
     """Write the new folder beside `directory`, with hard links of the files that stay, and put it in its place.
 
     OSError leaves `directory` as it was; `_remove_leftovers` removes what is beside it.
@@ -293,7 +293,7 @@ def _write_beside(directory: Path, plan: _Plan, put: Callable[[Path, Path], obje
     sync_directory(directory.parent)
 
 
-def _write_inside(directory: Path, plan: _Plan) -> None:
+def _write_inside(directory: Path, plan: _FolderChanges) -> None:
     """Write the files into a folder inside `directory`, whose rename decides. OSError before leaves all as it was."""
     new = _new_folder(directory, _STAGED, plan.written)
     try:
@@ -417,31 +417,31 @@ def _lock(directory: Path, until: float) -> int | None:
         if descriptor is not None:
             return descriptor
         if time.monotonic() >= until:
-            raise CannotWrite(
+            raise LockNotWritable(
                 f"another run of envspec is writing in {directory}", hint="wait for it to end, then try again"
             )
         time.sleep(_POLL_S)
 
 
-def _cannot_write(directory: Path, error: OSError) -> CannotWrite:
+def _cannot_write(directory: Path, error: OSError) -> LockNotWritable:
     """The user's message for an error of the system while `directory` was written."""
     untouched = "what was there is untouched"
     if error.errno in FULL:
-        return CannotWrite(
+        return LockNotWritable(
             f"no space to write the lock into {directory}: {error.strerror}",
             hint=f"make room and try again; {untouched}",
         )
     if error.errno in _FORBIDDEN:
-        return CannotWrite(
+        return LockNotWritable(
             f"{directory} can't be written: {error.strerror}",
             hint=f"make it writable, or choose another folder by `--output DIR`; {untouched}",
         )
     if error.errno in {errno.ENOTDIR, errno.EEXIST}:
-        return CannotWrite(
+        return LockNotWritable(
             f"{directory} can't be a folder: a part of that path is a file",
             hint="move the file away, or choose another folder by `--output DIR`",
         )
-    return CannotWrite(
+    return LockNotWritable(
         f"{directory} can't be written: {error.strerror or error}",
         hint=f"choose another folder by `--output DIR`; {untouched}",
     )

@@ -33,7 +33,7 @@ class BadResults(EnvspecError):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownHardware:
     """What the host knows about a run and the suite in the container does not.
 
     made_at: with a time zone. where: the image, or the Python that ran the suite; `is_locked` is set from the check
@@ -53,7 +53,7 @@ class Known:
     baseline: Receipt | None = None
 
 
-def receipt(results: Mapping[str, Any], known: Known) -> Receipt:
+def receipt(results: Mapping[str, Any], known: KnownHardware) -> Receipt:
     """The receipt of a run. results: the document that the suite wrote, possibly incomplete.
 
     The verdict is `failed` if a check failed, a required one was not run, the suite ended before a requested check, or
@@ -80,7 +80,7 @@ def receipt(results: Mapping[str, Any], known: Known) -> Receipt:
         ) from fault
 
 
-def _receipt(results: Mapping[str, Any], known: Known) -> Receipt:
+def _receipt(results: Mapping[str, Any], known: KnownHardware) -> Receipt:
     found = [_check(row) for row in results["results"]]
     checks = (*found, *_lost(found, known, is_whole=results["is_whole"]))
     summary = _summary(checks, known.required)
@@ -113,7 +113,7 @@ def _check(row: Mapping[str, Any]) -> CheckRow:
     return CheckRow.model_validate({**row, **timed})
 
 
-def _lost(found: Sequence[CheckRow], known: Known, *, is_whole: bool) -> list[CheckRow]:
+def _lost(found: Sequence[CheckRow], known: KnownHardware, *, is_whole: bool) -> list[CheckRow]:
     """Requested checks without a result."""
     names = {check.check for check in found}
     reason = "the suite reported no result for it" if is_whole else "the suite ended before it"

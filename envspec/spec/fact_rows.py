@@ -172,7 +172,7 @@ class RowOf:
         return handler.generate_schema(self.model)
 
 
-class Facts(NoFacts):
+class AddedFacts(NoFacts):
     """Rows that extend envspec's own data, each with its source: nobody waits for a release."""
 
     torch: f.ListOf[Annotated[Section, RowOf(rows.TorchRelease)]] = Field(
@@ -184,7 +184,7 @@ class Facts(NoFacts):
     edge: f.ListOf[Annotated[Section, RowOf(rows.EdgeRow)]] = Field(
         default=(), description="Requirements that a package's own metadata lacks."
     )
-    gpu: f.ListOf[Annotated[Section, RowOf(rows.Gpu)]] = Field(
+    gpu: f.ListOf[Annotated[Section, RowOf(rows.GpuRow)]] = Field(
         default=(), description="GPUs and their compute capability."
     )
     digest: f.ListOf[Annotated[Section, RowOf(rows.DigestRow)]] = Field(
@@ -217,8 +217,8 @@ class Facts(NoFacts):
 class SpecWithFacts(Spec):
     """One environment, as envspec locks it."""
 
-    facts: Facts = Field(
-        default_factory=Facts, description="Rows that extend envspec's own data, each with its source."
+    facts: AddedFacts = Field(
+        default_factory=AddedFacts, description="Rows that extend envspec's own data, each with its source."
     )
 
 

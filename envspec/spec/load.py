@@ -42,7 +42,7 @@ def read_text(path: Path, where: str | None = None) -> str:
         raise _whole(name, "is a folder, not a spec", "name the `.toml` file in it") from None
     except FileNotFoundError:
         raise _whole(name, "there is no such file", "check the path") from None
-    except documents.TooLarge as error:
+    except documents.DocumentTooLarge as error:
         raise _whole(name, str(error), "split it into several specs") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -85,7 +85,7 @@ def _document(text: str, where: str) -> tuple[dict[str, Any], Positions]:
         if (longest := _longest_list(data)) > _MOST_ENTRIES:
             raise _whole(where, f"a list has {longest} entries", f"at most {_MOST_ENTRIES} are read: split the spec")
         return data, positions_of(text)
-    except (documents.TooDeep, RecursionError):
+    except (documents.NestedTooDeeply, RecursionError):
         raise _whole(where, "lists or tables are nested too deeply to read", "no key of a spec needs it") from None
     except ValueError as error:
         raise SpecError([_syntax(error, text, where)]) from None

@@ -60,7 +60,7 @@ class Os(Enum):
     UBUNTU_26_04 = "ubuntu26.04"
 
 
-class Undated(Enum):
+class UndatedFiles(Enum):
     """What to do with files without an upload time."""
 
     REFUSE = "refuse"
@@ -75,7 +75,7 @@ class Compiler(Enum):
     NONE = "none"
 
 
-class Check(Enum):
+class CheckName(Enum):
     """Checks of the conformance suite, in its order."""
 
     COLDSTART = "coldstart"
@@ -153,7 +153,7 @@ class Cuda(Section):
     )
 
 
-class Index(Section):
+class IndexSection(Section):
     """A private or an extra index: its names come from there and from nowhere else."""
 
     name: f.IndexName = Field(description="Name of this index in the lock.", examples=["corp"])
@@ -171,8 +171,8 @@ class Index(Section):
         description="Other servers that its pages and files may be on or redirect to (default: none).",
         examples=[["https://files.example.com"]],
     )
-    undated: Annotated[Undated, f.OneOf()] = Field(
-        default=Undated.REFUSE,
+    undated: Annotated[UndatedFiles, f.OneOf()] = Field(
+        default=UndatedFiles.REFUSE,
         description="Whether files without an upload time, which `as_of` can't bound, are allowed.",
     )
 
@@ -201,9 +201,11 @@ class Pip(Section):
         description="Whether locking may build sources with the rights of whoever runs it, on machines where neither "
         "bubblewrap nor a container confines the build.",
     )
-    index: f.ListOf[Index] = Field(default=(), description="Private or extra indexes, each with the names it serves.")
+    index: f.ListOf[IndexSection] = Field(
+        default=(), description="Private or extra indexes, each with the names it serves."
+    )
 
-    def index_for(self, name: str) -> Index | None:
+    def index_for(self, name: str) -> IndexSection | None:
         """The index that serves a normalised name, None for the default one. A name goes before a pattern."""
         for index in self.index:
             if name in index.packages:
@@ -246,8 +248,8 @@ class Conda(Section):
         description="Conda match specs; a bare version is exactly that version.",
         examples=[["ffmpeg >=7"]],
     )
-    undated: Annotated[Undated, f.OneOf()] = Field(
-        default=Undated.REFUSE,
+    undated: Annotated[UndatedFiles, f.OneOf()] = Field(
+        default=UndatedFiles.REFUSE,
         description="Whether packages without a build time, which `as_of` can't bound, are allowed.",
     )
     platform: dict[f.PlatformKey, CondaPlatform] = Field(
@@ -330,7 +332,7 @@ class Services(Section):
     ssh: Ssh | None = Field(default=None, description="An SSH server, with keys only.", examples=[{"port": 2222}])
 
 
-class Image(Section):
+class ImageSection(Section):
     """The image."""
 
     base: f.ImageReference | None = Field(
@@ -353,7 +355,7 @@ class Image(Section):
     workdir: f.Folder = Field(default="/workspace", description="The folder that the container starts in.")
 
 
-class Registry(Section):
+class RegistrySection(Section):
     """Where images come from."""
 
     mirrors: dict[f.RegistryHost, f.RegistryHost] = Field(
@@ -363,10 +365,10 @@ class Registry(Section):
     )
 
 
-class Conformance(Section):
+class ConformanceSection(Section):
     """Checks to run inside the image."""
 
-    checks: f.ListOf[Annotated[Check, f.OneOf()]] = Field(
+    checks: f.ListOf[Annotated[CheckName, f.OneOf()]] = Field(
         default=(),
         min_length=1,
         description="Checks to run, all of which must pass; default: all, those that the machine lacks are reported.",
@@ -385,9 +387,9 @@ class Spec(Section):
     conda: Conda | None = Field(default=None, description="Packages from conda channels.")
     system: System | None = Field(default=None, description="Packages of the base image's system.")
     services: Services | None = Field(default=None, description="Services of the container.")
-    image: Image = Field(default_factory=Image, description="The image; every key is optional.")
-    registry: Registry = Field(default_factory=Registry, description="Where images come from.")
-    conformance: Conformance | None = Field(default=None, description="Checks to run inside the image.")
+    image: ImageSection = Field(default_factory=ImageSection, description="The image; every key is optional.")
+    registry: RegistrySection = Field(default_factory=RegistrySection, description="Where images come from.")
+    conformance: ConformanceSection | None = Field(default=None, description="Checks to run inside the image.")
     facts: NoFacts = Field(default_factory=NoFacts)
 
     @property

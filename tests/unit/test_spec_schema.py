@@ -12,7 +12,7 @@ import pytest
 from envspec import documents
 from envspec.facts.tables import ADDABLE
 from envspec.spec import json_schema
-from envspec.spec.fact_rows import Facts
+from envspec.spec.fact_rows import AddedFacts
 from envspec.spec.sections import Spec
 from tests.support.schema import Schema, refusals
 
@@ -75,7 +75,7 @@ def test_choices_are_listed() -> None:
 
 
 def test_facts_have_the_tables_and_keys_of_the_data() -> None:
-    assert set(Facts.model_fields) == set(ADDABLE)
+    assert set(AddedFacts.model_fields) == set(ADDABLE)
     for table, kind in ADDABLE.items():
         row = SCHEMA["definitions"][kind.__name__]
         assert set(row["properties"]) == {field.name for field in fields(kind)}, table

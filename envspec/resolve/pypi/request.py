@@ -23,7 +23,7 @@ from envspec.resolve.pypi.index.selection import TagRanks, version_of
 from envspec.resolve.pypi.resolve import Question
 from envspec.resolve.pypi.resolver import Request
 from envspec.resolve.types import Provider
-from envspec.spec import Requirement, RequirementKind, Spec, Undated
+from envspec.spec import Requirement, RequirementKind, Spec, UndatedFiles
 from envspec.spec.targets import has_cuda, marker_environment, wheel_tags
 
 
@@ -86,7 +86,7 @@ def sources_of(spec: Spec, target: Target) -> tuple[Requirement, ...]:
 def indexes_of(spec: Spec) -> tuple[NamedIndex, ...]:
     """The spec's own indexes; their addresses may hold credentials."""
     return tuple(
-        NamedIndex(each.name, each.url, each.packages, each.undated is Undated.ACCEPT, each.files)
+        NamedIndex(each.name, each.url, each.packages, each.undated is UndatedFiles.ACCEPT, each.files)
         for each in spec.pip.index
     )
 
