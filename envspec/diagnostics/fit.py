@@ -7,7 +7,7 @@ from enum import Enum
 
 from envspec.base_image.cuda import PackageSource, pins_of
 from envspec.base_image.gpus import OtherBuild, builds_text, other_builds
-from envspec.diagnostics.machine import Machine, MachineGpu, Told
+from envspec.diagnostics.machine import Machine, MachineGpu, MachineSource
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, first_driver, match_gpu, runs
 from envspec.facts.tables import numeric
@@ -109,7 +109,7 @@ def _elsewhere(build: _Build | None, machine: Machine) -> Finding:
 
 
 def _driver(needed: Driver, machine: Machine) -> Finding:
-    if machine.driver is None and machine.told is Told.DESCRIBED:
+    if machine.driver is None and machine.source is MachineSource.DESCRIBED:
         return Finding("driver", Verdict.NOT_ASKED, f"no driver is given: the lock needs {needed.minimum} or newer")
     if machine.driver is None:
         why = "no NVIDIA driver is loaded" + (f" ({machine.problem})" if machine.problem else "")
@@ -130,7 +130,7 @@ def _driver(needed: Driver, machine: Machine) -> Finding:
 def _gpus(driver: Driver, build: _Build | None, machine: Machine, facts: Facts) -> tuple[Finding, ...]:
     if machine.gpus:
         return tuple(_gpu(gpu, driver, build, machine, facts) for gpu in machine.gpus)
-    if machine.told is Told.DESCRIBED:
+    if machine.source is MachineSource.DESCRIBED:
         return (Finding("gpu", Verdict.NOT_ASKED, "no GPU is given"),)
     why = f"no NVIDIA GPU is visible ({machine.problem})" if machine.problem else "the machine has no NVIDIA GPU"
     return (
@@ -180,7 +180,7 @@ def _smallest_change(needed: Driver, build: _Build | None, machine: Machine, fac
     if build is None or _worst(gpus, build.code) is not Runs.NOT:
         own = needed.bundled if build and _worst(gpus, build.code) is Runs.PTX else needed.minimum
         driver = _newest([own or needed.minimum, *_first_drivers(gpus, facts)])
-        if not machine.gpus and machine.told is Told.READ:
+        if not machine.gpus and machine.source is MachineSource.READ:
             return (
                 f"run it on a machine with an NVIDIA GPU and driver {driver} or newer, or describe one: --gpu, --driver"
             )
@@ -248,5 +248,5 @@ def _newest(drivers: list[str]) -> str:
 def _enough(machine: Machine, needed: str | None) -> bool:
     """Is the driver new enough? One that nobody was asked for is taken to be."""
     if machine.driver is None:
-        return machine.told is Told.DESCRIBED
+        return machine.source is MachineSource.DESCRIBED
     return needed is not None and numeric(machine.driver) >= numeric(needed)

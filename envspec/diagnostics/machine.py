@@ -27,8 +27,8 @@ _PLATFORMS: Final = {
 }
 
 
-class Told(Enum):
-    """Who tells of a machine: what is missing is not there (READ), or nobody said it (DESCRIBED)."""
+class MachineSource(Enum):
+    """How a machine is known: a missing value is absent (READ) or was not given (DESCRIBED)."""
 
     READ = "read"
     DESCRIBED = "described"
@@ -36,7 +36,7 @@ class Told(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MachineGpu:
-    """name: as NVML or the user says it. capability: None where neither NVML nor the facts tell."""
+    """name: as NVML or the user says it. capability: None if neither NVML nor the facts have it."""
 
     name: str
     capability: ComputeCapability | None
@@ -60,7 +60,7 @@ class Machine:
     driver: str | None
     gpus: tuple[MachineGpu, ...]
     problem: str = ""
-    told: Told = Told.READ
+    source: MachineSource = MachineSource.READ
 
 
 def this_platform() -> Platform:
@@ -121,7 +121,7 @@ def described_machine(where: Platform, driver: str | None, gpus: tuple[str, ...]
     """
     rows = [find_gpu(facts, name) for name in gpus]
     described = tuple(MachineGpu(row.name, capability_of(row)) for row in rows)
-    return Machine(where, driver, described, told=Told.DESCRIBED)
+    return Machine(where, driver, described, source=MachineSource.DESCRIBED)
 
 
 def _driver_of_file(path: Path) -> str | None:

@@ -328,6 +328,20 @@ def load_facts(extra: Mapping[str, Any] | None = None) -> Facts:
     return Facts(added)
 
 
+def _table(file: str, table: str, kind: type[R], *, by: str = "") -> cached_property[tuple[R, ...]]:
+    """The rows of a table. by: the field with the version that orders them; by default they are in the file's order."""
+
+    def rows(facts: Facts) -> tuple[R, ...]:
+        found = facts.rows(file, table, kind)
+        return tuple(sorted(found, key=lambda row: numeric(getattr(row, by)))) if by else found
+
+    return cached_property(rows)
+
+
+def _keyed(file: str, table: str, kind: type[R], key: str) -> cached_property[Mapping[str, R]]:
+    return cached_property(lambda facts: {getattr(row, key): row for row in facts.rows(file, table, kind)})
+
+
 class Facts:
     """Typed rows, table by table, and lookups that several stages need. Rows are in version order."""
 
@@ -338,7 +352,7 @@ class Facts:
     def version(self) -> str:
         return facts_version()
 
-    def _rows(self, file: str, table: str, kind: type[R]) -> tuple[R, ...]:
+    def rows(self, file: str, table: str, kind: type[R]) -> tuple[R, ...]:
         own = tuple(build(kind, raw) for raw in _read(file)[table])
         added = self._added.get(table, ())
         return tuple(row for row in added if isinstance(row, kind)) + own
@@ -346,7 +360,7 @@ class Facts:
     @cached_property
     def torch(self) -> tuple[TorchRelease, ...]:
         by_version: dict[str, TorchRelease] = {}
-        for row in self._rows("torch", "torch", TorchRelease):
+        for row in self.rows("torch", "torch", TorchRelease):
             by_version.setdefault(row.version, row)
         return tuple(sorted(by_version.values(), key=lambda row: numeric(row.version)))
 
@@ -355,67 +369,23 @@ class Facts:
         from_releases = [
             _code(row, variant, platform) for row in self.torch for variant in row.gpu_code for platform in Platform
         ]
-        return (*from_releases, *self._rows("gpu_code", "gpu_code", GpuCodeRow))
+        return (*from_releases, *self.rows("gpu_code", "gpu_code", GpuCodeRow))
 
-    @cached_property
-    def gpus(self) -> tuple[GpuRow, ...]:
-        return self._rows("gpus", "gpu", GpuRow)
-
-    @cached_property
-    def drivers(self) -> tuple[DriverRow, ...]:
-        return tuple(sorted(self._rows("drivers", "driver", DriverRow), key=lambda row: numeric(row.cuda)))
-
-    @cached_property
-    def driver_families(self) -> tuple[DriverFamily, ...]:
-        return self._rows("drivers", "family", DriverFamily)
-
-    @cached_property
-    def images(self) -> tuple[ImageRow, ...]:
-        return tuple(sorted(self._rows("cuda_images", "image", ImageRow), key=lambda row: numeric(row.cuda)))
-
-    @cached_property
-    def parts(self) -> tuple[PartsRow, ...]:
-        return tuple(sorted(self._rows("cuda_images", "parts", PartsRow), key=lambda row: numeric(row.cuda)))
-
-    @cached_property
-    def policies(self) -> Mapping[str, PolicyRow]:
-        return {row.what: row for row in self._rows("cuda_images", "policy", PolicyRow)}
-
-    @cached_property
-    def digests(self) -> tuple[DigestRow, ...]:
-        return self._rows("digests", "digest", DigestRow)
-
-    @cached_property
-    def pythons(self) -> tuple[PythonRow, ...]:
-        return tuple(sorted(self._rows("pythons", "python", PythonRow), key=lambda row: numeric(row.version)))
-
-    @cached_property
-    def systems(self) -> tuple[SystemRow, ...]:
-        return self._rows("systems", "system", SystemRow)
-
-    @cached_property
-    def tools(self) -> tuple[ToolRow, ...]:
-        return self._rows("tools", "tool", ToolRow)
-
-    @cached_property
-    def members(self) -> tuple[MemberRow, ...]:
-        return self._rows("family", "member", MemberRow)
-
-    @cached_property
-    def edges(self) -> tuple[EdgeRow, ...]:
-        return self._rows("family", "edge", EdgeRow)
-
-    @cached_property
-    def ended(self) -> Mapping[str, EndedRow]:
-        return {row.package: row for row in self._rows("family", "ended", EndedRow)}
-
-    @cached_property
-    def rules(self) -> Mapping[str, RuleRow]:
-        return {row.package: row for row in self._rows("family", "rule", RuleRow)}
-
-    @cached_property
-    def tritons(self) -> Mapping[str, TritonRow]:
-        return {row.torch: row for row in self._rows("family", "triton", TritonRow)}
+    gpus = _table("gpus", "gpu", GpuRow)
+    drivers = _table("drivers", "driver", DriverRow, by="cuda")
+    driver_families = _table("drivers", "family", DriverFamily)
+    images = _table("cuda_images", "image", ImageRow, by="cuda")
+    parts = _table("cuda_images", "parts", PartsRow, by="cuda")
+    policies = _keyed("cuda_images", "policy", PolicyRow, "what")
+    digests = _table("digests", "digest", DigestRow)
+    pythons = _table("pythons", "python", PythonRow, by="version")
+    systems = _table("systems", "system", SystemRow)
+    tools = _table("tools", "tool", ToolRow)
+    members = _table("family", "member", MemberRow)
+    edges = _table("family", "edge", EdgeRow)
+    ended = _keyed("family", "ended", EndedRow, "package")
+    rules = _keyed("family", "rule", RuleRow, "package")
+    tritons = _keyed("family", "triton", TritonRow, "torch")
 
     def torch_release(self, version: str) -> TorchRelease | None:
         """The row of a torch release; a local part (`2.7.0+cu118`) is ignored."""
@@ -506,10 +476,12 @@ def _read(file: str) -> dict[str, Any]:
     return parse_toml((DATA / f"{file}.toml").read_text(encoding="utf-8"))
 
 
+def _edges_without_cuda(facts: Facts) -> tuple[EdgeRow, ...]:
+    return tuple(row for row in facts.rows("family", "edge", EdgeRow) if row.beside != "cuda")
+
+
 class _WithoutCuda(Facts):
-    @cached_property
-    def edges(self) -> tuple[EdgeRow, ...]:
-        return tuple(row for row in self._rows("family", "edge", EdgeRow) if row.beside != "cuda")
+    edges = cached_property(_edges_without_cuda)
 
 
 def _code(row: TorchRelease, variant: str, platform: Platform) -> GpuCodeRow:

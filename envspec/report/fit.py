@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from envspec.diagnostics.fit import FitReport, Verdict
-from envspec.diagnostics.machine import Machine, Told
+from envspec.diagnostics.machine import Machine, MachineSource
 from envspec.report.format import document, hanging, listing, row, text, wrapped
 
 _CONCLUSIONS: Final = {
@@ -18,7 +18,7 @@ _CONCLUSIONS: Final = {
 
 def as_text(report: FitReport, width: int) -> str:
     """The verdict, the machine, each different finding once, and what to change."""
-    name = "this machine" if report.machine.told is Told.READ else "the described machine"
+    name = "this machine" if report.machine.source is MachineSource.READ else "the described machine"
     head = [
         *wrapped(_CONCLUSIONS[report.verdict].format(machine=name, lock=report.lock), width),
         *hanging("  ", _machine(report.machine), width),
@@ -41,7 +41,7 @@ def as_json(report: FitReport) -> str:
             "lock": report.lock,
             "verdict": report.verdict,
             "machine": {
-                "told": machine.told,
+                "source": machine.source,
                 "platform": machine.platform,
                 "driver": machine.driver,
                 "gpus": [
@@ -61,7 +61,7 @@ def as_json(report: FitReport) -> str:
 
 
 def _machine(machine: Machine) -> str:
-    read = machine.told is Told.READ
+    read = machine.source is MachineSource.READ
     driver = f"driver {machine.driver}" if machine.driver else "no NVIDIA driver" if read else "any driver"
     counts = Counter(gpu.name for gpu in machine.gpus)
     gpus = [name if count == 1 else f"{count} x {name}" for name, count in counts.items()]

@@ -28,7 +28,8 @@ from envspec.spec.requirements import Requirement, read_name, read_requirement
 from envspec.spec.values import read_pattern, read_python
 
 Document = Mapping[str, Any]
-Found = tuple[KeyPath, BadValue]
+#: Key, problem and hint.
+Found = tuple[KeyPath, str, str]
 T = TypeVar("T")
 
 
@@ -77,7 +78,7 @@ def twice_in(listed: list[tuple[int, str]], path: KeyPath, read: Callable[[str],
     for at, value in readable(read, listed):
         first = seen.setdefault(value, at)
         if first != at:
-            yield (*path, at), BadValue(f"{quoted(value)} is listed already, at [{first}]", "remove one of them")
+            yield (*path, at), f"{quoted(value)} is listed already, at [{first}]", "remove one of them"
 
 
 _PLATFORM_OF: Final = {platform.value: platform for platform in Platform}
@@ -109,10 +110,8 @@ def _unlisted_platforms(data: Document) -> Iterator[Found]:
         if platforms and name in _PLATFORM_OF and _PLATFORM_OF[name] not in platforms:
             yield (
                 ("conda", "platform", name),
-                BadValue(
-                    f"the spec is not for {name}: `env.platforms` does not list it",
-                    f'add "{name}" to `env.platforms`, or remove this table',
-                ),
+                f"the spec is not for {name}: `env.platforms` does not list it",
+                f'add "{name}" to `env.platforms`, or remove this table',
             )
 
 
@@ -134,20 +133,15 @@ def _unlisted_channels(data: Document) -> Iterator[Found]:
     for name in table(data, "conda", "only"):
         # A key may hold credentials as well: none is shown.
         if not any(channel_url(each) in known for _, each in readable(read_channel, [(0, name)])):
-            yield (
-                ("conda", "only"),
-                BadValue("a channel that `conda.channels` does not list", "write it as it is listed there"),
-            )
+            yield ("conda", "only"), "a channel that `conda.channels` does not list", "write it as it is listed there"
     for path, own in _tables(data):
         for at, spec in readable(read_match_spec, texts(own, "dependencies")):
             channel = channel_of(spec)
             if channel is not None and channel_url(channel) not in known:
                 yield (
                     (*path, "dependencies", at),
-                    BadValue(
-                        f"{quoted(spec)} is from a channel that `conda.channels` does not list",
-                        f"add {quoted(channel)} to `conda.channels`, or write the package without its channel",
-                    ),
+                    f"{quoted(spec)} is from a channel that `conda.channels` does not list",
+                    f"add {quoted(channel)} to `conda.channels`, or write the package without its channel",
                 )
 
 
@@ -155,27 +149,20 @@ def _python_of_conda(data: Document) -> Iterator[Found]:
     source = get(data, "env", "python_source")
     conda = get(data, "conda")
     if conda is None and source == "conda":
-        yield (
-            ("env", "python_source"),
-            BadValue("`conda`, but the spec has no [conda]", "add [conda], or remove this key"),
-        )
+        yield ("env", "python_source"), "`conda`, but the spec has no [conda]", "add [conda], or remove this key"
     if not isinstance(conda, Mapping):
         return
     if source in ("standalone", "system", "base"):
         yield (
             ("env", "python_source"),
-            BadValue(
-                f"`{source}`, but the spec has [conda], which installs its own Python",
-                "remove this key or [conda]: two Pythons in one environment shadow each other",
-            ),
+            f"`{source}`, but the spec has [conda], which installs its own Python",
+            "remove this key or [conda]: two Pythons in one environment shadow each other",
         )
     if get(data, "image", "python") is not None:
         yield (
             ("image", "python"),
-            BadValue(
-                "says that the base has a Python, but the spec has [conda], which installs its own",
-                "remove this key or [conda]: two Pythons in one image shadow each other",
-            ),
+            "says that the base has a Python, but the spec has [conda], which installs its own",
+            "remove this key or [conda]: two Pythons in one image shadow each other",
         )
 
 
@@ -186,7 +173,7 @@ def _virtual_packages(data: Document) -> Iterator[Found]:
         for name, value in table(own, "virtual_packages").items():
             bad = _virtual_package(name, value, data, own_platforms) if isinstance(value, str) else None
             if bad is not None:
-                yield (*path, "virtual_packages", name), bad
+                yield (*path, "virtual_packages", name), bad.found, bad.hint
 
 
 def _virtual_package(name: str, value: str, data: Document, platforms: frozenset[Platform]) -> BadValue | None:
@@ -221,9 +208,10 @@ CONDA_CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
 )
 
 
-def check(data: Document, now: datetime) -> list[Found]:
+def check(data: Document, now: datetime) -> list[tuple[KeyPath, BadValue]]:
     """Problems between values. now: an aware time; `as_of` can't be later."""
-    return [*_future(data, now), *(found for one in _CHECKS for found in one(data))]
+    found = [*_future(data, now), *(each for one in _CHECKS for each in one(data))]
+    return [(path, BadValue(problem, hint)) for path, problem, hint in found]
 
 
 def _future(data: Document, now: datetime) -> Iterator[Found]:
@@ -232,10 +220,8 @@ def _future(data: Document, now: datetime) -> Iterator[Found]:
         if isinstance(time, datetime) and time.tzinfo is not None and time > now:
             yield (
                 path,
-                BadValue(
-                    f"{time.isoformat()} is in the future (now: {now.isoformat(timespec='seconds')})",
-                    "files uploaded until then would change the lock: write a time in the past",
-                ),
+                f"{time.isoformat()} is in the future (now: {now.isoformat(timespec='seconds')})",
+                "files uploaded until then would change the lock: write a time in the past",
             )
 
 
@@ -254,18 +240,18 @@ def _required_twice(data: Document) -> Iterator[Found]:
             condition = (requirement.name, str(requirement.marker or ""))
             first_at, first = seen.setdefault(condition, (at, requirement))
             if first_at != at:
-                yield ("pip", key, at), _twice(requirement, first, first_at, key)
+                yield ("pip", key, at), *_twice(requirement, first, first_at, key)
 
 
-def _twice(requirement: Requirement, first: Requirement, first_at: int, key: str) -> BadValue:
+def _twice(requirement: Requirement, first: Requirement, first_at: int, key: str) -> tuple[str, str]:
     found = f"`{requirement.name}` is required twice, also in {key}[{first_at}]"
     if requirement.url or first.url:
-        return BadValue(found, "keep one of them")
+        return found, "keep one of them"
     extras = ",".join(sorted({*first.extras, *requirement.extras}))
     versions = ",".join(dict.fromkeys(str(one.specifier) for one in (first, requirement) if str(one.specifier)))
     marker = f"; {requirement.marker}" if requirement.marker else ""
     joined = f"{requirement.name}{f'[{extras}]' if extras else ''}{versions}{marker}"
-    return BadValue(found, f"keep one of them; both together are {quoted(joined)}")
+    return found, f"keep one of them; both together are {quoted(joined)}"
 
 
 def _index_names(data: Document) -> Iterator[Found]:
@@ -275,9 +261,8 @@ def _index_names(data: Document) -> Iterator[Found]:
         if isinstance(name, str) and seen.setdefault(name, at) != at:
             yield (
                 ("pip", "index", at, "name"),
-                BadValue(
-                    f"{quoted(name)} is the name of index [{seen[name]}] already", "give each index a name of its own"
-                ),
+                f"{quoted(name)} is the name of index [{seen[name]}] already",
+                "give each index a name of its own",
             )
 
 
@@ -291,10 +276,8 @@ def _index_patterns(data: Document) -> Iterator[Found]:
             if claimed:
                 yield (
                     ("pip", "index", at, "packages", position),
-                    BadValue(
-                        f"{quoted(pattern)} and {quoted(claimed[1])} of index [{claimed[0]}] match the same names",
-                        "make one of the patterns narrower: each name comes from one index",
-                    ),
+                    f"{quoted(pattern)} and {quoted(claimed[1])} of index [{claimed[0]}] match the same names",
+                    "make one of the patterns narrower: each name comes from one index",
                 )
         seen += [(at, pattern) for _, pattern in own]
 
@@ -327,10 +310,8 @@ def _cuda_without_linux(data: Document) -> Iterator[Found]:
     if all(platform in ("osx-arm64", "win-64") for platform in platforms):
         yield (
             ("cuda",),
-            BadValue(
-                f"[cuda] applies to no platform: {', '.join(platforms)} can't have a CUDA image",
-                'add "linux-64" to `env.platforms`, or remove [cuda]',
-            ),
+            f"[cuda] applies to no platform: {', '.join(platforms)} can't have a CUDA image",
+            'add "linux-64" to `env.platforms`, or remove [cuda]',
         )
 
 
@@ -341,17 +322,12 @@ def _custom_base(data: Document) -> Iterator[Found]:
     if "base" not in image:
         for key in ("glibc", "python"):
             if key in image:
-                yield (
-                    ("image", key),
-                    BadValue("describes a custom base, but there is none", "add `base`, or remove this key"),
-                )
+                yield ("image", key), "describes a custom base, but there is none", "add `base`, or remove this key"
     elif "glibc" not in image and get(data, "cuda", "os") is None:
         yield (
             ("image", "base"),
-            BadValue(
-                "the base's glibc is unknown: it limits which wheels can be loaded",
-                "add `glibc`, as `docker run --rm IMAGE ldd --version` prints it, or `os` to [cuda]",
-            ),
+            "the base's glibc is unknown: it limits which wheels can be loaded",
+            "add `glibc`, as `docker run --rm IMAGE ldd --version` prints it, or `os` to [cuda]",
         )
 
 
@@ -363,23 +339,21 @@ def _python_of_base(data: Document) -> Iterator[Found]:
     if len(known) == 2 and in_base != requested and not in_base.startswith(f"{requested}."):
         yield (
             ("image", "python"),
-            BadValue(f"the base has Python {in_base}, but `env.python` is {requested}", "make the two agree"),
+            f"the base has Python {in_base}, but `env.python` is {requested}",
+            "make the two agree",
         )
     source = get(data, "env", "python_source")
     if source == "base" and in_base is None and get(data, "conda") is None:
         yield (
             ("env", "python_source"),
-            BadValue(
-                "the spec does not say which Python the base has", 'add [image] with `base` and `python = "3.11.7"`'
-            ),
+            "the spec does not say which Python the base has",
+            'add [image] with `base` and `python = "3.11.7"`',
         )
     if source in ("standalone", "system") and in_base is not None:
         yield (
             ("env", "python_source"),
-            BadValue(
-                f"`{source}`, but `image.python` says that the base has one",
-                "remove one of the two keys: two Pythons in one image shadow each other",
-            ),
+            f"`{source}`, but `image.python` says that the base has one",
+            "remove one of the two keys: two Pythons in one image shadow each other",
         )
 
 
@@ -392,7 +366,8 @@ def _ports(data: Document) -> Iterator[Found]:
         if isinstance(services, Mapping) and isinstance(port, int) and seen.setdefault(port, name) != name:
             yield (
                 ("services", name, "port"),
-                BadValue(f"port {port} is `{seen[port]}`'s already", "give each service a port of its own"),
+                f"port {port} is `{seen[port]}`'s already",
+                "give each service a port of its own",
             )
 
 

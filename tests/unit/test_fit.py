@@ -10,7 +10,7 @@ from envspec.diagnostics.machine import (
     DRIVER_FILE,
     MachineGpu,
     Nvml,
-    Told,
+    MachineSource,
     ask_nvml,
     described_machine,
     read_machine,
@@ -37,7 +37,7 @@ def test_the_drivers_file(tmp_path: Path, text: str, driver: str | None) -> None
     assert machine.driver == driver
     assert machine.gpus == ()
     assert machine.problem == "NVML does not answer: Driver Not Loaded"
-    assert machine.told is Told.READ
+    assert machine.source is MachineSource.READ
 
 
 def test_nvml_goes_before_the_file(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_described_machine() -> None:
         ("T4", "7.5"),
         ("compute capability 9.0", "9.0"),
     ]
-    assert machine.told is Told.DESCRIBED
+    assert machine.source is MachineSource.DESCRIBED
 
 
 def test_a_described_machine_with_a_mistyped_gpu() -> None:

@@ -15,7 +15,7 @@ from envspec import report
 from envspec.base_image.cuda import SharedLibrary
 from envspec.diagnostics.explain import explain_lock, explain_package
 from envspec.diagnostics.fit import Finding, FitReport, Verdict
-from envspec.diagnostics.machine import Machine, MachineGpu, Told
+from envspec.diagnostics.machine import Machine, MachineGpu, MachineSource
 from envspec.errors import UsageError
 from envspec.facts.gpu import ComputeCapability
 from envspec.lockfile.diff import diff_locks
@@ -145,8 +145,10 @@ UNKNOWN = Finding("gpu", Verdict.UNKNOWN, "Tesla T5: its compute capability is n
 fit_text = partial(report.FIT.render, "text")
 
 
-def machine(*gpus: MachineGpu, driver: str | None = "570.124.06", told: Told = Told.READ) -> Machine:
-    return Machine(Platform.LINUX_64, driver, gpus, told=told)
+def machine(
+    *gpus: MachineGpu, driver: str | None = "570.124.06", source: MachineSource = MachineSource.READ
+) -> Machine:
+    return Machine(Platform.LINUX_64, driver, gpus, source=source)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +176,7 @@ def machine(*gpus: MachineGpu, driver: str | None = "570.124.06", told: Told = T
             ],
         ),
         (
-            FitReport("llm", machine(driver=None, told=Told.DESCRIBED), (UNKNOWN, UNKNOWN)),
+            FitReport("llm", machine(driver=None, source=MachineSource.DESCRIBED), (UNKNOWN, UNKNOWN)),
             [
                 "it is unknown whether the described machine can run llm",
                 "  linux-64, any driver, any GPU",
