@@ -10,7 +10,7 @@ from typing import Final
 
 from envspec.errors import NoSolution, UsageError
 from envspec.facts import Facts
-from envspec.facts.tables import PartsRow, numeric
+from envspec.facts.tables import numeric
 from envspec.models import (
     DEFAULT_INDEX,
     BaseImage,
@@ -250,8 +250,9 @@ def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
     pins = pins_of(resolution)
     cudas = _cudas(pins, facts)
     platform = resolution.target.platform
-    torch = _torch(pins)
-    build = _build(torch, platform, cudas, facts) if torch else None
+    build = None
+    if torch := _torch(pins):
+        build = TorchBuild(torch.version, torch.build or _torch_variant(torch, platform, cudas, facts), torch)
     return CudaPins(platform, cudas, libraries_of(pins), build, frozenset(pin.source for pin in pins))
 
 
@@ -298,10 +299,6 @@ def _pinned(pin: Pin, numbers: tuple[int, ...], evidence: CudaEvidence, facts: F
     if rows:
         return PinnedCuda(cuda, rows[-1].cuda, pin, rows[-1].source)
     return PinnedCuda(cuda, None, pin, evidence.value)
-
-
-def _build(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> TorchBuild:
-    return TorchBuild(torch.version, torch.build or _torch_variant(torch, platform, cudas, facts), torch)
 
 
 def _torch_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> str | None:
@@ -411,11 +408,7 @@ def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Rel
 
 
 def _nothing(pins: Sequence[CudaPins]) -> str:
-    conda = any(PackageSource.CONDA in each.sources for each in pins)
-    return f"no CUDA library comes as a wheel{' or from conda' if conda else ''}"
-
-
-_SOURCE: Final = "names of the locked {}; NVIDIA container-images Dockerfiles"
+    return f"no CUDA library comes as a wheel{' or from conda' if _with_conda(pins) else ''}"
 
 
 def flavors_to_try(request: CudaRequest, pins: Sequence[CudaPins]) -> tuple[Decision, ...]:
@@ -427,7 +420,8 @@ def flavors_to_try(request: CudaRequest, pins: Sequence[CudaPins]) -> tuple[Deci
         return (Decision("image.flavor", request.flavor, "as the spec says", "[cuda] flavor"),)
     needed, why = _needed(pins)
     enough = [name for name, libraries in FLAVOR_LIBRARIES.items() if needed <= set(libraries) and "devel" not in name]
-    source = _SOURCE.format("packages" if _with_conda(pins) else "wheels")
+    packages = "packages" if _with_conda(pins) else "wheels"
+    source = f"names of the locked {packages}; NVIDIA container-images Dockerfiles"
     return tuple(Decision("image.flavor", name, why, source) for name in enough)
 
 
@@ -476,13 +470,7 @@ def shared_libraries(image: BaseImage, resolution: Resolution, facts: Facts) -> 
     )
     brought = libraries_of(pins_of(resolution))
     return tuple(
-        SharedLibrary(library, _version(parts, library), pin.name, pin.version)
+        SharedLibrary(library, getattr(parts, library, None), pin.name, pin.version)
         for library in FLAVOR_LIBRARIES.get(image.flavor, ())
         for pin in brought.get(library, ())
     )
-
-
-def _version(parts: PartsRow | None, library: str) -> str | None:
-    if parts is None:
-        return None
-    return {"cudart": parts.cudart, "cublas": parts.cublas, "nccl": parts.nccl, "cudnn": parts.cudnn}[library]

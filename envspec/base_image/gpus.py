@@ -86,7 +86,11 @@ def check_gpus(names: Sequence[str], pins: Sequence[CudaPins], codes: Sequence[G
         if served and all(found is Runs.PTX for found in served):
             by_ptx.append(gpu.name)
         decisions += [_decision(gpu, capability, code, how[code.platform]) for code in codes]
-        warnings += [_lacking(gpu, capability, code) for code in codes if how[code.platform] is Runs.NOT]
+        unfit = [code for code in codes if how[code.platform] is Runs.NOT]
+        name = f"{gpu.name} ({capability.sm})"
+        warnings += [
+            f"{name} can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}" for code in unfit
+        ]
     if gpus:
         warnings += [_unchecked(each) for each in unchecked]
     return GpuChecks(tuple(decisions), tuple(warnings), tuple(by_ptx))
@@ -152,17 +156,13 @@ def _not_served(gpu: GpuRow, codes: Sequence[GpuCode], facts: Facts, channel: st
 
 
 def _decision(gpu: GpuRow, capability: ComputeCapability, code: GpuCode, how: Runs) -> Decision:
-    reasons = {
-        Runs.SASS: f"{gpu.name} is {capability.sm}; {_named(code)} holds {_holds(code)}",
-        Runs.PTX: f"{gpu.name} is {capability.sm}; its driver compiles it from {', '.join(code.ptx)}, which needs the "
-        "driver that the toolkit ships with",
-        Runs.NOT: f"{gpu.name} is {capability.sm}; {_named(code)} holds {_holds(code)}",
-    }
-    return Decision(f"gpu.{gpu.name}", how.value, reasons[how], code.source, code.platform)
-
-
-def _lacking(gpu: GpuRow, capability: ComputeCapability, code: GpuCode) -> str:
-    return f"{gpu.name} ({capability.sm}) can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}"
+    why = f"{gpu.name} is {capability.sm}; {_named(code)} holds {_holds(code)}"
+    if how is Runs.PTX:
+        why = (
+            f"{gpu.name} is {capability.sm}; its driver compiles it from {', '.join(code.ptx)}, which needs the driver "
+        )
+        why += "that the toolkit ships with"
+    return Decision(f"gpu.{gpu.name}", how.value, why, code.source, code.platform)
 
 
 def _unchecked(pins: CudaPins) -> str:

@@ -200,7 +200,7 @@ def plan_base_image(
     """
     pins = [read_pins(resolution, facts) for resolution in resolutions]
     codes = tuple(code for code in (code_of(each, facts) for each in pins) if code)
-    warnings = [_newer(each, facts) for each in pins if each.torch and _is_newer(each.torch, facts)]
+    warnings = [warning for each in pins if each.torch and (warning := _newer(each.torch, each.platform, facts))]
     if request is None:
         return _without_cuda(pins, codes, warnings, base, facts)
     linux = [each for each in pins if each.platform.is_linux]
@@ -214,16 +214,17 @@ def plan_base_image(
     release = choose_release(request, linux)
     choice = _image(request, release, linux, facts)
     driver = _driver(release, choice, checks, facts)
+    driver_decision = Decision("driver.minimum", driver.minimum, driver.why, driver.source)
     if checks.ptx and not driver.bundled:
         warnings.append(
             f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with, which is unknown"
         )
-    warnings += [_cpu_build(each) for each in linux if each.torch and each.torch.variant == "cpu"]
+    warnings += [_cpu_build(each.torch, each.platform) for each in linux if each.torch and each.torch.variant == "cpu"]
     return BaseImagePlan(
         choice.image,
         driver,
         codes,
-        (release.decision, *choice.decisions, _driver_decision(driver), *checks.decisions),
+        (release.decision, *choice.decisions, driver_decision, *checks.decisions),
         (*warnings, *release.warnings, *choice.warnings, *checks.warnings),
     )
 
@@ -247,10 +248,6 @@ def _driver(release: Release, choice: ImageChoice, checks: GpuChecks, facts: Fac
     return Driver(row.minimum, row.bundled, why, row.source)
 
 
-def _driver_decision(driver: Driver) -> Decision:
-    return Decision("driver.minimum", driver.minimum, driver.why, driver.source)
-
-
 def _without_cuda(
     pins: Sequence[CudaPins], codes: tuple[GpuCode, ...], warnings: Sequence[str], base: str | None, facts: Facts
 ) -> BaseImagePlan:
@@ -267,24 +264,22 @@ def _without_cuda(
     return BaseImagePlan(None, None, codes, (none,), (*warnings, *unexpected))
 
 
-def _is_newer(torch: TorchBuild, facts: Facts) -> bool:
-    """The facts cover the project's releases; a conda channel's solver keeps its family together."""
-    known = facts.torch_release(torch.version) is not None or torch.channel
-    return not known and numeric(torch.version) > numeric(facts.torch[-1].version)
-
-
-def _newer(pins: CudaPins, facts: Facts) -> str:
-    version = pins.torch.version if pins.torch else ""
+def _newer(torch: TorchBuild, platform: Platform, facts: Facts) -> str:
+    """A warning for a release that is newer than the facts; a conda channel's solver keeps its family together."""
+    if torch.channel or facts.torch_release(torch.version):
+        return ""
+    if numeric(torch.version) <= numeric(facts.torch[-1].version):
+        return ""
     return (
-        f"torch {version} on {pins.platform.value} is newer than the facts (up to {facts.torch[-1].version}): "
+        f"torch {torch.version} on {platform.value} is newer than the facts (up to {facts.torch[-1].version}): "
         "its family and its GPU code could not be checked. Add it to the spec, with its source: [[facts.torch]]"
     )
 
 
-def _cpu_build(pins: CudaPins) -> str:
-    warning = f"{pins.torch} is a CPU build on {pins.platform.value}: no GPU is used there"
-    if pins.torch and pins.torch.channel:
-        return f'{warning}. Require its CUDA builds: "{pins.torch.pin.name} * cuda*" in [conda] dependencies'
+def _cpu_build(torch: TorchBuild, platform: Platform) -> str:
+    warning = f"{torch} is a CPU build on {platform.value}: no GPU is used there"
+    if torch.channel:
+        return f'{warning}. Require its CUDA builds: "{torch.pin.name} * cuda*" in [conda] dependencies'
     return (
         f"{warning}. Its CUDA builds, if any, "
         "are on PyTorch's own index: set [cuda] version, or take a torch whose default build has CUDA"

@@ -220,7 +220,7 @@ def _tree(chains: Sequence[Sequence[Link]], source: ChainSource = ChainSource.WH
     before: Sequence[Link] = ()
     for chain in sorted(chains, key=_from_the_spec_first):
         shared = next(
-            (place for place, (one, other) in enumerate(zip(before, chain, strict=False)) if one != other),
+            (index for index, (one, other) in enumerate(zip(before, chain, strict=False)) if one != other),
             min(len(before), len(chain)),
         )
         for depth, link in enumerate(chain[shared:], shared):

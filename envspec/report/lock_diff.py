@@ -126,7 +126,7 @@ def _counts(moves: Iterable[tuple[Enum, str]], words: Mapping[Any, str], noun: s
         names[move].add(name)
     counts = [(len(names[move]), word) for move, word in words.items() if names[move]]
     return ", ".join(
-        f"{count} {word}" if place else f"{counted(count, noun)} {word}" for place, (count, word) in enumerate(counts)
+        f"{count} {word}" if index else f"{counted(count, noun)} {word}" for index, (count, word) in enumerate(counts)
     )
 
 

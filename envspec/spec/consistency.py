@@ -43,20 +43,17 @@ def get(data: Document, *path: str) -> Any:
 
 def texts(data: Document, *path: str) -> list[tuple[int, str]]:
     """The texts in the list at `path`, each with its position."""
-    values = get(data, *path)
-    return (
-        [(at, value) for at, value in enumerate(values) if isinstance(value, str)] if isinstance(values, list) else []
-    )
+    return [(at, value) for at, value in _items(data, path) if isinstance(value, str)]
 
 
 def tables(data: Document, *path: str) -> list[tuple[int, Document]]:
     """The tables in the list at `path`, each with its position."""
+    return [(at, value) for at, value in _items(data, path) if isinstance(value, Mapping)]
+
+
+def _items(data: Document, path: tuple[str, ...]) -> Iterator[tuple[int, Any]]:
     values = get(data, *path)
-    return (
-        [(at, value) for at, value in enumerate(values) if isinstance(value, Mapping)]
-        if isinstance(values, list)
-        else []
-    )
+    return enumerate(values if isinstance(values, list) else ())
 
 
 def table(data: Document, *path: str) -> Document:

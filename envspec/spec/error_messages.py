@@ -98,7 +98,7 @@ def _how_to_write(kind: str, path: KeyPath) -> str:
     """How a table, a list or a number is written at `path`."""
     if isinstance(path[-1], int) and kind == "string_type":
         path = path[:-1]
-    field = _field(path)
+    field = _fields(_section(path[:-1])).get(str(path[-1]))
     example = _written(field.examples[0]) if field and field.examples else None
     if kind == "tuple_type" and field and _model_in(field.annotation):
         return f"write each as a table of its own: [[{dotted(path)}]]"
@@ -107,10 +107,6 @@ def _how_to_write(kind: str, path: KeyPath) -> str:
     if kind == "int_type":
         return "write a whole number without quotes"
     return f"write [{dotted(path)}] on a line of its own, and its keys below"
-
-
-def _field(path: KeyPath) -> FieldInfo | None:
-    return _fields(_section(path[:-1])).get(str(path[-1]))
 
 
 def _described(value: object, written: str | None) -> str:

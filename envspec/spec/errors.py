@@ -16,13 +16,11 @@ def quoted(text: str, limit: int = 80) -> str:
     """`text` in quotes, on one line, cut to `limit`, without credentials and characters that steer a terminal."""
     text = credentials.shown(text)
     cut = text if len(text) <= limit else text[: limit - 1] + "\u2026"
-    return "".join(
-        c if c.isprintable() else json.dumps(c)[1:-1] if ord(c) < 0x10000 else f"\\U{ord(c):08x}" for c in _quoted(cut)
+    escaped = cut.replace("\\", "\\\\").replace('"', '\\"')
+    visible = (
+        c if c.isprintable() else json.dumps(c)[1:-1] if ord(c) < 0x10000 else f"\\U{ord(c):08x}" for c in escaped
     )
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f'"{"".join(visible)}"'
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -14,10 +14,7 @@ from typing import Any
 
 from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.errors import UsageError
-from envspec.spec.errors import nearest, quoted
 
-# Which server stands in for a registry says nothing about the environment itself.
-_OUTSIDE = (("registry", "mirrors"),)
 _CONFINING = "unconfined_builds"
 
 
@@ -33,21 +30,17 @@ def input_sha256(data: Mapping[str, Any]) -> str:
 
 
 def _identity(data: Mapping[str, Any]) -> dict[str, Any]:
-    result = dict(data)
-    for path in _OUTSIDE:
-        result = _without(result, path)
+    # A registry's mirrors do not change the environment.
+    result = _without(data, ("registry", "mirrors"))
     # How wheels are built says nothing about them. (A [pip] that is empty otherwise has always counted.)
     pip = result.get("pip")
     if isinstance(pip, Mapping) and _CONFINING in pip:
         result = _without(result, ("pip", _CONFINING))
     conda = result.get("conda")
     if isinstance(conda, Mapping) and isinstance(conda.get("channels"), (list, tuple)):
-        result["conda"] = {**conda, "channels": [_channel(value) for value in conda["channels"]]}
+        channels = (channel_without_credentials(each) if isinstance(each, str) else each for each in conda["channels"])
+        result["conda"] = {**conda, "channels": list(channels)}
     return result
-
-
-def _channel(value: Any) -> Any:
-    return channel_without_credentials(value) if isinstance(value, str) else value
 
 
 def _without(table: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
@@ -103,28 +96,24 @@ def find_spec(argument: str, cwd: Path) -> Path:
     path = cwd / argument if is_path else cwd / _FOLDER / f"{argument}.toml"
     if "\0" not in argument and path.is_file():
         return path
-    if is_path:
-        raise _no_file(argument, path)
-    raise _no_name(argument, cwd)
+    raise _no_spec(argument, path, cwd, is_path=is_path)
 
 
-def _no_file(argument: str, path: Path) -> UsageError:
-    if "\0" not in argument and path.is_dir():
+def _no_spec(argument: str, path: Path, cwd: Path, *, is_path: bool) -> UsageError:
+    # Imported here: `lock --check` has a small budget, and rarely comes here.
+    from envspec.spec.errors import nearest, quoted
+
+    if is_path and "\0" not in argument and path.is_dir():
         specs = _specs_in(path)
         hint = f"name a file, such as {Path(argument) / specs[0]}.toml" if specs else "name a `.toml` file"
         return UsageError(f"{quoted(argument)} is a folder, not a spec", hint=hint)
-    close = nearest(path.stem, _specs_in(path.parent))
-    hint = (
-        f"did you mean {Path(argument).parent / close}.toml?"
-        if close
-        else "check the path; a name without `.toml` is looked up under specs/"
-    )
-    return UsageError(f"there is no file {quoted(argument)}", hint=hint)
-
-
-def _no_name(argument: str, cwd: Path) -> UsageError:
-    names = _specs_in(cwd / _FOLDER)
-    close = nearest(argument, names)
+    names = _specs_in(path.parent)
+    close = nearest(path.stem if is_path else argument, names)
+    if is_path:
+        hint = "check the path; a name without `.toml` is looked up under specs/"
+        if close:
+            hint = f"did you mean {Path(argument).parent / close}.toml?"
+        return UsageError(f"there is no file {quoted(argument)}", hint=hint)
     if close:
         hint = f"did you mean `{close}`?"
     elif names:

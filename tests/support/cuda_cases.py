@@ -79,7 +79,7 @@ def lock_of(case: Mapping[str, Any]) -> Lock:
 
 
 def machine_of(case: Mapping[str, Any], facts: Facts) -> Machine:
-    """`[machine]`: platform, driver, gpus (names), problem; source = "read" for one that was not described by a user."""
+    """`[machine]`: platform, driver, gpus (names), problem; source = "read" for this machine."""
     told = case["machine"]
     machine = described_machine(Platform(told["platform"]), told.get("driver"), tuple(told.get("gpus", ())), facts)
     return replace(machine, problem=told.get("problem", ""), source=MachineSource(told.get("source", "described")))

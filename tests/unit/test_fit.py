@@ -9,8 +9,8 @@ import pytest
 from envspec.diagnostics.machine import (
     DRIVER_FILE,
     MachineGpu,
-    Nvml,
     MachineSource,
+    Nvml,
     ask_nvml,
     described_machine,
     read_machine,
