@@ -25,16 +25,19 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 ROWS = documents.parse_toml((CASES / "facts.toml").read_text(encoding="utf-8"))
 
 
+def _pythons(_: Facts) -> tuple[PythonRow, ...]:
+    return tuple(PythonRow(**row) for row in ROWS["python"])
+
+
+def _systems(_: Facts) -> tuple[SystemRow, ...]:
+    return tuple(SystemRow(**row) for row in ROWS["system"])
+
+
 class FewFacts(Facts):
     """Facts of a handful of rows."""
 
-    @cached_property
-    def pythons(self) -> tuple[PythonRow, ...]:
-        return tuple(PythonRow(**row) for row in ROWS["python"])
-
-    @cached_property
-    def systems(self) -> tuple[SystemRow, ...]:
-        return tuple(SystemRow(**row) for row in ROWS["system"])
+    pythons = cached_property(_pythons)
+    systems = cached_property(_systems)
 
 
 def _told(target: Target) -> str:
