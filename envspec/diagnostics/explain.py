@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from envspec.base_image.cuda import SharedLibrary
 from envspec.errors import UsageError
@@ -78,7 +78,7 @@ class LockedPackages:
         self._provided = {each.name: package for package in resolution.conda for each in package.provides}
 
     def named(self, normal: str) -> tuple[Package | None, tuple[CondaPackage, ...]]:
-        """The wheel and the conda packages that `wanted` means, by conda's name or PyPI's. wanted: normalised."""
+        """The wheel and the conda packages of a name of conda or PyPI. normal: normalised."""
         conda = [
             package
             for package in self.conda.values()
@@ -86,16 +86,11 @@ class LockedPackages:
         ]
         return self.wheels.get(normal), tuple(conda)
 
-    def to_wheel(self, package: Package) -> tuple[tuple[Link, ...], ...]:
-        """The shortest chain from the spec down to each dependent of a wheel."""
-        return self._chains(ChainSource.WHEELS, package.name, package.required_by)
-
-    def to_conda(self, package: CondaPackage) -> tuple[tuple[Link, ...], ...]:
-        """The shortest chain from the spec down to each dependent of a conda package."""
-        return self._chains(ChainSource.CONDA, package.name, package.required_by)
-
-    def _chains(self, source: ChainSource, name: str, dependents: Sequence[Dependent]) -> tuple[tuple[Link, ...], ...]:
-        return tuple(self._chain(self._step(source, dependent), (source, name)) for dependent in dependents)
+    def chains(self, package: Package | CondaPackage) -> tuple[tuple[Link, ...], ...]:
+        """The shortest chain from the spec down to each dependent."""
+        source = ChainSource.WHEELS if isinstance(package, Package) else ChainSource.CONDA
+        start = (source, package.name)
+        return tuple(self._chain(self._step(source, dependent), start) for dependent in package.required_by)
 
     def _chain(self, last: _Step, start: tuple[ChainSource, str]) -> tuple[Link, ...]:
         """The shortest chain from the spec to `last`; if none begins at the spec, the longest.
@@ -382,12 +377,16 @@ def explain_package(lock: Lock, name: str, cached: CachedGpuCode = no_cached_cod
             one = _variant(lock, package, pins, platform, cached)
             key = (one.version, one.extras, one.chains, one.rejected)
             previous = variants.get(key)
-            variants[key] = _joined(previous, one) if previous else one
+            if previous:
+                one = replace(
+                    one, **_joined(previous, one), gpu_code_read=(*previous.gpu_code_read, *one.gpu_code_read)
+                )
+            variants[key] = one
         for record in records:
             other = _conda_variant(lock, record, pins, platform)
             conda_key = (other.name, other.version, other.channel, other.provides, other.chains, other.rejected)
             before = conda.get(conda_key)
-            conda[conda_key] = _joined_conda(before, other) if before else other
+            conda[conda_key] = replace(other, **_joined(before, other)) if before else other
     if not variants and not conda:
         raise _unknown(lock, name, normal)
     return PackageExplanation(normal, tuple(variants.values()), tuple(absent), tuple(conda.values()))
@@ -412,10 +411,10 @@ def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platf
     return Variant(
         version=package.version,
         extras=package.extras,
-        chains=pins.to_wheel(package),
+        chains=pins.chains(package),
         rejected=package.rejected,
         files=(PackageFile(platform, package.file, package.uploaded),),
-        gpu_code=_code(lock, platform, {package.name}),
+        gpu_code=_code(lock, platform, package.name),
         gpu_code_read=code_read(package, platform, cached),
     )
 
@@ -439,29 +438,20 @@ def _conda_variant(lock: Lock, package: CondaPackage, pins: LockedPackages, plat
         version=package.version,
         channel=package.channel,
         provides=package.provides,
-        chains=pins.to_conda(package),
+        chains=pins.chains(package),
         rejected=package.rejected,
         files=(file,),
         # The GPU code of what only a conda package holds goes by conda's name for it.
-        gpu_code=() if package.name in pins.wheels else _code(lock, platform, {package.name}),
+        gpu_code=() if package.name in pins.wheels else _code(lock, platform, package.name),
     )
 
 
-def _code(lock: Lock, platform: Platform, names: Collection[str]) -> tuple[GpuCode, ...]:
-    return tuple(code for code in lock.gpu_code if code.platform is platform and code.package in names)
+def _code(lock: Lock, platform: Platform, name: str) -> tuple[GpuCode, ...]:
+    return tuple(code for code in lock.gpu_code if code.platform is platform and code.package == name)
 
 
-def _joined(one: Variant, other: Variant) -> Variant:
-    return replace(
-        one,
-        files=(*one.files, *other.files),
-        gpu_code=(*one.gpu_code, *other.gpu_code),
-        gpu_code_read=(*one.gpu_code_read, *other.gpu_code_read),
-    )
-
-
-def _joined_conda(one: CondaVariant, other: CondaVariant) -> CondaVariant:
-    return replace(one, files=(*one.files, *other.files), gpu_code=(*one.gpu_code, *other.gpu_code))
+def _joined(one: Variant | CondaVariant, other: Variant | CondaVariant) -> dict[str, Any]:
+    return {"files": (*one.files, *other.files), "gpu_code": (*one.gpu_code, *other.gpu_code)}
 
 
 def _unknown(lock: Lock, name: str, normal: str) -> UsageError:

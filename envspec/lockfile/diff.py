@@ -26,7 +26,6 @@ from envspec.lockfile.toml_writer import string, time_text
 from envspec.models import (
     BaseImage,
     CondaPackage,
-    GpuCode,
     ImageSettings,
     Lock,
     Package,
@@ -365,7 +364,7 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
                 f"{channel.part.records:,} records, sha256:{channel.part.sha256}"
             )
     for code in lock.gpu_code:
-        values[f"gpu_code.{code.package}", code.platform] = _code(code)
+        values[f"gpu_code.{code.package}", code.platform] = " ".join((f"{code.variant}:", *code.sm, *code.ptx))
     return {key: value for key, value in values.items() if value and (key[1] is None or key[1] in both)}
 
 
@@ -376,10 +375,6 @@ def image_name(image: BaseImage) -> str:
 
 def _level(level: tuple[int, int] | None) -> str | None:
     return level and f"{level[0]}.{level[1]}"
-
-
-def _code(code: GpuCode) -> str:
-    return " ".join((f"{code.variant}:", *code.sm, *code.ptx))
 
 
 def _decided(lock: Lock, both: Sequence[Platform]) -> _Values:
@@ -420,23 +415,10 @@ def _packages(
         for name in before.keys() | after.keys():
             change = _change(before.get(name), after.get(name), olds[platform].target, news[platform].target)
             if change:
-                key = (name, change.old, change.new)
-                previous = merged.get(key)
-                merged[key] = (
-                    replace(
-                        previous,
-                        platforms=(*previous.platforms, *change.platforms),
-                        files=(*previous.files, *change.files),
-                    )
-                    if previous
-                    else change
-                )
-    return tuple(
-        sorted(
-            merged.values(),
-            key=lambda change: (change.name, tuple(platform.value for platform in change.platforms)),
-        )
-    )
+                same = merged.setdefault((name, change.old, change.new), replace(change, platforms=(), files=()))
+                platforms, files = (*same.platforms, *change.platforms), (*same.files, *change.files)
+                merged[name, change.old, change.new] = replace(same, platforms=platforms, files=files)
+    return tuple(sorted(merged.values(), key=lambda each: (each.name, tuple(one.value for one in each.platforms))))
 
 
 def _change(old: Package | None, new: Package | None, before: Target, after: Target) -> PackageChange | None:
@@ -452,10 +434,8 @@ def _change(old: Package | None, new: Package | None, before: Target, after: Tar
     is_same = (old.file.filename, old.file.sha256) == (new.file.filename, new.file.sha256)
     if is_same or is_replaced_wheel(old, new, before, after):
         return None
-    before_file, after_file = (
-        FileIdentity(each.file.index, each.file.filename, each.file.sha256) for each in (old, new)
-    )
-    file = FileChange(platform, before_file, after_file)
+    files = (FileIdentity(each.file.index, each.file.filename, each.file.sha256) for each in (old, new))
+    file = FileChange(platform, *files)
     return PackageChange(Move.FILE, new.name, old.version, new.version, (platform,), (file,))
 
 
