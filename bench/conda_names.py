@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from envspec.data import DATA
-from envspec.facts.conda import pypi_form
-from envspec.toml import loads
+from envspec.documents import parse_toml
+from envspec.facts.tables import pypi_form
 
 TABLE = DATA / "conda_names.toml"
 HEAD = """\
@@ -36,7 +36,7 @@ def main() -> None:
     told = parser.parse_args()
     channel, _, file = told.mapping.partition("=")
     names = json.loads(Path(file).read_text(encoding="utf-8"))
-    old = loads(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
+    old = parse_toml(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else {}
     fresh = {"channel": channel, "source": told.source, "read": told.read, "confidence": "medium", **parts(names)}
     rows = [fresh, *(row for row in old.get("channel", ()) if row["channel"] != channel)]
     TABLE.write_text(rendered(sorted(rows, key=lambda row: row["channel"]), old.get("held", ())), encoding="utf-8")

@@ -23,7 +23,7 @@ import tomlkit
 from packaging.utils import canonicalize_name
 
 from bench.harness import NotHere, clean, uv
-from envspec.toml import loads
+from envspec.documents import parse_toml
 
 Command = list[str | Path]
 
@@ -45,17 +45,17 @@ class Stack:
     @property
     def python(self) -> str:
         """A series."""
-        return str(loads(self.spec)["env"]["python"])
+        return str(parse_toml(self.spec)["env"]["python"])
 
     @property
     def as_of(self) -> datetime:
         """Nothing newer is considered."""
-        moment: datetime = loads(self.spec)["env"]["as_of"]
+        moment: datetime = parse_toml(self.spec)["env"]["as_of"]
         return moment.astimezone(timezone.utc)
 
     @property
     def requirements(self) -> list[str]:
-        return list(loads(self.spec)["pip"]["dependencies"])
+        return list(parse_toml(self.spec)["pip"]["dependencies"])
 
     def plus(self, requirement: str) -> Stack:
         """The same request with one more package."""
@@ -305,7 +305,7 @@ def _requirement_pins(file: Path) -> dict[str, str]:
 
 
 def _toml_pins(file: Path) -> dict[str, str]:
-    document = loads(file.read_text())
+    document = parse_toml(file.read_text())
     versions: dict[str, set[str]] = {}
     for row in document.get("package") or document.get("packages") or []:
         # uv.lock lists the project itself as a package; only its source says so.

@@ -164,24 +164,24 @@ def _shown(rest: str, scheme: str) -> str:
     """What follows a URL's `://`, up to the next one. scheme: the text before, which ends with it."""
     authority = re.split(r"[\s/?#]", rest, maxsplit=1)[0]
     userinfo, at, host = authority.rpartition("@")
-    kept = ""
+    login = ""
     if at:
         rest = rest[len(userinfo) + 1 :]
         if scheme.lower().endswith("ssh://"):
-            kept = f"{userinfo.partition(':')[0]}@"
+            login = f"{userinfo.partition(':')[0]}@"
         elif _VARIABLES.fullmatch(userinfo):
-            kept = f"{userinfo}@"
+            login = f"{userinfo}@"
     if "@" in rest and _has_no_port(host.rstrip(".,;:)")):
         rest = rest.rpartition("@")[2]
     rest = rest[_late_login(rest) :]
     address = re.split(r"[\s\"'`<>]", rest, maxsplit=1)[0]
     more = rest[len(address) :]
     path, _, fragment = address.partition("#")
-    path, question, query = path.partition("?")
+    path, mark, query = path.partition("?")
     path = re.sub(r"/t/[^/]+(?=/)", "/t/…", "/".join("…" if _is_random(part) else part for part in path.split("/")))
     if fragment and not _FRAGMENT.fullmatch(fragment):
         fragment = "…"
-    return kept + path + question + ("…" if query else "") + ("#" if "#" in address else "") + fragment + more
+    return login + path + mark + ("…" if query else "") + ("#" if "#" in address else "") + fragment + more
 
 
 def _is_random(part: str) -> bool:

@@ -1,4 +1,7 @@
-"""JSON from outside, within bounds: what is read of an index, a channel or a registry is written by others.
+"""Read TOML and JSON within bounds.
+
+Specs and locks come with pull requests. The parser takes seconds for a megabyte, and for what it puts into tables in
+tables as much time again for each level.
 
 Every reader has a limit in bytes of its own; small texts can still take long and much memory. Imports next to nothing.
 """
@@ -6,19 +9,78 @@ Every reader has a limit in bytes of its own; small texts can still take long an
 from __future__ import annotations
 
 import json
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
+# By name, so that one type check covers interpreters that have only one of the two.
+_PARSER: Final = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+
+#: In bytes. A lock of 10,000 packages for four platforms has 16 MB.
+MAX_TOML_BYTES: Final = 64 << 20
+#: Of a spec, in bytes: 10,000 requirements with a hash each have less.
+MAX_SPEC_BYTES: Final = 1 << 20
+#: A key of more than 32 parts: `a.b.c`. Not inside of a word, where it would be looked for again at every character.
+_DEEP: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){32}""", re.ASCII)
+
+
+class DocumentTooLarge(ValueError):
+    """More bytes than any document needs."""
+
+
+class NestedTooDeeply(ValueError):
+    """Tables or lists within each other beyond what any document needs."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse a TOML document.
+
+    Raises:
+        ValueError: it is not one (with line and column). TooLarge, TooDeep: see there.
+    """
+    if len(text) > MAX_TOML_BYTES:
+        raise DocumentTooLarge(f"it has more than {MAX_TOML_BYTES} bytes")
+    # Few lines have so many dots: the pattern would take a fourth of the parser's time for a whole lock.
+    if any(_DEEP.search(line) for line in text.split("\n") if line.count(".") >= 32):
+        raise NestedTooDeeply("a key has more than 32 parts")
+    try:
+        document: dict[str, Any] = _PARSER.loads(text)
+    except RecursionError:
+        raise NestedTooDeeply("lists or tables are nested too deeply") from None
+    return document
+
+
+def read_spec(path: Path) -> dict[str, Any]:
+    """What a spec's file holds, whether or not it is a valid spec.
+
+    Raises:
+        OSError: it can't be read. ValueError: as `loads`, and `TooLarge` beyond `LARGEST_SPEC`.
+    """
+    return parse_toml(spec_bytes(path).decode("utf-8"))
+
+
+def spec_bytes(path: Path) -> bytes:
+    """A spec's file. OSError, ValueError: it can't be read. TooLarge: it is larger than `LARGEST_SPEC`."""
+    with path.open("rb") as file:
+        data = file.read(MAX_SPEC_BYTES + 1)
+    if len(data) > MAX_SPEC_BYTES:
+        raise DocumentTooLarge(f"it has more than {MAX_SPEC_BYTES} bytes")
+    return data
+
+
 #: In commas, colons, lists and objects. A page of 100,000 files has 2,000,000. As many take a second and 500 MB.
-MOST_MARKS: Final = 4_000_000
+MAX_JSON_MARKS: Final = 4_000_000
 
 
-def json_of(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
     """What a JSON document holds.
 
     Raises:
         ValueError: it is none, is nested too deeply, or holds too many values.
     """
-    if sum(map(data.count, (b",", b":", b"[", b"{"))) > MOST_MARKS:
+    if sum(map(data.count, (b",", b":", b"[", b"{"))) > MAX_JSON_MARKS:
         raise ValueError("it holds too many values")
     try:
         return json.loads(data)

@@ -129,7 +129,7 @@ class WheelFile:
     url: only for named indexes and direct URLs, never with credentials; None for the default index. For `git` and
     `local`, what the wheel was built of: `git+https://host/project.git@<commit>`, or the folder as the spec names it,
     with `#sha256=` of its files (`envspec.io.files`).
-    size_bytes: None where neither index nor server tells.
+    size_bytes: None if neither index nor server gives it.
     """
 
     index: Name
@@ -372,8 +372,8 @@ class ImageSettings:
 class SystemLayer:
     """The layer that needs RUN, as it was made once for one platform.
 
-    base: digest of the base's manifest on that platform. apt: what was asked for. packages: `name=version` of all that
-    was installed, sorted. diff_id: of its tar; digest, size_bytes: of the blob as it was made first.
+    base: digest of the base's manifest on that platform. apt: the requested packages. packages: `name=version` of all
+    that were installed, sorted. diff_id: of its tar; digest, size_bytes: of the blob as it was made first.
     """
 
     platform: Platform

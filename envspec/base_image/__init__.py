@@ -1,13 +1,21 @@
 """From resolved pins to CUDA release, base image, driver and GPU code: pure functions over the facts.
 
-`plan_base_image` decides; `shared_libraries` tells what image and wheels both hold.
+`plan_base_image` decides; `shared_libraries` lists libraries in both image and wheels.
 """
 
 from __future__ import annotations
 
-from envspec.base_image.cuda import SharedLibrary, shared_libraries
+from envspec.base_image.cuda import (
+    BaseImagePlan,
+    CudaMismatch,
+    CudaRequest,
+    GpuNotServed,
+    NoCudaRelease,
+    NoSuchImage,
+    SharedLibrary,
+    shared_libraries,
+)
 from envspec.base_image.plan import plan_base_image
-from envspec.base_image.types import BaseImagePlan, CudaMismatch, CudaRequest, GpuNotServed, NoCudaRelease, NoSuchImage
 
 __all__ = [
     "BaseImagePlan",

@@ -1,4 +1,4 @@
-"""Pins to CUDA release and flavour."""
+"""Pins -> CUDA release and flavour."""
 
 from __future__ import annotations
 
@@ -8,21 +8,161 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from envspec.base_image.types import AUTO, HELD, CudaMismatch, CudaRequest, Half, NoCudaRelease, Pin, pins_of
+from envspec.errors import NoSolution, UsageError
 from envspec.facts import Facts
-from envspec.facts.tables import PartsRow, numeric
-from envspec.models import BaseImage, CudaVersion, Decision, Platform, Resolution
+from envspec.facts.tables import numeric
+from envspec.models import (
+    DEFAULT_INDEX,
+    BaseImage,
+    CondaPackage,
+    CudaVersion,
+    Decision,
+    Driver,
+    GpuCode,
+    Package,
+    Platform,
+    Resolution,
+)
+
+#: NVIDIA's CUDA images.
+REPOSITORY: Final = "docker.io/nvidia/cuda"
+
+#: The flavour that a spec leaves to us.
+AUTO: Final = "auto"
+
+#: Flavour, smallest first -> CUDA libraries in it, of those that also come as wheels. nvcc is in the devel ones.
+#: Source: NVIDIA container-images, Dockerfiles of 12.8.1 and 13.0.0.
+FLAVOR_LIBRARIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "base": ("cudart",),
+    "runtime": ("cudart", "cublas", "nccl"),
+    "cudnn-runtime": ("cudart", "cublas", "nccl", "cudnn"),
+    "devel": ("cudart", "cublas", "nccl"),
+    "cudnn-devel": ("cudart", "cublas", "nccl", "cudnn"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CudaRequest:
+    """The spec's `[cuda]` table, and its `[image] base`.
+
+    version: None for whatever the wheels were built for. flavor: `auto`, `base`, `runtime`, `cudnn-runtime`, `devel`
+    or `cudnn-devel`. gpus: names that must run it. base: an image of the user's own (`host/name:tag@sha256:...`).
+    """
+
+    version: CudaVersion | None = None
+    flavor: str = AUTO
+    os: str = "ubuntu24.04"
+    gpus: tuple[str, ...] = ()
+    base: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BaseImagePlan:
+    """The decisions before any registry is contacted.
+
+    base_image: None for an environment that needs none of NVIDIA's images. Its digests are `recorded`, `spec` or
+    `unresolved`. driver: None without CUDA.
+    """
+
+    base_image: BaseImage | None
+    driver: Driver | None
+    gpu_code: tuple[GpuCode, ...]
+    decisions: tuple[Decision, ...]
+    warnings: tuple[str, ...]
+
+
+class NoCudaRelease(UsageError):
+    """Neither the lock nor the spec names a CUDA release."""
+
+
+class CudaMismatch(NoSolution):
+    """The pins are built for another CUDA than `[cuda] version`."""
+
+
+class NoSuchImage(NoSolution):
+    """NVIDIA publishes no image of that CUDA, flavour and system."""
+
+
+class GpuNotServed(NoSolution):
+    """A GPU of `[cuda] gpus` for which the wheels hold no code."""
+
+
+class PackageSource(Enum):
+    """Where a package comes from; the value is the name of these packages in messages."""
+
+    PYPI = "the wheels"
+    CONDA = "conda's packages"
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One package. build: what the file says of its own build (`cu128`, `cpu`); None where it says nothing.
+
+    origin: the index of a wheel, the channel of a conda package.
+    """
+
+    source: PackageSource
+    name: str
+    version: str
+    build: str | None
+    origin: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}" + (f" of {self.origin}" if self.source is PackageSource.CONDA else "")
+
+    @property
+    def is_default_index(self) -> bool:
+        """Whether it is from the default index."""
+        return self.source is PackageSource.PYPI and self.origin == DEFAULT_INDEX
+
+
+def pins_of(resolution: Resolution) -> tuple[Pin, ...]:
+    """Both halves of one target, in the order of the lock."""
+    return (*map(_wheel_pin, resolution.packages), *map(_conda_pin, resolution.conda))
+
+
+def _wheel_pin(package: Package) -> Pin:
+    index = package.file.index
+    variant = package.version.partition("+")[2] or _variant_of_index(index)
+    return Pin(PackageSource.PYPI, package.name, package.version, variant, index)
+
+
+def _conda_pin(package: CondaPackage) -> Pin:
+    origin = channel_name(package.channel)
+    return Pin(PackageSource.CONDA, package.name, package.version, variant_of_build(package.build), origin)
+
+
+def _variant_of_index(index: str) -> str | None:
+    last = index.rpartition("-")[2]
+    return last if re.fullmatch(r"cu\d+|cpu", last) else None
+
+
+def variant_of_build(build: str) -> str | None:
+    """What a conda build string says of CUDA: `cuda129_mkl_py313_h1e53aa0_304` is cu129, `py3.11_cuda12.1_cudnn8.9.2_0`
+    is cu121, `cpu_mkl_py312_h8abce0f_103` is cpu; None for one that names neither.
+    """
+    found = re.search(r"(?:^|[^a-z])cuda_?(?:(\d+\.\d+)|(\d{2}\d))(?!\d)", build)
+    if found:
+        return CudaVersion.parse(found[1] or f"cu{found[2]}").variant
+    return "cpu" if re.search(r"(?:^|_)cpu(?:_|$)", build) else None
+
+
+def channel_name(channel: str) -> str:
+    """`conda-forge` for the name itself, a label of it (`conda-forge/label/x`) and any URL that ends in it."""
+    path = re.sub(r"^[a-z]+://[^/]*", "", channel).split("/label/")[0]
+    return path.rstrip("/").rpartition("/")[2] or channel
+
 
 #: CUDA library -> the packages that bring it. Wheels: `-cu12` is gone from the names since CUDA 13, but for cuDNN and
 #: NCCL. conda: `cudatoolkit` held them all but cuDNN and NCCL up to CUDA 11.
-LIBRARIES: Final[Mapping[Half, Mapping[str, re.Pattern[str]]]] = {
-    Half.PYPI: {
+LIBRARIES: Final[Mapping[PackageSource, Mapping[str, re.Pattern[str]]]] = {
+    PackageSource.PYPI: {
         "cudart": re.compile(r"nvidia-cuda-runtime(-cu\d+)?"),
         "cublas": re.compile(r"nvidia-cublas(-cu\d+)?"),
         "nccl": re.compile(r"nvidia-nccl-cu\d+"),
         "cudnn": re.compile(r"nvidia-cudnn-cu\d+"),
     },
-    Half.CONDA: {
+    PackageSource.CONDA: {
         "cudart": re.compile(r"cuda-cudart|cudatoolkit"),
         "cublas": re.compile(r"libcublas|cudatoolkit"),
         "nccl": re.compile(r"nccl"),
@@ -31,8 +171,8 @@ LIBRARIES: Final[Mapping[Half, Mapping[str, re.Pattern[str]]]] = {
 }
 
 
-class Tells(Enum):
-    """What a package's version says of CUDA; the value says why."""
+class CudaEvidence(Enum):
+    """How a package's version names CUDA; the value is the reason in decisions."""
 
     RELEASE = "the version of NVIDIA's metapackage"
     TOOLKIT = "the version of the toolkit's package"
@@ -41,16 +181,18 @@ class Tells(Enum):
     COMPILER = "the first two numbers of the compiler's version"
 
 
-#: What names the CUDA of a half: the first row that finds a package decides, within it the first pattern. What is
+#: What names the CUDA of a source: the first entry that finds a package decides, within it the first pattern. What is
 #: loaded goes before what bounds it: beside cuda-cudart 12.1.105 the nvidia channel's cuda-version may be 12.5, and its
-#: metapackages ask for "this release or a newer one".
-_TELLERS: Final[Mapping[Half, Sequence[Mapping[str, Tells]]]] = {
-    Half.PYPI: ({r"cuda-toolkit": Tells.RELEASE, r"nvidia-cuda-runtime(-cu\d+)?": Tells.RUNTIME},),
-    Half.CONDA: (
-        {r"cuda-cudart(_.+)?": Tells.RUNTIME, r"cudatoolkit": Tells.TOOLKIT},
-        {r"cuda|cuda-(toolkit|runtime|libraries)": Tells.RELEASE},
-        {r"cuda-version|pytorch-cuda": Tells.MINOR},
-        {r"cuda-nvcc([-_].+)?": Tells.COMPILER},
+#: metapackages require "this release or a newer one".
+_CUDA_PACKAGES: Final[Mapping[PackageSource, Sequence[Mapping[str, CudaEvidence]]]] = {
+    PackageSource.PYPI: (
+        {r"cuda-toolkit": CudaEvidence.RELEASE, r"nvidia-cuda-runtime(-cu\d+)?": CudaEvidence.RUNTIME},
+    ),
+    PackageSource.CONDA: (
+        {r"cuda-cudart(_.+)?": CudaEvidence.RUNTIME, r"cudatoolkit": CudaEvidence.TOOLKIT},
+        {r"cuda|cuda-(toolkit|runtime|libraries)": CudaEvidence.RELEASE},
+        {r"cuda-version|pytorch-cuda": CudaEvidence.MINOR},
+        {r"cuda-nvcc([-_].+)?": CudaEvidence.COMPILER},
     ),
 }
 
@@ -60,17 +202,17 @@ _TORCH: Final = ("pytorch", "libtorch")
 
 @dataclass(frozen=True, slots=True)
 class PinnedCuda:
-    """A CUDA that the pins name. release: exact (`12.8.1`), None where only the minor is told. told_by: the pin."""
+    """A CUDA that the pins name. release: exact (`12.8.1`), None if only the minor is known."""
 
     cuda: CudaVersion
     release: str | None
-    told_by: Pin
+    pin: Pin
     source: str
 
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
-    """torch on one platform. variant: `cu128`, `cpu`; None where it cannot be told. pin: the package that it is."""
+    """torch on one platform. variant: `cu128`, `cpu`; None if it is unknown."""
 
     version: str
     variant: str | None
@@ -83,7 +225,7 @@ class TorchBuild:
     @property
     def channel(self) -> str:
         """The conda channel; empty for a wheel."""
-        return self.pin.origin if self.pin.half is Half.CONDA else ""
+        return self.pin.origin if self.pin.source is PackageSource.CONDA else ""
 
     def __str__(self) -> str:
         """`torch 2.8.0`, `conda-forge's pytorch 2.8.0`."""
@@ -91,7 +233,7 @@ class TorchBuild:
 
 
 @dataclass(frozen=True, slots=True)
-class Pins:
+class CudaPins:
     """One platform. cudas: newest first; more than one is two CUDAs in one environment. libraries: library -> pins
     that bring it, of either half. halves: those that the lock has anything in.
     """
@@ -100,77 +242,74 @@ class Pins:
     cudas: tuple[PinnedCuda, ...]
     libraries: Mapping[str, tuple[Pin, ...]]
     torch: TorchBuild | None
-    halves: frozenset[Half]
+    sources: frozenset[PackageSource]
 
 
-def read_pins(resolution: Resolution, facts: Facts) -> Pins:
+def read_pins(resolution: Resolution, facts: Facts) -> CudaPins:
     """What the packages of one target say of CUDA."""
     pins = pins_of(resolution)
     cudas = _cudas(pins, facts)
     platform = resolution.target.platform
-    torch = _torch(pins)
-    build = _build(torch, platform, cudas, facts) if torch else None
-    return Pins(platform, cudas, libraries_of(pins), build, frozenset(pin.half for pin in pins))
+    build = None
+    if torch := _torch(pins):
+        build = TorchBuild(torch.version, torch.build or _torch_variant(torch, platform, cudas, facts), torch)
+    return CudaPins(platform, cudas, libraries_of(pins), build, frozenset(pin.source for pin in pins))
 
 
 def libraries_of(pins: Sequence[Pin]) -> dict[str, tuple[Pin, ...]]:
     """CUDA library -> the pins that bring it, one a half; libraries that no pin brings are left out."""
     found: dict[str, tuple[Pin, ...]] = {}
-    for half, patterns in LIBRARIES.items():
+    for source, patterns in LIBRARIES.items():
         for library, pattern in patterns.items():
-            first = next((pin for pin in pins if pin.half is half and pattern.fullmatch(pin.name)), None)
+            first = next((pin for pin in pins if pin.source is source and pattern.fullmatch(pin.name)), None)
             if first:
                 found[library] = (*found.get(library, ()), first)
     return found
 
 
 def _torch(pins: Sequence[Pin]) -> Pin | None:
-    wheel = next((pin for pin in pins if pin.half is Half.PYPI and pin.name == "torch"), None)
-    conda = {pin.name: pin for pin in pins if pin.half is Half.CONDA}
+    wheel = next((pin for pin in pins if pin.source is PackageSource.PYPI and pin.name == "torch"), None)
+    conda = {pin.name: pin for pin in pins if pin.source is PackageSource.CONDA}
     return wheel or next((conda[name] for name in _TORCH if name in conda), None)
 
 
 def _cudas(pins: Sequence[Pin], facts: Facts) -> tuple[PinnedCuda, ...]:
     found: dict[CudaVersion, PinnedCuda] = {}
-    for half, rows in _TELLERS.items():
-        mine = [pin for pin in pins if pin.half is half]
-        told = next(filter(None, (tuple(_told(row, mine, facts)) for row in rows)), ())
-        for pinned in told:
+    for source, rows in _CUDA_PACKAGES.items():
+        matching = [pin for pin in pins if pin.source is source]
+        pinned_cudas = next(filter(None, (tuple(_cudas_of_row(row, matching, facts)) for row in rows)), ())
+        for pinned in pinned_cudas:
             found.setdefault(pinned.cuda, pinned)
     return tuple(found[cuda] for cuda in sorted(found, reverse=True))
 
 
-def _told(row: Mapping[str, Tells], pins: Sequence[Pin], facts: Facts) -> Iterator[PinnedCuda]:
-    for names, tells in row.items():
+def _cudas_of_row(row: Mapping[str, CudaEvidence], pins: Sequence[Pin], facts: Facts) -> Iterator[PinnedCuda]:
+    for names, evidence in row.items():
         for pin in pins:
             numbers = numeric(pin.version)
             if re.fullmatch(names, pin.name) and len(numbers) >= 2:
-                yield _pinned(pin, numbers, tells, facts)
+                yield _pinned(pin, numbers, evidence, facts)
 
 
-def _pinned(pin: Pin, numbers: tuple[int, ...], tells: Tells, facts: Facts) -> PinnedCuda:
+def _pinned(pin: Pin, numbers: tuple[int, ...], evidence: CudaEvidence, facts: Facts) -> PinnedCuda:
     cuda = CudaVersion(numbers[0], numbers[1])
-    if tells in (Tells.RELEASE, Tells.TOOLKIT):
-        return PinnedCuda(cuda, ".".join(map(str, numbers[:3])), pin, tells.value)
-    rows = [row for row in facts.parts if numeric(row.cudart) == numbers] if tells is Tells.RUNTIME else []
+    if evidence in (CudaEvidence.RELEASE, CudaEvidence.TOOLKIT):
+        return PinnedCuda(cuda, ".".join(map(str, numbers[:3])), pin, evidence.value)
+    rows = [row for row in facts.parts if numeric(row.cudart) == numbers] if evidence is CudaEvidence.RUNTIME else []
     if rows:
         return PinnedCuda(cuda, rows[-1].cuda, pin, rows[-1].source)
-    return PinnedCuda(cuda, None, pin, tells.value)
+    return PinnedCuda(cuda, None, pin, evidence.value)
 
 
-def _build(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> TorchBuild:
-    return TorchBuild(torch.version, torch.build or _told_variant(torch, platform, cudas, facts), torch)
-
-
-def _told_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> str | None:
-    known = facts.default_variant(torch.version, platform) if torch.usual else None
-    if known:
-        return known
-    mine = [found for found in cudas if found.told_by.half is torch.half]
-    if mine:
-        return mine[0].cuda.variant
-    # Every CUDA build on the default index asks for NVIDIA's wheels on linux: none pinned means a CPU build.
-    return "cpu" if torch.usual and platform.is_linux else None
+def _torch_variant(torch: Pin, platform: Platform, cudas: tuple[PinnedCuda, ...], facts: Facts) -> str | None:
+    default = facts.default_variant(torch.version, platform) if torch.is_default_index else None
+    if default:
+        return default
+    matching = [found for found in cudas if found.pin.source is torch.source]
+    if matching:
+        return matching[0].cuda.variant
+    # Every CUDA build on the default index requires NVIDIA's wheels on linux: none pinned means a CPU build.
+    return "cpu" if torch.is_default_index and platform.is_linux else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,35 +322,37 @@ class Release:
     warnings: tuple[str, ...] = ()
 
 
-def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
+def choose_release(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
     """The CUDA of the lock: what the pins name, else torch's build, else the spec. `[cuda] version` is what wheels have
     to be built for, and the newest that is let in from conda.
 
     Raises:
-        CudaMismatch: the pins are for another CUDA than the spec asks for.
-        NoCudaRelease: nothing tells.
+        CudaMismatch: the pins are for another CUDA than the spec's.
+        NoCudaRelease: neither pins nor spec name one.
     """
-    told = sorted(
+    pinned_cudas = sorted(
         ((found, each.platform) for each in pins for found in each.cudas), key=lambda pair: pair[0].cuda, reverse=True
     )
-    if not told:
-        return _untold_release(request, pins)
-    first, platform = told[0]
-    others = [(found, where) for found, where in told if found.cuda != first.cuda]
+    if not pinned_cudas:
+        return _release_without_pins(request, pins)
+    first, platform = pinned_cudas[0]
+    others = [(found, where) for found, where in pinned_cudas if found.cuda != first.cuda]
     if request.version is not None:
-        for found, where in told:
-            if not _within(found.told_by, found.cuda, request.version):
+        for found, where in pinned_cudas:
+            if not _within(found.pin, found.cuda, request.version):
                 raise CudaMismatch(
-                    f"[cuda] version is {request.version}, but {found.told_by} on {where.value} is CUDA {found.cuda}",
-                    hint=f'set [cuda] version = "{found.cuda}", or {_instead(found.told_by, request.version)}',
+                    f"[cuda] version is {request.version}, but {found.pin} on {where.value} is CUDA {found.cuda}",
+                    hint=f'set [cuda] version = "{found.cuda}", or {_instead(found.pin, request.version)}',
                 )
     exact = max(
-        (found.release for found, _ in told if found.cuda == first.cuda and found.release), key=numeric, default=None
+        (found.release for found, _ in pinned_cudas if found.cuda == first.cuda and found.release),
+        key=numeric,
+        default=None,
     )
     decision = Decision(
         "cuda.release",
         exact or str(first.cuda),
-        f"{first.told_by} is CUDA {exact or first.cuda}{_below(first.cuda, request.version)}",
+        f"{first.pin} is CUDA {exact or first.cuda}{_below(first.cuda, request.version)}",
         first.source,
     )
     warnings = tuple(_beside(found, where, first, platform) for found, where in others)
@@ -220,13 +361,13 @@ def choose_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
 
 def _within(pin: Pin, cuda: CudaVersion, version: CudaVersion) -> bool:
     """Wheels are built for one CUDA; of conda's packages `[cuda] version` is the newest that is let in."""
-    return cuda == version or (pin.half is Half.CONDA and cuda < version)
+    return cuda == version or (pin.source is PackageSource.CONDA and cuda < version)
 
 
 def _instead(pin: Pin, version: CudaVersion) -> str:
-    if pin.half is Half.PYPI:
-        return f"leave out what asks for {pin.name}"
-    return f'ask for builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'
+    if pin.source is PackageSource.PYPI:
+        return f"remove what requires {pin.name}"
+    return f'require builds of CUDA {version} or older ("cuda-version <={version}" in [conda] dependencies)'
 
 
 def _below(cuda: CudaVersion, version: CudaVersion | None) -> str:
@@ -234,19 +375,19 @@ def _below(cuda: CudaVersion, version: CudaVersion | None) -> str:
 
 
 def _beside(found: PinnedCuda, where: Platform, first: PinnedCuda, platform: Platform) -> str:
-    told = f"{found.told_by} on {where.value} is CUDA {found.cuda}, beside {first.told_by} on {platform.value}"
-    halves = {found.told_by.half, first.told_by.half}
-    if where is not platform or len(halves) == 1:
-        return f"{told}: two CUDAs in one lock; the image and the driver are chosen for the newer one"
-    wheels = found if found.told_by.half is Half.PYPI else first
+    text = f"{found.pin} on {where.value} is CUDA {found.cuda}, beside {first.pin} on {platform.value}"
+    sources = {found.pin.source, first.pin.source}
+    if where is not platform or len(sources) == 1:
+        return f"{text}: two CUDAs in one lock; the image and the driver are chosen for the newer one"
+    wheels = found if found.pin.source is PackageSource.PYPI else first
     return (
-        f"{told} (CUDA {first.cuda}): PyPI's half and conda's each bring a CUDA of their own into one environment; "
-        "image and driver are chosen for the newer one. Take torch from conda as well, or hold conda to the CUDA "
+        f"{text} (CUDA {first.cuda}): the wheels and conda's packages each bring their own CUDA into one environment; "
+        "image and driver are chosen for the newer one. Install torch from conda as well, or pin conda to the CUDA "
         f'of the wheels: "cuda-version {wheels.cuda}.*" in [conda] dependencies'
     )
 
 
-def _untold_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
+def _release_without_pins(request: CudaRequest, pins: Sequence[CudaPins]) -> Release:
     built = next((each.torch for each in pins if each.torch and each.torch.cuda), None)
     if built and built.cuda:
         if request.version is None or _within(built.pin, built.cuda, request.version):
@@ -259,22 +400,18 @@ def _untold_release(request: CudaRequest, pins: Sequence[Pins]) -> Release:
             )
     if request.version is None:
         raise NoCudaRelease(
-            "nothing that was locked tells which CUDA release it needs",
-            hint='set it in the spec: [cuda] version = "12.8", or leave [cuda] out for an environment for the CPU',
+            "no locked package names the CUDA release it needs",
+            hint='set it in the spec: [cuda] version = "12.8", or remove [cuda] for a CPU environment',
         )
     why = f"as the spec says; {_nothing(pins)}"
     return Release(request.version, None, Decision("cuda.release", str(request.version), why, "[cuda] version"))
 
 
-def _nothing(pins: Sequence[Pins]) -> str:
-    conda = any(Half.CONDA in each.halves for each in pins)
-    return f"no CUDA library comes as a wheel{' or from conda' if conda else ''}"
+def _nothing(pins: Sequence[CudaPins]) -> str:
+    return f"no CUDA library comes as a wheel{' or from conda' if _with_conda(pins) else ''}"
 
 
-_SOURCE: Final = "names of the locked {}; NVIDIA container-images Dockerfiles"
-
-
-def flavors_to_try(request: CudaRequest, pins: Sequence[Pins]) -> tuple[Decision, ...]:
+def flavors_to_try(request: CudaRequest, pins: Sequence[CudaPins]) -> tuple[Decision, ...]:
     """The flavours that complete what wheels and conda bring, smallest first; the spec's own where it names one.
 
     `auto` never takes a devel flavour: nvcc is needed to build, not to run.
@@ -282,12 +419,13 @@ def flavors_to_try(request: CudaRequest, pins: Sequence[Pins]) -> tuple[Decision
     if request.flavor != AUTO:
         return (Decision("image.flavor", request.flavor, "as the spec says", "[cuda] flavor"),)
     needed, why = _needed(pins)
-    enough = [name for name, held in HELD.items() if needed <= set(held) and "devel" not in name]
-    source = _SOURCE.format("packages" if _with_conda(pins) else "wheels")
+    enough = [name for name, libraries in FLAVOR_LIBRARIES.items() if needed <= set(libraries) and "devel" not in name]
+    packages = "packages" if _with_conda(pins) else "wheels"
+    source = f"names of the locked {packages}; NVIDIA container-images Dockerfiles"
     return tuple(Decision("image.flavor", name, why, source) for name in enough)
 
 
-def _needed(pins: Sequence[Pins]) -> tuple[set[str], str]:
+def _needed(pins: Sequence[CudaPins]) -> tuple[set[str], str]:
     """Libraries that the image has to bring, and why. A CUDA build of torch loads all of them; one from conda brings
     or depends on them, since conda knows no image.
     """
@@ -297,20 +435,20 @@ def _needed(pins: Sequence[Pins]) -> tuple[set[str], str]:
     if not with_torch and not brought:
         return {"cudart", "cublas", "nccl"}, f"{none} the lock brings CUDA's libraries: the image has to"
     wheels = [each for each in with_torch if each.torch and not each.torch.channel]
-    lacking = {library for each in wheels for library in LIBRARIES[Half.PYPI] if library not in each.libraries}
+    lacking = {library for each in wheels for library in LIBRARIES[PackageSource.PYPI] if library not in each.libraries}
     if lacking:
         return lacking, f"the smallest with {', '.join(sorted(lacking))}, which {none} the lock brings"
-    told = f"{_bringers(pins)} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
-    return set(), f"{told}: nothing else is needed to run"
+    text = f"{_bringers(pins)} bring {', '.join(brought)}" if brought else f"{with_torch[0].torch} brings what it loads"
+    return set(), f"{text}: nothing else is needed to run"
 
 
-def _bringers(pins: Sequence[Pins]) -> str:
-    found = {pin.half for each in pins for brought in each.libraries.values() for pin in brought}
-    return " and ".join(half.value for half in Half if half in found)
+def _bringers(pins: Sequence[CudaPins]) -> str:
+    found = {pin.source for each in pins for brought in each.libraries.values() for pin in brought}
+    return " and ".join(source.value for source in PackageSource if source in found)
 
 
-def _with_conda(pins: Sequence[Pins]) -> bool:
-    return any(Half.CONDA in each.halves for each in pins)
+def _with_conda(pins: Sequence[CudaPins]) -> bool:
+    return any(PackageSource.CONDA in each.sources for each in pins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,13 +470,7 @@ def shared_libraries(image: BaseImage, resolution: Resolution, facts: Facts) -> 
     )
     brought = libraries_of(pins_of(resolution))
     return tuple(
-        SharedLibrary(library, _version(parts, library), pin.name, pin.version)
-        for library in HELD.get(image.flavor, ())
+        SharedLibrary(library, getattr(parts, library, None), pin.name, pin.version)
+        for library in FLAVOR_LIBRARIES.get(image.flavor, ())
         for pin in brought.get(library, ())
     )
-
-
-def _version(parts: PartsRow | None, library: str) -> str | None:
-    if parts is None:
-        return None
-    return {"cudart": parts.cudart, "cublas": parts.cublas, "nccl": parts.nccl, "cudnn": parts.cudnn}[library]

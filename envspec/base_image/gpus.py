@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from envspec.base_image.cuda import Pins, TorchBuild
-from envspec.base_image.types import GpuNotServed
+from envspec.base_image.cuda import CudaPins, GpuNotServed, TorchBuild
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, capability_of, find_gpu, runs
-from envspec.facts.tables import Gpu, numeric, spoken_ranges
+from envspec.facts.tables import GpuRow, numeric, ranges_text
 from envspec.models import CudaVersion, Decision, GpuCode, Platform
 
 
 @dataclass(frozen=True, slots=True)
 class GpuChecks:
-    """What came of the GPUs that the spec names. ptx: names that run only what their driver compiles from PTX."""
+    """Results for the GPUs of the spec. ptx: names that run only what their driver compiles from PTX."""
 
     decisions: tuple[Decision, ...]
     warnings: tuple[str, ...]
@@ -40,7 +39,7 @@ class OtherBuild:
         return f"{name} {self.torch} {self.variant} ({where}{', by PTX' if self.how is Runs.PTX else ''})"
 
 
-def code_of(pins: Pins, facts: Facts) -> GpuCode | None:
+def code_of(pins: CudaPins, facts: Facts) -> GpuCode | None:
     """GPU code of the locked torch on one platform; None where there is no torch or nobody looked."""
     torch = pins.torch
     if torch is None or torch.variant is None:
@@ -55,15 +54,15 @@ def code_of(pins: Pins, facts: Facts) -> GpuCode | None:
     return GpuCode(pins.platform, package, torch.version, torch.variant, row.sm, row.ptx, source)
 
 
-def unknown_code(pins: Pins, codes: Sequence[GpuCode]) -> str:
+def unknown_code(pins: CudaPins, codes: Sequence[GpuCode]) -> str:
     """A warning for a CUDA build from conda of which nobody knows what GPU code it holds; else empty."""
     torch = pins.torch
     if torch is None or not torch.channel or torch.variant == "cpu" or pins.platform in _known(codes):
         return ""
-    return f"{_not_known(pins.platform, torch)}. {_row_to_add(torch)}"
+    return f"{_unknown_code(pins.platform, torch)}. {_row_to_add(torch)}"
 
 
-def check_gpus(names: Sequence[str], pins: Sequence[Pins], codes: Sequence[GpuCode], facts: Facts) -> GpuChecks:
+def check_gpus(names: Sequence[str], pins: Sequence[CudaPins], codes: Sequence[GpuCode], facts: Facts) -> GpuChecks:
     """Does every GPU run the locked torch on some platform?
 
     A platform whose wheels have no code for it is warned of; without any that has, the GPU is refused.
@@ -87,7 +86,11 @@ def check_gpus(names: Sequence[str], pins: Sequence[Pins], codes: Sequence[GpuCo
         if served and all(found is Runs.PTX for found in served):
             by_ptx.append(gpu.name)
         decisions += [_decision(gpu, capability, code, how[code.platform]) for code in codes]
-        warnings += [_lacking(gpu, capability, code) for code in codes if how[code.platform] is Runs.NOT]
+        unfit = [code for code in codes if how[code.platform] is Runs.NOT]
+        name = f"{gpu.name} ({capability.sm})"
+        warnings += [
+            f"{name} can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}" for code in unfit
+        ]
     if gpus:
         warnings += [_unchecked(each) for each in unchecked]
     return GpuChecks(tuple(decisions), tuple(warnings), tuple(by_ptx))
@@ -101,12 +104,12 @@ def other_builds(
     channel: a conda channel, for builds of that channel; empty for wheels.
     """
     found: list[OtherBuild] = []
-    for torch, variant, usual in _builds(facts, platform, channel):
+    for torch, variant, default in _builds(facts, platform, channel):
         row = facts.gpu_code_of(torch, variant, platform, channel)
         how = {runs(each, row.sm, row.ptx) for each in capabilities} if row else {Runs.NOT}
         if Runs.NOT not in how:
             worst = Runs.PTX if Runs.PTX in how else Runs.SASS
-            found.append(OtherBuild(torch, variant, variant == usual, worst, channel))
+            found.append(OtherBuild(torch, variant, variant == default, worst, channel))
     return tuple(found)
 
 
@@ -122,70 +125,62 @@ def _builds(facts: Facts, platform: Platform, channel: str) -> Iterator[tuple[st
             yield torch, variant, None
         return
     for release in reversed(facts.torch):
-        usual = release.default.get(platform.value)
-        variants = {*release.published, *([usual] if usual else [])} - {"cpu"}
-        for variant in sorted(variants, key=lambda name: (name != usual, name)):
-            yield release.version, variant, usual
+        default = release.default.get(platform.value)
+        variants = {*release.published, *([default] if default else [])} - {"cpu"}
+        for variant in sorted(variants, key=lambda name: (name != default, name)):
+            yield release.version, variant, default
 
 
-def spoken_builds(
-    facts: Facts, capability: ComputeCapability, platform: Platform, torch: str, channel: str = ""
-) -> str:
+def builds_text(facts: Facts, capability: ComputeCapability, platform: Platform, torch: str, channel: str = "") -> str:
     """The builds to turn to: those of the same torch, then the default builds of others; the newest of a channel."""
     builds = other_builds(facts, [capability], platform, channel)
     public = torch.partition("+")[0]
-    told = [str(build) for build in builds if build.torch == public]
+    builds_shown = [str(build) for build in builds if build.torch == public]
     others = [build.torch for build in builds if build.default and build.torch != public]
     if others:
-        told.append(f"the default build of torch {spoken_ranges(others, [row.version for row in facts.torch])}")
-    elif not told:
-        told = [str(build) for build in builds[:3]]
-    if not told:
-        return f"no torch build known here {f'of {channel} ' if channel else ''}has code for {capability.sm}"
-    return f"builds with code for {capability.sm}: {'; '.join(told)}"
+        builds_shown.append(f"the default build of torch {ranges_text(others, [row.version for row in facts.torch])}")
+    elif not builds_shown:
+        builds_shown = [str(build) for build in builds[:3]]
+    if not builds_shown:
+        return f"no known torch build {f'of {channel} ' if channel else ''}has code for {capability.sm}"
+    return f"builds with code for {capability.sm}: {'; '.join(builds_shown)}"
 
 
-def _not_served(gpu: Gpu, codes: Sequence[GpuCode], facts: Facts, channel: str) -> GpuNotServed:
+def _not_served(gpu: GpuRow, codes: Sequence[GpuCode], facts: Facts, channel: str) -> GpuNotServed:
     capability = capability_of(gpu)
-    held = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
+    contents = "; ".join(f"{_named(code)} on {code.platform.value} holds {_holds(code)}" for code in codes)
     return GpuNotServed(
-        f"{gpu.name} ({capability.sm}) can't run this lock: {held}",
-        hint=spoken_builds(facts, capability, codes[0].platform, codes[0].version, channel),
+        f"{gpu.name} ({capability.sm}) can't run this lock: {contents}",
+        hint=builds_text(facts, capability, codes[0].platform, codes[0].version, channel),
     )
 
 
-def _decision(gpu: Gpu, capability: ComputeCapability, code: GpuCode, how: Runs) -> Decision:
-    reasons = {
-        Runs.SASS: f"{gpu.name} is {capability.sm}; {_named(code)} holds {_holds(code)}",
-        Runs.PTX: f"{gpu.name} is {capability.sm}; its driver compiles it from {', '.join(code.ptx)}, which needs the "
-        "driver that the toolkit ships with",
-        Runs.NOT: f"{gpu.name} is {capability.sm}; {_named(code)} holds {_holds(code)}",
-    }
-    return Decision(f"gpu.{gpu.name}", how.value, reasons[how], code.source, code.platform)
+def _decision(gpu: GpuRow, capability: ComputeCapability, code: GpuCode, how: Runs) -> Decision:
+    why = f"{gpu.name} is {capability.sm}; {_named(code)} holds {_holds(code)}"
+    if how is Runs.PTX:
+        why = (
+            f"{gpu.name} is {capability.sm}; its driver compiles it from {', '.join(code.ptx)}, which needs the driver "
+        )
+        why += "that the toolkit ships with"
+    return Decision(f"gpu.{gpu.name}", how.value, why, code.source, code.platform)
 
 
-def _lacking(gpu: Gpu, capability: ComputeCapability, code: GpuCode) -> str:
-    return f"{gpu.name} ({capability.sm}) can't run {_named(code)} on {code.platform.value}, which holds {_holds(code)}"
-
-
-def _unchecked(pins: Pins) -> str:
+def _unchecked(pins: CudaPins) -> str:
     where = pins.platform.value
     if pins.torch is None:
-        return f"{where}: no torch in the lock, so nothing tells whether [cuda] gpus run it"
+        return f"{where}: no torch in the lock, so [cuda] gpus can't be checked"
     torch = pins.torch
     if torch.channel:
-        return f"{_not_known(pins.platform, torch)}, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
+        return f"{_unknown_code(pins.platform, torch)}, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
     build = f"torch {torch.version} {torch.variant or ''}".rstrip()
-    return (
-        f"{where}: the GPU code of {build} is not known here, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
-    )
+    return f"{where}: the GPU code of {build} is unknown, so [cuda] gpus could not be checked. {_row_to_add(torch)}"
 
 
 def _known(codes: Sequence[GpuCode]) -> set[Platform]:
     return {code.platform for code in codes}
 
 
-def _not_known(platform: Platform, torch: TorchBuild) -> str:
+def _unknown_code(platform: Platform, torch: TorchBuild) -> str:
     """`linux-64: which GPU code conda-forge's pytorch 2.7.1 (cu129) holds is not known`."""
     variant = f" ({torch.variant})" if torch.variant else ""
     return f"{platform.value}: which GPU code {torch}{variant} holds is not known"

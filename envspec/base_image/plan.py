@@ -1,16 +1,187 @@
-"""From pins to base image, driver and GPU code: pure, no registry is asked."""
+"""Pins -> base image, driver and GPU code, without a registry."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from envspec.base_image.cuda import Pins, Release, TorchBuild, choose_release, flavors_to_try, read_pins
+from envspec.base_image.cuda import (
+    FLAVOR_LIBRARIES,
+    REPOSITORY,
+    BaseImagePlan,
+    CudaPins,
+    CudaRequest,
+    NoSuchImage,
+    Release,
+    TorchBuild,
+    choose_release,
+    flavors_to_try,
+    read_pins,
+)
 from envspec.base_image.gpus import GpuChecks, check_gpus, code_of, unknown_code
-from envspec.base_image.tag import Choice, choose_image, custom_image
-from envspec.base_image.types import BaseImagePlan, CudaRequest
 from envspec.facts import Facts
-from envspec.facts.tables import numeric
-from envspec.models import Decision, Driver, GpuCode, Resolution
+from envspec.facts.tables import ImageRow, numeric
+from envspec.models import BaseImage, CudaVersion, Decision, Driver, GpuCode, PinnedDigest, Platform, Resolution
+
+
+@dataclass(frozen=True, slots=True)
+class ImageChoice:
+    """An image with the reasons for it."""
+
+    image: BaseImage
+    decisions: tuple[Decision, ...]
+    warnings: tuple[str, ...] = ()
+
+
+def choose_image(
+    release: Release, flavors: Sequence[Decision], os: str, platforms: Sequence[Platform], facts: Facts
+) -> ImageChoice:
+    """The tag: the smallest flavour that exists, in the newest patch of the minor. A patch whose digest is recorded
+    for every platform goes before a newer one without: a lock without a digest can't be built until a registry answers.
+
+    A CUDA newer than every known image takes the newest image of its major version: the packages bring their own.
+
+    Raises:
+        NoSuchImage: no patch of that minor has such a flavour on that system.
+    """
+    for cuda in (release.cuda, *_older_minors(release.cuda, facts)):
+        for flavor in flavors:
+            tagged = _tags(cuda, flavor.value, os, facts)
+            if tagged:
+                choice = _choice(flavor, tagged, platforms, facts)
+                return choice if cuda == release.cuda else _fallen_back(choice, release.cuda)
+    raise _no_such_image(release.cuda, flavors[0].value, os, facts)
+
+
+def _older_minors(cuda: CudaVersion, facts: Facts) -> tuple[CudaVersion, ...]:
+    """The minors to fall back on, newest first: none unless `cuda` is newer than all that are known of its major."""
+    known = {CudaVersion.parse(row.cuda) for row in facts.images}
+    same = sorted((each for each in known if each.major == cuda.major), reverse=True)
+    return tuple(same) if same and cuda > same[0] else ()
+
+
+def _tags(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> list[tuple[str, ImageRow]]:
+    return [
+        (f"{name}-{_tag_flavor(row, flavor)}-{os}", row)
+        for name in facts.releases_of(cuda)
+        for row in facts.images
+        if row.cuda == name and os in row.os and _tag_flavor(row, flavor)
+    ]
+
+
+def _choice(
+    flavor: Decision, tagged: Sequence[tuple[str, ImageRow]], platforms: Sequence[Platform], facts: Facts
+) -> ImageChoice:
+    tag, row = max(
+        tagged, key=lambda pair: (all(facts.digest_of(pair[0], each) for each in platforms), numeric(pair[1].cuda))
+    )
+    cuda, os, newest = CudaVersion.parse(row.cuda), tag.rpartition("-")[2], tagged[-1][1].cuda
+    why = f"the newest patch of CUDA {cuda} with {flavor.value} on {os}"
+    if newest != row.cuda:
+        why = f"the newest patch of CUDA {cuda} with {flavor.value} and a recorded digest; {newest} has none"
+    digests = tuple(pinned_digest(tag, platform, facts) for platform in platforms)
+    image = BaseImage(REPOSITORY, tag, row.cuda, flavor.value, os, digests)
+    decisions = (flavor, Decision("image.tag", tag, why, row.source), *map(digest_decision, digests))
+    return ImageChoice(image, decisions, _end_of_life(tag, row, facts))
+
+
+def _fallen_back(choice: ImageChoice, cuda: CudaVersion) -> ImageChoice:
+    warning = (
+        f"no image of CUDA {cuda} is known: {choice.image.tag} is the newest of its major version, and the locked "
+        "packages bring their own libraries. Another one: [image] base"
+    )
+    return replace(choice, warnings=(warning, *choice.warnings))
+
+
+def pinned_digest(tag: str, platform: Platform, facts: Facts) -> PinnedDigest:
+    """The recorded digest of a tag on a platform, or one that is still to be resolved."""
+    row = facts.digest_of(tag, platform)
+    if row is None:
+        return PinnedDigest(platform, None, "unresolved", "", "no digest of a known kind is recorded for this tag")
+    return PinnedDigest(platform, row.digest, "recorded", row.kind, row.source)
+
+
+def custom_image(base: str, os: str, platforms: Sequence[Platform], facts: Facts) -> ImageChoice:
+    """The user's own base image: `host/name:tag@sha256:...`, its digest as given.
+
+    A tag of NVIDIA's own repository that is in no list of tags gives a warning: without a registry, nothing else would.
+    """
+    named, _, digest = base.partition("@")
+    folder, slash, last = named.rpartition("/")
+    name, _, tag = last.partition(":")
+    pinned = tuple(
+        PinnedDigest(platform, digest, "spec", "", "as the spec says; its kind is for the registry to tell")
+        if digest
+        else PinnedDigest(platform, None, "unresolved", "", "the spec names no digest")
+        for platform in platforms
+    )
+    image = BaseImage(f"{folder}{slash}{name}", tag, None, None, os, pinned)
+    decision = Decision("image.tag", base, "the spec names its own base image", "[image] base")
+    warnings = () if digest else _unlisted(f"{folder}{slash}{name}", tag, facts)
+    return ImageChoice(image, (decision, *map(digest_decision, pinned)), warnings)
+
+
+def _unlisted(repository: str, tag: str, facts: Facts) -> tuple[str, ...]:
+    listed = {f"{row.cuda}-{flavor}-{os}": row for row in facts.images for flavor in row.flavors for os in row.os}
+    version, _, rest = tag.partition("-")
+    systems = {os for row in facts.images for os in row.os}  # of others (rockylinux, ...) no list was read
+    if repository not in (REPOSITORY, REPOSITORY.removeprefix("docker.io/")) or tag in listed:
+        return ()
+    if rest.rpartition("-")[2] not in systems:
+        return ()
+    alike = [name for name, row in listed.items() if row.cuda.startswith(f"{version}.") and name.endswith(f"-{rest}")]
+    nearest = f"; {max(alike, key=numeric)} is" if alike else ""
+    return (f"{repository}:{tag} is not in the known lists of NVIDIA's tags{nearest}",)
+
+
+def digest_decision(pinned: PinnedDigest) -> Decision:
+    """The decision about a platform's digest, with its source."""
+    return Decision(
+        "image.digest",
+        pinned.digest or "unresolved",
+        pinned.note if not pinned.kind else f"{pinned.source}, kind {pinned.kind}",
+        pinned.note if pinned.kind else "",
+        pinned.platform,
+    )
+
+
+def _tag_flavor(row: ImageRow, flavor: str) -> str | None:
+    """The flavour as the tag of that release has it: `cudnn-runtime` is `cudnn8-runtime` up to CUDA 12.2."""
+    return next((name for name in row.flavors if re.sub(r"^cudnn\d+-", "cudnn-", name) == flavor), None)
+
+
+def _end_of_life(tag: str, row: ImageRow, facts: Facts) -> tuple[str, ...]:
+    superseded = [
+        other.cuda
+        for other in facts.images
+        if CudaVersion.parse(other.cuda) == CudaVersion.parse(row.cuda)
+        and numeric(other.cuda) > numeric(row.cuda)
+        and set(other.os) & set(row.os)
+    ]
+    if row.status == "supported" or (row.status == "unknown" and not superseded):
+        return ()
+    by = f" ({superseded[-1]} follows it)" if superseded else ""
+    policy = facts.policies["ended"]
+    return (
+        f"{REPOSITORY}:{tag} is past its end of life{by}: {policy.text}. "
+        "`envspec image mirror` keeps a copy in a registry of your own",
+    )
+
+
+def _no_such_image(cuda: CudaVersion, flavor: str, os: str, facts: Facts) -> NoSuchImage:
+    rows = [row for row in facts.images if CudaVersion.parse(row.cuda) == cuda]
+    systems = sorted({name for row in rows if _tag_flavor(row, flavor) for name in row.os})
+    flavors = [name for name in FLAVOR_LIBRARIES if any(os in row.os and _tag_flavor(row, name) for row in rows)]
+    hints = [f"{flavor} exists on {', '.join(systems)} ([cuda] os)"] if systems else []
+    hints += [f"{os} has {', '.join(flavors)} ([cuda] flavor)"] if flavors else []
+    # The lists of tags were read up to a day: of newer releases only those tags are known that somebody used.
+    listed = any(row.status != "unknown" for row in rows)
+    known = "NVIDIA publishes no" if listed else "there is no known"
+    return NoSuchImage(
+        f"{known} CUDA {cuda} image with flavour {flavor} on {os}",
+        hint="; ".join([*hints, 'name an image of your own: [image] base = "..."']),
+    )
 
 
 def plan_base_image(
@@ -23,17 +194,17 @@ def plan_base_image(
 
     Raises:
         CudaMismatch: the pins are for another CUDA than `[cuda] version`.
-        NoCudaRelease: nothing tells which CUDA is needed.
+        NoCudaRelease: neither pins nor spec name a CUDA.
         NoSuchImage: NVIDIA has no such image.
         UnknownGpu, GpuNotServed: a GPU of `[cuda] gpus` that nobody knows, or for which the wheels hold no code.
     """
     pins = [read_pins(resolution, facts) for resolution in resolutions]
     codes = tuple(code for code in (code_of(each, facts) for each in pins) if code)
-    warnings = [_newer(each, facts) for each in pins if each.torch and _is_newer(each.torch, facts)]
+    warnings = [warning for each in pins if each.torch and (warning := _newer(each.torch, each.platform, facts))]
     if request is None:
         return _without_cuda(pins, codes, warnings, base, facts)
     linux = [each for each in pins if each.platform.is_linux]
-    # Where GPUs are asked for, it is told that they could not be checked.
+    # If GPUs are required, `check_gpus` warns that they could not be checked.
     warnings += filter(None, (unknown_code(each, codes) for each in pins if not (request.gpus and each in linux)))
     checks = check_gpus(request.gpus, linux, [code for code in codes if code.platform.is_linux], facts)
     if not linux:
@@ -43,29 +214,30 @@ def plan_base_image(
     release = choose_release(request, linux)
     choice = _image(request, release, linux, facts)
     driver = _driver(release, choice, checks, facts)
+    driver_decision = Decision("driver.minimum", driver.minimum, driver.why, driver.source)
     if checks.ptx and not driver.bundled:
         warnings.append(
-            f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with; not known here"
+            f"{', '.join(checks.ptx)}: PTX needs the driver that CUDA {release.cuda} ships with, which is unknown"
         )
-    warnings += [_cpu_build(each) for each in linux if each.torch and each.torch.variant == "cpu"]
+    warnings += [_cpu_build(each.torch, each.platform) for each in linux if each.torch and each.torch.variant == "cpu"]
     return BaseImagePlan(
         choice.image,
         driver,
         codes,
-        (release.decision, *choice.decisions, _driver_decision(driver), *checks.decisions),
+        (release.decision, *choice.decisions, driver_decision, *checks.decisions),
         (*warnings, *release.warnings, *choice.warnings, *checks.warnings),
     )
 
 
-def _image(request: CudaRequest, release: Release, pins: Sequence[Pins], facts: Facts) -> Choice:
+def _image(request: CudaRequest, release: Release, pins: Sequence[CudaPins], facts: Facts) -> ImageChoice:
     platforms = [each.platform for each in pins]
     if request.base:
         return custom_image(request.base, request.os, platforms, facts)
     return choose_image(release, flavors_to_try(request, pins), request.os, platforms, facts)
 
 
-def _driver(release: Release, choice: Choice, checks: GpuChecks, facts: Facts) -> Driver:
-    """Minor-version compatibility asks for the major's first driver; code kept as PTX for the toolkit's own."""
+def _driver(release: Release, choice: ImageChoice, checks: GpuChecks, facts: Facts) -> Driver:
+    """Minor-version compatibility needs the major's first driver; PTX needs the toolkit's own."""
     row = facts.driver_of(release.exact or choice.image.cuda_release or str(release.cuda))
     if checks.ptx and row.bundled:
         why = f"{', '.join(checks.ptx)} runs code that the driver compiles from PTX: the toolkit's own driver is needed"
@@ -76,43 +248,39 @@ def _driver(release: Release, choice: Choice, checks: GpuChecks, facts: Facts) -
     return Driver(row.minimum, row.bundled, why, row.source)
 
 
-def _driver_decision(driver: Driver) -> Decision:
-    return Decision("driver.minimum", driver.minimum, driver.why, driver.source)
-
-
 def _without_cuda(
-    pins: Sequence[Pins], codes: tuple[GpuCode, ...], warnings: Sequence[str], base: str | None, facts: Facts
+    pins: Sequence[CudaPins], codes: tuple[GpuCode, ...], warnings: Sequence[str], base: str | None, facts: Facts
 ) -> BaseImagePlan:
-    brought = [f"{found.told_by} on {each.platform.value}" for each in pins for found in each.cudas]
-    told = (f"the spec has no [cuda] table, and {', '.join(brought)} is in the lock all the same",) if brought else ()
+    brought = [f"{found.pin} on {each.platform.value}" for each in pins for found in each.cudas]
+    unexpected = (
+        (f"the spec has no [cuda] table, and {', '.join(brought)} is in the lock all the same",) if brought else ()
+    )
     linux = [each.platform for each in pins if each.platform.is_linux]
     if base and linux:
         # Which system it is nobody has said: without [cuda] there is no `os`.
         choice = custom_image(base, "", linux, facts)
-        return BaseImagePlan(choice.image, None, codes, choice.decisions, (*warnings, *told, *choice.warnings))
+        return BaseImagePlan(choice.image, None, codes, choice.decisions, (*warnings, *unexpected, *choice.warnings))
     none = Decision("image.tag", "none", "no [cuda] table: an environment for the CPU", "the spec")
-    return BaseImagePlan(None, None, codes, (none,), (*warnings, *told))
+    return BaseImagePlan(None, None, codes, (none,), (*warnings, *unexpected))
 
 
-def _is_newer(torch: TorchBuild, facts: Facts) -> bool:
-    """The facts tell of the project's releases; a conda channel's solver keeps its family together by itself."""
-    known = facts.torch_release(torch.version) is not None or torch.channel
-    return not known and numeric(torch.version) > numeric(facts.torch[-1].version)
-
-
-def _newer(pins: Pins, facts: Facts) -> str:
-    version = pins.torch.version if pins.torch else ""
+def _newer(torch: TorchBuild, platform: Platform, facts: Facts) -> str:
+    """A warning for a release that is newer than the facts; a conda channel's solver keeps its family together."""
+    if torch.channel or facts.torch_release(torch.version):
+        return ""
+    if numeric(torch.version) <= numeric(facts.torch[-1].version):
+        return ""
     return (
-        f"torch {version} on {pins.platform.value} is newer than the facts (up to {facts.torch[-1].version}): "
+        f"torch {torch.version} on {platform.value} is newer than the facts (up to {facts.torch[-1].version}): "
         "its family and its GPU code could not be checked. Add it to the spec, with its source: [[facts.torch]]"
     )
 
 
-def _cpu_build(pins: Pins) -> str:
-    told = f"{pins.torch} is a CPU build on {pins.platform.value}: no GPU is used there"
-    if pins.torch and pins.torch.channel:
-        return f'{told}. Ask for its CUDA builds: "{pins.torch.pin.name} * cuda*" in [conda] dependencies'
+def _cpu_build(torch: TorchBuild, platform: Platform) -> str:
+    warning = f"{torch} is a CPU build on {platform.value}: no GPU is used there"
+    if torch.channel:
+        return f'{warning}. Require its CUDA builds: "{torch.pin.name} * cuda*" in [conda] dependencies'
     return (
-        f"{told}. Its CUDA builds, if any, "
+        f"{warning}. Its CUDA builds, if any, "
         "are on PyTorch's own index: set [cuda] version, or take a torch whose default build has CUDA"
     )

@@ -46,19 +46,19 @@ def decide_settings(spec: Spec, resolutions: Sequence[Resolution], facts: Facts)
     if not linux:
         return DecidedSettings()
     services = _services(spec, linux)
-    compiler, told = _compiler(spec, linux)
-    asked = _apt(spec, services, compiler, linux, facts)
+    compiler, compiler_decisions = _compiler(spec, linux)
+    groups = _apt(spec, services, compiler, linux, facts)
     image = ImageSettings(
         workdir=spec.image.workdir,
         env=tuple(sorted(spec.image.env.items())),
         compiler=compiler,
-        apt=tuple(sorted({package for packages, _ in asked for package in packages})),
+        apt=tuple(sorted({package for packages, _ in groups for package in packages})),
         snapshot=spec.system.snapshot if spec.system else None,
         services=services,
     )
-    decisions = [*told]
+    decisions = [*compiler_decisions]
     if image.apt:
-        why = "; ".join(f"{reason}: {' '.join(packages)}" for packages, reason in asked)
+        why = "; ".join(f"{reason}: {' '.join(packages)}" for packages, reason in groups)
         decisions.append(Decision("image.apt", " ".join(image.apt), why, "the spec"))
     if services:
         value = " ".join(f"{service.name}:{service.port}" for service in services)
@@ -73,45 +73,45 @@ def _services(spec: Spec, linux: Sequence[Resolution]) -> tuple[Service, ...]:
         without = [each for each in linux if package and package not in _names(each)]
         if without:
             where = ", ".join(resolution.target.platform.value for resolution in without)
-            half = "conda" if all(resolution.conda for resolution in without) else "pip"
+            section = "conda" if all(resolution.conda for resolution in without) else "pip"
             raise UsageError(
                 f"[services] {service.name} runs {package}, which is not in the lock for {where}",
-                hint=f'add "{package}" to [{half}] dependencies, or take {service.name} out of [services]',
+                hint=f'add "{package}" to [{section}] dependencies, or take {service.name} out of [services]',
             )
     return services
 
 
 def _named(spec: Spec) -> tuple[Service, ...]:
-    asked = spec.services
-    if asked is None:
+    groups = spec.services
+    if groups is None:
         return ()
     found = [
-        Service("jupyter", asked.jupyter.port) if asked.jupyter else None,
-        Service("ssh", asked.ssh.port) if asked.ssh else None,
-        Service("tensorboard", asked.tensorboard.port, asked.tensorboard.logdir) if asked.tensorboard else None,
+        Service("jupyter", groups.jupyter.port) if groups.jupyter else None,
+        Service("ssh", groups.ssh.port) if groups.ssh else None,
+        Service("tensorboard", groups.tensorboard.port, groups.tensorboard.logdir) if groups.tensorboard else None,
     ]
     return tuple(service for service in found if service)
 
 
 def _names(resolution: Resolution) -> set[str]:
     """Everything that is installed, by PyPI's names and by conda's."""
-    of_conda = (name for row in resolution.conda for name in (row.name, *(each.name for each in row.provides)))
+    of_conda = (name for record in resolution.conda for name in (record.name, *(each.name for each in record.provides)))
     return {*(package.name for package in resolution.packages), *of_conda}
 
 
 def _compiler(spec: Spec, linux: Sequence[Resolution]) -> tuple[str, Iterable[Decision]]:
-    """The compiler; why, where there is anything to tell."""
-    wanted = spec.image.compiler
+    """The compiler, with the reason for it if there is one."""
+    requested = spec.image.compiler
     needing = [resolution for resolution in linux if _TRITON & _names(resolution)]
-    if wanted is Compiler.APT:
+    if requested is Compiler.APT:
         why = f"the spec asks for one{_of_base(linux)}"
         return "apt", [Decision("image.compiler", "apt", why, "the spec: image.compiler")]
-    if wanted is Compiler.NONE:
+    if requested is Compiler.NONE:
         why = f"the spec asks for none{f'; {_WITHOUT}' if needing else ''}"
         return "none", [Decision("image.compiler", "none", why, "the spec: image.compiler")]
     if not needing:
         return "none", []
-    brought = [sorted(_CONDA_COMPILERS & {row.name for row in resolution.conda}) for resolution in needing]
+    brought = [sorted(_CONDA_COMPILERS & {record.name for record in resolution.conda}) for resolution in needing]
     if all(brought):
         why = f"{_NEED}; conda brings {brought[0][0]}"
         return "conda", [Decision("image.compiler", "conda", why, "the lock holds triton")]

@@ -32,7 +32,7 @@ from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from envspec import toml
+from envspec import documents
 from envspec.build.types import BuildFailed, WrongWheel
 from envspec.credentials import without_credentials
 from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
@@ -239,7 +239,7 @@ def check_requirements(project: Path, of: str) -> None:
         BuildFailed: `build-system.requires` names an address.
     """
     try:
-        table = toml.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
+        table = documents.parse_toml((project / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
         requires = [Requirement(text) for text in table["requires"]]
     except (OSError, ValueError, KeyError, TypeError):
         return

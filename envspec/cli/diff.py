@@ -38,9 +38,8 @@ def command(old: str, new: str, form: str) -> int:
     from pathlib import Path
 
     from envspec.io.process import output_of
-    from envspec.lock.diff import diff_locks
-    from envspec.lock.side import load_side
+    from envspec.lockfile.diff import diff_locks, load_revision
 
-    found = diff_locks(load_side(old, Path(), output_of), load_side(new, Path(), output_of))
+    found = diff_locks(load_revision(old, Path(), output_of), load_revision(new, Path(), output_of))
     terminal.answer_report(form, LOCK_DIFF.render(form, found, terminal.width()))
     return 0 if found.is_empty else DIFFERENT

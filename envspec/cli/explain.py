@@ -35,7 +35,7 @@ def command(lock: str, package: str | None, form: str) -> int:
     import os
     from pathlib import Path
 
-    from envspec.explain import explanation
+    from envspec.diagnostics import explain
     from envspec.io.cache import cache_root, seen
     from envspec.lockfile.folder import find_lock, read_lock
 
@@ -46,9 +46,9 @@ def command(lock: str, package: str | None, form: str) -> int:
         return seen(cache, sha256)
 
     found = (
-        explanation.explain_package(locked, package, read)
+        explain.explain_package(locked, package, read)
         if package is not None
-        else explanation.explain_lock(locked, _held_twice(locked), read)
+        else explain.explain_lock(locked, _held_twice(locked), read)
     )
     terminal.answer_report(form, EXPLANATION.render(form, found, terminal.width()))
     return 0

@@ -109,12 +109,12 @@ def _platform(lock: Lock, named: str | None) -> Platform:
 
 def _facts(lock: Lock, spec: Path) -> Facts:
     """The facts, with the rows under `[facts]` of the lock's spec if the spec is available."""
-    from envspec import toml
+    from envspec import documents
     from envspec.facts import load_facts
     from envspec.spec.identity import input_sha256
 
     try:
-        data = toml.read_spec(spec)
+        data = documents.read_spec(spec)
     except (OSError, ValueError):
         return load_facts()
     if "facts" not in data or input_sha256(data) != lock.input_sha256:

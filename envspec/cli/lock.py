@@ -85,7 +85,7 @@ def command(
 
     SPEC is a .toml file, or a name under specs/. The lock goes to locks/<name>/; its paths that changed are printed.
     """
-    from envspec.spec.find import find_spec
+    from envspec.spec.identity import find_spec
 
     paths = [find_spec(spec, Path()) for spec in specs]
     if check:
@@ -143,10 +143,10 @@ def _directory(path: Path, output: Path | None, count: int) -> Path:
 
 def _name(path: Path) -> str:
     """The environment's name. A spec that has none is no spec: all its faults are told."""
-    from envspec import toml
+    from envspec import documents
 
     try:
-        name = toml.read_spec(path)["env"]["name"]
+        name = documents.read_spec(path)["env"]["name"]
     except (OSError, ValueError, KeyError, TypeError):
         name = None
     if isinstance(name, str) and name and "/" not in name and "\\" not in name and name not in (".", ".."):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from envspec.base_image.gpus import OtherBuild, other_builds, spoken_builds
-from envspec.base_image.types import Half, pins_of
+from envspec.base_image.cuda import PackageSource, pins_of
+from envspec.base_image.gpus import OtherBuild, builds_text, other_builds
 from envspec.diagnostics.machine import Machine, MachineGpu
 from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, Runs, first_driver, match_gpu, runs
@@ -96,7 +96,7 @@ def _locked_build(lock: Lock, platform: Platform) -> _TorchBuild | None:
     if code is None:
         return None
     pins = (pin for item in lock.resolutions if item.target.platform is platform for pin in pins_of(item))
-    channels = (pin.origin for pin in pins if pin.half is Half.CONDA and pin.name == code.package)
+    channels = (pin.origin for pin in pins if pin.source is PackageSource.CONDA and pin.name == code.package)
     return _TorchBuild(code, next(channels, ""))
 
 
@@ -153,7 +153,7 @@ def _gpu(gpu: MachineGpu, driver: Driver, build: _TorchBuild | None, machine: Ma
     how = runs(capability, code.sm, code.ptx)
     if how is Runs.NOT:
         existing = f"only {' '.join((*code.sm, *code.ptx))}" if code.variant != "cpu" else "being a CPU build"
-        change = spoken_builds(facts, capability, machine.platform, code.version, build.channel)
+        change = builds_text(facts, capability, machine.platform, code.version, build.channel)
         why = f"{named}: {build} has no code for it, {existing}"
         return FitFinding("gpu", FitVerdict.DOES_NOT_FIT, why, change)
     if how is Runs.PTX and driver.bundled and not _is_enough(machine, driver.bundled):

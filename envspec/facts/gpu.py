@@ -19,7 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from envspec.errors import UsageError
-from envspec.facts.tables import Facts, Gpu, TorchRelease
+from envspec.facts.tables import Facts, GpuRow, TorchRelease
 from envspec.models import CudaVersion
 
 #: Integrated GPUs of the Jetson line: their SASS is theirs alone.
@@ -88,7 +88,7 @@ def _runs_ptx(gpu: ComputeCapability, target: str) -> bool:
     return built <= gpu
 
 
-def capability_of(gpu: Gpu) -> ComputeCapability:
+def capability_of(gpu: GpuRow) -> ComputeCapability:
     return ComputeCapability.parse(gpu.compute_capability)
 
 
@@ -105,7 +105,7 @@ def first_driver(facts: Facts, capability: ComputeCapability) -> tuple[str, Cuda
     return (row.bundled, cuda) if row and row.bundled else None
 
 
-def find_gpu(facts: Facts, name: str) -> Gpu:
+def find_gpu(facts: Facts, name: str) -> GpuRow:
     """The row that a name means: as people write it (`h100`, `RTX4090`), as NVML gives it (`NVIDIA H100 80GB HBM3`),
     or a compute capability itself (`9.0`, `sm_90`).
 
@@ -125,21 +125,21 @@ def find_gpu(facts: Facts, name: str) -> Gpu:
     )
 
 
-def match_gpu(facts: Facts, name: str) -> Gpu | None:
+def match_gpu(facts: Facts, name: str) -> GpuRow | None:
     """As `find_gpu`, with None for a name that no row has."""
     try:
         capability = ComputeCapability.parse(name.strip().lower())
     except ValueError:
         pass
     else:
-        return Gpu(name=f"compute capability {capability}", compute_capability=str(capability), source="as given")
-    asked = _words(name)
-    best: tuple[int, Gpu] | None = None
+        return GpuRow(name=f"compute capability {capability}", compute_capability=str(capability), source="as given")
+    words = _words(name)
+    best: tuple[int, GpuRow] | None = None
     for row in facts.gpus:
         for text in (row.name, *row.aliases):
             known = _words(text)
             # Words after the name are memory size, form factor and the like: `A100-SXM4-80GB`.
-            same = asked[: len(known)] == known or _squeezed(text) == _squeezed(name)
+            same = words[: len(known)] == known or _squeezed(text) == _squeezed(name)
             if same and known and (best is None or len(known) > best[0]):
                 best = (len(known), row)
     return best[1] if best else None
@@ -153,7 +153,7 @@ def _squeezed(name: str) -> str:
     return "".join(_words(name))
 
 
-class Reach(Enum):
+class Coverage(Enum):
     """Where a specifier's versions lie."""
 
     INSIDE = "inside"
@@ -161,7 +161,7 @@ class Reach(Enum):
     ONLY_OUTSIDE = "only outside"
 
 
-def reaches_past(facts: Facts, torch: SpecifierSet, as_of: datetime | None = None) -> Reach:
+def coverage(facts: Facts, torch: SpecifierSet, as_of: datetime | None = None) -> Coverage:
     """Does a torch specifier allow releases that the data does not have (older than the first row, or newer)?
 
     Asked by trying versions: a specifier has no bounds of its own. Only those that could be out by `as_of` count.
@@ -169,8 +169,8 @@ def reaches_past(facts: Facts, torch: SpecifierSet, as_of: datetime | None = Non
     inside = any(torch.contains(row.version, prereleases=True) for row in facts.torch if in_time(row, as_of))
     outside = any(torch.contains(version, prereleases=True) for version in probes_outside(facts, torch))
     if inside:
-        return Reach.BOTH if outside else Reach.INSIDE
-    return Reach.ONLY_OUTSIDE if outside else Reach.INSIDE
+        return Coverage.BOTH if outside else Coverage.INSIDE
+    return Coverage.ONLY_OUTSIDE if outside else Coverage.INSIDE
 
 
 def probes_outside(facts: Facts, torch: SpecifierSet) -> list[str]:
@@ -182,8 +182,8 @@ def probes_outside(facts: Facts, torch: SpecifierSet) -> list[str]:
     above += [Version(f"{last.major + 1}.0.0")]
     below = [Version(f"{first.major}.{minor}.{patch}") for minor in range(first.minor) for patch in range(3)]
     below += [Version(text) for text in ("1.0.0", "1.8.0", "1.13.1")]
-    around = [Version(f"{v.major}.{v.minor}.{v.micro + step}") for v in named for step in range(2)]
-    return [str(version) for version in (*below, *above, *named, *around) if not first <= version <= last]
+    near_named = [Version(f"{v.major}.{v.minor}.{v.micro + step}") for v in named for step in range(2)]
+    return [str(version) for version in (*below, *above, *named, *near_named) if not first <= version <= last]
 
 
 def named_versions(specifiers: SpecifierSet) -> list[Version]:

@@ -1,9 +1,12 @@
-"""Rows of data/*.toml, typed, with their lookups.
+"""Rows of data/*.toml, typed, with lookups.
 
 The spec's parser has checked keys, types and forms against the row types before; here stays what it can't see, and
 what a caller without a spec could get wrong.
 
-A file is read when its table is first asked for, once in a process.
+A file is read when its table is first used, once in a process.
+
+What is listed of a channel was gathered over all its archives, old ones among them. So a name with several PyPI names
+is not known for any one archive, except where a `[[held]]` row says what today's hold.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ def numeric(text: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FactRow:
     """source: where the fact comes from. read: when. confidence: high, medium or low."""
 
     source: str
@@ -41,7 +44,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchRelease(Row):
+class TorchRelease(FactRow):
     """A torch release.
 
     default: conda subdir -> variant of the build on the default index. variants: published on PyTorch's own indexes;
@@ -68,9 +71,9 @@ class TorchRelease(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuCodeRow(Row):
+class GpuCodeRow(FactRow):
     """GPU code in a build of torch. torch: a minor version (`2.8`), or one release. measured: releases whose files were
-    asked. channel: the conda channel of the build (`conda-forge`); empty for the project's wheels.
+    read. channel: the conda channel of the build (`conda-forge`); empty for the project's wheels.
     """
 
     torch: str
@@ -84,7 +87,7 @@ class GpuCodeRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu(Row):
+class GpuRow(FactRow):
     """A GPU by its usual name. compute_capability: `9.0`. memory_mib: nvidia-smi's totals, one per size sold."""
 
     name: str
@@ -95,7 +98,7 @@ class Gpu(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverRow(Row):
+class DriverRow(FactRow):
     """cuda: a release (`12.8.1`) or a minor. minimum, bundled: Linux driver versions."""
 
     cuda: str
@@ -104,7 +107,7 @@ class DriverRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFamily(Row):
+class DriverFamily(FactRow):
     """cuda: a major version. minimum: oldest Linux driver by minor-version compatibility."""
 
     cuda: int
@@ -112,7 +115,7 @@ class DriverFamily(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageRow(Row):
+class ImageRow(FactRow):
     """Tags of docker.io/nvidia/cuda that exist. status: `supported`, `ended` or `unknown`."""
 
     cuda: str
@@ -122,7 +125,7 @@ class ImageRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartsRow(Row):
+class PartsRow(FactRow):
     """Versions of the CUDA libraries of one release. os: images they were read in; empty: known from wheels."""
 
     cuda: str
@@ -134,7 +137,7 @@ class PartsRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyRow(Row):
+class PolicyRow(FactRow):
     """What NVIDIA says of its tags."""
 
     what: str
@@ -142,7 +145,7 @@ class PolicyRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DigestRow(Row):
+class DigestRow(FactRow):
     """A recorded manifest digest. kind: `index` (manifest list) or `manifest` (one platform's)."""
 
     tag: str
@@ -152,7 +155,7 @@ class DigestRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PythonRow(Row):
+class PythonRow(FactRow):
     """A standalone CPython build. build: its release as YYYYMMDD."""
 
     version: str
@@ -163,7 +166,7 @@ class PythonRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolRow(Row):
+class ToolRow(FactRow):
     """A program that a Dockerfile fetches: one executable for a platform."""
 
     name: str
@@ -174,7 +177,7 @@ class ToolRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SystemRow(Row):
+class SystemRow(FactRow):
     """A base image's system. python: series of its own package; python_patch: exact patch, where it was seen."""
 
     os: str
@@ -185,7 +188,7 @@ class SystemRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberRow(Row):
+class MemberRow(FactRow):
     """What one release of a family member asks of torch in its own metadata (`==2.9.1`; empty: nothing)."""
 
     package: str
@@ -194,7 +197,7 @@ class MemberRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeRow(Row):
+class EdgeRow(FactRow):
     """A correction: `requires` lines are added to the metadata of the package's `versions` (a specifier set).
 
     beside: `cuda` where it holds beside a torch that is built for CUDA only; empty: everywhere.
@@ -208,7 +211,7 @@ class EdgeRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndedRow(Row):
+class EndedRow(FactRow):
     """No release of the package follows `last`."""
 
     package: str
@@ -217,7 +220,7 @@ class EndedRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleRow(Row):
+class RuleRow(FactRow):
     """A package that the default index can't give: why, and what to do."""
 
     package: str
@@ -226,7 +229,7 @@ class RuleRow(Row):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TritonRow(Row):
+class TritonRow(FactRow):
     """The triton that a torch release pins on linux, as a specifier."""
 
     torch: str
@@ -238,8 +241,8 @@ def minor(release: str) -> CudaVersion:
     return CudaVersion.parse(release)
 
 
-def spoken_ranges(versions: Sequence[str], known: Sequence[str]) -> str:
-    """`2.8.0 to 2.10.0, 2.12.0`: neighbours among the known releases are told as one range."""
+def ranges_text(versions: Sequence[str], known: Sequence[str]) -> str:
+    """`2.8.0 to 2.10.0, 2.12.0`: neighbours among the known releases are one range."""
     spans: list[list[str]] = []
     for version in sorted(versions, key=known.index):
         if spans and known.index(version) == known.index(spans[-1][-1]) + 1:
@@ -250,11 +253,11 @@ def spoken_ranges(versions: Sequence[str], known: Sequence[str]) -> str:
 
 
 #: Tables that a spec may add to, as `[[facts.<table>]]`.
-ADDABLE: Final[Mapping[str, type[Row]]] = {
+ADDABLE: Final[Mapping[str, type[FactRow]]] = {
     "torch": TorchRelease,
     "gpu_code": GpuCodeRow,
     "edge": EdgeRow,
-    "gpu": Gpu,
+    "gpu": GpuRow,
     "digest": DigestRow,
     "driver": DriverRow,
     "image": ImageRow,
@@ -274,7 +277,7 @@ def build(kind: type[R], raw: Mapping[str, Any]) -> R:
     return kind(**values)
 
 
-def added_rows(table: str, listed: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
+def added_rows(table: str, listed: Sequence[Mapping[str, Any]]) -> tuple[FactRow, ...]:
     """The rows of one table of a spec's `[facts]`.
 
     Raises:
@@ -288,7 +291,7 @@ def added_rows(table: str, listed: Sequence[Mapping[str, Any]]) -> tuple[Row, ..
     return tuple(_row(kind, raw, f"facts.{table}[{number}]") for number, raw in enumerate(listed))
 
 
-def _row(kind: type[Row], raw: Mapping[str, Any], where: str) -> Row:
+def _row(kind: type[FactRow], raw: Mapping[str, Any], where: str) -> FactRow:
     fields = {each.name: each for each in dataclasses.fields(kind)}
     filled = {"source": "the spec's [facts]", **raw}
     for key in filled:
@@ -301,7 +304,7 @@ def _row(kind: type[Row], raw: Mapping[str, Any], where: str) -> Row:
             raise BadFact(f"{where}: `{name}` is missing", hint="envspec/data has rows to start from")
     row = build(kind, filled)
     if isinstance(row, TorchRelease):
-        for code in (code for held in row.gpu_code.values() for code in held):
+        for code in (code for codes in row.gpu_code.values() for code in codes):
             if not re.fullmatch(r"(sm|compute)_\d{2,3}[af]?", code):
                 raise BadFact(
                     f"{where}: `{code}` in gpu_code is no GPU code", hint='write it like "sm_90", "compute_120"'
@@ -309,7 +312,7 @@ def _row(kind: type[Row], raw: Mapping[str, Any], where: str) -> Row:
     return row
 
 
-R = TypeVar("R", bound=Row)
+R = TypeVar("R", bound=FactRow)
 
 
 def load_facts(extra: Mapping[str, Any] | None = None) -> Facts:
@@ -325,17 +328,31 @@ def load_facts(extra: Mapping[str, Any] | None = None) -> Facts:
     return Facts(added)
 
 
-class Facts:
-    """Typed rows, table by table, and the questions that several stages ask of them. Rows are in version order."""
+def _table(file: str, table: str, kind: type[R], *, by: str = "") -> cached_property[tuple[R, ...]]:
+    """The rows of a table. by: the field with the version that orders them; by default they are in the file's order."""
 
-    def __init__(self, added: Mapping[str, tuple[Row, ...]]) -> None:
+    def rows(facts: Facts) -> tuple[R, ...]:
+        found = facts.rows(file, table, kind)
+        return tuple(sorted(found, key=lambda row: numeric(getattr(row, by)))) if by else found
+
+    return cached_property(rows)
+
+
+def _keyed(file: str, table: str, kind: type[R], key: str) -> cached_property[Mapping[str, R]]:
+    return cached_property(lambda facts: {getattr(row, key): row for row in facts.rows(file, table, kind)})
+
+
+class Facts:
+    """Typed rows, table by table, and lookups that several stages need. Rows are in version order."""
+
+    def __init__(self, added: Mapping[str, tuple[FactRow, ...]]) -> None:
         self._added = added
 
     @cached_property
     def version(self) -> str:
         return facts_version()
 
-    def _rows(self, file: str, table: str, kind: type[R]) -> tuple[R, ...]:
+    def rows(self, file: str, table: str, kind: type[R]) -> tuple[R, ...]:
         own = tuple(build(kind, raw) for raw in _read(file)[table])
         added = self._added.get(table, ())
         return tuple(row for row in added if isinstance(row, kind)) + own
@@ -343,76 +360,32 @@ class Facts:
     @cached_property
     def torch(self) -> tuple[TorchRelease, ...]:
         by_version: dict[str, TorchRelease] = {}
-        for row in self._rows("torch", "torch", TorchRelease):
+        for row in self.rows("torch", "torch", TorchRelease):
             by_version.setdefault(row.version, row)
         return tuple(sorted(by_version.values(), key=lambda row: numeric(row.version)))
 
     @cached_property
     def gpu_code(self) -> tuple[GpuCodeRow, ...]:
-        told = [
+        from_releases = [
             _code(row, variant, platform) for row in self.torch for variant in row.gpu_code for platform in Platform
         ]
-        return (*told, *self._rows("gpu_code", "gpu_code", GpuCodeRow))
+        return (*from_releases, *self.rows("gpu_code", "gpu_code", GpuCodeRow))
 
-    @cached_property
-    def gpus(self) -> tuple[Gpu, ...]:
-        return self._rows("gpus", "gpu", Gpu)
-
-    @cached_property
-    def drivers(self) -> tuple[DriverRow, ...]:
-        return tuple(sorted(self._rows("drivers", "driver", DriverRow), key=lambda row: numeric(row.cuda)))
-
-    @cached_property
-    def driver_families(self) -> tuple[DriverFamily, ...]:
-        return self._rows("drivers", "family", DriverFamily)
-
-    @cached_property
-    def images(self) -> tuple[ImageRow, ...]:
-        return tuple(sorted(self._rows("cuda_images", "image", ImageRow), key=lambda row: numeric(row.cuda)))
-
-    @cached_property
-    def parts(self) -> tuple[PartsRow, ...]:
-        return tuple(sorted(self._rows("cuda_images", "parts", PartsRow), key=lambda row: numeric(row.cuda)))
-
-    @cached_property
-    def policies(self) -> Mapping[str, PolicyRow]:
-        return {row.what: row for row in self._rows("cuda_images", "policy", PolicyRow)}
-
-    @cached_property
-    def digests(self) -> tuple[DigestRow, ...]:
-        return self._rows("digests", "digest", DigestRow)
-
-    @cached_property
-    def pythons(self) -> tuple[PythonRow, ...]:
-        return tuple(sorted(self._rows("pythons", "python", PythonRow), key=lambda row: numeric(row.version)))
-
-    @cached_property
-    def systems(self) -> tuple[SystemRow, ...]:
-        return self._rows("systems", "system", SystemRow)
-
-    @cached_property
-    def tools(self) -> tuple[ToolRow, ...]:
-        return self._rows("tools", "tool", ToolRow)
-
-    @cached_property
-    def members(self) -> tuple[MemberRow, ...]:
-        return self._rows("family", "member", MemberRow)
-
-    @cached_property
-    def edges(self) -> tuple[EdgeRow, ...]:
-        return self._rows("family", "edge", EdgeRow)
-
-    @cached_property
-    def ended(self) -> Mapping[str, EndedRow]:
-        return {row.package: row for row in self._rows("family", "ended", EndedRow)}
-
-    @cached_property
-    def rules(self) -> Mapping[str, RuleRow]:
-        return {row.package: row for row in self._rows("family", "rule", RuleRow)}
-
-    @cached_property
-    def tritons(self) -> Mapping[str, TritonRow]:
-        return {row.torch: row for row in self._rows("family", "triton", TritonRow)}
+    gpus = _table("gpus", "gpu", GpuRow)
+    drivers = _table("drivers", "driver", DriverRow, by="cuda")
+    driver_families = _table("drivers", "family", DriverFamily)
+    images = _table("cuda_images", "image", ImageRow, by="cuda")
+    parts = _table("cuda_images", "parts", PartsRow, by="cuda")
+    policies = _keyed("cuda_images", "policy", PolicyRow, "what")
+    digests = _table("digests", "digest", DigestRow)
+    pythons = _table("pythons", "python", PythonRow, by="version")
+    systems = _table("systems", "system", SystemRow)
+    tools = _table("tools", "tool", ToolRow)
+    members = _table("family", "member", MemberRow)
+    edges = _table("family", "edge", EdgeRow)
+    ended = _keyed("family", "ended", EndedRow, "package")
+    rules = _keyed("family", "rule", RuleRow, "package")
+    tritons = _keyed("family", "triton", TritonRow, "torch")
 
     def torch_release(self, version: str) -> TorchRelease | None:
         """The row of a torch release; a local part (`2.7.0+cu118`) is ignored."""
@@ -420,7 +393,7 @@ class Facts:
         return next((row for row in self.torch if row.version == public), None)
 
     def default_variant(self, torch: str, platform: Platform) -> str | None:
-        """`cu128`, `cpu`: what the default index holds for the platform; None where nobody looked."""
+        """`cu128`, `cpu`: what the default index holds for the platform; None if it is unknown."""
         row = self.torch_release(torch)
         return row.default.get(platform.value) if row else None
 
@@ -440,9 +413,9 @@ class Facts:
         public = torch.partition("+")[0]
         series = ".".join(public.split(".")[:2])
         build = (variant, platform.value, channel)
-        mine = [row for row in self.gpu_code if (row.variant, row.platform, row.channel) == build]
-        exact = next((row for row in mine if row.torch == public), None)
-        return exact or next((row for row in mine if row.torch == series), None)
+        matching = [row for row in self.gpu_code if (row.variant, row.platform, row.channel) == build]
+        exact = next((row for row in matching if row.torch == public), None)
+        return exact or next((row for row in matching if row.torch == series), None)
 
     def driver_of(self, release: str) -> DriverRow:
         """The driver row of a CUDA release (`12.8.1`) or minor (`12.8`).
@@ -473,8 +446,8 @@ class Facts:
 
     def digest_of(self, tag: str, platform: Platform) -> DigestRow | None:
         """The recorded digest of a tag on a platform; the manifest list's before one platform's own manifest."""
-        mine = [row for row in self.digests if row.tag == tag and platform.value in row.platforms]
-        return min(mine, key=lambda row: row.kind != "index", default=None)
+        matching = [row for row in self.digests if row.tag == tag and platform.value in row.platforms]
+        return min(matching, key=lambda row: row.kind != "index", default=None)
 
     def system(self, os: str) -> SystemRow | None:
         return next((row for row in self.systems if row.os == os), None)
@@ -488,34 +461,97 @@ class Facts:
 
     def standalone_pythons(self, series: str, platform: Platform) -> tuple[PythonRow, ...]:
         """Standalone builds of a Python series (`3.11`), newest patch first."""
-        mine = [
+        matching = [
             row
             for row in self.pythons
             if row.platform == platform.value and numeric(row.version)[:2] == numeric(series)[:2]
         ]
-        return tuple(reversed(mine))
+        return tuple(reversed(matching))
 
 
 @cache
 def _read(file: str) -> dict[str, Any]:
-    from envspec.toml import loads
+    from envspec.documents import parse_toml
 
-    return loads((DATA / f"{file}.toml").read_text(encoding="utf-8"))
+    return parse_toml((DATA / f"{file}.toml").read_text(encoding="utf-8"))
+
+
+def _edges_without_cuda(facts: Facts) -> tuple[EdgeRow, ...]:
+    return tuple(row for row in facts.rows("family", "edge", EdgeRow) if row.beside != "cuda")
 
 
 class _WithoutCuda(Facts):
-    @cached_property
-    def edges(self) -> tuple[EdgeRow, ...]:
-        return tuple(row for row in self._rows("family", "edge", EdgeRow) if row.beside != "cuda")
+    edges = cached_property(_edges_without_cuda)
 
 
 def _code(row: TorchRelease, variant: str, platform: Platform) -> GpuCodeRow:
-    held = row.gpu_code[variant]
+    codes = row.gpu_code[variant]
     return GpuCodeRow(
         torch=row.version,
         variant=variant,
         platform=platform.value,
-        sm=tuple(code for code in held if code.startswith("sm_")),
-        ptx=tuple(code for code in held if code.startswith("compute_")),
+        sm=tuple(code for code in codes if code.startswith("sm_")),
+        ptx=tuple(code for code in codes if code.startswith("compute_")),
         source=row.source,
     )
+
+
+#: The channel whose names other channels follow.
+_MODEL: Final = "conda-forge"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedChannel:
+    """What is known of one channel's packages.
+
+    names: conda name -> the PyPI names (PEP 503) that its archives had: several where archives differ or hold several,
+    none where they hold no Python package.
+    """
+
+    names: Mapping[str, tuple[str, ...]]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class CondaNames:
+    """held: conda name -> the PyPI names that its archives hold today, all of them with conda's version."""
+
+    channels: Mapping[str, ListedChannel]
+    held: Mapping[str, tuple[str, ...]]
+
+    def listed(self, name: str, channel: str | None) -> tuple[str, ...] | None:
+        """The PyPI names that archives of a conda package had; None if it is unknown.
+
+        channel: a listed one, None for any other. That a name holds no Python package is said of its own channel only:
+        another one's package of that name is another package.
+        """
+        own = self.channels.get(channel or "")
+        if own is not None and name in own.names:
+            return own.names[name]
+        return self.channels[_MODEL].names.get(name) or None
+
+
+@cache
+def conda_names() -> CondaNames:
+    """The table, read on first use."""
+    from envspec.documents import parse_toml
+
+    tables = parse_toml((DATA / "conda_names.toml").read_text(encoding="utf-8"))
+    return CondaNames(
+        channels={row["channel"]: ListedChannel(_conda_table_names(row), row["source"]) for row in tables["channel"]},
+        held={row["conda"]: tuple(row["pypi"]) for row in tables["held"]},
+    )
+
+
+def _conda_table_names(row: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    named = (line.split() for line in row["named"].splitlines() if line)
+    return {
+        **{name: (pypi_form(name),) for name in row["same"].split()},
+        **dict.fromkeys(row["none"].split(), ()),
+        **{name: tuple(pypi) for name, *pypi in named},
+    }
+
+
+def pypi_form(name: str) -> str:
+    """PEP 503's form of a name: lower case, and one dash for any run of dashes, dots and underscores."""
+    return "-".join(part for part in name.lower().replace("_", "-").replace(".", "-").split("-") if part)

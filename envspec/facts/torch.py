@@ -18,28 +18,28 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from envspec.errors import NoSolution
-from envspec.facts.gpu import Reach, in_time, named_versions, probes_outside, reaches_past
-from envspec.facts.tables import EdgeRow, Facts, MemberRow, TorchRelease, spoken_ranges
+from envspec.facts.gpu import Coverage, coverage, in_time, named_versions, probes_outside
+from envspec.facts.tables import EdgeRow, Facts, MemberRow, TorchRelease, ranges_text
 from envspec.models import CudaVersion, Platform
 from envspec.origins import PYTORCH_INDEX
 
 
-class Wish(Enum):
-    """What a spec says of CUDA when it names no version."""
+class CudaChoice(Enum):
+    """The CUDA of a spec without a version."""
 
     CPU = "cpu"  # no [cuda] table
     ANY = "any"  # [cuda] without a version: whatever the default build has
 
 
-class Index(Enum):
+class TorchIndex(Enum):
     """Where the torch family comes from."""
 
     DEFAULT = "default"
     PYTORCH = "pytorch"
 
 
-class Known(Enum):
-    """What stands behind a choice."""
+class Confidence(Enum):
+    """How sure a choice is."""
 
     SURE = "sure"
     UNSURE = "unsure"  # reported, but in no build matrix; or never looked up for this platform
@@ -51,18 +51,18 @@ class NoSuchBuild(NoSolution):
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
+class BuildChoice:
     """The choice.
 
-    variant: `cu128`, `cpu`; None where nothing is asked of it. versions: known releases that serve, oldest first.
+    variant: `cu128`, `cpu`; None if any will do. versions: known releases that serve, oldest first.
     constraint: what to add to every request for torch (`>=2.8.0,<=2.10.0`), empty where the index alone decides.
     url: the index, None for the default one. warning: what the user should know, empty where nothing is doubtful.
     """
 
-    index: Index
+    index: TorchIndex
     variant: str | None
     versions: tuple[str, ...]
-    known: Known
+    confidence: Confidence
     why: str
     source: str
     constraint: str = ""
@@ -73,10 +73,10 @@ class Build:
 def choose_build(
     facts: Facts,
     torch: SpecifierSet,
-    cuda: CudaVersion | Wish,
+    cuda: CudaVersion | CudaChoice,
     platform: Platform,
     as_of: datetime | None = None,
-) -> Build:
+) -> BuildChoice:
     """Which index and which torch releases serve a request.
 
     Takes the newest torch that matches and was published for that CUDA. Is it the default build, the default index
@@ -86,19 +86,20 @@ def choose_build(
         NoSuchBuild: no torch that matches was ever published for that CUDA.
     """
     public, label = split_label(torch)
-    wish = _wish_of(torch, label, cuda)
-    if wish is Wish.ANY:
-        return Build(Index.DEFAULT, None, (), Known.SURE, "no CUDA version is asked for: the default build", "")
+    wish = _cuda_choice(torch, label, cuda)
+    if wish is CudaChoice.ANY:
+        why = "no CUDA version is required: the default build"
+        return BuildChoice(TorchIndex.DEFAULT, None, (), Confidence.SURE, why, "")
     if platform is Platform.OSX_ARM64:
         why = "macOS has no CUDA: the default index's build"
-        return Build(Index.DEFAULT, "cpu", (), Known.SURE, why, "NVIDIA, CUDA on macOS ended with 10.2")
+        return BuildChoice(TorchIndex.DEFAULT, "cpu", (), Confidence.SURE, why, "NVIDIA, CUDA on macOS ended with 10.2")
     variant = wish.variant if isinstance(wish, CudaVersion) else "cpu"
-    if reaches_past(facts, public, as_of) is Reach.ONLY_OUTSIDE:
+    if coverage(facts, public, as_of) is Coverage.ONLY_OUTSIDE:
         return _outside(facts, torch, variant, platform)
     matching = [row for row in facts.torch if public.contains(row.version, prereleases=True) and in_time(row, as_of)]
     if not matching:
-        why = f"no torch release known here matches {torch} by the date given"
-        return Build(Index.DEFAULT, None, (), Known.UNKNOWN, why, facts.torch[-1].source)
+        why = f"no known torch release matches {torch} by the date given"
+        return BuildChoice(TorchIndex.DEFAULT, None, (), Confidence.UNKNOWN, why, facts.torch[-1].source)
     candidates = [row for row in matching if _has(row, variant, platform)]
     if not candidates:
         raise _no_such_build(facts, matching, wish, platform)
@@ -114,54 +115,54 @@ def split_label(torch: SpecifierSet) -> tuple[SpecifierSet, str | None]:
     return SpecifierSet(",".join(public for public, _, _ in clauses)), label
 
 
-def _wish_of(torch: SpecifierSet, label: str | None, cuda: CudaVersion | Wish) -> CudaVersion | Wish:
-    """What the label of a request says of CUDA, if it has one, where the spec's `[cuda]` does not gainsay it."""
+def _cuda_choice(torch: SpecifierSet, label: str | None, cuda: CudaVersion | CudaChoice) -> CudaVersion | CudaChoice:
+    """The CUDA of the request's label, if it has one and the spec's `[cuda]` does not contradict it."""
     if label is None:
         return cuda
     try:
-        told = Wish.CPU if label == "cpu" else CudaVersion.parse(label)
+        meant = CudaChoice.CPU if label == "cpu" else CudaVersion.parse(label)
     except ValueError:
         raise NoSuchBuild(
             f"torch{torch}: envspec locks builds for CUDA and for the CPU, not `{label}`",
-            hint="ask for torch without a label, and name the CUDA in the spec: [cuda] version",
+            hint="remove the label from torch, and set the CUDA version in the spec: [cuda] version",
         ) from None
-    if cuda in (Wish.ANY, told):
-        return told
-    asked = f"[cuda] version is {cuda}" if isinstance(cuda, CudaVersion) else "the spec has no [cuda] table"
-    fix = f'set [cuda] version = "{told}"' if isinstance(told, CudaVersion) else "leave [cuda] out"
-    raise NoSuchBuild(f"torch{torch} names the {label} build, but {asked}", hint=f"{fix}, or drop the label")
+    if cuda in (CudaChoice.ANY, meant):
+        return meant
+    setting = f"[cuda] version is {cuda}" if isinstance(cuda, CudaVersion) else "the spec has no [cuda] table"
+    fix = f'set [cuda] version = "{meant}"' if isinstance(meant, CudaVersion) else "leave [cuda] out"
+    raise NoSuchBuild(f"torch{torch} names the {label} build, but {setting}", hint=f"{fix}, or drop the label")
 
 
-def _from_default(facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform) -> Build:
+def _from_default(facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform) -> BuildChoice:
     newest = candidates[-1]
     same = tuple(row.version for row in candidates if row.default.get(platform.value) == variant)
     always = all(row.default.get(platform.value) == variant for row in facts.torch)
     why = f"torch {newest.version} is the newest match with {variant}, its default build on {platform.value}"
     constraint = "" if always else _range(same)
-    return Build(Index.DEFAULT, variant, same, Known.SURE, why, newest.source, constraint)
+    return BuildChoice(TorchIndex.DEFAULT, variant, same, Confidence.SURE, why, newest.source, constraint)
 
 
 def _from_pytorch(
     facts: Facts, candidates: Sequence[TorchRelease], variant: str, platform: Platform, label: str | None
-) -> Build:
+) -> BuildChoice:
     newest = candidates[-1]
     usual = newest.default.get(platform.value, "not known")
-    known = _certainty(facts, newest, variant, platform)
+    confidence = _certainty(facts, newest, variant, platform)
     why = f"torch {newest.version} is the newest match with {variant}; its default build on {platform.value} is {usual}"
     if label:
         why = f"only PyTorch's own index has releases with the label +{label}"
-    warning = f"torch {newest.version}: nothing known here confirms a {variant} build for {platform.value}"
+    warning = f"torch {newest.version}: no source confirms a {variant} build for {platform.value}"
     versions = tuple(row.version for row in candidates)
-    return Build(
-        Index.PYTORCH,
+    return BuildChoice(
+        TorchIndex.PYTORCH,
         variant,
         versions,
-        known,
+        confidence,
         why,
         newest.source,
         _range(versions),
         PYTORCH_INDEX.format(variant=variant),
-        "" if known is Known.SURE else warning,
+        "" if confidence is Confidence.SURE else warning,
     )
 
 
@@ -169,30 +170,30 @@ def _range(versions: Sequence[str]) -> str:
     return f"=={versions[0]}" if len(versions) == 1 else f">={versions[0]},<={versions[-1]}"
 
 
-def _certainty(facts: Facts, torch: TorchRelease, variant: str, platform: Platform) -> Known:
+def _certainty(facts: Facts, torch: TorchRelease, variant: str, platform: Platform) -> Confidence:
     """The build matrix speaks of linux x86-64 and Windows; for Arm, a row of GPU code says that a build was made."""
     if variant in torch.unsure:
-        return Known.UNSURE
+        return Confidence.UNSURE
     if platform is not Platform.LINUX_AARCH64 or variant == "cpu":
-        return Known.SURE
-    return Known.SURE if facts.gpu_code_of(torch.version, variant, platform) else Known.UNSURE
+        return Confidence.SURE
+    return Confidence.SURE if facts.gpu_code_of(torch.version, variant, platform) else Confidence.UNSURE
 
 
-def _outside(facts: Facts, torch: SpecifierSet, variant: str, platform: Platform) -> Build:
+def _outside(facts: Facts, torch: SpecifierSet, variant: str, platform: Platform) -> BuildChoice:
     """A torch that the data does not have: the default index, unless its newest default build is another variant."""
     oldest, newest = facts.torch[0], facts.torch[-1]
     usual = newest.default.get(platform.value)
-    index = Index.DEFAULT if variant == usual else Index.PYTORCH
+    index = TorchIndex.DEFAULT if variant == usual else TorchIndex.PYTORCH
     outside = f"torch {torch} is outside the facts ({oldest.version} to {newest.version})"
-    return Build(
+    return BuildChoice(
         index,
         variant,
         (),
-        Known.UNKNOWN,
-        f"{outside}; {variant} is{'' if index is Index.DEFAULT else ' not'} torch {newest.version}'s default build",
+        Confidence.UNKNOWN,
+        f"{outside}; {variant} is{'' if variant == usual else ' not'} torch {newest.version}'s default build",
         newest.source,
         "",
-        None if index is Index.DEFAULT else PYTORCH_INDEX.format(variant=variant),
+        None if index is TorchIndex.DEFAULT else PYTORCH_INDEX.format(variant=variant),
         f"{outside}: its builds and its family could not be checked. Add it to the spec: "
         '[[facts.torch]] version = "...", default = { linux-64 = "cu..." }, variants = ["cu..."], source = "..."',
     )
@@ -203,26 +204,26 @@ def _has(row: TorchRelease, variant: str, platform: Platform) -> bool:
 
 
 def _no_such_build(
-    facts: Facts, matching: Sequence[TorchRelease], cuda: CudaVersion | Wish, platform: Platform
+    facts: Facts, matching: Sequence[TorchRelease], cuda: CudaVersion | CudaChoice, platform: Platform
 ) -> NoSuchBuild:
-    wanted = f"CUDA {cuda}" if isinstance(cuda, CudaVersion) else "the CPU alone"
+    requested = f"CUDA {cuda}" if isinstance(cuda, CudaVersion) else "the CPU alone"
     variant = cuda.variant if isinstance(cuda, CudaVersion) else "cpu"
     newest = matching[-1]
     releases = newest.version if len(matching) == 1 else f"{matching[0].version} to {newest.version}"
-    published = ", ".join(_spoken(name) for name in newest.published)
+    published = ", ".join(_cuda_text(name) for name in newest.published)
     others = [row.version for row in facts.torch if _has(row, variant, platform)]
     elsewhere = (
-        f"; torch with {wanted}: {spoken_ranges(others, [row.version for row in facts.torch])}"
+        f"; torch with {requested}: {ranges_text(others, [row.version for row in facts.torch])}"
         if others
-        else f"; no torch known here has {wanted}"
+        else f"; no known torch has {requested}"
     )
     return NoSuchBuild(
-        f"torch {releases}: no build for {wanted} was ever published",
+        f"torch {releases}: no build for {requested} was ever published",
         hint=f"published for torch {newest.version}: {published}. Set [cuda] version to one of them{elsewhere}",
     )
 
 
-def _spoken(variant: str) -> str:
+def _cuda_text(variant: str) -> str:
     return str(CudaVersion.parse(variant)) if variant.startswith("cu") else variant
 
 
@@ -245,7 +246,7 @@ def extra_requirements(facts: Facts, package: str, version: str) -> tuple[tuple[
 
 
 def fitting_set(facts: Facts, torch: str) -> Mapping[str, str]:
-    """The newest known release of each member that goes with a torch release; `triton` as a specifier.
+    """The newest known release of each member that works with a torch release; `triton` as a specifier.
 
     A member without an entry has none that is known to fit.
     """
@@ -266,25 +267,25 @@ def family_mismatch(facts: Facts, requests: Mapping[str, SpecifierSet]) -> Famil
     names are ignored.
     """
     torch, _ = split_label(requests.get("torch", SpecifierSet()))
-    asked = [_asked(facts, name, requests[name]) for name in (*MEMBERS, "triton") if name in requests]
+    members = [_member_request(facts, name, requests[name]) for name in (*MEMBERS, "triton") if name in requests]
     candidates = list(_torch_candidates(facts, torch))
     if not candidates:
         return None
-    if any(all(_may_fit(facts, member, version) for member in asked) for version in candidates):
+    if any(all(_may_fit(facts, member, version) for member in members) for version in candidates):
         return None
-    for member in asked:
+    for member in members:
         if not any(_may_fit(facts, member, version) for version in candidates):
             return _one_member(facts, member, torch)
-    reasons = "; ".join(_takes(facts, member) for member in asked)
-    sets = dict.fromkeys(_set_for(facts, member, torch) for member in asked)
+    reasons = "; ".join(_takes(facts, member) for member in members)
+    sets = dict.fromkeys(_set_for(facts, member, torch) for member in members)
     return FamilyMismatch(
-        f"{', '.join(map(str, asked))}: no torch release goes with all of them ({reasons})",
-        hint=f"what goes together: {'; or '.join(sets)}",
+        f"{', '.join(map(str, members))}: no torch release works with all of them ({reasons})",
+        hint=f"use {'; or '.join(sets)}",
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _MemberRequest:
     """A request for a member. listed: releases of the data that match; older, newer: some that match beyond them."""
 
     package: str
@@ -297,10 +298,10 @@ class _Asked:
         return f"{self.package}{self.spec}"
 
 
-def _asked(facts: Facts, package: str, spec: SpecifierSet) -> _Asked:
+def _member_request(facts: Facts, package: str, spec: SpecifierSet) -> _MemberRequest:
     rows = _listed(facts, package)
     if not rows:
-        return _Asked(package, spec, (), (), ())
+        return _MemberRequest(package, spec, (), (), ())
     first, last = Version(rows[0].version), Version(rows[-1].version)
     named = named_versions(spec)
     tried = (
@@ -311,7 +312,7 @@ def _asked(facts: Facts, package: str, spec: SpecifierSet) -> _Asked:
     )
     beyond = [version for version in (*named, *tried) if not first <= version <= last]
     matching = [version for version in beyond if spec.contains(version, prereleases=True)]
-    return _Asked(
+    return _MemberRequest(
         package,
         spec,
         tuple(row for row in rows if spec.contains(row.version, prereleases=True)),
@@ -334,7 +335,7 @@ def _torch_candidates(facts: Facts, torch: SpecifierSet) -> Iterator[Version]:
             yield Version(text)
 
 
-def _may_fit(facts: Facts, member: _Asked, torch: Version) -> bool:
+def _may_fit(facts: Facts, member: _MemberRequest, torch: Version) -> bool:
     """Is there a release that matches, in the data or beyond it, that may go with this torch?"""
     if member.package == "triton":
         return _triton_may_fit(facts, member.spec, torch)
@@ -381,7 +382,7 @@ def _edges_allow(facts: Facts, package: str, version: str, torch: str) -> bool:
     return all(line.specifier.contains(torch, prereleases=True) for line in lines if line.name == "torch")
 
 
-def _takes(facts: Facts, member: _Asked) -> str:
+def _takes(facts: Facts, member: _MemberRequest) -> str:
     """What the releases that a request allows take: `torchvision 0.19.0 takes torch==2.4.0`."""
     if member.package == "triton":
         torches = [
@@ -400,20 +401,20 @@ def _effective(facts: Facts, row: MemberRow) -> str:
     return ",".join(corrected) or row.torch
 
 
-def _set_for(facts: Facts, member: _Asked, torch: SpecifierSet) -> str:
-    """The set of the newest known torch that goes with one member; for what goes with older torches, what it takes."""
+def _set_for(facts: Facts, member: _MemberRequest, torch: SpecifierSet) -> str:
+    """The set of the newest known torch that works with one member; for members of older torches, their requirement."""
     for row in reversed(facts.torch):
         if torch.contains(row.version, prereleases=True) and _may_fit(facts, member, Version(row.version)):
-            return _told_set(facts, row.version)
+            return _set_text(facts, row.version)
     return _takes(facts, member)
 
 
-def _told_set(facts: Facts, torch: str) -> str:
+def _set_text(facts: Facts, torch: str) -> str:
     fitting = fitting_set(facts, torch)
     return ", ".join([f"torch {torch}", *(f"{name} {version}" for name, version in fitting.items())])
 
 
-def _one_member(facts: Facts, member: _Asked, torch: SpecifierSet) -> FamilyMismatch:
+def _one_member(facts: Facts, member: _MemberRequest, torch: SpecifierSet) -> FamilyMismatch:
     package = member.package
     because = [_takes(facts, member)]
     if member.listed:
@@ -423,11 +424,11 @@ def _one_member(facts: Facts, member: _Asked, torch: SpecifierSet) -> FamilyMism
     newest = next((row for row in reversed(facts.torch) if torch.contains(row.version, prereleases=True)), None)
     advice: list[str] = []
     if newest:
-        advice.append(f"what goes together: {_told_set(facts, newest.version)}")
+        advice.append(f"use {_set_text(facts, newest.version)}")
         if package != "triton" and package not in fitting_set(facts, newest.version):
             row = _listed(facts, package)[-1]
             advice.append(f"leave {package} out, or take {package} {row.version} with torch{_effective(facts, row)}")
     return FamilyMismatch(
-        f"no {member} goes with torch{torch}: {'; '.join(because)}",
+        f"no {member} works with torch{torch}: {'; '.join(because)}",
         hint="; ".join(advice) or "leave one of the versions open",
     )

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from envspec import toml
+from envspec import documents
 from envspec.errors import StaleLock, UsageError
 from envspec.lockfile.check_entries import mismatches
 from envspec.lockfile.folder import read_current, state
@@ -80,12 +80,12 @@ def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_versi
         header, body = verify_checksum(read_current(lock_dir, LOCK_FILE), str(document))
     except (FileNotFoundError, NotADirectoryError):
         return CheckResult((Reason(Why.NO_LOCK, f"{document} does not exist: nothing is locked yet"),))
-    except OSError as fault:
-        return CheckResult((Reason(Why.NO_LOCK, f"{document} can't be read: {fault.strerror}"),))
-    except NewerFormat as fault:
-        return CheckResult((Reason(Why.FORMAT, fault.message, fault.hint or ""),))
-    except StaleLock as fault:
-        return CheckResult((Reason(Why.DAMAGED, fault.message, fault.hint or ""),))
+    except OSError as error:
+        return CheckResult((Reason(Why.NO_LOCK, f"{document} can't be read: {error.strerror}"),))
+    except NewerFormat as error:
+        return CheckResult((Reason(Why.FORMAT, error.message, error.hint or ""),))
+    except StaleLock as error:
+        return CheckResult((Reason(Why.DAMAGED, error.message, error.hint or ""),))
     contents, of_files = _file_reasons(lock_dir, header)
     return CheckResult(
         # The entries of a lock of another spec are another spec's.
@@ -100,15 +100,15 @@ def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_versi
 
 def _parse(spec_path: Path) -> dict[str, object]:
     try:
-        return toml.read_spec(spec_path)
-    except OSError as fault:
+        return documents.read_spec(spec_path)
+    except OSError as error:
         raise UsageError(
-            f"{spec_path} can't be read: {fault.strerror}", hint="name the spec that was locked"
-        ) from fault
-    except ValueError as fault:
+            f"{spec_path} can't be read: {error.strerror}", hint="name the spec that was locked"
+        ) from error
+    except ValueError as error:
         raise UsageError(
-            f"{spec_path} is not TOML: {fault}", hint="correct it; `envspec lock` shows every problem"
-        ) from fault
+            f"{spec_path} is not TOML: {error}", hint="correct it; `envspec lock` shows every problem"
+        ) from error
 
 
 def _spec_reasons(data: dict[str, object], spec_path: Path, header: Header) -> list[Reason]:
@@ -129,8 +129,8 @@ def _file_reasons(lock_dir: Path, header: Header) -> tuple[dict[str, bytes], lis
             content = read_current(lock_dir, name)
         except FileNotFoundError:
             reasons.append(Reason(Why.FILE, f"{lock_dir / name} is missing"))
-        except OSError as fault:
-            reasons.append(Reason(Why.FILE, f"{lock_dir / name} can't be read: {fault.strerror}"))
+        except OSError as error:
+            reasons.append(Reason(Why.FILE, f"{lock_dir / name} can't be read: {error.strerror}"))
         else:
             if hashlib.sha256(content).hexdigest() == digest:
                 contents[name] = content
@@ -143,9 +143,9 @@ def _entry_reasons(
     data: Mapping[str, Any], body: bytes, contents: Mapping[str, bytes], spec_path: Path, document: Path
 ) -> list[Reason]:
     try:
-        lock = toml.loads(body.decode())
-    except ValueError as fault:
-        return [Reason(Why.DAMAGED, f"{document} is not TOML: {fault}")]
+        lock = documents.parse_toml(body.decode())
+    except ValueError as error:
+        return [Reason(Why.DAMAGED, f"{document} is not TOML: {error}")]
     reasons = [
         Reason(Why.ENTRY, f"{document}: {text}", tampered(spec_path)) for text in mismatches(data, lock, contents)
     ]

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import unquote
 
-from envspec import toml
+from envspec import documents
 from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.data import DATA
 from envspec.names import COMMIT, SDIST_ENDINGS, SHA256, normalised
@@ -40,8 +40,8 @@ def mismatches(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> list[s
     """
     try:
         return list(_mismatches(spec, lock, files))
-    except _MALFORMED as fault:
-        return [f"a table can't be read ({type(fault).__name__}: {fault})"]
+    except _MALFORMED as error:
+        return [f"a table can't be read ({type(error).__name__}: {error})"]
 
 
 def _mismatches(spec: _Table, lock: _Table, files: Mapping[str, bytes]) -> Iterator[str]:
@@ -225,14 +225,14 @@ def _is_same_version(found: str, locked: str) -> bool:
 
 
 def _dependents(requested: frozenset[str], wheels: Sequence[_Table], conda: Sequence[_Table]) -> Iterator[str]:
-    known = {entry["name"] for entry in wheels}
-    known |= {provided["name"] for entry in conda for provided in entry.get("provides", ())}
+    names = {entry["name"] for entry in wheels}
+    names |= {provided["name"] for entry in conda for provided in entry.get("provides", ())}
     for entry in wheels:
         dependents = {each["name"] for each in entry.get("required_by", ())}
         texts = [each["requirement"] for each in entry.get("required_by", ())]
         named = {normalised(match[1]) if (match := _REQUIREMENT.match(text)) else "" for text in texts}
         by_spec = "spec" in dependents
-        is_unknown = (by_spec and entry["name"] not in requested) or dependents - known - {"spec"}
+        is_unknown = (by_spec and entry["name"] not in requested) or dependents - names - {"spec"}
         if not dependents - {entry["name"]} or is_unknown or named != {entry["name"]}:
             yield f"{entry['name']} {entry['version']}: neither the spec nor a package of the lock requires it"
 
@@ -259,10 +259,10 @@ def _conda_dependents(spec: _Table, conda: Sequence[_Table]) -> Iterator[str]:
     for listed in own.get("platform", {}).values():
         texts += listed.get("dependencies", ())
     requested = {match[1].lower() for text in texts if (match := _CONDA_NAME.match(text))} | {"python"}
-    known = {entry["name"] for entry in conda}
+    names = {entry["name"] for entry in conda}
     for entry in conda:
         dependents = {each["name"] for each in entry.get("required_by", ())}
-        if not dependents or ("spec" in dependents and entry["name"] not in requested) or dependents - known - {"spec"}:
+        if not dependents or ("spec" in dependents and entry["name"] not in requested) or dependents - names - {"spec"}:
             yield f"{entry['name']} {entry['version']}: neither the spec nor a package of the lock requires it"
 
 
@@ -274,7 +274,7 @@ def _python(spec: _Table, part: _Table, conda: Sequence[_Table]) -> Iterator[str
         yield f"Python {version} is not the spec's {series}"
     if source == "standalone":
         expected = {"version": version, "platform": platform, "url": python["url"], "sha256": python["sha256"]}
-        if not _is_known("python", python["sha256"], expected, spec):
+        if not _is_fact("python", python["sha256"], expected, spec):
             yield f"Python {version}: {python['url']} with its SHA-256 is neither in envspec's data nor in [facts]"
     elif "url" in python or "sha256" in python:
         yield f"Python {version} has source {source} and a URL, but that source has none"
@@ -282,14 +282,14 @@ def _python(spec: _Table, part: _Table, conda: Sequence[_Table]) -> Iterator[str
         yield f"Python {version} is not that of the conda packages"
 
 
-def _is_known(table: str, key: str, expected: _Table, spec: _Table) -> bool:
+def _is_fact(table: str, key: str, expected: _Table, spec: _Table) -> bool:
     """Whether a fact of envspec's data, or of the spec's [facts], has these values. key: a text in it.
 
     Only the blocks around the key are parsed: a whole table costs as much as all the rest of the check.
     """
     text = (DATA / f"{table}s.toml").read_text(encoding="utf-8")
     blocks = [block for block in text.split(f"\n[[{table}]]\n")[1:] if key in block]
-    facts = [*map(toml.loads, blocks), *spec.get("facts", {}).get(table, ())]
+    facts = [*map(documents.parse_toml, blocks), *spec.get("facts", {}).get(table, ())]
     return any(all(fact.get(name) == value for name, value in expected.items()) for fact in facts)
 
 
@@ -317,7 +317,7 @@ def _base_image(spec: _Table, lock: _Table) -> Iterator[str]:
             not re.fullmatch(r"sha256:[0-9a-f]{64}", locked)
             or (digest and locked != digest)
             or (source == "spec") != bool(digest)
-            or (source == "recorded" and not _is_known("digest", locked, expected, spec))
+            or (source == "recorded" and not _is_fact("digest", locked, expected, spec))
         ):
             yield f"{pinned['platform']}: base image {where}: {locked} is not among the known digests"
 

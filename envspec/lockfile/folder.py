@@ -50,7 +50,7 @@ _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _UNSUPPORTED: Final = frozenset({errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 
-class CannotWrite(UsageError):
+class LockNotWritable(UsageError):
     """The lock's folder can't be written; what was there is untouched."""
 
 
@@ -62,7 +62,7 @@ def find_lock(argument: str, cwd: Path) -> Path:
     """
     given = Path(argument)
     for candidate in (given.parent if given.name == LOCK_FILE else given, Path(LOCKS) / argument):
-        if any(path.is_file() for path in _places(cwd / candidate, LOCK_FILE)):
+        if any(path.is_file() for path in _paths(cwd / candidate, LOCK_FILE)):
             return cwd / candidate
     if (cwd / given).is_file():
         raise UsageError(f"{argument} is not a lock", hint=f"name a folder that holds an {LOCK_FILE}, or a lock's name")
@@ -96,16 +96,16 @@ def read_lock(directory: Path) -> Lock:
     document = directory / LOCK_FILE
     try:
         text = read_current(directory, LOCK_FILE).decode()
-    except UnicodeDecodeError as fault:
-        raise DamagedLock(f"{document} is not text", hint="restore it from version control, or lock again") from fault
-    except OSError as fault:
-        raise UsageError(f"{document} can't be read: {fault.strerror}", hint="`envspec lock SPEC` writes it") from fault
+    except UnicodeDecodeError as error:
+        raise DamagedLock(f"{document} is not text", hint="restore it from version control, or lock again") from error
+    except OSError as error:
+        raise UsageError(f"{document} can't be read: {error.strerror}", hint="`envspec lock SPEC` writes it") from error
     return load(text, str(document))
 
 
 def read_current(directory: Path, name: str) -> bytes:
     """The bytes of one file of a lock; OSError of its own place if it can't be read."""
-    committed, own = _places(directory, name)
+    committed, own = _paths(directory, name)
     try:
         return committed.read_bytes()
     except OSError:
@@ -114,19 +114,19 @@ def read_current(directory: Path, name: str) -> bytes:
 
 def state(directory: Path, name: str) -> tuple[int, int] | None:
     """A value that is the same until the file is written again, also when it is moved to its own place."""
-    for path in _places(directory, name):
+    for path in _paths(directory, name):
         with contextlib.suppress(OSError):
             found = path.stat()
             return found.st_ino, found.st_mtime_ns
     return None
 
 
-def _places(directory: Path, name: str) -> tuple[Path, Path]:
+def _paths(directory: Path, name: str) -> tuple[Path, Path]:
     """Where a file of a lock may be, in the order to look: files only move to the later place."""
     return directory / _COMMITTED / name, directory / name
 
 
-class _Plan(NamedTuple):
+class _FolderChanges(NamedTuple):
     """written: new bytes of the files whose bytes differ. removed: files of the old lock that the new one lacks."""
 
     written: Mapping[str, bytes]
@@ -159,15 +159,15 @@ def write_folder(
             plan = _plan(real, files)
             if plan.written or plan.removed:
                 _carry_out(real, plan, exchange or rename_exchange)
-    except OSError as fault:
-        raise _cannot_write(directory, fault) from fault
+    except OSError as error:
+        raise _cannot_write(directory, error) from error
     return tuple(directory / name for name in sorted((*plan.written, *plan.removed)))
 
 
 def tidy(directory: Path) -> None:
     """Remove what a killed run left beside a lock that is complete; does nothing while another run writes there."""
     real = Path(os.path.realpath(directory))
-    with contextlib.suppress(OSError, CannotWrite), _exclusive(real.parent, wait_s=0):
+    with contextlib.suppress(OSError, LockNotWritable), _exclusive(real.parent, wait_s=0):
         _remove_leftovers(real)
 
 
@@ -179,34 +179,34 @@ def rename_exchange(one: Path, other: Path) -> None:
 
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError as fault:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from fault
+    except AttributeError as error:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
     renameat2.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
     if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), str(one))
 
 
-def _plan(directory: Path, files: Mapping[str, bytes]) -> _Plan:
+def _plan(directory: Path, files: Mapping[str, bytes]) -> _FolderChanges:
     """Compare `files` with what is in `directory`. CannotWrite if something there is in the way."""
     if not directory.exists():
-        return _Plan(files)
+        return _FolderChanges(files)
     if not directory.is_dir():
-        raise CannotWrite(
+        raise LockNotWritable(
             f"{directory} is a file, not a folder", hint="move it away, or choose another folder by `--output DIR`"
         )
     listed = _listed(directory)
     written = {name: data for name, data in files.items() if not _contains(directory / name, data)}
     for path in (directory / name for name in written):
         if path.is_dir() and not path.is_symlink():
-            raise CannotWrite(f"{path} is a folder, but the lock has a file of that name", hint="move it away")
+            raise LockNotWritable(f"{path} is a folder, but the lock has a file of that name", hint="move it away")
         if path.name not in {*listed, LOCK_FILE} and path.exists() and not _is_signed(path):
-            raise CannotWrite(
+            raise LockNotWritable(
                 f"{path} exists and was not written by envspec",
                 hint="move it away, or choose another folder by `--output DIR`",
             )
     removed = frozenset(name for name in listed - files.keys() if _is_file(directory / name))
-    return _Plan(written, removed)
+    return _FolderChanges(written, removed)
 
 
 def _listed(directory: Path) -> frozenset[str]:
@@ -239,7 +239,7 @@ def _is_signed(path: Path) -> bool:
         return _SIGNATURE in file.read(_SIGNED_WITHIN)
 
 
-def _carry_out(directory: Path, plan: _Plan, exchange: Exchange) -> None:
+def _carry_out(directory: Path, plan: _FolderChanges, exchange: Exchange) -> None:
     try:
         if not directory.exists():
             _write_beside(directory, plan, Path.rename)
@@ -247,8 +247,8 @@ def _carry_out(directory: Path, plan: _Plan, exchange: Exchange) -> None:
         if _is_replaceable(directory):
             _write_beside(directory, plan, exchange)
             return
-    except OSError as fault:
-        if fault.errno in FULL or not directory.exists():
+    except OSError as error:
+        if error.errno in FULL or not directory.exists():
             raise
     finally:
         _remove_leftovers(directory)
@@ -271,7 +271,7 @@ def _is_replaceable(directory: Path) -> bool:
         return not any(entry.is_dir(follow_symlinks=False) for entry in entries)
 
 
-def _write_beside(directory: Path, plan: _Plan, put: Callable[[Path, Path], object]) -> None:
+def _write_beside(directory: Path, plan: _FolderChanges, put: Callable[[Path, Path], object]) -> None:
     """Write the new folder beside `directory`, with hard links of the files that stay, and put it in its place.
 
     OSError leaves `directory` as it was; `_remove_leftovers` removes what is beside it.
@@ -293,7 +293,7 @@ def _write_beside(directory: Path, plan: _Plan, put: Callable[[Path, Path], obje
     sync_directory(directory.parent)
 
 
-def _write_inside(directory: Path, plan: _Plan) -> None:
+def _write_inside(directory: Path, plan: _FolderChanges) -> None:
     """Write the files into a folder inside `directory`, whose rename decides. OSError before leaves all as it was."""
     new = _new_folder(directory, _STAGED, plan.written)
     try:
@@ -354,11 +354,11 @@ def _keep_added(old: Path, directory: Path) -> None:
 
 def _is_newer(item: Path, other: Path) -> bool:
     try:
-        known = other.lstat()
+        existing = other.lstat()
     except FileNotFoundError:
         return True
     found = item.lstat()
-    return not os.path.samestat(found, known) and found.st_mtime_ns > known.st_mtime_ns
+    return not os.path.samestat(found, existing) and found.st_mtime_ns > existing.st_mtime_ns
 
 
 def _remove(folder: Path) -> None:
@@ -410,38 +410,38 @@ def _lock(directory: Path, until: float) -> int | None:
             descriptor = try_hold(directory, partial(os.open, directory, os.O_RDONLY))
         except (ImportError, PermissionError):
             return None
-        except OSError as fault:
-            if fault.errno in _UNSUPPORTED:
+        except OSError as error:
+            if error.errno in _UNSUPPORTED:
                 return None
             raise
         if descriptor is not None:
             return descriptor
         if time.monotonic() >= until:
-            raise CannotWrite(
+            raise LockNotWritable(
                 f"another run of envspec is writing in {directory}", hint="wait for it to end, then try again"
             )
         time.sleep(_POLL_S)
 
 
-def _cannot_write(directory: Path, fault: OSError) -> CannotWrite:
+def _cannot_write(directory: Path, error: OSError) -> LockNotWritable:
     """The user's message for an error of the system while `directory` was written."""
     untouched = "what was there is untouched"
-    if fault.errno in FULL:
-        return CannotWrite(
-            f"no space to write the lock into {directory}: {fault.strerror}",
+    if error.errno in FULL:
+        return LockNotWritable(
+            f"no space to write the lock into {directory}: {error.strerror}",
             hint=f"make room and try again; {untouched}",
         )
-    if fault.errno in _FORBIDDEN:
-        return CannotWrite(
-            f"{directory} can't be written: {fault.strerror}",
+    if error.errno in _FORBIDDEN:
+        return LockNotWritable(
+            f"{directory} can't be written: {error.strerror}",
             hint=f"make it writable, or choose another folder by `--output DIR`; {untouched}",
         )
-    if fault.errno in {errno.ENOTDIR, errno.EEXIST}:
-        return CannotWrite(
+    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        return LockNotWritable(
             f"{directory} can't be a folder: a part of that path is a file",
             hint="move the file away, or choose another folder by `--output DIR`",
         )
-    return CannotWrite(
-        f"{directory} can't be written: {fault.strerror or fault}",
+    return LockNotWritable(
+        f"{directory} can't be written: {error.strerror or error}",
         hint=f"choose another folder by `--output DIR`; {untouched}",
     )

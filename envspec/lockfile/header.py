@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from envspec import toml
+from envspec import documents
 from envspec.errors import StaleLock
 from envspec.names import NAME, SHA256
 
@@ -119,7 +119,7 @@ def _refuse_other_formats(data: bytes, where: str) -> None:
 
 def _read(header: bytes, where: str) -> Header:
     try:
-        data: dict[str, Any] = toml.loads(header.decode())
+        data: dict[str, Any] = documents.parse_toml(header.decode())
         name = str(data["name"])
         if not NAME.fits(name):
             raise ValueError(f"`name` is not {NAME.words}: {name!r}")
@@ -133,9 +133,9 @@ def _read(header: bytes, where: str) -> Header:
             files={str(name): str(digest) for name, digest in data["files"].items()},
             partial_channels=tuple(map(_partial_channel, data.get("partial_channels", ()))),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as fault:
-        problem = f"{fault} is missing" if isinstance(fault, KeyError) else str(fault)
-        raise DamagedLock(f"{where}: its header can't be read: {problem}", hint=RESTORE) from fault
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise DamagedLock(f"{where}: its header can't be read: {problem}", hint=RESTORE) from error
 
 
 def _time(value: object) -> datetime:

@@ -10,9 +10,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from envspec.base_image.cuda import Release
-from envspec.base_image.tag import choose_image, custom_image
-from envspec.base_image.types import NoSuchImage
+from envspec.base_image.cuda import NoSuchImage, Release
+from envspec.base_image.plan import choose_image, custom_image
 from envspec.build.reproducible import check_release, contents_of, is_loaded, metadata_of, record_of
 from envspec.build.types import BuildFailed, BuildOrder, BuildWorld, Room, WrongWheel
 from envspec.build.wheel import Wanted, make, of_folder, of_git, of_sdist

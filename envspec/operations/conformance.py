@@ -42,7 +42,7 @@ from envspec.io.tasks import run_to_end
 from envspec.lockfile.document import identity
 from envspec.models import Lock, Resolution
 from envspec.operations.verify import expected_of
-from envspec.receipts.build import BadResults, Known, receipt
+from envspec.receipts.build import BadResults, ReceiptInputs, receipt
 from envspec.receipts.model import Here, Image, LockName, Receipt
 from envspec.receipts.model import Nodes as ReceiptNodes
 
@@ -526,7 +526,7 @@ def _receipt(
 ) -> Receipt:
     lock = request.lock
     nodes = ReceiptNodes(count=order.nodes.count, rank=order.nodes.rank, rendezvous=order.nodes.rendezvous)
-    known = Known(
+    known = ReceiptInputs(
         envspec=__version__,
         made_at=watch.now(),
         lock=LockName(

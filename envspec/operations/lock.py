@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
-from envspec import toml
+from envspec import documents
 from envspec.credentials import has_open_secret, unset
 from envspec.errors import NetworkError, NoSolution, StaleLock, UsageError
 from envspec.facts import Facts, load_facts
@@ -30,7 +30,7 @@ from envspec.spec.conda import name_of
 from envspec.spec.errors import KeyPath, dotted
 from envspec.spec.identity import input_sha256
 from envspec.spec.load import read_text
-from envspec.spec.positions import locate
+from envspec.spec.positions import positions_of
 from envspec.spec.targets import targets_of
 
 
@@ -108,7 +108,7 @@ def check_logins(spec: Spec, request: LockRequest, around: Surroundings) -> None
 
 
 def _place(spec_path: Path, path: KeyPath) -> str:
-    return f"{spec_path}:{locate(read_text(spec_path)).line(path)}: {dotted(path)}"
+    return f"{spec_path}:{positions_of(read_text(spec_path)).line(path)}: {dotted(path)}"
 
 
 def _may_change(spec: Spec) -> bool:
@@ -192,7 +192,7 @@ def _pypi_half(work: Work, targets: Sequence[Target], conda: CondaHalf, upgraded
 
 
 def _identity(path: Path) -> str:
-    return input_sha256(toml.read_spec(path))
+    return input_sha256(documents.read_spec(path))
 
 
 def _as_of(spec: Spec, old: Lock | None, request: LockRequest, started: datetime) -> datetime:
@@ -236,8 +236,8 @@ def _refuse_elsewhere(spec_path: Path, files: Mapping[str, bytes]) -> None:
     Raises:
         UsageError: names the first row that the spec does not lead to.
     """
-    document = toml.loads(files[LOCK_FILE].decode())
-    faults = mismatches(toml.read_spec(spec_path), document, files)
+    document = documents.parse_toml(files[LOCK_FILE].decode())
+    faults = mismatches(documents.read_spec(spec_path), document, files)
     if faults:
         raise UsageError(
             f"{spec_path}: {faults[0]}",

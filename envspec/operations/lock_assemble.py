@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
+from envspec.base_image.plan import digest_decision
 from envspec.base_image.settings import DecidedSettings, decide_settings
-from envspec.base_image.tag import digest_decision
 from envspec.errors import NetworkError
 from envspec.facts import Facts
 from envspec.io.tasks import run_to_end

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from envspec import __version__, toml
+from envspec import __version__, documents
 from envspec.errors import StaleLock
 from envspec.io.store import Store
 from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
@@ -41,7 +41,7 @@ def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapp
     read from it; one that stands in for another should have the same, and may not.
     """
     try:
-        data = toml.read_spec(spec)
+        data = documents.read_spec(spec)
     except (OSError, ValueError):
         return None
     try:

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from envspec.errors import NetworkError, NoSolution
-from envspec.facts.conda import conda_names
+from envspec.facts.tables import conda_names
 from envspec.io.tasks import run_to_end
 from envspec.models import CondaPackage, Lock, Platform
 from envspec.operations.lock_state import CondaHalf, Upgrade, Work

@@ -15,7 +15,7 @@ from datetime import timezone
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from envspec import toml
+from envspec import documents
 from envspec.errors import StaleLock, UsageError
 from envspec.facts import load_facts
 from envspec.io.store import Store
@@ -161,7 +161,7 @@ def _compare(directory: Path, made: Mapping[str, bytes]) -> tuple[Difference, ..
     rows: list[Difference] = []
     if document != made[LOCK_FILE]:
         _, resolved = verify_checksum(made[LOCK_FILE], LOCK_FILE)
-        rows += _values(toml.loads(body.decode()), toml.loads(resolved.decode()))
+        rows += _values(documents.parse_toml(body.decode()), documents.parse_toml(resolved.decode()))
         rows = rows or [Difference("", "", LOCK_FILE, "the same values", "written in another way")]
     for name in sorted({*head.files, *made, *there} - {LOCK_FILE}):
         locked = _sha256(_content(directory, name))

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from envspec.base_image.tag import pinned_digest
-from envspec.base_image.types import REPOSITORY
+from envspec.base_image.cuda import REPOSITORY
+from envspec.base_image.plan import pinned_digest
 from envspec.facts import Facts
 from envspec.fetch.sources import commit_of, is_reachable, unreachable
 from envspec.io.http import open_http

@@ -33,7 +33,7 @@ class BadResults(EnvspecError):
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ReceiptInputs:
     """What the host knows about a run and the suite in the container does not.
 
     made_at: with a time zone. where: the image, or the Python that ran the suite; `is_locked` is set from the check
@@ -53,7 +53,7 @@ class Known:
     baseline: Receipt | None = None
 
 
-def receipt(results: Mapping[str, Any], known: Known) -> Receipt:
+def receipt(results: Mapping[str, Any], inputs: ReceiptInputs) -> Receipt:
     """The receipt of a run. results: the document that the suite wrote, possibly incomplete.
 
     The verdict is `failed` if a check failed, a required one was not run, the suite ended before a requested check, or
@@ -65,47 +65,47 @@ def receipt(results: Mapping[str, Any], known: Known) -> Receipt:
     if results.get("format") != RESULTS_FORMAT:
         raise BadResults(f"the results are of format {results.get('format')!r}, this envspec reads {RESULTS_FORMAT}")
     try:
-        return _receipt(_plain(results), known)
-    except ValidationError as fault:
+        return _receipt(_plain(results), inputs)
+    except ValidationError as error:
         raise BadResults(
-            f"the suite's results can't be read: {'; '.join(problems(fault))}",
+            f"the suite's results can't be read: {'; '.join(problems(error))}",
             hint="run the suite of this envspec version",
-        ) from fault
-    except KeyError as fault:
-        raise BadResults(f"the suite's results lack {fault}") from fault
-    except (TypeError, ValueError, AttributeError) as fault:
+        ) from error
+    except KeyError as error:
+        raise BadResults(f"the suite's results lack {error}") from error
+    except (TypeError, ValueError, AttributeError) as error:
         raise BadResults(
             "the suite's results can't be read: a value has the wrong type",
             hint="run the suite of this envspec version",
-        ) from fault
+        ) from error
 
 
-def _receipt(results: Mapping[str, Any], known: Known) -> Receipt:
+def _receipt(results: Mapping[str, Any], inputs: ReceiptInputs) -> Receipt:
     found = [_check(row) for row in results["results"]]
-    checks = (*found, *_lost(found, known, is_whole=results["is_whole"]))
-    summary = _summary(checks, known.required)
-    image = known.where if isinstance(known.where, Image) else None
-    here = known.where.model_copy(update={"is_locked": _is_locked(checks)}) if isinstance(known.where, Here) else None
+    checks = (*found, *_lost(found, inputs, is_whole=results["is_whole"]))
+    summary = _summary(checks, inputs.required)
+    image = inputs.where if isinstance(inputs.where, Image) else None
+    here = inputs.where.model_copy(update={"is_locked": _is_locked(checks)}) if isinstance(inputs.where, Here) else None
     reasons = tuple(_reasons(checks, summary))
     built = Receipt(
-        envspec=known.envspec,
-        made_at=known.made_at,
+        envspec=inputs.envspec,
+        made_at=inputs.made_at,
         verdict=Verdict.FAILED if reasons else Verdict.PASSED,
         reasons=reasons,
         summary=summary,
-        lock=known.lock,
+        lock=inputs.lock,
         image=image,
         here=here,
         device=results["device"],
         seed=results["seed"],
-        nodes=known.nodes,
-        world_size=known.world_size,
+        nodes=inputs.nodes,
+        world_size=inputs.world_size,
         seconds=results["seconds"],
-        machine=Machine.model_validate({**results["machine"], "toolkit": known.toolkit}),
+        machine=Machine.model_validate({**results["machine"], "toolkit": inputs.toolkit}),
         ran=_ran(checks),
         checks=checks,
     )
-    return _with_baseline(built, known.baseline) if known.baseline else built
+    return _with_baseline(built, inputs.baseline) if inputs.baseline else built
 
 
 def _check(row: Mapping[str, Any]) -> CheckRow:
@@ -115,7 +115,7 @@ def _check(row: Mapping[str, Any]) -> CheckRow:
     return CheckRow.model_validate({**row, **timed})
 
 
-def _lost(found: Sequence[CheckRow], known: Known, *, is_whole: bool) -> list[CheckRow]:
+def _lost(found: Sequence[CheckRow], inputs: ReceiptInputs, *, is_whole: bool) -> list[CheckRow]:
     """Requested checks without a result."""
     names = {check.check for check in found}
     reason = "the suite reported no result for it" if is_whole else "the suite ended before it"
@@ -126,9 +126,9 @@ def _lost(found: Sequence[CheckRow], known: Known, *, is_whole: bool) -> list[Ch
             cause=Cause.CRASHED,
             reason=reason,
             hint="look for the cause in the output of the suite and the container, and in the system log",
-            required=name in known.required,
+            required=name in inputs.required,
         )
-        for name in known.requested
+        for name in inputs.requested
         if name not in names
     ]
 

@@ -104,9 +104,9 @@ def _topology(receipt: Receipt) -> str:
     return ", ".join(f"{pair} {how}" for pair, how in sorted(receipt.machine.topology.items()))
 
 
-_Question = tuple[str, Callable[[Receipt], str], Weight]
+_Comparable = tuple[str, Callable[[Receipt], str], Weight]
 
-_STACK: Final[Sequence[_Question]] = (
+_STACK: Final[Sequence[_Comparable]] = (
     ("lock", lambda receipt: receipt.lock.name, Weight.DIFFERS),
     # A build records image IDs and system packages in envspec.lock; the identity does not include them.
     ("envspec.lock", lambda receipt: f"sha256:{receipt.lock.sha256}", Weight.INFORMS),
@@ -115,7 +115,7 @@ _STACK: Final[Sequence[_Question]] = (
     ("environment matches the lock", _is_locked, Weight.DIFFERS),
     ("envspec", lambda receipt: receipt.envspec, Weight.INFORMS),
 )
-_MACHINE: Final[Sequence[_Question]] = (
+_MACHINE: Final[Sequence[_Comparable]] = (
     ("kind of machine", kind, Weight.DIFFERS),
     ("devices", devices, Weight.DIFFERS),
     ("driver", lambda receipt: receipt.machine.driver, Weight.DIFFERS),
@@ -147,7 +147,7 @@ def compare(named: Sequence[tuple[str, Receipt]]) -> Comparison:
     )
 
 
-def _differing(questions: Iterable[_Question], receipts: Sequence[Receipt]) -> Iterator[Line]:
+def _differing(questions: Iterable[_Comparable], receipts: Sequence[Receipt]) -> Iterator[Line]:
     for what, answer, weight in questions:
         values = tuple(answer(receipt) for receipt in receipts)
         if len(set(values)) > 1:
@@ -306,7 +306,7 @@ def _odd(names: Sequence[str], values: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ComparisonColumn:
     """A number of each receipt; None if it has none."""
 
     title: str
@@ -329,13 +329,13 @@ _MAIN: Final = (
 )
 
 
-def columns(receipts: Sequence[Receipt]) -> tuple[Column, ...]:
+def columns(receipts: Sequence[Receipt]) -> tuple[ComparisonColumn, ...]:
     """The main numbers that at least one of the receipts has, and the time of the whole suite."""
     found = [
-        Column(title, unit, tuple(_best(receipt, check, unit, name) for receipt in receipts))
+        ComparisonColumn(title, unit, tuple(_best(receipt, check, unit, name) for receipt in receipts))
         for title, check, unit, name in _MAIN
     ]
-    whole = Column("suite", "s", tuple(receipt.seconds for receipt in receipts))
+    whole = ComparisonColumn("suite", "s", tuple(receipt.seconds for receipt in receipts))
     return (*(column for column in found if any(value is not None for value in column.values)), whole)
 
 

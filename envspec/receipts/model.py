@@ -291,10 +291,10 @@ def read(path: Path) -> Receipt:
         path = path / RECEIPT_FILE
     try:
         return load(path.read_text(encoding="utf-8"), str(path))
-    except OSError as fault:
-        raise BadReceipt(f"{path} can't be read: {fault.strerror}", hint=_WHAT) from fault
-    except UnicodeDecodeError as fault:
-        raise BadReceipt(f"{path} is not a receipt: it is not UTF-8", hint=_WHAT) from fault
+    except OSError as error:
+        raise BadReceipt(f"{path} can't be read: {error.strerror}", hint=_WHAT) from error
+    except UnicodeDecodeError as error:
+        raise BadReceipt(f"{path} is not a receipt: it is not UTF-8", hint=_WHAT) from error
 
 
 def load(text: str, where: str) -> Receipt:
@@ -305,8 +305,8 @@ def load(text: str, where: str) -> Receipt:
     """
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError) as fault:
-        raise BadReceipt(f"{where} is not JSON: {fault}", hint=_WHAT) from fault
+    except (ValueError, RecursionError) as error:
+        raise BadReceipt(f"{where} is not JSON: {error}", hint=_WHAT) from error
     found = data.get("format") if isinstance(data, dict) else None
     if isinstance(found, int) and found > FORMAT:
         raise NewerReceipt(
@@ -319,10 +319,10 @@ def load(text: str, where: str) -> Receipt:
         )
     try:
         return Receipt.model_validate_json(text)
-    except ValidationError as fault:
+    except ValidationError as error:
         raise BadReceipt(
-            f"{where} is not a valid receipt: {'; '.join(problems(fault))}", hint="use the file as envspec wrote it"
-        ) from fault
+            f"{where} is not a valid receipt: {'; '.join(problems(error))}", hint="use the file as envspec wrote it"
+        ) from error
 
 
 def json_schema() -> dict[str, Any]:
@@ -335,9 +335,9 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def problems(fault: ValidationError) -> list[str]:
+def problems(error: ValidationError) -> list[str]:
     """`checks[3].status: ...`, one for each problem that pydantic found."""
-    return [f"{_dotted(found['loc'])}: {_message(found['type'], found['msg'])}" for found in fault.errors()]
+    return [f"{_dotted(found['loc'])}: {_message(found['type'], found['msg'])}" for found in error.errors()]
 
 
 def _dotted(path: tuple[int | str, ...]) -> str:

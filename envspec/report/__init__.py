@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
+    from envspec.diagnostics.explain import Explanation, PackageExplanation
     from envspec.diagnostics.fit import FitReport
-    from envspec.explain.explanation import Explanation, PackageExplanation
     from envspec.image.diff import ImageDiff
-    from envspec.lock.diff import LockDiff
+    from envspec.lockfile.diff import LockDiff
     from envspec.receipts.compare import Comparison
     from envspec.receipts.model import Receipt
 
@@ -90,16 +90,16 @@ def check_writable(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError as fault:
-        raise _unwritable(folder, fault) from fault
+    except OSError as error:
+        raise _unwritable(folder, error) from error
     finally:
         for each in created:
             with suppress(OSError):
                 each.rmdir()
 
 
-def _unwritable(path: Path, fault: OSError) -> UsageError:
-    return UsageError(f"{path} can't be written: {fault.strerror}", hint="make room, or name another folder")
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"{path} can't be written: {error.strerror}", hint="make room, or name another folder")
 
 
 def write_receipt(receipt: Receipt, folder: Path) -> list[Path]:
@@ -116,7 +116,7 @@ def write_receipt(receipt: Receipt, folder: Path) -> list[Path]:
         content = RECEIPT.render(form, receipt)
         try:
             place(path, content.encode())
-        except OSError as fault:
-            raise _unwritable(path, fault) from fault
+        except OSError as error:
+            raise _unwritable(path, error) from error
         written.append(path)
     return written

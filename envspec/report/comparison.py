@@ -168,10 +168,10 @@ def _fleet(comparison: Comparison) -> Table:
     found = columns(comparison.receipts)
     heads = ("receipt", "ran on", "driver", "passed / failed / not run")
     rows = []
-    for place, (name, receipt) in enumerate(zip(comparison.names, comparison.receipts, strict=True)):
+    for index, (name, receipt) in enumerate(zip(comparison.names, comparison.receipts, strict=True)):
         checks = receipt.summary.checks
         counts = f"{checks.passed} / {checks.failed} / {checks.not_run}"
-        numbers = (amount(column.values[place]) for column in found)
+        numbers = (amount(column.values[index]) for column in found)
         rows.append(row(name, receipt.verdict.value, devices(receipt), receipt.machine.driver or "-", counts, *numbers))
     titles = (Column(heads[0]), Column("verdict", Kind.OUTCOME), *map(Column, heads[1:]))
     mains = (Column(f"{column.title}, {column.unit}", Kind.NUMBER) for column in found)

@@ -6,11 +6,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from envspec.base_image.cuda import SharedLibrary
-from envspec.explain.chains import Half, Link
-from envspec.explain.downloads import Download
-from envspec.explain.explanation import CondaVariant, Explanation, PackageExplanation, PlatformExplanation, Variant
-from envspec.explain.image import ImageExplanation
-from envspec.lock.diff import image_name
+from envspec.diagnostics.explain import (
+    ChainSource,
+    CondaVariant,
+    Download,
+    Explanation,
+    ImageExplanation,
+    Link,
+    PackageExplanation,
+    PlatformExplanation,
+    Variant,
+)
+from envspec.lockfile.diff import image_name
 from envspec.lockfile.toml_writer import string
 from envspec.models import DEFAULT_INDEX, SPEC, Decision, GpuCode, Platform, Rejected
 from envspec.report.format import Row, Table, counted, document, listing, row, short_hashes, size, text, utc, wrapped
@@ -178,7 +185,7 @@ def _variant(found: PackageExplanation, variant: Variant) -> list[Table]:
     return [
         _title(f"{found.name}{extras} {variant.version}{kind} on {platforms}"),
         listing("required by", _tree(variant.chains)),
-        listing("newest version, rejected", _rejected(variant.newest)),
+        listing("newest version, rejected", _rejected(variant.rejected)),
         listing("GPU code", _gpu_code(variant.gpu_code)),
         listing("GPU code read from the wheel", _gpu_code(variant.gpu_code_read)),
         listing("files", _files(variant)),
@@ -193,8 +200,8 @@ def _conda_variant(variant: CondaVariant) -> list[Table]:
             f"{variant.name} {variant.version} of {variant.channel} on {platforms}",
             f"contains the Python package {provided}" if provided else "",
         ),
-        listing("required by", _tree(variant.chains, Half.CONDA)),
-        listing("newest version, rejected", _rejected(variant.newest)),
+        listing("required by", _tree(variant.chains, ChainSource.CONDA)),
+        listing("newest version, rejected", _rejected(variant.rejected)),
         listing("GPU code", _gpu_code(variant.gpu_code)),
         listing("files", _conda_files(variant)),
     ]
@@ -204,21 +211,21 @@ def _title(line: str, note: str = "") -> Table:
     return listing(line, [row(note)] if note else [row("")])
 
 
-def _rejected(newest: Rejected | None) -> list[Row]:
-    return [row(newest.version, notes=[newest.why])] if newest else []
+def _rejected(rejected: Rejected | None) -> list[Row]:
+    return [row(rejected.version, notes=[rejected.why])] if rejected else []
 
 
-def _tree(chains: Sequence[Sequence[Link]], half: Half = Half.WHEELS) -> Iterator[Row]:
+def _tree(chains: Sequence[Sequence[Link]], source: ChainSource = ChainSource.WHEELS) -> Iterator[Row]:
     """Each step indented below the one that led to it; common beginnings of chains appear once."""
     before: Sequence[Link] = ()
     for chain in sorted(chains, key=_from_the_spec_first):
         shared = next(
-            (place for place, (one, other) in enumerate(zip(before, chain, strict=False)) if one != other),
+            (index for index, (one, other) in enumerate(zip(before, chain, strict=False)) if one != other),
             min(len(before), len(chain)),
         )
         for depth, link in enumerate(chain[shared:], shared):
             # A conda package that requires a wheel is listed with its channel.
-            channel = f"of {link.channel}" if link.channel and half is Half.WHEELS else None
+            channel = f"of {link.channel}" if link.channel and source is ChainSource.WHEELS else None
             name = " ".join(filter(None, (link.name, link.version, channel)))
             yield row(f"{'  ' * depth}{name}: {link.requirement}")
         before = chain

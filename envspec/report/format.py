@@ -116,15 +116,15 @@ def listing(title: str, rows: Iterable[Row], heads: str = "", notes: str = "note
 def compact(table: Table) -> Table:
     """The same rows, all of one length, without columns that are empty in all of them."""
     filled = [
-        place
-        for place in range(len(table.columns))
-        if any(place < len(each.cells) and each.cells[place] for each in table.rows)
+        index
+        for index in range(len(table.columns))
+        if any(index < len(each.cells) and each.cells[index] for each in table.rows)
     ]
     rows = tuple(
-        Row(tuple(each.cells[place] if place < len(each.cells) else "" for place in filled), each.notes)
+        Row(tuple(each.cells[index] if index < len(each.cells) else "" for index in filled), each.notes)
         for each in table.rows
     )
-    return dataclasses.replace(table, columns=tuple(table.columns[place] for place in filled), rows=rows)
+    return dataclasses.replace(table, columns=tuple(table.columns[index] for index in filled), rows=rows)
 
 
 def text(head: Sequence[str], tables: Iterable[Table], width: int) -> str:
@@ -151,9 +151,9 @@ def text_lines(table: Table, width: int) -> Iterator[str]:
         head = _INDENT + "".join(f"{cell}  " for cell in padded[:-1])
         line = (head + "".join(padded[-1:])).rstrip()
         if arrow and len(line) > width:
-            place, old, new = arrow
+            index, old, new = arrow
             yield from (
-                _INDENT + "  ".join((*padded[:place], *cells[place + 1 :])),
+                _INDENT + "  ".join((*padded[:index], *cells[index + 1 :])),
                 f"{_BELOW}   {old}",
                 f"{_BELOW}-> {new}",
             )
@@ -170,9 +170,9 @@ def _widths(rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> list[in
     """Of each column; text at the end of a row is not padded, so that it counts for nothing."""
     widths = [0] * max(map(len, rows), default=0)
     for cells in rows:
-        for place, cell in enumerate(cells):
-            if len(cell) <= _WIDEST and (place < len(cells) - 1 or is_number[place]):
-                widths[place] = max(widths[place], len(cell))
+        for index, cell in enumerate(cells):
+            if len(cell) <= _WIDEST and (index < len(cells) - 1 or is_number[index]):
+                widths[index] = max(widths[index], len(cell))
     return widths
 
 

@@ -8,10 +8,17 @@ from enum import Enum
 from typing import Any, Final
 
 from envspec.escaping import markdown
-from envspec.lock.diff import FileChange, LockDiff, Move, PackageChange, ValueChange
-from envspec.lock.diff_conda import CondaChange, CondaMove, CondaRowChange
-from envspec.lock.diff_replaced import Replaced
-from envspec.lock.diff_wheels import Retagged, without_retagged
+from envspec.lockfile.diff import (
+    FileChange,
+    LockDiff,
+    Move,
+    PackageChange,
+    Replaced,
+    Retagged,
+    ValueChange,
+    without_retagged,
+)
+from envspec.lockfile.diff_conda import CondaChange, CondaMove, CondaRecordChange
 from envspec.models import Platform
 from envspec.report.format import (
     Column,
@@ -119,7 +126,7 @@ def _counts(moves: Iterable[tuple[Enum, str]], words: Mapping[Any, str], noun: s
         names[move].add(name)
     counts = [(len(names[move]), word) for move, word in words.items() if names[move]]
     return ", ".join(
-        f"{count} {word}" if place else f"{counted(count, noun)} {word}" for place, (count, word) in enumerate(counts)
+        f"{count} {word}" if index else f"{counted(count, noun)} {word}" for index, (count, word) in enumerate(counts)
     )
 
 
@@ -195,7 +202,7 @@ def _retagged(group: Retagged, diff: LockDiff) -> Row:
 
 def _conda(change: CondaChange, diff: LockDiff) -> Row:
     found: dict[str, list[Platform]] = {}
-    for each in change.rows:
+    for each in change.records:
         for detail in _conda_details(change.move, each):
             found.setdefault(detail, []).append(each.platform)
     notes = (
@@ -206,7 +213,7 @@ def _conda(change: CondaChange, diff: LockDiff) -> Row:
     return row(change.name, change.move.value, change.old or "", change.new or "", where, notes=notes)
 
 
-def _conda_details(move: CondaMove, each: CondaRowChange) -> Iterator[str]:
+def _conda_details(move: CondaMove, each: CondaRecordChange) -> Iterator[str]:
     old, new = each.old, each.new
     if old is None or new is None:
         return

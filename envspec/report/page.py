@@ -105,9 +105,9 @@ def times(receipt: Receipt) -> Plot | None:
 
 
 def _phases(check: CheckRow, most: float) -> Iterable[Segment]:
-    for place, phase in enumerate(check.phases):
+    for index, phase in enumerate(check.phases):
         width = 100 * phase.seconds / most
-        yield Segment(width, place % _COLOURS, phase.name if len(phase.name) * _CHARACTER < width else "")
+        yield Segment(width, index % _COLOURS, phase.name if len(phase.name) * _CHARACTER < width else "")
     rest = check.seconds - sum(phase.seconds for phase in check.phases)
     if rest > 0:
         yield Segment(100 * rest / most, "rest")

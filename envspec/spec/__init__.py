@@ -1,6 +1,6 @@
-"""spec.toml: what a user asks for.
+"""spec.toml: the requirements of an environment.
 
-Names are looked up when they are first used: `lock --check` needs `find_spec` and must not pay for pydantic.
+Names are imported on first use: `lock --check` needs `find_spec` without pydantic.
 """
 
 from __future__ import annotations
@@ -9,80 +9,38 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envspec.spec.errors import Fault, SpecError
-    from envspec.spec.fact_rows import Facts
-    from envspec.spec.find import find_spec
-    from envspec.spec.load import load_spec, parse_spec
-    from envspec.spec.positions import set_as_of
-    from envspec.spec.requirements import Requirement, RequirementKind
-    from envspec.spec.schema import json_schema
-    from envspec.spec.sections import (
-        Check,
-        Compiler,
-        Conda,
-        CondaPlatform,
-        Conformance,
-        Cuda,
-        Env,
-        Flavor,
-        Image,
-        Index,
-        Os,
-        Pip,
-        PythonSource,
-        Registry,
-        Services,
-        Spec,
-        System,
-        Undated,
-    )
+    from envspec.spec.errors import SpecError as SpecError
+    from envspec.spec.fact_rows import json_schema as json_schema
+    from envspec.spec.identity import find_spec as find_spec
+    from envspec.spec.load import load_spec as load_spec
+    from envspec.spec.load import parse_spec as parse_spec
+    from envspec.spec.positions import set_as_of as set_as_of
+    from envspec.spec.requirements import Requirement as Requirement
+    from envspec.spec.requirements import RequirementKind as RequirementKind
+    from envspec.spec.sections import Compiler as Compiler
+    from envspec.spec.sections import Conda as Conda
+    from envspec.spec.sections import PythonSource as PythonSource
+    from envspec.spec.sections import Spec as Spec
+    from envspec.spec.sections import UndatedFiles as UndatedFiles
 
-__all__ = [
-    "Check",
-    "Compiler",
-    "Conda",
-    "CondaPlatform",
-    "Conformance",
-    "Cuda",
-    "Env",
-    "Facts",
-    "Fault",
-    "Flavor",
-    "Image",
-    "Index",
-    "Os",
-    "Pip",
-    "PythonSource",
-    "Registry",
-    "Requirement",
-    "RequirementKind",
-    "Services",
-    "Spec",
-    "SpecError",
-    "System",
-    "Undated",
-    "find_spec",
-    "json_schema",
-    "load_spec",
-    "parse_spec",
-    "set_as_of",
-]
-
-_HOMES = {
-    "Facts": "fact_rows",
-    "Fault": "errors",
-    "Requirement": "requirements",
-    "RequirementKind": "requirements",
+_MODULES = {
     "SpecError": "errors",
-    "find_spec": "find",
-    "json_schema": "schema",
+    "json_schema": "fact_rows",
+    "find_spec": "identity",
     "load_spec": "load",
     "parse_spec": "load",
     "set_as_of": "positions",
+    "Requirement": "requirements",
+    "RequirementKind": "requirements",
+    "Compiler": "sections",
+    "Conda": "sections",
+    "PythonSource": "sections",
+    "Spec": "sections",
+    "UndatedFiles": "sections",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'sections')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 from envspec.credentials import VARIABLE, channel_without_credentials
 from envspec.models import Platform
-from envspec.spec.errors import BadValue
-from envspec.spec.words import shown
+from envspec.spec.errors import BadValue, quoted
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 _LONGEST: Final = 2000
@@ -37,7 +36,7 @@ def read_channel(text: str) -> str:
     """A channel's name or address, without a slash at its end; it may hold credentials. BadValue if it is none."""
     if not text or len(text) > _LONGEST or not text.isprintable() or re.search(r"\s", text):
         raise BadValue(
-            f"{_told(text)} is not a channel: empty, too long, or with blanks in it",
+            f"{_quoted_channel(text)} is not a channel: empty, too long, or with blanks in it",
             'write a name, "conda-forge", or an address, "https://conda.example.com/channel"',
         )
     channel = text.rstrip("/")
@@ -54,45 +53,45 @@ def unsecret(text: str) -> str:
     return channel_without_credentials(re.sub(r"//.*@", "//", text, flags=re.DOTALL))
 
 
-def _told(text: str) -> str:
-    return shown(unsecret(text))
+def _quoted_channel(text: str) -> str:
+    return quoted(unsecret(text))
 
 
 def _check_name(text: str) -> None:
     if text in _WORDS:
         found, hint = _WORDS[text]
-        raise BadValue(f"{_told(text)} {found}", hint)
+        raise BadValue(f"{_quoted_channel(text)} {found}", hint)
     if _NAME.fullmatch(text):
         return
     hint = 'write a name, "conda-forge", or an address, "https://conda.example.com/channel"'
     if re.match(r"\.{0,2}[/\\]|\.{1,2}$|~|[A-Za-z]:[/\\]", text):
         hint = 'a folder is written as an address, whole: "file:///srv/channel"'
-    raise BadValue(f"{_told(text)} is not the name of a channel", hint)
+    raise BadValue(f"{_quoted_channel(text)} is not the name of a channel", hint)
 
 
 def _check_address(text: str) -> None:
     try:
         parts = urlsplit(text)
-        host, known = parts.hostname, parts.port is None or parts.port > 0
+        host, is_valid = parts.hostname, parts.port is None or parts.port > 0
     except ValueError:
-        host, known = None, False
+        host, is_valid = None, False
         parts = urlsplit("")
     if parts.scheme == "file":
         _check_file(text, parts.netloc, parts.path)
-    elif parts.scheme not in ("http", "https") or not host or not known:
+    elif parts.scheme not in ("http", "https") or not host or not is_valid:
         raise BadValue(
-            f"{_told(text)} is not the address of a channel",
+            f"{_quoted_channel(text)} is not the address of a channel",
             "write it as `https://host/channel`, `http://host/channel` or `file:///folder`",
         )
     if parts.query or parts.fragment or text[-1] in "?#":
         raise BadValue(
-            f"{_told(text)} has a query or a fragment",
+            f"{_quoted_channel(text)} has a query or a fragment",
             "a channel's address ends with its path: `https://host/channel`",
         )
     if "@" in channel_without_credentials(text):
         # `https://user:pass/word@host/...`: to every reader of addresses the host is `user`, and the path has the rest.
         raise BadValue(
-            f"the address of {_told(text)} has an `@` that ends no user and password",
+            f"the address of {_quoted_channel(text)} has an `@` that ends no user and password",
             "write a slash of a password as `%2F`, and an `@` of a path as `%40`",
         )
     _check_variables(text)
@@ -101,19 +100,20 @@ def _check_address(text: str) -> None:
 def _check_file(text: str, host: str, path: str) -> None:
     if host not in ("", "localhost") or not path.startswith("/"):
         raise BadValue(
-            f"{_told(text)} is not the address of a folder", 'three slashes and the whole path: "file:///srv/channel"'
+            f"{_quoted_channel(text)} is not the address of a folder",
+            'three slashes and the whole path: "file:///srv/channel"',
         )
 
 
 def _check_variables(text: str) -> None:
     if "$" in channel_without_credentials(text):
         raise BadValue(
-            f"{_told(text)} has a `$` outside its credentials",
+            f"{_quoted_channel(text)} has a `$` outside its credentials",
             "a lock must not depend on the machine: `${VARIABLE}` may be a user, a password, or TOKEN in `/t/TOKEN/`",
         )
     if "$" in VARIABLE.sub("", text):
         raise BadValue(
-            f"the credentials of {_told(text)} have a `$` that begins no variable",
+            f"the credentials of {_quoted_channel(text)} have a `$` that begins no variable",
             "write a variable as `${VARIABLE}`, and a dollar of a password as `%24`",
         )
 
@@ -123,8 +123,8 @@ def _refuse_subdir(text: str) -> None:
     if last in _SUBDIRS or last in ("repodata.json", "repodata.json.zst"):
         whole = channel_without_credentials(rest) or "conda-forge"
         raise BadValue(
-            f"{_told(text)} names a part of a channel",
-            f"write the channel, {shown(whole)}: `env.platforms` says which of its platforms are read",
+            f"{_quoted_channel(text)} names a part of a channel",
+            f"write the channel, {quoted(whole)}: `env.platforms` says which of its platforms are read",
         )
 
 
@@ -166,21 +166,21 @@ def read_match_spec(text: str) -> str:
     _refuse_other_forms(spec)
     head = _HEAD.fullmatch(spec)
     if not head or not re.match(r"$|[\s=<>!~\[]", head["rest"]):
-        raise BadValue(f"{shown(text)} is not a conda package", _FORMS)
+        raise BadValue(f"{quoted(text)} is not a conda package", _FORMS)
     if head["channel"] is not None:
         _check_prefix(spec, head["channel"])
     if head["name"].startswith("__"):
         raise BadValue(
-            f"{shown(text)} is a virtual package: it says what the machine has",
-            "nothing installs it; [conda.virtual_packages] says what the environment's machine has",
+            f"{quoted(text)} is a virtual package: it describes the machine",
+            "it can't be installed; set it in [conda.virtual_packages]",
         )
     rest = _REST.fullmatch(head["rest"])
     if not rest:
-        raise BadValue(f"{shown(text)}: brackets that can't be read", _BRACKETS)
+        raise BadValue(f"{quoted(text)}: brackets that can't be read", _BRACKETS)
     plain, build = _words(spec, _joined(rest["plain"]))
     keys = _keys(spec, rest["keys"])
     if (plain and "version" in keys) or (build and "build" in keys):
-        raise BadValue(f"{shown(text)} says its version or its build twice", "keep one of them")
+        raise BadValue(f"{quoted(text)} has its version or its build twice", "keep one of them")
     builds = build or keys.get("build")
     if plain is not None:
         plain = _version(spec, plain, builds)
@@ -218,9 +218,9 @@ def channel_of(spec: str) -> str | None:
 def read_conda_name(text: str) -> str:
     """The plain name of a conda package, in lower case; BadValue if it is none."""
     if not re.fullmatch(r"[a-z0-9_][a-z0-9_.-]*", text) or text.startswith("__") or len(text) > _LONGEST_MATCH_SPEC:
-        meant = shown(text.lower()) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text) else '"msgpack-python"'
+        meant = quoted(text.lower()) if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text) else '"msgpack-python"'
         raise BadValue(
-            f"{shown(text)} is not the name of a conda package",
+            f"{quoted(text)} is not the name of a conda package",
             f"lower-case letters, digits, `-`, `_` and `.`, without a version: {meant}",
         )
     return text
@@ -234,37 +234,37 @@ def _refuse_other_forms(spec: str) -> None:
         raise BadValue('"" is not a conda package', _FORMS)
     if "://" in spec:
         # Perhaps with a password or a token in it, somewhere.
-        told = shown(spec.partition("://")[0] + "://\u2026")
+        shown = quoted(spec.partition("://")[0] + "://\u2026")
         raise BadValue(
-            f"{told} has an address: packages and channels by URL can't be asked for yet",
-            "list the channel in `conda.channels`, and ask for the package by its name",
+            f"{shown} has an address: packages and channels by URL are not supported yet",
+            "list the channel in `conda.channels` and name the package alone",
         )
-    told = shown(spec)
+    shown = quoted(spec)
     if len(spec) > _LONGEST_MATCH_SPEC or not spec.isprintable():
-        raise BadValue(f"{told} is {len(spec)} characters long, or has some that can't be printed", _FORMS)
+        raise BadValue(f"{shown} is {len(spec)} characters long, or has some that can't be printed", _FORMS)
     if "#" in spec or ";" in spec:
         raise BadValue(
-            f"{told} has a comment or a condition in it",
+            f"{shown} has a comment or a condition in it",
             "what is for one platform goes into [conda.platform.linux-64], comments out of the quotes",
         )
     if re.search(r"\.(?:conda|tar\.bz2)$", spec):
-        raise BadValue(f"{told} is the name of a file", 'ask for the package: "ffmpeg 7.1.*"')
+        raise BadValue(f"{shown} is the name of a file", 'write the package: "ffmpeg 7.1.*"')
     if re.match(r"[A-Za-z0-9._-]+\s*\[\s*[A-Za-z0-9._-]+(?:\s*,\s*[A-Za-z0-9._-]+)*\s*\]", spec):
         raise BadValue(
-            f"{told} asks for extras, which conda packages don't have",
-            "ask for what the extra needs, package by package, or ask for it in [pip]",
+            f"{shown} has extras, which conda packages do not have",
+            "list the extra's packages one by one, or move it to [pip]",
         )
     if "===" in spec:
-        raise BadValue(f"{told} has three equals signs", 'exactly this version is "numpy ==2.2.6"')
+        raise BadValue(f"{shown} has three equals signs", 'exactly this version is "numpy ==2.2.6"')
 
 
 def _check_prefix(spec: str, channel: str) -> None:
     if channel in ("pip", "pypi"):
-        raise BadValue(f"{shown(spec)} is a package of PyPI's", "ask for it in [pip] `dependencies`")
+        raise BadValue(f"{quoted(spec)} is a package on PyPI", "move it to [pip] `dependencies`")
     try:
         read_channel(channel)
     except BadValue as bad:
-        raise BadValue(f"{shown(spec)}: {bad.found}", bad.hint) from None
+        raise BadValue(f"{quoted(spec)}: {bad.found}", bad.hint) from None
 
 
 def _joined(plain: str) -> str:
@@ -281,11 +281,11 @@ def _words(spec: str, plain: str) -> tuple[str | None, str | None]:
     if len(words) > 1 and re.match(r"[=<>!~]", words[1]):
         meant = f"{name_of(spec)} {words[0]},{words[1]}"
         raise BadValue(
-            f"{shown(spec)}: {shown(words[1])} stands where a build does",
-            f"conditions on a version are joined by a comma: {shown(meant)}",
+            f"{quoted(spec)}: {quoted(words[1])} is in the position of the build",
+            f"conditions on a version are joined by a comma: {quoted(meant)}",
         )
     if len(words) > 2:
-        raise BadValue(f"{shown(spec)} has more than a version and a build", 'write "pytorch 2.8.* cuda*"')
+        raise BadValue(f"{quoted(spec)} has more than a version and a build", 'write "pytorch 2.8.* cuda*"')
     return (words[0] if words else None), (words[1] if len(words) == 2 else None)
 
 
@@ -297,13 +297,13 @@ def _keys(spec: str, text: str | None) -> dict[str, str]:
     at = 0
     while part := _KEY.match(text, at):
         key, value = part[1], _joined(next(value for value in part.groups()[1:] if value is not None))
-        known = key == "version" or bool(key in _VALUES and re.fullmatch(_VALUES[key], value))
-        if not known or not value or key in found:
-            raise BadValue(f"{shown(spec)}: {shown(f'{key}={value}')} can't be read", _BRACKETS)
+        is_valid = key == "version" or bool(key in _VALUES and re.fullmatch(_VALUES[key], value))
+        if not is_valid or not value or key in found:
+            raise BadValue(f"{quoted(spec)}: {quoted(f'{key}={value}')} can't be read", _BRACKETS)
         found[key] = value
         at = part.end()
     if not found or at != len(text):
-        raise BadValue(f"{shown(spec)}: brackets that can't be read", _BRACKETS)
+        raise BadValue(f"{quoted(spec)}: brackets that can't be read", _BRACKETS)
     return found
 
 
@@ -312,12 +312,12 @@ def _version(spec: str, text: str, build: str | None) -> str:
     if re.fullmatch(r"[A-Za-z_][^,|<>=!~()]*", text):
         meant = f"{name_of(spec)} * {text}"
         raise BadValue(
-            f"{shown(spec)}: {shown(text)} stands where a version does",
-            f"a build comes after the version, and `*` is any: {shown(meant)}",
+            f"{quoted(spec)}: {quoted(text)} is in the position of the version",
+            f"a build comes after the version, and `*` is any: {quoted(meant)}",
         )
     if not _readable(text):
         raise BadValue(
-            f"{shown(spec)}: {shown(text)} is no version that conda can read",
+            f"{quoted(spec)}: {quoted(text)} is not a version that conda can read",
             'write "numpy 2.2.*", "numpy >=2,<3" or "numpy ==2.2.6"',
         )
     parts = _PART.findall(text)
@@ -332,12 +332,12 @@ def _term(spec: str, text: str, build: str | None) -> str:
     sign, version, glob = term["sign"] or "", term["version"], term["glob"] or ""
     if glob and sign in ("<", "<=", ">", ">=", "~="):
         raise BadValue(
-            f"{shown(spec)}: `*` says nothing after `{sign}`",
-            f"leave it out: {shown(f'{name_of(spec)} {sign}{version}')}",
+            f"{quoted(spec)}: `*` has no meaning after `{sign}`",
+            f"leave it out: {quoted(f'{name_of(spec)} {sign}{version}')}",
         )
     if sign == "=" and not glob and build:
         raise BadValue(
-            f"{shown(spec)}: beside a build, {shown(text)} is one version to some, and how one begins to others",
+            f"{quoted(spec)}: beside a build, {quoted(text)} is one version to some, and how one begins to others",
             f"write `=={version}`, or `{version}.*`",
         )
     if glob:
@@ -372,7 +372,7 @@ def _is_term(text: str) -> bool:
 def _check_build(spec: str, build: str) -> None:
     if not re.fullmatch(BUILD, build):
         raise BadValue(
-            f"{shown(spec)}: {shown(build)} is no build that conda can read",
+            f"{quoted(spec)}: {quoted(build)} is not a build that conda can read",
             'letters, digits, `_` and `.`, and `*` for any text: "pytorch 2.8.* cuda*"',
         )
 
@@ -389,7 +389,7 @@ _LONGEST_VIRTUAL_PACKAGE: Final = 100
 
 #: Where the virtual packages exist that not every platform has.
 #: Source: conda's documentation, "Managing virtual packages".
-PLACES: Final = {
+VIRTUAL_PACKAGE_PLATFORMS: Final = {
     "__unix": frozenset({Platform.LINUX_64, Platform.LINUX_AARCH64, Platform.OSX_ARM64}),
     "__linux": frozenset({Platform.LINUX_64, Platform.LINUX_AARCH64}),
     "__glibc": frozenset({Platform.LINUX_64, Platform.LINUX_AARCH64}),
@@ -404,7 +404,7 @@ def read_virtual_name(text: str) -> str:
     if re.fullmatch(_VIRTUAL_PACKAGE, text) and len(text) <= _LONGEST_VIRTUAL_PACKAGE:
         return text
     raise BadValue(
-        f"{shown(text)} is not the name of a virtual package", 'two underscores and lower-case letters: "__linux"'
+        f"{quoted(text)} is not the name of a virtual package", 'two underscores and lower-case letters: "__linux"'
     )
 
 
@@ -415,7 +415,7 @@ def read_virtual_value(text: str) -> str:
     ):
         return text
     raise BadValue(
-        f"{shown(text)} is neither a version nor a microarchitecture", 'write "6.8", or "x86_64_v3" for `__archspec`'
+        f"{quoted(text)} is neither a version nor a microarchitecture", 'write "6.8", or "x86_64_v3" for `__archspec`'
     )
 
 
@@ -427,8 +427,8 @@ def version_and_build(name: str, value: str) -> tuple[str, str]:
     """
     if name == ARCHSPEC:
         if not re.fullmatch(_MICROARCHITECTURE, value):
-            raise BadValue(f"{shown(value)} is not a microarchitecture", 'write archspec\'s name for it: "x86_64_v3"')
+            raise BadValue(f"{quoted(value)} is not a microarchitecture", 'write archspec\'s name for it: "x86_64_v3"')
         return "1", value
     if not re.fullmatch(VERSION, value):
-        raise BadValue(f"{shown(value)} is not a version", f'write the version that {name} has: "6.8"')
+        raise BadValue(f"{quoted(value)} is not a version", f'write the version that {name} has: "6.8"')
     return value, "0"

@@ -1,7 +1,7 @@
 """Checks across the values of a spec.
 
-Each check reads the parsed TOML, not the Spec: a spec with one bad value still gets all of its faults told at once. A
-value that can't be read is passed over here; its own fault is told by whoever reads it.
+Each check reads the parsed TOML, not the Spec, so that all problems are reported at once. A value that can't be read is
+skipped: its reader reports it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from envspec.origins import channel_url
 from envspec.spec.conda import (
     ARCHSPEC,
     CUDA,
-    PLACES,
+    VIRTUAL_PACKAGE_PLATFORMS,
     channel_of,
     read_channel,
     read_match_spec,
     read_virtual_value,
     version_and_build,
 )
-from envspec.spec.errors import BadValue, KeyPath
+from envspec.spec.errors import BadValue, KeyPath, quoted
 from envspec.spec.requirements import Requirement, read_name, read_requirement
 from envspec.spec.values import read_pattern, read_python
-from envspec.spec.words import shown
 
 Document = Mapping[str, Any]
-Found = tuple[KeyPath, BadValue]
+#: Key, problem and hint.
+Found = tuple[KeyPath, str, str]
 T = TypeVar("T")
 
 
@@ -43,20 +43,17 @@ def get(data: Document, *path: str) -> Any:
 
 def texts(data: Document, *path: str) -> list[tuple[int, str]]:
     """The texts in the list at `path`, each with its position."""
-    values = get(data, *path)
-    return (
-        [(at, value) for at, value in enumerate(values) if isinstance(value, str)] if isinstance(values, list) else []
-    )
+    return [(at, value) for at, value in _items(data, path) if isinstance(value, str)]
 
 
 def tables(data: Document, *path: str) -> list[tuple[int, Document]]:
     """The tables in the list at `path`, each with its position."""
+    return [(at, value) for at, value in _items(data, path) if isinstance(value, Mapping)]
+
+
+def _items(data: Document, path: tuple[str, ...]) -> Iterator[tuple[int, Any]]:
     values = get(data, *path)
-    return (
-        [(at, value) for at, value in enumerate(values) if isinstance(value, Mapping)]
-        if isinstance(values, list)
-        else []
-    )
+    return enumerate(values if isinstance(values, list) else ())
 
 
 def table(data: Document, *path: str) -> Document:
@@ -78,10 +75,10 @@ def twice_in(listed: list[tuple[int, str]], path: KeyPath, read: Callable[[str],
     for at, value in readable(read, listed):
         first = seen.setdefault(value, at)
         if first != at:
-            yield (*path, at), BadValue(f"{shown(value)} is listed already, at [{first}]", "remove one of them")
+            yield (*path, at), f"{quoted(value)} is listed already, at [{first}]", "remove one of them"
 
 
-_KNOWN: Final = {platform.value: platform for platform in Platform}
+_PLATFORM_OF: Final = {platform.value: platform for platform in Platform}
 #: Which platforms share one family of microarchitectures.
 _X86: Final = frozenset({Platform.LINUX_64, Platform.WIN_64})
 
@@ -91,29 +88,27 @@ def _platforms(data: Document) -> frozenset[Platform]:
     listed = get(data, "env", "platforms")
     if listed is None:
         return frozenset({Platform.LINUX_64})
-    if not isinstance(listed, list) or not all(isinstance(name, str) and name in _KNOWN for name in listed):
+    if not isinstance(listed, list) or not all(isinstance(name, str) and name in _PLATFORM_OF for name in listed):
         return frozenset()
-    return frozenset(_KNOWN[name] for name in listed)
+    return frozenset(_PLATFORM_OF[name] for name in listed)
 
 
 def _tables(data: Document) -> Iterator[tuple[KeyPath, Document]]:
     """[conda] and its platforms' tables."""
     yield ("conda",), table(data, "conda")
     for name, own in table(data, "conda", "platform").items():
-        if name in _KNOWN and isinstance(own, Mapping):
+        if name in _PLATFORM_OF and isinstance(own, Mapping):
             yield ("conda", "platform", name), own
 
 
 def _unlisted_platforms(data: Document) -> Iterator[Found]:
     platforms = _platforms(data)
     for name in table(data, "conda", "platform"):
-        if platforms and name in _KNOWN and _KNOWN[name] not in platforms:
+        if platforms and name in _PLATFORM_OF and _PLATFORM_OF[name] not in platforms:
             yield (
                 ("conda", "platform", name),
-                BadValue(
-                    f"the spec is not for {name}: `env.platforms` does not list it",
-                    f'add "{name}" to `env.platforms`, or remove this table',
-                ),
+                f"the spec is not for {name}: `env.platforms` does not list it",
+                f'add "{name}" to `env.platforms`, or remove this table',
             )
 
 
@@ -135,20 +130,15 @@ def _unlisted_channels(data: Document) -> Iterator[Found]:
     for name in table(data, "conda", "only"):
         # A key may hold credentials as well: none is shown.
         if not any(channel_url(each) in known for _, each in readable(read_channel, [(0, name)])):
-            yield (
-                ("conda", "only"),
-                BadValue("a channel that `conda.channels` does not list", "write it as it is listed there"),
-            )
+            yield ("conda", "only"), "a channel that `conda.channels` does not list", "write it as it is listed there"
     for path, own in _tables(data):
         for at, spec in readable(read_match_spec, texts(own, "dependencies")):
             channel = channel_of(spec)
             if channel is not None and channel_url(channel) not in known:
                 yield (
                     (*path, "dependencies", at),
-                    BadValue(
-                        f"{shown(spec)} insists on a channel that `conda.channels` does not list",
-                        f"add {shown(channel)} to `conda.channels`, or ask for the package by its name alone",
-                    ),
+                    f"{quoted(spec)} is from a channel that `conda.channels` does not list",
+                    f"add {quoted(channel)} to `conda.channels`, or write the package without its channel",
                 )
 
 
@@ -156,38 +146,31 @@ def _python_of_conda(data: Document) -> Iterator[Found]:
     source = get(data, "env", "python_source")
     conda = get(data, "conda")
     if conda is None and source == "conda":
-        yield (
-            ("env", "python_source"),
-            BadValue("`conda`, although the spec has no [conda]", "add [conda], or remove this key"),
-        )
+        yield ("env", "python_source"), "`conda`, but the spec has no [conda]", "add [conda], or remove this key"
     if not isinstance(conda, Mapping):
         return
     if source in ("standalone", "system", "base"):
         yield (
             ("env", "python_source"),
-            BadValue(
-                f"`{source}`, although the spec has [conda], which brings its own Python",
-                "remove this key or [conda]: two Pythons in one environment hide each other",
-            ),
+            f"`{source}`, but the spec has [conda], which installs its own Python",
+            "remove this key or [conda]: two Pythons in one environment shadow each other",
         )
     if get(data, "image", "python") is not None:
         yield (
             ("image", "python"),
-            BadValue(
-                "says that the base holds a Python, although the spec has [conda], which brings its own",
-                "remove this key or [conda]: two Pythons in one image hide each other",
-            ),
+            "says that the base has a Python, but the spec has [conda], which installs its own",
+            "remove this key or [conda]: two Pythons in one image shadow each other",
         )
 
 
 def _virtual_packages(data: Document) -> Iterator[Found]:
     platforms = _platforms(data)
     for path, own in _tables(data):
-        here = platforms if path == ("conda",) else frozenset({_KNOWN[str(path[-1])]})
+        own_platforms = platforms if path == ("conda",) else frozenset({_PLATFORM_OF[str(path[-1])]})
         for name, value in table(own, "virtual_packages").items():
-            bad = _virtual_package(name, value, data, here) if isinstance(value, str) else None
+            bad = _virtual_package(name, value, data, own_platforms) if isinstance(value, str) else None
             if bad is not None:
-                yield (*path, "virtual_packages", name), bad
+                yield (*path, "virtual_packages", name), bad.found, bad.hint
 
 
 def _virtual_package(name: str, value: str, data: Document, platforms: frozenset[Platform]) -> BadValue | None:
@@ -195,10 +178,10 @@ def _virtual_package(name: str, value: str, data: Document, platforms: frozenset
         version_and_build(name, read_virtual_value(value))
     except BadValue as bad:
         return bad
-    if platforms and not platforms & PLACES.get(name, platforms):
-        told = ", ".join(sorted(platform.value for platform in platforms))
+    if platforms and not platforms & VIRTUAL_PACKAGE_PLATFORMS.get(name, platforms):
+        listed = ", ".join(sorted(platform.value for platform in platforms))
         return BadValue(
-            f"no machine of {told} has it", "remove it, or add the platform that it is for to `env.platforms`"
+            f"no machine of {listed} has it", "remove it, or add the platform that it is for to `env.platforms`"
         )
     if name == CUDA and get(data, "cuda") is None:
         return BadValue(
@@ -207,7 +190,7 @@ def _virtual_package(name: str, value: str, data: Document, platforms: frozenset
         )
     if name == ARCHSPEC and platforms & _X86 and platforms - _X86:
         return BadValue(
-            f"{shown(value)} for machines of several kinds",
+            f"{quoted(value)} for machines of several kinds",
             f'give each platform its own: [conda.platform.linux-64.virtual_packages] {ARCHSPEC} = "x86_64_v3"',
         )
     return None
@@ -222,21 +205,20 @@ CONDA_CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
 )
 
 
-def check(data: Document, now: datetime) -> list[Found]:
-    """Every fault between values; `now` is an aware moment, later than which `as_of` can't be."""
-    return [*_future(data, now), *(found for one in _CHECKS for found in one(data))]
+def check(data: Document, now: datetime) -> list[tuple[KeyPath, BadValue]]:
+    """Problems between values. now: an aware time; `as_of` can't be later."""
+    found = [*_future(data, now), *(each for one in _CHECKS for each in one(data))]
+    return [(path, BadValue(problem, hint)) for path, problem, hint in found]
 
 
 def _future(data: Document, now: datetime) -> Iterator[Found]:
     for path in (("env", "as_of"), ("system", "snapshot")):
-        moment = get(data, *path)
-        if isinstance(moment, datetime) and moment.tzinfo is not None and moment > now:
+        time = get(data, *path)
+        if isinstance(time, datetime) and time.tzinfo is not None and time > now:
             yield (
                 path,
-                BadValue(
-                    f"{moment.isoformat()} lies in the future (it is {now.isoformat(timespec='seconds')})",
-                    "what is uploaded until then would change the lock: write a moment that has passed",
-                ),
+                f"{time.isoformat()} is in the future (now: {now.isoformat(timespec='seconds')})",
+                "files uploaded until then would change the lock: write a time in the past",
             )
 
 
@@ -247,7 +229,7 @@ def _listed_twice(data: Document) -> Iterator[Found]:
         yield from twice_in(texts(table, "packages"), ("pip", "index", at, "packages"), read_pattern)
 
 
-def _asked_twice(data: Document) -> Iterator[Found]:
+def _required_twice(data: Document) -> Iterator[Found]:
     """One name under one condition is one requirement; under different markers it may well be several."""
     for key in ("dependencies", "constraints"):
         seen: dict[tuple[str, str], tuple[int, Requirement]] = {}
@@ -255,18 +237,18 @@ def _asked_twice(data: Document) -> Iterator[Found]:
             condition = (requirement.name, str(requirement.marker or ""))
             first_at, first = seen.setdefault(condition, (at, requirement))
             if first_at != at:
-                yield ("pip", key, at), _twice(requirement, first, first_at, key)
+                yield ("pip", key, at), *_twice(requirement, first, first_at, key)
 
 
-def _twice(requirement: Requirement, first: Requirement, first_at: int, key: str) -> BadValue:
-    found = f"`{requirement.name}` is asked for twice, here and in {key}[{first_at}]"
+def _twice(requirement: Requirement, first: Requirement, first_at: int, key: str) -> tuple[str, str]:
+    found = f"`{requirement.name}` is required twice, also in {key}[{first_at}]"
     if requirement.url or first.url:
-        return BadValue(found, "keep one of them")
+        return found, "keep one of them"
     extras = ",".join(sorted({*first.extras, *requirement.extras}))
     versions = ",".join(dict.fromkeys(str(one.specifier) for one in (first, requirement) if str(one.specifier)))
     marker = f"; {requirement.marker}" if requirement.marker else ""
     joined = f"{requirement.name}{f'[{extras}]' if extras else ''}{versions}{marker}"
-    return BadValue(found, f"keep one of them; both together are {shown(joined)}")
+    return found, f"keep one of them; both together are {quoted(joined)}"
 
 
 def _index_names(data: Document) -> Iterator[Found]:
@@ -276,7 +258,8 @@ def _index_names(data: Document) -> Iterator[Found]:
         if isinstance(name, str) and seen.setdefault(name, at) != at:
             yield (
                 ("pip", "index", at, "name"),
-                BadValue(f"{shown(name)} names index [{seen[name]}] already", "give each index a name of its own"),
+                f"{quoted(name)} is the name of index [{seen[name]}] already",
+                "give each index a name of its own",
             )
 
 
@@ -290,10 +273,8 @@ def _index_patterns(data: Document) -> Iterator[Found]:
             if claimed:
                 yield (
                     ("pip", "index", at, "packages", position),
-                    BadValue(
-                        f"{shown(pattern)} and {shown(claimed[1])} of index [{claimed[0]}] take the same names",
-                        "let each name come from one index: make one of the patterns narrower",
-                    ),
+                    f"{quoted(pattern)} and {quoted(claimed[1])} of index [{claimed[0]}] match the same names",
+                    "make one of the patterns narrower: each name comes from one index",
                 )
         seen += [(at, pattern) for _, pattern in own]
 
@@ -305,16 +286,16 @@ def _clash(one: str, other: str) -> bool:
 
 def overlap(one: str, other: str) -> bool:
     """Whether some text matches both patterns, in which `*` stands for any text."""
-    rows, columns = len(one), len(other)
+    height, width = len(one), len(other)
     # common[i][j]: whether the rests one[i:] and other[j:] have a text in common.
-    common = [[False] * (columns + 1) for _ in range(rows + 1)]
-    common[rows][columns] = True
-    for i in range(rows, -1, -1):
-        for j in range(columns, -1, -1):
-            here, there = one[i : i + 1], other[j : j + 1]
-            if "*" in (here, there):
-                common[i][j] = (here != "" and common[i + 1][j]) or (there != "" and common[i][j + 1])
-            elif here and here == there:
+    common = [[False] * (width + 1) for _ in range(height + 1)]
+    common[height][width] = True
+    for i in range(height, -1, -1):
+        for j in range(width, -1, -1):
+            left, right = one[i : i + 1], other[j : j + 1]
+            if "*" in (left, right):
+                common[i][j] = (left != "" and common[i + 1][j]) or (right != "" and common[i][j + 1])
+            elif left and left == right:
                 common[i][j] = common[i + 1][j + 1]
     return common[0][0]
 
@@ -326,10 +307,8 @@ def _cuda_without_linux(data: Document) -> Iterator[Found]:
     if all(platform in ("osx-arm64", "win-64") for platform in platforms):
         yield (
             ("cuda",),
-            BadValue(
-                f"[cuda] has no platform to be for: {', '.join(platforms)} can't have a CUDA image",
-                'add "linux-64" to `env.platforms`, or remove [cuda]',
-            ),
+            f"[cuda] applies to no platform: {', '.join(platforms)} can't have a CUDA image",
+            'add "linux-64" to `env.platforms`, or remove [cuda]',
         )
 
 
@@ -340,41 +319,38 @@ def _custom_base(data: Document) -> Iterator[Found]:
     if "base" not in image:
         for key in ("glibc", "python"):
             if key in image:
-                yield (
-                    ("image", key),
-                    BadValue("speaks of a custom base, and there is none", "add `base`, or remove this key"),
-                )
+                yield ("image", key), "describes a custom base, but there is none", "add `base`, or remove this key"
     elif "glibc" not in image and get(data, "cuda", "os") is None:
         yield (
             ("image", "base"),
-            BadValue(
-                "the base's glibc is not known, which bounds the wheels that it can load",
-                "add `glibc`, as `docker run --rm IMAGE ldd --version` prints it, or `os` to [cuda]",
-            ),
+            "the base's glibc is unknown: it limits which wheels can be loaded",
+            "add `glibc`, as `docker run --rm IMAGE ldd --version` prints it, or `os` to [cuda]",
         )
 
 
 def _python_of_base(data: Document) -> Iterator[Found]:
-    wanted, held = get(data, "env", "python"), get(data, "image", "python")
-    known = [text for _, text in readable(read_python, ((0, text) for text in (wanted, held) if isinstance(text, str)))]
-    if len(known) == 2 and held != wanted and not held.startswith(f"{wanted}."):
+    requested, in_base = get(data, "env", "python"), get(data, "image", "python")
+    known = [
+        text for _, text in readable(read_python, ((0, text) for text in (requested, in_base) if isinstance(text, str)))
+    ]
+    if len(known) == 2 and in_base != requested and not in_base.startswith(f"{requested}."):
         yield (
             ("image", "python"),
-            BadValue(f"the base holds Python {held}, and `env.python` asks for {wanted}", "make the two agree"),
+            f"the base has Python {in_base}, but `env.python` is {requested}",
+            "make the two agree",
         )
     source = get(data, "env", "python_source")
-    if source == "base" and held is None and get(data, "conda") is None:
+    if source == "base" and in_base is None and get(data, "conda") is None:
         yield (
             ("env", "python_source"),
-            BadValue("nothing says which Python the base has", 'add [image] with `base` and `python = "3.11.7"`'),
+            "the spec does not say which Python the base has",
+            'add [image] with `base` and `python = "3.11.7"`',
         )
-    if source in ("standalone", "system") and held is not None:
+    if source in ("standalone", "system") and in_base is not None:
         yield (
             ("env", "python_source"),
-            BadValue(
-                f"`{source}`, although `image.python` says that the base holds one",
-                "remove one of the two keys: two Pythons in one image hide each other",
-            ),
+            f"`{source}`, but `image.python` says that the base has one",
+            "remove one of the two keys: two Pythons in one image shadow each other",
         )
 
 
@@ -387,7 +363,8 @@ def _ports(data: Document) -> Iterator[Found]:
         if isinstance(services, Mapping) and isinstance(port, int) and seen.setdefault(port, name) != name:
             yield (
                 ("services", name, "port"),
-                BadValue(f"port {port} is `{seen[port]}`'s already", "give each service a port of its own"),
+                f"port {port} is `{seen[port]}`'s already",
+                "give each service a port of its own",
             )
 
 
@@ -404,7 +381,7 @@ _SETS: Final[tuple[tuple[tuple[str, ...], Callable[[str], str]], ...]] = (
 
 _CHECKS: Final[tuple[Callable[[Document], Iterator[Found]], ...]] = (
     _listed_twice,
-    _asked_twice,
+    _required_twice,
     _index_names,
     _index_patterns,
     _cuda_without_linux,

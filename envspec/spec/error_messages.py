@@ -1,4 +1,4 @@
-"""pydantic's findings in the words of a spec: what was found, and what to do."""
+"""Problems of a spec from pydantic's errors."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from envspec.spec.conda import unsecret
-from envspec.spec.errors import BadValue, KeyPath, dotted
+from envspec.spec.errors import BadValue, KeyPath, dotted, nearest, quoted
 from envspec.spec.fact_rows import RowOf, SpecWithFacts
-from envspec.spec.positions import Places
-from envspec.spec.words import nearest, shown
+from envspec.spec.positions import Positions
 
-#: By pydantic's type of an error: what the key wants.
-_WANTED: Final = {
+#: pydantic's type of an error -> the expected value.
+_EXPECTED: Final = {
     "string_type": "text in quotes",
     "int_type": "a whole number",
     "tuple_type": "a list",
@@ -26,14 +25,14 @@ _WANTED: Final = {
 }
 
 
-def tell_all(findings: list[dict[str, Any]], places: Places) -> list[tuple[KeyPath, BadValue]]:
-    """pydantic's findings (`ValidationError.errors()`) as faults: a mistyped key is not also told as missing."""
+def problems_of(findings: list[dict[str, Any]], positions: Positions) -> list[tuple[KeyPath, BadValue]]:
+    """Problems from `ValidationError.errors()`: a mistyped key is not also reported as missing."""
     mistyped = {(*path[:-1], _close(path)) for path in (f["loc"] for f in findings if f["type"] == "extra_forbidden")}
-    return [_tell(found, places) for found in findings if not _repeats(found, mistyped)]
+    return [_problem(found, positions) for found in findings if not _repeats(found, mistyped)]
 
 
 def _repeats(found: dict[str, Any], mistyped: set[KeyPath]) -> bool:
-    """Whether another fault says it already: the mistyped key, or each of the values that a list has lost."""
+    """Whether another problem covers it: the mistyped key, or the values that a list lost."""
     if found["type"] == "too_short":
         return bool(found["input"])
     return found["type"] == "missing" and found["loc"] in mistyped
@@ -43,7 +42,7 @@ def _close(path: KeyPath) -> str | None:
     return nearest(str(path[-1]), _fields(_section(path[:-1])))
 
 
-def _tell(found: dict[str, Any], places: Places) -> tuple[KeyPath, BadValue]:
+def _problem(found: dict[str, Any], positions: Positions) -> tuple[KeyPath, BadValue]:
     path = tuple(part for part in found["loc"] if part != "[key]")
     kind = found["type"]
     if kind == "value_error" and isinstance(found["ctx"]["error"], BadValue):
@@ -52,8 +51,8 @@ def _tell(found: dict[str, Any], places: Places) -> tuple[KeyPath, BadValue]:
         return path, _unknown(path)
     if kind == "missing":
         return path, _missing(path)
-    if kind in _WANTED:
-        return path, _wrong_type(found, path, places.written(path))
+    if kind in _EXPECTED:
+        return path, _wrong_type(found, path, positions.written(path))
     return path, _out_of_bounds(found)
 
 
@@ -67,7 +66,7 @@ def _unknown(path: KeyPath) -> BadValue:
     if elsewhere:
         return BadValue("unknown key", f"did you mean `{dotted(elsewhere[0])}`?")
     names = ", ".join(f"`{name}`" for name in known)
-    return BadValue("unknown key", f"known here: {names}" if len(path) > 1 else f"the sections are {names}")
+    return BadValue("unknown key", f"known keys: {names}" if len(path) > 1 else f"the sections are {names}")
 
 
 def _missing(path: KeyPath) -> BadValue:
@@ -79,27 +78,27 @@ def _missing(path: KeyPath) -> BadValue:
 
 
 def _wrong_type(found: dict[str, Any], path: KeyPath, written: str | None) -> BadValue:
-    wanted = _WANTED[found["type"]]
+    expected = _EXPECTED[found["type"]]
     value = found["input"]
     if isinstance(value, str) and path[:2] == ("conda", "channels"):
         value = unsecret(value)
-    told = f"expected {wanted}, found {_described(value, written)}"
+    found_text = f"expected {expected}, found {_described(value, written)}"
     if found["type"] == "string_type" and isinstance(value, (int, float, date, time)) and written:
-        return BadValue(told, f'put it in quotes: "{written}"')
+        return BadValue(found_text, f'put it in quotes: "{written}"')
     if found["type"] == "int_type" and isinstance(value, str) and value.isdigit():
-        return BadValue(told, f"write it without quotes: {value}")
+        return BadValue(found_text, f"write it without quotes: {value}")
     if found["type"] == "tuple_type" and isinstance(value, str):
-        return BadValue(told, f"put it in brackets: [{shown(value)}]")
+        return BadValue(found_text, f"put it in brackets: [{quoted(value)}]")
     if path[0] == "conda" and path[-2:-1] == ("dependencies",) and isinstance(value, Mapping) and "pip" in value:
-        return BadValue(told, "PyPI's packages have a place of their own: [pip] `dependencies`")
-    return BadValue(told, _form(found["type"], path))
+        return BadValue(found_text, "move PyPI's packages to [pip] `dependencies`")
+    return BadValue(found_text, _how_to_write(found["type"], path))
 
 
-def _form(kind: str, path: KeyPath) -> str:
+def _how_to_write(kind: str, path: KeyPath) -> str:
     """How a table, a list or a number is written at `path`."""
     if isinstance(path[-1], int) and kind == "string_type":
         path = path[:-1]
-    field = _field(path)
+    field = _fields(_section(path[:-1])).get(str(path[-1]))
     example = _written(field.examples[0]) if field and field.examples else None
     if kind == "tuple_type" and field and _model_in(field.annotation):
         return f"write each as a table of its own: [[{dotted(path)}]]"
@@ -110,25 +109,21 @@ def _form(kind: str, path: KeyPath) -> str:
     return f"write [{dotted(path)}] on a line of its own, and its keys below"
 
 
-def _field(path: KeyPath) -> FieldInfo | None:
-    return _fields(_section(path[:-1])).get(str(path[-1]))
-
-
 def _described(value: object, written: str | None) -> str:
     number = written if written and len(written) <= 40 else str(value)[:40]
-    told = {
+    found_text = {
         bool: f"the truth value {str(value).lower()}",
         int: f"the number {number}",
         float: f"the number {number}",
-        str: f"the text {shown(value)}" if isinstance(value, str) else "",
-        datetime: f"the moment {number}",
+        str: f"the text {quoted(value)}" if isinstance(value, str) else "",
+        datetime: f"the time {number}",
         date: f"the date {number}",
         time: f"the time {number}",
         dict: "a table",
         list: "a list",
         tuple: "a list",
     }
-    return told.get(type(value), "something else")
+    return found_text.get(type(value), "something else")
 
 
 def _out_of_bounds(found: dict[str, Any]) -> BadValue:

@@ -1,26 +1,47 @@
-"""What is wrong with a spec: every fault at once, each with its place and what to do."""
+"""What is wrong with a spec: all problems at once, each with its line and a hint."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from envspec import credentials
 from envspec.credentials import VARIABLE, channel_without_credentials, is_misread, without_credentials
 from envspec.errors import EnvspecError
-from envspec.spec.words import shown
+
+
+def quoted(text: str, limit: int = 80) -> str:
+    """`text` in quotes, on one line, cut to `limit`, without credentials and characters that steer a terminal."""
+    text = credentials.shown(text)
+    cut = text if len(text) <= limit else text[: limit - 1] + "\u2026"
+    escaped = cut.replace("\\", "\\\\").replace('"', '\\"')
+    visible = (
+        c if c.isprintable() else json.dumps(c)[1:-1] if ord(c) < 0x10000 else f"\\U{ord(c):08x}" for c in escaped
+    )
+    return f'"{"".join(visible)}"'
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `word` was probably meant to be."""
+    # Imported here: only a mistake needs it, and `lock --check` must stay cheap.
+    from difflib import get_close_matches
+
+    names = {name.lower(): name for name in known}
+    found = get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    return names[found[0]] if found else None
+
 
 #: Where a value stands in the document: keys, and positions in lists.
 KeyPath = tuple[str | int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault.
+class Problem(NamedTuple):
+    """One problem of a spec.
 
-    where: the file as the user named it. line: counted from 1, None when the fault is the whole file's.
-    key: dotted, such as `pip.dependencies[3]`, empty when the fault is the whole file's.
+    where: the file as the user named it. line: counted from 1. key: dotted, such as `pip.dependencies[3]`.
+    Without line and key, it is a problem of the whole file.
     """
 
     where: str
@@ -30,25 +51,25 @@ class Fault:
     hint: str
 
     def __str__(self) -> str:
-        place = self.where if self.line is None else f"{self.where}:{self.line}"
-        what = f"{self.key}: {self.found}" if self.key else self.found
-        return f"{place}: {what}\n  hint: {self.hint}"
+        location = self.where if self.line is None else f"{self.where}:{self.line}"
+        problem = f"{self.key}: {self.found}" if self.key else self.found
+        return f"{location}: {problem}\n  hint: {self.hint}"
 
 
 class SpecError(EnvspecError):
-    """A spec that can't be used; `faults` are in the order of the file."""
+    """A spec that can't be used; `problems` are in the order of the file."""
 
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, faults: Iterable[Fault]) -> None:
-        self.faults = tuple(sorted(faults, key=lambda fault: (fault.line or 0, fault.key, fault.found)))
-        told = "\n".join(map(str, self.faults))
-        many = len(self.faults) > 1
-        super().__init__(f"{self.faults[0].where}: {len(self.faults)} faults\n{told}" if many else told)
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda each: (each.line or 0, each.key, each.found)))
+        text = "\n".join(map(str, self.problems))
+        many = len(self.problems) > 1
+        super().__init__(f"{self.problems[0].where}: {len(self.problems)} problems\n{text}" if many else text)
 
 
 class BadValue(ValueError):
-    """A value that can't be read, told without its place: the caller knows that."""
+    """A value that can't be read; the caller adds its position."""
 
     def __init__(self, found: str, hint: str) -> None:
         super().__init__(found)
@@ -57,32 +78,32 @@ class BadValue(ValueError):
 
 
 def refuse_open_secrets(address: str) -> None:
-    """BadValue if a URL has a secret where it can't be told from the rest: in the wrong place, or not encoded."""
+    """BadValue if a URL has a secret in the wrong place, or one that is not encoded."""
     if is_misread(address):
         raise BadValue(
-            f"the password in {shown(address)} can't be told from the address",
+            f"the password in {quoted(address)} can't be separated from the address",
             "write `/`, `?`, `#` and `@` of a password as %2F, %3F, %23 and %40, or the password as `${VARIABLE}`",
         )
     if VARIABLE.search(without_credentials(address)):
         raise BadValue(
-            f"{shown(address)} has a variable outside of its login",
+            f"{quoted(address)} has a variable outside of its login",
             "a lock must not depend on the machine: `${VARIABLE}` may be a user or a password",
         )
     userinfo = re.split(r"[/?#]", address.partition("://")[2], maxsplit=1)[0].rpartition("@")[0]
     if re.search(r"[\x00-\x1f\x7f]|%[01][0-9a-f]|%7f", userinfo, re.IGNORECASE):
-        raise BadValue(f"the login in {shown(address)} has a control character in it", "write the login alone")
+        raise BadValue(f"the login in {quoted(address)} has a control character in it", "remove it")
 
 
 def dotted(path: KeyPath) -> str:
     """`("pip", "dependencies", 3)` as `pip.dependencies[3]`; keys that TOML would quote are quoted."""
-    told = ""
+    text = ""
     for part in path:
         if isinstance(part, int):
-            told += f"[{part}]"
+            text += f"[{part}]"
         else:
-            told += f".{_key(part)}" if told else _key(part)
-    return told
+            text += f".{_key(part)}" if text else _key(part)
+    return text
 
 
 def _key(part: str) -> str:
-    return part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else shown(channel_without_credentials(part))
+    return part if re.fullmatch(r"[A-Za-z0-9_-]+", part) else quoted(channel_without_credentials(part))

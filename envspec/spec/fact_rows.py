@@ -1,4 +1,4 @@
-"""`[facts]`: rows that a spec adds to envspec's data, of the same form as the rows of `envspec/data`."""
+"""`[facts]` rows of a spec, in the form of the rows of `envspec/data`, and the JSON schema of a spec."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from pydantic import Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema
 
 from envspec.facts import tables as rows
-from envspec.facts.tables import Row
+from envspec.facts.tables import FactRow
 from envspec.models import Platform
 from envspec.spec import values as f
-from envspec.spec.errors import BadValue
+from envspec.spec.errors import BadValue, quoted
 from envspec.spec.requirements import read_name, read_requirement
 from envspec.spec.sections import NoFacts, Section, Spec
-from envspec.spec.words import shown
 
 _KEYS: Final[Mapping[str, str]] = {
     "source": "Where the fact comes from.",
@@ -30,22 +29,22 @@ _KEYS: Final[Mapping[str, str]] = {
     "default": "For each platform, the variant on the default index: cu128, cpu.",
     "variants": "The variants on PyTorch's own indexes.",
     "unsure": "Variants that were reported there, and are in no build matrix.",
-    "uploaded": "The moment of its upload.",
+    "uploaded": "Time of its upload.",
     "requires_python": "The Pythons that its metadata allows.",
     "pythons": "The Python series that have wheels.",
     "cudart": "Version of the CUDA runtime.",
     "cudnn": "Version of cuDNN.",
     "nccl": "Version of NCCL.",
     "cublas": "Version of cuBLAS.",
-    "torch": "A version of torch, or what is asked of it.",
+    "torch": "A version of torch, or a requirement on it.",
     "variant": "The build: cu128, cpu.",
     "platform": "A platform, as conda calls it.",
     "platforms": "Platforms, as conda calls them.",
     "gpu_code": "The GPU code in its builds.",
     "sm": "Machine code for these GPUs: sm_80.",
     "ptx": "Portable code: compute_120.",
-    "measured": "Releases whose wheels were asked themselves.",
-    "note": "What else is to be said.",
+    "measured": "Releases whose wheels were read.",
+    "note": "More about it.",
     "name": "The name that people use.",
     "aliases": "Other names.",
     "compute_capability": "Such as 9.0 for sm_90.",
@@ -55,7 +54,7 @@ _KEYS: Final[Mapping[str, str]] = {
     "minimum": "The oldest driver that runs it.",
     "bundled": "The driver that the release ships with.",
     "flavors": "The flavors that exist.",
-    "os": "The systems that exist.",
+    "os": "The operating systems that exist.",
     "status": "supported, ended or unknown.",
     "tag": "The tag, such as 12.8.1-base-ubuntu24.04.",
     "digest": "The digest, from sha256: on.",
@@ -68,27 +67,27 @@ _KEYS: Final[Mapping[str, str]] = {
     "requires": "The requirements to add.",
     "reason": "Why.",
     "beside": "cuda: only where torch is built for CUDA.",
-    "channel": "The conda channel of the build; left out: the project's own wheels.",
+    "channel": "The conda channel of the build (default: the project's own wheels).",
 }
 
 
 def _form(pattern: str, example: str) -> f.OfText:
     def read(text: str) -> str:
         if not re.fullmatch(pattern, text):
-            raise BadValue(f"{shown(text)} has another form", f'write it like "{example}"')
+            raise BadValue(f"{quoted(text)} has another form", f'write it like "{example}"')
         return text
 
     return f.OfText(read, pattern=f"^(?:{pattern})$")
 
 
-def _kept(read: Callable[[str], object], example: str) -> f.OfText:
+def _text_of(read: Callable[[str], object], example: str) -> f.OfText:
     """Text that `read` can read, as it is."""
 
     def check(text: str) -> str:
         try:
             read(text)
         except ValueError:
-            raise BadValue(f"{shown(text)} can't be read", f'write it like "{example}"') from None
+            raise BadValue(f"{quoted(text)} can't be read", f'write it like "{example}"') from None
         return text
 
     return f.OfText(check)
@@ -100,9 +99,9 @@ _DRIVER: Final = _form(r"\d+(?:\.\d+)*", "570.26")
 
 #: The form of a text, or of the texts in a list, by the key's name: what other stages take for granted.
 _FORMS: Final[Mapping[str, f.OfText]] = {
-    "version": _kept(Version, "2.9.1"),
-    "versions": _kept(SpecifierSet, ">=2.11,<3"),
-    "requires": _kept(read_requirement, "torch>=2.11"),
+    "version": _text_of(Version, "2.9.1"),
+    "versions": _text_of(SpecifierSet, ">=2.11,<3"),
+    "requires": _text_of(read_requirement, "torch>=2.11"),
     "package": f.OfText(read_name),
     "variant": _VARIANT,
     "variants": _VARIANT,
@@ -120,7 +119,7 @@ _FORMS: Final[Mapping[str, f.OfText]] = {
     "beside": _form("cuda", "cuda"),
     "digest": _form("sha256:[0-9a-f]{64}", "sha256:" + "0123456789abcdef" * 4),
     "sha256": _form("[0-9a-f]{64}", "0123456789abcdef" * 4),
-    "build": _kept(lambda text: datetime.strptime(text, "%Y%m%d").replace(tzinfo=timezone.utc), "20260814"),
+    "build": _text_of(lambda text: datetime.strptime(text, "%Y%m%d").replace(tzinfo=timezone.utc), "20260814"),
     "url": _form(r"https?://\S+", "https://downloads.example.com/python.tar.gz"),
     "confidence": _form("high|medium|low", "high"),
 }
@@ -140,7 +139,7 @@ def _annotation(key: str, hint: Any) -> Any:
     if key in _INNER:
         return _INNER[key]
     if hint == datetime | None:
-        return f.Moment | None
+        return f.Time | None
     if hint == date | None:
         return date | None
     form = _FORMS.get(key)
@@ -153,16 +152,16 @@ def _annotation(key: str, hint: Any) -> Any:
 
 
 def _field(field: dataclasses.Field[Any]) -> Any:
-    told = _KEYS.get(field.name)
+    description = _KEYS.get(field.name)
     if field.default_factory is not dataclasses.MISSING:
-        return Field(default_factory=field.default_factory, description=told)
-    return Field(... if field.default is dataclasses.MISSING else field.default, description=told)
+        return Field(default_factory=field.default_factory, description=description)
+    return Field(... if field.default is dataclasses.MISSING else field.default, description=description)
 
 
 class RowOf:
     """The annotation of a row of the form `kind`."""
 
-    def __init__(self, kind: type[Row]) -> None:
+    def __init__(self, kind: type[FactRow]) -> None:
         hints = get_type_hints(kind)
         keys: dict[str, Any] = {}
         for field in dataclasses.fields(kind):
@@ -173,7 +172,7 @@ class RowOf:
         return handler.generate_schema(self.model)
 
 
-class Facts(NoFacts):
+class AddedFacts(NoFacts):
     """Rows that extend envspec's own data, each with its source: nobody waits for a release."""
 
     torch: f.ListOf[Annotated[Section, RowOf(rows.TorchRelease)]] = Field(
@@ -185,7 +184,7 @@ class Facts(NoFacts):
     edge: f.ListOf[Annotated[Section, RowOf(rows.EdgeRow)]] = Field(
         default=(), description="Requirements that a package's own metadata lacks."
     )
-    gpu: f.ListOf[Annotated[Section, RowOf(rows.Gpu)]] = Field(
+    gpu: f.ListOf[Annotated[Section, RowOf(rows.GpuRow)]] = Field(
         default=(), description="GPUs and their compute capability."
     )
     digest: f.ListOf[Annotated[Section, RowOf(rows.DigestRow)]] = Field(
@@ -204,7 +203,7 @@ class Facts(NoFacts):
         default=(), description="Standalone builds of Python."
     )
     member: f.ListOf[Annotated[Section, RowOf(rows.MemberRow)]] = Field(
-        default=(), description="What releases of the torch family ask of torch."
+        default=(), description="Requirements of torch family releases on torch."
     )
 
     def tables(self) -> dict[str, list[dict[str, Any]]]:
@@ -218,6 +217,38 @@ class Facts(NoFacts):
 class SpecWithFacts(Spec):
     """One environment, as envspec locks it."""
 
-    facts: Facts = Field(
-        default_factory=Facts, description="Rows that extend envspec's own data, each with its source."
+    facts: AddedFacts = Field(
+        default_factory=AddedFacts, description="Rows that extend envspec's own data, each with its source."
     )
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema as draft 7, which the TOML extensions of editors read."""
+    schema = _plain(SpecWithFacts.model_json_schema(mode="validation", ref_template="#/definitions/{model}"))
+    definitions = schema.pop("$defs")
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "envspec: spec.toml",
+        **{key: value for key, value in schema.items() if key != "title"},
+        "definitions": definitions,
+    }
+
+
+def _plain(node: Any) -> Any:
+    """Without what TOML lacks (null), what draft 7 ignores (keys beside `$ref`), and titles made of key names."""
+    if isinstance(node, list):
+        return [_plain(inner) for inner in node]
+    if not isinstance(node, dict):
+        return node
+    node = {key: _plain(inner) for key, inner in node.items() if not (key == "title" and isinstance(inner, str))}
+    if node.get("default", node) is None:
+        del node["default"]
+    options = [option for option in node.get("anyOf", []) if option != {"type": "null"}]
+    if len(options) == 1:
+        del node["anyOf"]
+        node = {**options[0], **node}
+    if "patternProperties" in node:
+        node["additionalProperties"] = False
+    if "$ref" in node and len(node) > 1:
+        node = {"allOf": [{"$ref": node.pop("$ref")}], **node}
+    return node

@@ -1,4 +1,4 @@
-"""The identity of a spec: SHA-256 of its canonical form.
+"""The file that SPEC names, and the SHA-256 of its canonical form.
 
 On the path of `envspec lock --check`: it imports next to nothing.
 """
@@ -9,19 +9,19 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import date, datetime, time, timezone
+from pathlib import Path
 from typing import Any
 
 from envspec.credentials import channel_without_credentials, without_credentials
+from envspec.errors import UsageError
 
-# Which server stands in for a registry says nothing about the environment itself.
-_OUTSIDE = (("registry", "mirrors"),)
 _CONFINING = "unconfined_builds"
 
 
 def input_sha256(data: Mapping[str, Any]) -> str:
     """SHA-256, in hexadecimal, of the canonical form of a parsed TOML document.
 
-    Comments, layout, the order of keys and tables, the offset a moment is written in and credentials in URLs and in
+    Comments, layout, the order of keys and tables, the offset a time is written in and credentials in URLs and in
     conda's channels do not matter; `[registry.mirrors]` and whether builds are confined do not belong. Every other
     value does, and so does its type.
     """
@@ -30,35 +30,31 @@ def input_sha256(data: Mapping[str, Any]) -> str:
 
 
 def _identity(data: Mapping[str, Any]) -> dict[str, Any]:
-    kept = dict(data)
-    for path in _OUTSIDE:
-        kept = _without(kept, path)
+    # A registry's mirrors do not change the environment.
+    result = _without(data, ("registry", "mirrors"))
     # How wheels are built says nothing about them. (A [pip] that is empty otherwise has always counted.)
-    pip = kept.get("pip")
+    pip = result.get("pip")
     if isinstance(pip, Mapping) and _CONFINING in pip:
-        kept = _without(kept, ("pip", _CONFINING))
-    conda = kept.get("conda")
+        result = _without(result, ("pip", _CONFINING))
+    conda = result.get("conda")
     if isinstance(conda, Mapping) and isinstance(conda.get("channels"), (list, tuple)):
-        kept["conda"] = {**conda, "channels": [_channel(value) for value in conda["channels"]]}
-    return kept
-
-
-def _channel(value: Any) -> Any:
-    return channel_without_credentials(value) if isinstance(value, str) else value
+        channels = (channel_without_credentials(each) if isinstance(each, str) else each for each in conda["channels"])
+        result["conda"] = {**conda, "channels": list(channels)}
+    return result
 
 
 def _without(table: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     """`table` less the value at `path`, and less the tables on the way that hold nothing else."""
-    kept = dict(table)
+    result = dict(table)
     first, rest = path[0], path[1:]
-    inner = kept.get(first)
+    inner = result.get(first)
     if not rest:
-        kept.pop(first, None)
+        result.pop(first, None)
     elif isinstance(inner, Mapping):
-        kept[first] = _without(inner, rest)
-        if not kept[first]:
-            del kept[first]
-    return kept
+        result[first] = _without(inner, rest)
+        if not result[first]:
+            del result[first]
+    return result
 
 
 def _canonical(value: Any) -> Any:
@@ -70,16 +66,67 @@ def _canonical(value: Any) -> Any:
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, datetime):
-        return {"datetime": _moment(value)}
+        return {"datetime": _time_text(value)}
     if isinstance(value, (date, time)):
         return {type(value).__name__: value.isoformat()}
     return value
 
 
-def _moment(value: datetime) -> str:
+def _time_text(value: datetime) -> str:
     if value.tzinfo is None:
         return value.isoformat()
     try:
         return value.astimezone(timezone.utc).isoformat()
-    except OverflowError:  # within a day of year 1 or 9999: no moment in UTC that Python can hold
+    except OverflowError:  # within a day of year 1 or 9999: no time in UTC that Python can represent
         return value.isoformat()
+
+
+_FOLDER = "specs"
+
+
+def find_spec(argument: str, cwd: Path) -> Path:
+    """The file that SPEC names: a `.toml` file, or a name under `specs/` in `cwd`.
+
+    A relative `cwd`, such as `Path()`, gives a relative answer, which messages then show as the user knows it.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    is_path = argument.endswith(".toml") or "/" in argument or "\\" in argument
+    path = cwd / argument if is_path else cwd / _FOLDER / f"{argument}.toml"
+    if "\0" not in argument and path.is_file():
+        return path
+    raise _no_spec(argument, path, cwd, is_path=is_path)
+
+
+def _no_spec(argument: str, path: Path, cwd: Path, *, is_path: bool) -> UsageError:
+    # Imported here: `lock --check` has a small budget, and rarely comes here.
+    from envspec.spec.errors import nearest, quoted
+
+    if is_path and "\0" not in argument and path.is_dir():
+        specs = _specs_in(path)
+        hint = f"name a file, such as {Path(argument) / specs[0]}.toml" if specs else "name a `.toml` file"
+        return UsageError(f"{quoted(argument)} is a folder, not a spec", hint=hint)
+    names = _specs_in(path.parent)
+    close = nearest(path.stem if is_path else argument, names)
+    if is_path:
+        hint = "check the path; a name without `.toml` is looked up under specs/"
+        if close:
+            hint = f"did you mean {Path(argument).parent / close}.toml?"
+        return UsageError(f"there is no file {quoted(argument)}", hint=hint)
+    if close:
+        hint = f"did you mean `{close}`?"
+    elif names:
+        hint = f"there are: {', '.join(names)}"
+    elif (cwd / argument).is_file():
+        hint = f"a file must end in `.toml`: rename {quoted(argument)}"
+    else:
+        hint = "name a `.toml` file, or put one under specs/"
+    return UsageError(f"there is no spec {quoted(argument)} under {_FOLDER}/", hint=hint)
+
+
+def _specs_in(folder: Path) -> list[str]:
+    try:
+        return sorted(path.stem for path in folder.iterdir() if path.suffix == ".toml")
+    except (OSError, ValueError):
+        return []

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from envspec import toml
+from envspec import documents
 from envspec.spec.consistency import check
-from envspec.spec.errors import BadValue, Fault, KeyPath, SpecError, dotted
-from envspec.spec.positions import Places, locate
+from envspec.spec.errors import BadValue, KeyPath, Problem, SpecError, dotted
+from envspec.spec.positions import Positions, positions_of
 from envspec.spec.sections import Spec
 
 #: Of a list, of [pip] dependencies above all. 10,000 are locked in a minute and a half.
@@ -24,7 +24,7 @@ def load_spec(path: Path, now: datetime, where: str | None = None) -> Spec:
     """Read the spec in the file `path`, which messages call `where`.
 
     Raises:
-        SpecError: the file can't be read, or is not a valid spec; holds every fault.
+        SpecError: the file can't be read, or is not a valid spec; with every problem.
     """
     return parse_spec(read_text(path, where), where or str(path), now)
 
@@ -37,12 +37,12 @@ def read_text(path: Path, where: str | None = None) -> str:
     """
     name = where or str(path)
     try:
-        data = toml.spec_bytes(path)
+        data = documents.spec_bytes(path)
     except IsADirectoryError:
         raise _whole(name, "is a folder, not a spec", "name the `.toml` file in it") from None
     except FileNotFoundError:
         raise _whole(name, "there is no such file", "check the path") from None
-    except toml.TooLarge as error:
+    except documents.DocumentTooLarge as error:
         raise _whole(name, str(error), "split it into several specs") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -58,32 +58,34 @@ def _decoded(data: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         found = f"byte 0x{data[error.start]:02x} is not UTF-8"
-        raise SpecError([Fault(where, line, "", found, "save the file as UTF-8")]) from None
+        raise SpecError([Problem(where, line, "", found, "save the file as UTF-8")]) from None
 
 
 def parse_spec(text: str, where: str, now: datetime) -> Spec:
     """Read a spec's text; `where` is what messages call it, `now` bounds `as_of`.
 
     Raises:
-        SpecError: holds every fault.
+        SpecError: with every problem.
     """
-    data, places = _document(text, where)
+    data, positions = _document(text, where)
     if not data:
-        raise _whole(where, "the file holds no settings", f"the smallest spec is {_SMALLEST}")
-    spec, faults = _validated(data, places)
-    faults += [(path, bad) for path, bad in check(data, now) if path not in {path for path, _ in faults}]
-    if faults or spec is None:
-        raise SpecError(Fault(where, places.line(path), dotted(path), bad.found, bad.hint) for path, bad in faults)
+        raise _whole(where, "the file has no settings", f"the smallest spec is {_SMALLEST}")
+    spec, problems = _validated(data, positions)
+    problems += [(path, bad) for path, bad in check(data, now) if path not in {path for path, _ in problems}]
+    if problems or spec is None:
+        raise SpecError(
+            Problem(where, positions.line(path), dotted(path), bad.found, bad.hint) for path, bad in problems
+        )
     return spec
 
 
-def _document(text: str, where: str) -> tuple[dict[str, Any], Places]:
+def _document(text: str, where: str) -> tuple[dict[str, Any], Positions]:
     try:
-        data = toml.loads(text)
+        data = documents.parse_toml(text)
         if (longest := _longest_list(data)) > _MOST_ENTRIES:
             raise _whole(where, f"a list has {longest} entries", f"at most {_MOST_ENTRIES} are read: split the spec")
-        return data, locate(text)
-    except (toml.TooDeep, RecursionError):
+        return data, positions_of(text)
+    except (documents.NestedTooDeeply, RecursionError):
         raise _whole(where, "lists or tables are nested too deeply to read", "no key of a spec needs it") from None
     except ValueError as error:
         raise SpecError([_syntax(error, text, where)]) from None
@@ -95,7 +97,7 @@ def _longest_list(data: dict[str, Any]) -> int:
     return max((len(value) for table in tables for value in table.values() if isinstance(value, list)), default=0)
 
 
-#: What tomllib and tomli say, whose words differ between versions, in ours: part of theirs, what was found, what to do.
+#: Part of tomllib's or tomli's message, which differ between versions; the problem; the hint.
 _SYNTAX: Final = (
     ("Illegal character '\\n'", "a text ends with its line", 'close it with a quote, or write it in """three"""'),
     ("Illegal character", "a character that no TOML holds as it is", "remove it, or write it as an escape"),
@@ -103,37 +105,37 @@ _SYNTAX: Final = (
     ('Expected "\'"', "a text without its closing quote", "close it"),
     ("Unclosed array", "a list without its closing bracket", "close it with ]"),
     ("Unclosed inline table", "a table without its closing brace", "close it with }"),
-    ("Cannot", "this key or table stands in the file already", "remove one of the two"),
-    ("Duplicate", "this key or table stands in the file already", "remove one of the two"),
+    ("Cannot", "this key or table is in the file already", "remove one of the two"),
+    ("Duplicate", "this key or table is in the file already", "remove one of the two"),
     ("Invalid value", "no value of TOML's", "text goes in quotes, a list in brackets"),
     ("Expected '=' after", "a key without an equals sign", "write `key = value`"),
-    ("Invalid date", "no moment of the calendar", "write it as 2026-11-15T00:00:00Z"),
+    ("Invalid date", "not a date and time of the calendar", "write it as 2026-11-15T00:00:00Z"),
 )
 
 
-def _syntax(error: ValueError, text: str, where: str) -> Fault:
-    told = str(error)
-    place = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)$", told)
+def _syntax(error: ValueError, text: str, where: str) -> Problem:
+    message = str(error)
+    position = re.search(r"\(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     found, hint = next(
-        ((found, hint) for words, found, hint in _SYNTAX if words in told),
+        ((found, hint) for words, found, hint in _SYNTAX if words in message),
         ("not valid TOML", "write `key = value` or `[table]` on a line of its own"),
     )
-    if not place:
-        return Fault(where, None, "", "not valid TOML", "a number in it may be far too long")
+    if not position:
+        return Problem(where, None, "", "not valid TOML", "a number in it may be far too long")
     end = text.rstrip()
-    line = int(place[1]) if place[1] else end.count("\n") + 1
-    column = int(place[2]) if place[2] else len(end) - end.rfind("\n")
-    return Fault(where, line, "", f"column {column}: {found}", hint)
+    line = int(position[1]) if position[1] else end.count("\n") + 1
+    column = int(position[2]) if position[2] else len(end) - end.rfind("\n")
+    return Problem(where, line, "", f"column {column}: {found}", hint)
 
 
-def _validated(data: dict[str, Any], places: Places) -> tuple[Spec | None, list[tuple[KeyPath, BadValue]]]:
+def _validated(data: dict[str, Any], positions: Positions) -> tuple[Spec | None, list[tuple[KeyPath, BadValue]]]:
     try:
         return _form(data).model_validate(data), []
     except ValidationError as error:
         # Both know the form of every fact, which only few specs need.
-        from envspec.spec.error_messages import tell_all
+        from envspec.spec.error_messages import problems_of
 
-        return None, tell_all([dict(found) for found in error.errors(include_url=False)], places)
+        return None, problems_of([dict(found) for found in error.errors(include_url=False)], positions)
 
 
 def _form(data: dict[str, Any]) -> type[Spec]:
@@ -145,4 +147,4 @@ def _form(data: dict[str, Any]) -> type[Spec]:
 
 
 def _whole(where: str, found: str, hint: str) -> SpecError:
-    return SpecError([Fault(where, None, "", found, hint)])
+    return SpecError([Problem(where, None, "", found, hint)])

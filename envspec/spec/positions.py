@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from envspec import toml
+from envspec import documents
 from envspec.spec.errors import KeyPath
 
 _BLANK = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
@@ -32,7 +32,7 @@ _STRINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """line: of the key, or of the item, counted from 1. start, end: the value's span in the text; a header's own."""
 
     line: int
@@ -41,38 +41,38 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Positions:
     """The places of one text."""
 
     text: str
-    by_path: Mapping[KeyPath, Place]
+    by_path: Mapping[KeyPath, Position]
 
     def line(self, path: KeyPath) -> int | None:
         """Line of `path`, or of the nearest table or list around it; None for the document itself."""
         for length in range(len(path), 0, -1):
-            place = self.by_path.get(path[:length])
-            if place:
-                return place.line
+            position = self.by_path.get(path[:length])
+            if position:
+                return position.line
         return None
 
     def written(self, path: KeyPath) -> str | None:
         """The value at `path` as the text has it: `3.10` for a number that reads as 3.1."""
-        place = self.by_path.get(path)
-        return self.text[place.start : place.end] if place else None
+        position = self.by_path.get(path)
+        return self.text[position.start : position.end] if position else None
 
 
-def locate(text: str) -> Places:
+def positions_of(text: str) -> Positions:
     """Find every key and list item of `text`, a valid TOML document."""
     walk = _Walk(text)
     walk.document()
-    return Places(text, walk.places)
+    return Positions(text, walk.positions)
 
 
 class _Walk:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.places: dict[KeyPath, Place] = {}
+        self.positions: dict[KeyPath, Position] = {}
         self._lines = [0, *(found.end() for found in re.finditer("\n", text))]
         #: Lists of tables, and how many tables each has so far.
         self._counts: dict[KeyPath, int] = {}
@@ -93,8 +93,8 @@ class _Walk:
         self.at = found.end()
         return found[0]
 
-    def _place(self, begin: int, start: int) -> Place:
-        return Place(bisect_right(self._lines, begin), start, self.at)
+    def _position(self, begin: int, start: int) -> Position:
+        return Position(bisect_right(self._lines, begin), start, self.at)
 
     def _header(self) -> KeyPath:
         begin = self.at
@@ -102,17 +102,17 @@ class _Walk:
         self.at += brackets
         parts = self._key()
         self.at += brackets
-        place = self._place(begin, begin)
+        position = self._position(begin, begin)
         path: KeyPath = ()
         for part in parts[:-1]:
             path = self._newest((*path, part))
-            self.places.setdefault(path, place)
+            self.positions.setdefault(path, position)
         path = (*path, parts[-1])
         if brackets == 2:
             self._counts[path] = self._counts.get(path, 0) + 1
-            self.places.setdefault(path, place)
+            self.positions.setdefault(path, position)
         path = self._newest(path)
-        self.places[path] = place
+        self.positions[path] = position
         return path
 
     def _newest(self, path: KeyPath) -> KeyPath:
@@ -135,13 +135,13 @@ class _Walk:
             return self._skip(_BARE_KEY)
         begin = self.at
         self._string()
-        return str(toml.loads(f"key = {self.text[begin : self.at]}")["key"])
+        return str(documents.parse_toml(f"key = {self.text[begin : self.at]}")["key"])
 
     def _pair(self, table: KeyPath) -> None:
         begin = self.at
         path = (*table, *self._key())
         for length in range(len(table) + 1, len(path)):
-            self.places.setdefault(path[:length], self._place(begin, begin))
+            self.positions.setdefault(path[:length], self._position(begin, begin))
         self.at += 1  # the equals sign
         self._skip(_SPACE)
         self._value(path, begin)
@@ -157,7 +157,7 @@ class _Walk:
             self._string()
         else:
             self.at = start + len(self._skip(_SCALAR).rstrip())
-        self.places[path] = self._place(begin, start)
+        self.positions[path] = self._position(begin, start)
 
     def _string(self) -> None:
         for opening, whole in _STRINGS:
@@ -192,28 +192,28 @@ class _Walk:
 _KEY = ("env", "as_of")
 
 
-def set_as_of(text: str, moment: datetime) -> str:
-    """`text`, a valid spec, with `[env] as_of` set to `moment` in UTC; everything else stays byte for byte.
+def set_as_of(text: str, time: datetime) -> str:
+    """`text`, a valid spec, with `[env] as_of` set to `time` in UTC; everything else stays byte for byte.
 
     Raises:
         ValueError: `text` is not TOML, or has no table `env` with a key in it.
     """
-    toml.loads(text)
-    places = locate(text)
-    written = moment.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
-    old = places.by_path.get(_KEY)
+    documents.parse_toml(text)
+    positions = positions_of(text)
+    written = time.astimezone(timezone.utc).isoformat().replace("+00:00", "Z")
+    old = positions.by_path.get(_KEY)
     if old:
         return text[: old.start] + written + text[old.end :]
-    own = [place for path, place in places.by_path.items() if path[0] == "env" and len(path) == 2]
+    own = [position for path, position in positions.by_path.items() if path[0] == "env" and len(path) == 2]
     if not own:
         raise ValueError("no key in [env]")
-    return _added(places, max(own, key=lambda place: place.end), f"as_of = {written}")
+    return _added(positions, max(own, key=lambda position: position.end), f"as_of = {written}")
 
 
-def _added(places: Places, last: Place, pair: str) -> str:
+def _added(positions: Positions, last: Position, pair: str) -> str:
     """The text with `pair` behind `last`, the last value of the table so far, in the table's own manner."""
-    text = places.text
-    form = (places.written(("env",)) or "")[:1]
+    text = positions.text
+    form = (positions.written(("env",)) or "")[:1]
     if form == "{":
         return f"{text[: last.end]}, {pair}{text[last.end :]}"
     begin = _line_start(text, last.line)

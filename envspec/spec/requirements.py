@@ -18,16 +18,15 @@ from packaging.version import Version
 
 from envspec.credentials import has_secret_query, without_credentials
 from envspec.names import SDIST, SDIST_ENDINGS, WHEEL
-from envspec.spec.errors import BadValue, refuse_open_secrets
-from envspec.spec.words import shown
+from envspec.spec.errors import BadValue, quoted, refuse_open_secrets
 
 _LEADING_OUT: Final = re.compile(r"^/|\\|(?:^|/)(?:\.\.|\.git)(?:/|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class GitAddress:
-    """A place in a repository. url: what git is told; may hold credentials. ref: a branch, tag or commit; empty for the
-    repository's own default. subdirectory: the project's folder in it; empty for the top.
+    """A folder in a repository. url: for git, may have credentials. ref: a branch, tag or commit; empty: the default.
+    subdirectory: the project's folder in it; empty: the top.
     """
 
     url: str
@@ -137,11 +136,11 @@ def read_constraint(text: str) -> Requirement:
     found = read_requirement(text)
     if found.kind is not RequirementKind.NAME or found.extras:
         raise BadValue(
-            f"{shown(str(found))} is more than a constraint",
+            f"{quoted(str(found))} is not a constraint",
             f'constraints bound versions (`"{found.name}<2"`); URLs and extras belong in `pip.dependencies`',
         )
     if not found.specifier:
-        raise BadValue(f"{shown(text)} constrains nothing", f'say which versions may be taken: `"{found.name}<2"`')
+        raise BadValue(f"{quoted(text)} constrains nothing", f'write the versions to allow: `"{found.name}<2"`')
     return found
 
 
@@ -149,7 +148,7 @@ def read_name(text: str) -> str:
     """Parse a package's name and normalise it; BadValue if it is none."""
     if not _NAME.fullmatch(text):
         raise BadValue(
-            f"{shown(text)} is not a package's name", "letters, digits, `-`, `_` and `.` only, without a version"
+            f"{quoted(text)} is not a package's name", "letters, digits, `-`, `_` and `.` only, without a version"
         )
     return canonicalize_name(text)
 
@@ -159,12 +158,12 @@ def _refuse_other_forms(text: str) -> None:
         raise BadValue("an empty requirement", 'remove it, or name a package: `"numpy>=1.26"`')
     if text.startswith("-"):
         raise BadValue(
-            f"{shown(text)} is an option of pip, not a requirement",
+            f"{quoted(text)} is an option of pip, not a requirement",
             "list requirements only; indexes are `[[pip.index]]` tables, source builds `allow_sdist`",
         )
     if _ADDRESS.match(text) or (text.endswith(".whl") and "@" not in text):
         shown_text = without_credentials(text)
-        raise BadValue(f"{shown(shown_text)} has no name", f"write {shown(f'{_name_in(text)} @ {shown_text}', 200)}")
+        raise BadValue(f"{quoted(shown_text)} has no name", f"write {quoted(f'{_name_in(text)} @ {shown_text}', 200)}")
 
 
 def _name_in(address: str) -> str:
@@ -174,19 +173,19 @@ def _name_in(address: str) -> str:
 
 
 def _parsed(text: str) -> Pep508:
-    told = shown(text)
+    shown = quoted(text)
     if len(text) > _LONGEST:
-        raise BadValue(f"{told} is {len(text)} characters long", f"a requirement has {_LONGEST} at most")
+        raise BadValue(f"{shown} is {len(text)} characters long", f"a requirement has {_LONGEST} at most")
     try:
         return Pep508(text)
     except RecursionError:
-        raise BadValue(f"{told} nests its marker too deeply to read", "make it simpler") from None
+        raise BadValue(f"{shown} nests its marker too deeply to read", "make it simpler") from None
     except InvalidRequirement as error:
-        rest = shown(_unread(error, text))
+        rest = quoted(_unread(error, text))
         # The rest of an address may be that of a password.
-        is_told = rest not in ('""', told) and not ("://" in text and "@" in rest)
-        place = f": it can't be read from {rest} on" if is_told else ""
-        raise BadValue(f"{told} is not a requirement{place}", _mend(text)) from None
+        is_shown = rest not in ('""', shown) and not ("://" in text and "@" in rest)
+        location = f": it can't be read from {rest} on" if is_shown else ""
+        raise BadValue(f"{shown} is not a requirement{location}", _mend(text)) from None
 
 
 def _unread(error: InvalidRequirement, text: str) -> str:
@@ -198,18 +197,18 @@ def _unread(error: InvalidRequirement, text: str) -> str:
 def _mend(text: str) -> str:
     single = re.fullmatch(r"([A-Za-z0-9._-]+(?:\[[^\]]*\])?)\s*=\s*([^=\s]\S*)", text)
     if single:
-        return f"exactly this version is written with two equals signs: {shown(f'{single[1]}=={single[2]}')}"
+        return f"exactly this version is written with two equals signs: {quoted(f'{single[1]}=={single[2]}')}"
     bare = re.fullmatch(r"([A-Za-z0-9._-]+)\s+v?(\d\S*)", text)
     if bare:
-        return f"did you mean {shown(f'{bare[1]}=={bare[2]}')}?"
+        return f"did you mean {quoted(f'{bare[1]}=={bare[2]}')}?"
     return 'write requirements as PEP 508 does: `"torch==2.9.*"`, `"transformers[torch]>=4.57,<5"`'
 
 
 def _refuse_extra_marker(marker: Marker | None, text: str) -> None:
     if marker is not None and re.search(r"\bextras?\b(?=\s*(?:[=!<>~]|in\b|not\b))|\bin\s+extras\b", str(marker)):
         raise BadValue(
-            f"{shown(text)}: a spec has no extras to ask for",
-            "remove the `extra` marker; list what is wanted, or make a second spec",
+            f"{quoted(text)}: a spec has no extras",
+            "remove the `extra` marker; list the packages, or write a second spec",
         )
 
 
@@ -223,7 +222,7 @@ def _from_url(plain: Requirement, address: str) -> Requirement:
         return replace(plain, kind=RequirementKind.LOCAL, url=address)
     if scheme not in ("http", "https"):
         raise BadValue(
-            f"{shown(address)}: {shown(scheme)} can't be fetched",
+            f"{quoted(address)}: {quoted(scheme)} can't be fetched",
             "use an `https://` address of a wheel or an sdist, or `git+https://`",
         )
     return _from_web(plain, url, fragment)
@@ -234,14 +233,16 @@ def _from_git(plain: Requirement, address: str) -> Requirement:
     scheme, _, rest = git.url.partition("://")
     if scheme.lower() == "ssh" and ":" in rest.partition("/")[0].rpartition("@")[0]:
         raise BadValue(
-            f"{shown(address)} has a password, which SSH takes from no address",
+            f"{quoted(address)} has a password, which SSH does not read from a URL",
             "remove it, and log in with a key; or use `git+https://`",
         )
     if has_secret_query(git.url):
-        raise BadValue(f"the query of {shown(address)} has what looks like a token", "write it as a login: `${TOKEN}@`")
+        raise BadValue(
+            f"the query of {quoted(address)} has a part that looks like a token", "write it as a login: `${TOKEN}@`"
+        )
     if not git.is_inside:
         raise BadValue(
-            f"{shown(git.subdirectory)} is not a folder of the repository",
+            f"{quoted(git.subdirectory)} is not a folder of the repository",
             "write `#subdirectory=` relative to the repository's top folder, without `..`",
         )
     return replace(plain, kind=RequirementKind.GIT, url=address)
@@ -251,8 +252,8 @@ def _from_web(plain: Requirement, url: str, fragment: str) -> Requirement:
     path = _web_path(url)
     if has_secret_query(url):
         raise BadValue(
-            f"the query of {shown(url)} has what looks like a signature or a token, which a lock must not hold",
-            "name an address that stays, with a login: `https://${USER}:${PASSWORD}@host/...`",
+            f"the query of {quoted(url)} has what looks like a signature or a token, which must not be in a lock",
+            "use a permanent address with a login: `https://${USER}:${PASSWORD}@host/...`",
         )
     filename = unquote(path.rpartition("/")[2])
     sha256 = _sha256(fragment)
@@ -262,15 +263,15 @@ def _from_web(plain: Requirement, url: str, fragment: str) -> Requirement:
     if filename.endswith(SDIST_ENDINGS):
         if not SDIST.fits(filename):
             raise BadValue(
-                f"{shown(filename)} is not the name of a file that can be locked",
+                f"{quoted(filename)} is not the name of a file that can be locked",
                 "letters, digits and `.`, `_`, `-`, `+`, `!`, `~` only: serve the sdist under another name",
             )
         return replace(plain, kind=RequirementKind.SDIST_URL, url=url, sha256=sha256)
     address = without_credentials(url)
     if path.rstrip("/").endswith(".git"):
-        raise BadValue(f"{shown(address)} is a git repository", f'write `"{plain.name} @ git+{address}"`')
+        raise BadValue(f"{quoted(address)} is a git repository", f'write `"{plain.name} @ git+{address}"`')
     raise BadValue(
-        f"{shown(address)} is neither a wheel nor an sdist",
+        f"{quoted(address)} is neither a wheel nor an sdist",
         "the address must end in a file's name: `.whl`, or `.tar.gz` for an sdist",
     )
 
@@ -278,11 +279,11 @@ def _from_web(plain: Requirement, url: str, fragment: str) -> Requirement:
 def _web_path(url: str) -> str:
     try:
         parts = urlsplit(url)
-        known = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        is_valid = bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
-        known = False
-    if not known:
-        raise BadValue(f"{shown(url)} is not an address", "write it as `https://host/path/file.whl`")
+        is_valid = False
+    if not is_valid:
+        raise BadValue(f"{quoted(url)} is not an address", "write it as `https://host/path/file.whl`")
     return parts.path
 
 
@@ -291,11 +292,11 @@ def _wheel_version(name: str, filename: str) -> Version:
         wheel_name, version, _, _ = parse_wheel_filename(filename if WHEEL.fits(filename) else "")
     except InvalidWheelFilename:
         raise BadValue(
-            f"{shown(filename)} is not the name of a wheel", "a wheel is `name-version-python-abi-platform.whl`"
+            f"{quoted(filename)} is not the name of a wheel", "a wheel is `name-version-python-abi-platform.whl`"
         ) from None
     if wheel_name != name:
         raise BadValue(
-            f"{shown(filename)} is a wheel of `{wheel_name}`, not of `{name}`", f"write `{wheel_name} @ ...`"
+            f"{quoted(filename)} is a wheel of `{wheel_name}`, not of `{name}`", f"write `{wheel_name} @ ...`"
         )
     return version
 
@@ -309,6 +310,6 @@ def _sha256(fragment: str) -> str | None:
             found = value.lower()
         elif key not in ("egg", "subdirectory"):
             is_hash = re.match(r"sha\d|md5|blake", key)
-            told = shown(f"#{part}" if is_hash else f"#{key}=…" if value else "#…")
-            raise BadValue(f"{told} is no hash that can be checked", "write `#sha256=` and 64 hexadecimal digits")
+            shown = quoted(f"#{part}" if is_hash else f"#{key}=…" if value else "#…")
+            raise BadValue(f"{shown} is not a supported hash", "write `#sha256=` and 64 hexadecimal digits")
     return found

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from envspec.models import Platform
 from envspec.spec import values as f
-from envspec.spec.conda import PLACES
+from envspec.spec.conda import VIRTUAL_PACKAGE_PLATFORMS
 
 
 class Section(BaseModel):
@@ -30,7 +30,7 @@ class NoFacts(Section):
 class PythonSource(Enum):
     """Where Python comes from.
 
-    AUTO: conda where the spec has [conda], the base where it says that it has one, else a standalone build.
+    AUTO: conda if the spec has [conda], the base if it says that it has one, else a standalone build.
     """
 
     AUTO = "auto"
@@ -41,7 +41,7 @@ class PythonSource(Enum):
 
 
 class Flavor(Enum):
-    """What of CUDA the base image holds, in NVIDIA's words; AUTO: the smallest that completes the lock."""
+    """CUDA libraries in the base image, by NVIDIA's names; AUTO: the smallest that completes the lock."""
 
     AUTO = "auto"
     BASE = "base"
@@ -52,7 +52,7 @@ class Flavor(Enum):
 
 
 class Os(Enum):
-    """The system of the base image, in the words of NVIDIA's tags."""
+    """Operating system of the base image, as in NVIDIA's tags."""
 
     UBUNTU_20_04 = "ubuntu20.04"
     UBUNTU_22_04 = "ubuntu22.04"
@@ -60,23 +60,23 @@ class Os(Enum):
     UBUNTU_26_04 = "ubuntu26.04"
 
 
-class Undated(Enum):
-    """What to do with files whose index, or channel, does not say since when it has them."""
+class UndatedFiles(Enum):
+    """What to do with files without an upload time."""
 
     REFUSE = "refuse"
     ACCEPT = "accept"
 
 
 class Compiler(Enum):
-    """The C compiler that Triton's launcher needs; AUTO: when the lock holds Triton."""
+    """The C compiler that Triton's launcher needs; AUTO: if the lock has Triton."""
 
     AUTO = "auto"
     APT = "apt"
     NONE = "none"
 
 
-class Check(Enum):
-    """What is tested inside the image: the names of the suite's checks, in its order."""
+class CheckName(Enum):
+    """Checks of the conformance suite, in its order."""
 
     COLDSTART = "coldstart"
     DEVICE = "device"
@@ -100,7 +100,7 @@ class Env(Section):
         description="The environment's name: its lock is written to locks/<name>.", examples=["pytorch-2.9"]
     )
     python: f.PythonVersion = Field(
-        description="Python's series, whose exact patch comes from its source, or an exact patch.",
+        description="Python series, whose exact patch comes from its source, or an exact patch.",
         examples=["3.11", "3.11.7"],
     )
     platforms: f.ListOf[f.PlatformName] = Field(
@@ -109,14 +109,14 @@ class Env(Section):
         description="The platforms to lock for, as conda calls them.",
         examples=[["linux-64", "linux-aarch64"]],
     )
-    as_of: f.Moment | None = Field(
+    as_of: f.Time | None = Field(
         default=None,
         description="Nothing that was uploaded later is considered: the same spec locks the same next year.",
         examples=["2026-11-15T00:00:00Z"],
     )
-    python_source: Annotated[PythonSource, f.Choice()] = Field(
+    python_source: Annotated[PythonSource, f.OneOf()] = Field(
         default=PythonSource.AUTO,
-        description="Where Python comes from; auto: conda where the spec has [conda], the base where it says "
+        description="Source of Python; auto: conda if the spec has [conda], the base if it says "
         "that it has one, else a standalone build.",
     )
 
@@ -136,14 +136,14 @@ class Cuda(Section):
 
     version: f.CudaMinor | None = Field(
         default=None,
-        description="CUDA's minor version; left out: what torch's wheels were built for.",
+        description="CUDA's minor version (default: that of torch's wheels).",
         examples=["12.8"],
     )
-    flavor: Annotated[Flavor, f.Choice()] = Field(
+    flavor: Annotated[Flavor, f.OneOf()] = Field(
         default=Flavor.AUTO,
-        description="What of CUDA the base image holds; auto: the smallest that completes the lock.",
+        description="CUDA libraries in the base image; auto: the smallest that completes the lock.",
     )
-    os: Annotated[Os, f.Choice()] = Field(
+    os: Annotated[Os, f.OneOf()] = Field(
         default=Os.UBUNTU_24_04, description="The base image's system; its glibc bounds the wheels that may be locked."
     )
     gpus: f.ListOf[f.Word] = Field(
@@ -153,10 +153,10 @@ class Cuda(Section):
     )
 
 
-class Index(Section):
+class IndexSection(Section):
     """A private or an extra index: its names come from there and from nowhere else."""
 
-    name: f.IndexName = Field(description="What the lock calls this index.", examples=["corp"])
+    name: f.IndexName = Field(description="Name of this index in the lock.", examples=["corp"])
     url: f.IndexUrl = Field(
         description="Address of the simple index. Credentials, best as ${VARIABLE}, never reach the lock.",
         examples=["https://wheels.example.com/simple"],
@@ -168,25 +168,26 @@ class Index(Section):
     )
     files: f.ListOf[f.Origin] = Field(
         default=(),
-        description="Other servers that its pages and files may be on or redirect to; without them, its own alone.",
+        description="Other servers that its pages and files may be on or redirect to (default: none).",
         examples=[["https://files.example.com"]],
     )
-    undated: Annotated[Undated, f.Choice()] = Field(
-        default=Undated.REFUSE, description="Whether files without an upload time are taken, which `as_of` can't bound."
+    undated: Annotated[UndatedFiles, f.OneOf()] = Field(
+        default=UndatedFiles.REFUSE,
+        description="Whether files without an upload time, which `as_of` can't bound, are allowed.",
     )
 
 
 class Pip(Section):
-    """What comes from Python package indexes."""
+    """Packages from Python package indexes."""
 
     dependencies: f.ListOf[f.RequirementText] = Field(
         default=(),
-        description="What is asked for: PEP 508 requirements, wheels by `name @ https://...whl#sha256=...`.",
+        description="Requirements (PEP 508); wheels by `name @ https://...whl#sha256=...`.",
         examples=[["torch==2.9.*", "transformers[torch]>=4.57"]],
     )
     constraints: f.ListOf[f.ConstraintText] = Field(
         default=(),
-        description="Bounds on versions, for packages that something else asks for.",
+        description="Bounds on versions of packages that other packages require.",
         examples=[["numpy<2.4"]],
     )
     allow_sdist: f.ListOf[f.PackageName] = Field(
@@ -200,9 +201,11 @@ class Pip(Section):
         description="Whether locking may build sources with the rights of whoever runs it, on machines where neither "
         "bubblewrap nor a container confines the build.",
     )
-    index: f.ListOf[Index] = Field(default=(), description="Private or extra indexes, each with the names it serves.")
+    index: f.ListOf[IndexSection] = Field(
+        default=(), description="Private or extra indexes, each with the names it serves."
+    )
 
-    def index_for(self, name: str) -> Index | None:
+    def index_for(self, name: str) -> IndexSection | None:
         """The index that serves a normalised name, None for the default one. A name goes before a pattern."""
         for index in self.index:
             if name in index.packages:
@@ -214,78 +217,82 @@ class Pip(Section):
 
 
 class CondaPlatform(Section):
-    """What is asked of conda channels on one platform, beside what is asked on all of them."""
+    """Additional conda requirements of one platform."""
 
     dependencies: f.ListOf[f.MatchSpec] = Field(
-        default=(), description="What is asked for on this platform only.", examples=[["gcc_linux-64 >=13"]]
+        default=(), description="Match specs for this platform only.", examples=[["gcc_linux-64 >=13"]]
     )
     virtual_packages: dict[f.VirtualName, f.VirtualValue] = Field(
         default_factory=dict,
-        description="What this platform's machine has, instead of what [conda.virtual_packages] says.",
+        description="Virtual packages of this platform, instead of those in [conda.virtual_packages].",
         examples=[{"__archspec": "x86_64_v3"}],
     )
 
 
 class Conda(Section):
-    """What comes from conda channels; where it is there, Python comes from them too."""
+    """Packages from conda channels, Python among them."""
 
     channels: f.ListOf[f.ChannelText] = Field(
         default=("conda-forge",),
         min_length=1,
-        description="Channels, the first goes first. Credentials, best as ${VARIABLE}, never reach the lock.",
+        description="Channels, by priority. Credentials, best as ${VARIABLE}, never reach the lock.",
         examples=[["conda-forge", "https://${USER}:${TOKEN}@conda.example.com/channel"]],
     )
     only: dict[f.ChannelText, f.Subdirs] = Field(
         default_factory=dict,
-        description="The platforms that a channel has, where it lacks one of the spec's; nothing else is read there.",
+        description="Platforms of a channel that lacks one of the spec's; nothing else is read there.",
         examples=[{"https://conda.example.com/channel": ["noarch"]}],
     )
     dependencies: f.ListOf[f.MatchSpec] = Field(
         default=(),
-        description="What is asked for, as conda writes it; a version alone is exactly that one.",
+        description="Conda match specs; a bare version is exactly that version.",
         examples=[["ffmpeg >=7"]],
     )
-    undated: Annotated[Undated, f.Choice()] = Field(
-        default=Undated.REFUSE,
-        description="Whether packages that don't say when they were built are taken, which `as_of` can't bound.",
+    undated: Annotated[UndatedFiles, f.OneOf()] = Field(
+        default=UndatedFiles.REFUSE,
+        description="Whether packages without a build time, which `as_of` can't bound, are allowed.",
     )
     platform: dict[f.PlatformKey, CondaPlatform] = Field(
         default_factory=dict,
-        description="What is asked for on one platform only, a table each.",
+        description="Requirements of one platform only, a table each.",
         examples=[{"linux-64": {"dependencies": ["gcc_linux-64 >=13"]}}],
     )
     names: dict[f.CondaName, f.PyPINames] = Field(
         default_factory=dict,
-        description="Python packages that a conda package holds, by their names on PyPI; an empty list: none.",
+        description="Python packages in a conda package, by their names on PyPI; an empty list: none.",
         examples=[{"msgpack-python": "msgpack", "ffmpeg": []}],
     )
     virtual_packages: dict[f.VirtualName, f.VirtualValue] = Field(
         default_factory=dict,
-        description="What the environment's machine has, where it differs from what envspec takes for granted.",
+        description="Virtual packages of the environment's machine that differ from envspec's defaults.",
         examples=[{"__linux": "6.8"}],
     )
 
     def dependencies_on(self, platform: Platform) -> tuple[str, ...]:
-        """What is asked for on a platform: what all of them ask for, then its own."""
+        """Match specs of a platform: those of all platforms, then its own."""
         own = self.platform.get(platform)
         return (*self.dependencies, *(own.dependencies if own else ()))
 
     def virtual_packages_on(self, platform: Platform) -> dict[str, str]:
         """What the spec says that the platform's machine has: name -> value; without those of other platforms."""
         own = self.platform.get(platform)
-        told = {**self.virtual_packages, **(own.virtual_packages if own else {})}
-        return {name: value for name, value in told.items() if platform in PLACES.get(name, (platform,))}
+        values = {**self.virtual_packages, **(own.virtual_packages if own else {})}
+        return {
+            name: value
+            for name, value in values.items()
+            if platform in VIRTUAL_PACKAGE_PLATFORMS.get(name, (platform,))
+        }
 
 
 class System(Section):
-    """What comes from the system's own packages."""
+    """Packages of the base image's system."""
 
     apt: f.ListOf[f.AptPackage] = Field(
         default=(), description="Debian or Ubuntu packages.", examples=[["git", "openssh-server"]]
     )
-    snapshot: f.Moment | None = Field(
+    snapshot: f.Time | None = Field(
         default=None,
-        description="The moment of the package archive to install from.",
+        description="Time of the package archive to install from.",
         examples=["2026-11-01T00:00:00Z"],
     )
 
@@ -316,7 +323,7 @@ class Ssh(Section):
 
 
 class Services(Section):
-    """What the container serves, each only if it is named here."""
+    """Services of the container, each only if it is listed."""
 
     jupyter: Jupyter | None = Field(default=None, description="JupyterLab.", examples=[{"port": 8888}])
     tensorboard: Tensorboard | None = Field(
@@ -325,7 +332,7 @@ class Services(Section):
     ssh: Ssh | None = Field(default=None, description="An SSH server, with keys only.", examples=[{"port": 2222}])
 
 
-class Image(Section):
+class ImageSection(Section):
     """The image."""
 
     base: f.ImageReference | None = Field(
@@ -337,10 +344,10 @@ class Image(Section):
         default=None, description="The custom base's glibc, as `ldd --version` prints it.", examples=["2.35"]
     )
     python: f.ExactPython | None = Field(
-        default=None, description="The exact Python that the custom base holds.", examples=["3.11.7"]
+        default=None, description="Exact Python of the custom base.", examples=["3.11.7"]
     )
-    compiler: Annotated[Compiler, f.Choice()] = Field(
-        default=Compiler.AUTO, description="The C compiler that torch.compile needs; auto: when the lock holds Triton."
+    compiler: Annotated[Compiler, f.OneOf()] = Field(
+        default=Compiler.AUTO, description="The C compiler that torch.compile needs; auto: if the lock has Triton."
     )
     env: dict[f.VariableName, f.EnvVariable] = Field(
         default_factory=dict, description="Environment variables of the image.", examples=[{"OMP_NUM_THREADS": "8"}]
@@ -348,23 +355,23 @@ class Image(Section):
     workdir: f.Folder = Field(default="/workspace", description="The folder that the container starts in.")
 
 
-class Registry(Section):
+class RegistrySection(Section):
     """Where images come from."""
 
     mirrors: dict[f.RegistryHost, f.RegistryHost] = Field(
         default_factory=dict,
-        description="Registries that stand in for others; the lock names the original.",
+        description="Registries that replace others; the lock has the original name.",
         examples=[{"docker.io": "registry.corp:5000"}],
     )
 
 
-class Conformance(Section):
-    """What is tested inside the image."""
+class ConformanceSection(Section):
+    """Checks to run inside the image."""
 
-    checks: f.ListOf[Annotated[Check, f.Choice()]] = Field(
+    checks: f.ListOf[Annotated[CheckName, f.OneOf()]] = Field(
         default=(),
         min_length=1,
-        description="The checks to run, each of which has to pass; left out: all, and what a machine can't do is told.",
+        description="Checks to run, all of which must pass; default: all, those that the machine lacks are reported.",
     )
     world_size: f.WorldSize = Field(
         default=None, description="Number of GPUs for the distributed checks, or all of the machine's."
@@ -376,13 +383,13 @@ class Spec(Section):
 
     env: Env = Field(description="The environment itself.")
     cuda: Cuda | None = Field(default=None, description="CUDA; leave it out for an environment for the CPU only.")
-    pip: Pip = Field(default_factory=Pip, description="What comes from Python package indexes.")
-    conda: Conda | None = Field(default=None, description="What comes from conda channels.")
-    system: System | None = Field(default=None, description="What comes from the system's own packages.")
-    services: Services | None = Field(default=None, description="What the container serves.")
-    image: Image = Field(default_factory=Image, description="The image; every key is optional.")
-    registry: Registry = Field(default_factory=Registry, description="Where images come from.")
-    conformance: Conformance | None = Field(default=None, description="What is tested inside the image.")
+    pip: Pip = Field(default_factory=Pip, description="Packages from Python package indexes.")
+    conda: Conda | None = Field(default=None, description="Packages from conda channels.")
+    system: System | None = Field(default=None, description="Packages of the base image's system.")
+    services: Services | None = Field(default=None, description="Services of the container.")
+    image: ImageSection = Field(default_factory=ImageSection, description="The image; every key is optional.")
+    registry: RegistrySection = Field(default_factory=RegistrySection, description="Where images come from.")
+    conformance: ConformanceSection | None = Field(default=None, description="Checks to run inside the image.")
     facts: NoFacts = Field(default_factory=NoFacts)
 
     @property

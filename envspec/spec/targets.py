@@ -77,13 +77,13 @@ def targets_of(
         UnknownPython: the source has no such Python, or the conda half has none.
         UsageError: the system's glibc is not known.
     """
-    moment = spec.env.as_of or as_of
+    time = spec.env.as_of or as_of
     targets, decisions = [], []
     for platform in spec.env.platforms:
         if spec.conda is not None:
             python, decision = _conda(spec, platform, conda_pythons or {})
         else:
-            python, decision = _python(spec, facts, platform, moment)
+            python, decision = _python(spec, facts, platform, time)
         (glibc, macos), bound = bounds_of(spec, facts, platform)
         targets.append(Target(platform, python, glibc, macos))
         decisions += [decision, *bound]
@@ -143,23 +143,23 @@ def _conda(spec: Spec, platform: Platform, pythons: Mapping[Platform, str]) -> t
     version = pythons.get(platform)
     if version is None:
         raise UnknownPython(
-            f"the conda half of the environment has no Python for {platform.value}",
-            hint=f"`env.python` asks for {spec.env.python}: see that a channel of `conda.channels` has it",
+            f"the solved conda packages have no Python for {platform.value}",
+            hint=f"`env.python` is {spec.env.python}: check that a channel in `conda.channels` has it",
         )
-    return _stated(version, "conda", "the Python that the conda half solved to", "conda", platform)
+    return _stated(version, "conda", "the Python of the solved conda packages", "conda", platform)
 
 
-def _python(spec: Spec, facts: Facts, platform: Platform, moment: datetime | None) -> tuple[Python, Decision]:
-    env, held = spec.env, spec.image.python
-    if held and platform.is_linux:
-        return _stated(held, "base", "the base image says that it holds it", "image.python", platform)
+def _python(spec: Spec, facts: Facts, platform: Platform, time: datetime | None) -> tuple[Python, Decision]:
+    env, of_base = spec.env, spec.image.python
+    if of_base and platform.is_linux:
+        return _stated(of_base, "base", "the base image says that it holds it", "image.python", platform)
     if env.python_source is PythonSource.SYSTEM and platform.is_linux:
         return _system(spec, facts, platform)
-    exact = env.exact_python or held
+    exact = env.exact_python or of_base
     if exact and env.python_source is not PythonSource.STANDALONE:
         key = "env.python" if env.exact_python else "image.python"
         return _stated(exact, "spec", "the spec names the patch itself", key, platform)
-    return _standalone(spec, facts, platform, moment)
+    return _standalone(spec, facts, platform, time)
 
 
 def _stated(version: str, source: str, why: str, key: str, platform: Platform) -> tuple[Python, Decision]:
@@ -167,7 +167,7 @@ def _stated(version: str, source: str, why: str, key: str, platform: Platform) -
 
 
 def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decision]:
-    os, wanted = spec.os.value, spec.env.python
+    os, requested = spec.os.value, spec.env.python
     if spec.image.base and not _names_os(spec):
         raise UnknownPython(
             "which system the custom base is, and so which Python it installs, is not known",
@@ -179,9 +179,9 @@ def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decis
             f"which Python {os} installs is not known",
             hint='take `python_source = "standalone"`, or another `cuda.os`',
         )
-    if wanted not in (row.python, row.python_patch):
+    if requested not in (row.python, row.python_patch):
         raise UnknownPython(
-            f"{os} installs Python {row.python_patch or row.python}, and `env.python` asks for {wanted}",
+            f"{os} installs Python {row.python_patch or row.python}, but `env.python` is {requested}",
             hint=f'write `python = "{row.python}"`, or take `python_source = "standalone"`',
         )
     if not row.python_patch:
@@ -194,10 +194,10 @@ def _system(spec: Spec, facts: Facts, platform: Platform) -> tuple[Python, Decis
     return Python(row.python_patch, "system"), decision
 
 
-def _standalone(spec: Spec, facts: Facts, platform: Platform, moment: datetime | None) -> tuple[Python, Decision]:
+def _standalone(spec: Spec, facts: Facts, platform: Platform, time: datetime | None) -> tuple[Python, Decision]:
     own = _builds(spec, facts, platform)
     if own:
-        row, why = _pick(spec, own, moment)
+        row, why = _pick(spec, own, time)
         python = Python(row.version, "standalone", row.url, row.sha256)
         return python, Decision("python", f"{row.version} (standalone)", why, row.source, platform)
     # Without an image, whoever installs the lock brings a Python; which patch is all that the resolution has to know.
@@ -205,7 +205,7 @@ def _standalone(spec: Spec, facts: Facts, platform: Platform, moment: datetime |
     needed = platform.is_linux and spec.env.python_source is PythonSource.STANDALONE
     if needed or not elsewhere:
         raise _unknown(spec, facts, platform)
-    row, why = _pick(spec, sorted(elsewhere.values(), key=lambda row: numeric(row.version), reverse=True), moment)
+    row, why = _pick(spec, sorted(elsewhere.values(), key=lambda row: numeric(row.version), reverse=True), time)
     why = f"no standalone build for {platform.value} is known, so it is yours to install; {why}, on {row.platform}"
     return Python(row.version, "spec"), Decision("python", f"{row.version} (spec)", why, row.source, platform)
 
@@ -216,15 +216,15 @@ def _builds(spec: Spec, facts: Facts, platform: Platform) -> list[PythonRow]:
     return [row for row in rows if spec.env.exact_python in (None, row.version)]
 
 
-def _pick(spec: Spec, rows: Sequence[PythonRow], moment: datetime | None) -> tuple[PythonRow, str]:
+def _pick(spec: Spec, rows: Sequence[PythonRow], time: datetime | None) -> tuple[PythonRow, str]:
     """The first of `rows` (newest first) that was built by `moment`; where none was, the oldest, which says so."""
     if spec.env.exact_python:
         return rows[0], "the standalone build of the patch that the spec names"
-    if moment is None:
+    if time is None:
         return rows[0], "the newest patch of the series with a standalone build"
-    until = f"{moment:%Y-%m-%d} (as_of)"
+    until = f"{time:%Y-%m-%d} (as_of)"
     for row in rows:
-        if _built(row) <= moment:
+        if _built(row) <= time:
             return row, f"the newest patch of the series with a standalone build of {until} or earlier"
     oldest = rows[-1]
     return oldest, f"no standalone build of {until} or earlier is known: the oldest known, of {_built(oldest):%Y-%m-%d}"
@@ -240,10 +240,12 @@ def _unknown(spec: Spec, facts: Facts, platform: Platform) -> UnknownPython:
     known = dict.fromkeys(
         ".".join(row.version.split(".")[:2]) for row in facts.pythons if row.platform == platform.value
     )
-    told = f"known of {series}: {', '.join(patches)}" if patches else f"known series: {', '.join(known) or 'none'}"
+    known_builds = (
+        f"known of {series}: {', '.join(patches)}" if patches else f"known series: {', '.join(known) or 'none'}"
+    )
     return UnknownPython(
         f"no standalone build of Python {spec.env.python} is known for {platform.value}",
-        hint=f"{told}; or add a [[facts.python]] row with its URL and SHA-256",
+        hint=f"{known_builds}; or add a [[facts.python]] row with its URL and SHA-256",
     )
 
 

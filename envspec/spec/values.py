@@ -24,9 +24,8 @@ from envspec.models import CudaVersion, Platform
 from envspec.names import normalised
 from envspec.origins import origin_of
 from envspec.spec.conda import read_channel, read_conda_name, read_match_spec, read_virtual_name, read_virtual_value
-from envspec.spec.errors import BadValue, refuse_open_secrets
+from envspec.spec.errors import BadValue, nearest, quoted, refuse_open_secrets
 from envspec.spec.requirements import Requirement, read_constraint, read_name, read_requirement
-from envspec.spec.words import nearest, shown
 
 T = TypeVar("T")
 
@@ -50,8 +49,8 @@ class OfText:
         return {"type": "string", **self.schema}
 
 
-class Choice:
-    """The annotation of a key that takes one value of an Enum; `aliases` are other tools' words for them."""
+class OneOf:
+    """The annotation of a key with a value of an Enum. aliases: other tools' names of the values."""
 
     def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
         self.aliases = aliases or {}
@@ -74,9 +73,9 @@ class Choice:
         if text in values:
             return kind(text)
         close = self.aliases.get(text.lower()) or nearest(text, values)
-        told = ", ".join(f"`{value}`" for value in values)
-        hint = f"did you mean `{close}`? Known: {told}" if close else f"known: {told}"
-        raise BadValue(f"{shown(text)} is not known here", hint)
+        shown = ", ".join(f"`{value}`" for value in values)
+        hint = f"did you mean `{close}`? Known: {shown}" if close else f"known: {shown}"
+        raise BadValue(f"{quoted(text)} is unknown", hint)
 
 
 def _as_tuple(value: object) -> object:
@@ -97,7 +96,7 @@ def _read_env_name(text: str) -> str:
     mended = re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\.{2,}", "-", text.lower()))
     mended = re.sub(r"-?\.-|-\.", "-", mended).strip("-.")[:64].rstrip("-.") or "my-env"
     raise BadValue(
-        f"{shown(text)} can't name a folder and an image",
+        f"{quoted(text)} can't name a folder and an image",
         f"lower-case letters and digits, joined by `.`, `_` or `-`, 64 at most: `{mended}`",
     )
 
@@ -110,12 +109,12 @@ def read_python(text: str) -> str:
     """A series (`3.11`) or an exact patch (`3.11.7`)."""
     if re.fullmatch(_PYTHON, text):
         return text
-    raise BadValue(f"{shown(text)} is no Python to lock for", _python_hint(text))
+    raise BadValue(f"{quoted(text)} is not a supported Python", _python_hint(text))
 
 
 def _python_hint(text: str) -> str:
     if re.fullmatch(r"3\.\d+(?:\.\d+)?t", text):
-        return f'free-threaded builds are not locked for; write "{text[:-1]}"'
+        return f'free-threaded builds are not supported; write "{text[:-1]}"'
     found = re.search(r"3\.(?:[89]|[1-9]\d)", text)
     series = found[0] if found else "3.10" if text == "3.1" else "3.11"
     return f'write one series, "{series}", or an exact patch such as "{series}.7"; 3.8 is the oldest'
@@ -125,7 +124,7 @@ def _read_exact_python(text: str) -> str:
     if re.fullmatch(_PYTHON, text) and text.count(".") == 2:
         return text
     raise BadValue(
-        f"{shown(text)} is not an exact Python",
+        f"{quoted(text)} is not an exact Python",
         "say the patch release too, as `docker run --rm IMAGE python3 --version` prints it",
     )
 
@@ -137,7 +136,7 @@ _GLIBC: Final = r"2\.[1-9]\d?"
 def _read_cuda(text: str) -> CudaVersion:
     if re.fullmatch(_CUDA, text):
         return CudaVersion.parse(text)
-    raise BadValue(f"{shown(text)} is not a CUDA version", _cuda_hint(text))
+    raise BadValue(f"{quoted(text)} is not a CUDA version", _cuda_hint(text))
 
 
 def _cuda_hint(text: str) -> str:
@@ -151,30 +150,30 @@ def _cuda_hint(text: str) -> str:
     return f'say the minor version too, in quotes: "{major}.8"'
 
 
-def _read_moment(value: object) -> datetime:
+def _read_time(value: object) -> datetime:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise BadValue(f"{value.isoformat()} has no timezone", f"write {value.isoformat()}Z, which is UTC")
         try:
             return value.astimezone(timezone.utc)
         except OverflowError:
-            raise BadValue(f"{value.isoformat()} is outside the years 1 to 9999", "write a moment in UTC") from None
+            raise BadValue(f"{value.isoformat()} is outside the years 1 to 9999", "write a time in UTC") from None
     if isinstance(value, date):
-        raise BadValue(f"{value.isoformat()} is a date, not a moment", f"write {value.isoformat()}T00:00:00Z")
+        raise BadValue(f"{value.isoformat()} is a date without a time", f"write {value.isoformat()}T00:00:00Z")
     if isinstance(value, str):
-        raise BadValue(f"{shown(value)} is text, not a moment", "write it without quotes: 2026-11-15T00:00:00Z")
-    raise BadValue("not a moment", "write one in UTC, without quotes: 2026-11-15T00:00:00Z")
+        raise BadValue(f"{quoted(value)} is text, not a time", "write it without quotes: 2026-11-15T00:00:00Z")
+    raise BadValue("not a time", "write one in UTC, without quotes: 2026-11-15T00:00:00Z")
 
 
 def _read_glibc(text: str) -> tuple[int, int]:
     if not re.fullmatch(_GLIBC, text):
-        raise BadValue(f"{shown(text)} is not a glibc version", 'write it as `ldd --version` prints it: "2.35"')
+        raise BadValue(f"{quoted(text)} is not a glibc version", 'write it as `ldd --version` prints it: "2.35"')
     return 2, int(text.partition(".")[2])
 
 
 def read_index_url(text: str) -> str:
     """An index's address without a slash at its end; it may hold credentials."""
-    told = shown(text)
+    shown = quoted(text)
     refuse_open_secrets(text)
     try:
         parts = urlsplit(text)
@@ -182,14 +181,14 @@ def read_index_url(text: str) -> str:
     except ValueError:
         reachable = False
     if not reachable or re.search(r"\s", text):
-        raise BadValue(f"{told} is not an index's address", "write it as `https://host/simple`")
+        raise BadValue(f"{shown} is not an index's address", "write it as `https://host/simple`")
     if parts.query or parts.fragment:
         raise BadValue(
-            f"{told} has a query or a fragment", "an index's address ends with its path: `https://host/simple`"
+            f"{shown} has a query or a fragment", "an index's address ends with its path: `https://host/simple`"
         )
     if has_secret_path(parts.path):
         raise BadValue(
-            f"the path of {told} has what looks like a token",
+            f"the path of {shown} has a part that looks like a token",
             "write it as a login, `https://${TOKEN}@host/simple`: what is in a path is written into the lock",
         )
     return text.rstrip("/")
@@ -199,7 +198,7 @@ def _read_origin(text: str) -> str:
     """The origin of an index's files: scheme, host and port, in the form in which origins are compared."""
     if not text or origin_of(text) != text.lower() or not text.startswith(("http://", "https://")):
         raise BadValue(
-            f"{shown(text)} is not the origin of files", "write scheme and host, without a path: `https://files.corp`"
+            f"{quoted(text)} is not the origin of files", "write scheme and host, without a path: `https://files.corp`"
         )
     return text.lower()
 
@@ -210,16 +209,16 @@ _RESERVED: Final = ("default", "url")
 
 def _read_index_name(text: str) -> str:
     if not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?", text):
-        raise BadValue(f"{shown(text)} can't name an index", "lower-case letters, digits and `-`")
+        raise BadValue(f"{quoted(text)} can't name an index", "lower-case letters, digits and `-`")
     if text in _RESERVED or text.startswith("pytorch-"):
-        raise BadValue(f"{shown(text)} is envspec's own name for an index", f'choose another: "corp-{text}"')
+        raise BadValue(f"{quoted(text)} is envspec's own name for an index", f'choose another: "corp-{text}"')
     return text
 
 
 def read_pattern(text: str) -> str:
     """A name, or a pattern of names in which `*` stands for any text, normalised as PEP 503 does."""
     if len(text) > 100 or not re.fullmatch(r"[A-Za-z0-9*](?:[A-Za-z0-9._*-]*[A-Za-z0-9*])?", text):
-        raise BadValue(f"{shown(text)} is not a name or a pattern of names", 'write "corp-utils" or "corp-*"')
+        raise BadValue(f"{quoted(text)} is not a name or a pattern of names", 'write "corp-utils" or "corp-*"')
     return normalised(text)
 
 
@@ -229,24 +228,24 @@ def _read_image(text: str) -> str:
     if re.fullmatch(rf"{repository}(?::\w[\w.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?", text, re.ASCII):
         return text
     if "@" in re.sub(r"@sha256:.*", "", text):
-        hint = "what stands before an `@` is a login, which no spec holds: `docker login HOST`, and name the image"
-        raise BadValue(f"{shown(without_registry_login(text))} does not name an image", hint)
+        hint = "the text before an `@` is a login: run `docker login HOST`, and write the image alone"
+        raise BadValue(f"{quoted(without_registry_login(text))} does not name an image", hint)
     hint = (
         "write `registry/repository:tag`, best with the digest: `registry.corp/cuda@sha256:` and 64 hexadecimal digits"
     )
-    raise BadValue(f"{shown(text)} does not name an image", hint)
+    raise BadValue(f"{quoted(text)} does not name an image", hint)
 
 
 def _read_workdir(text: str) -> str:
     if not text.startswith("/") or "\0" in text or "\n" in text:
-        raise BadValue(f"{shown(text)} is not a folder of the image", 'write a whole path: "/workspace"')
+        raise BadValue(f"{quoted(text)} is not a folder of the image", 'write a whole path: "/workspace"')
     return text
 
 
 def _read_apt(text: str) -> str:
     # Source: Debian Policy 5.6.1 (names) and 5.6.12 (versions).
     if not re.fullmatch(r"[a-z0-9][a-z0-9+.-]+(?:=[A-Za-z0-9.+~:-]+)?", text):
-        raise BadValue(f"{shown(text)} is not a package of apt's", 'write "git", or "git=1:2.43.0-1" for one version')
+        raise BadValue(f"{quoted(text)} is not a package of apt's", 'write "git", or "git=1:2.43.0-1" for one version')
     return text
 
 
@@ -262,7 +261,7 @@ def _one_or_several(value: object) -> object:
 
 def _read_word(text: str) -> str:
     if not text or text != text.strip() or not text.isprintable():
-        raise BadValue(f"{shown(text)} is blank, or has blanks around it", "write the plain word")
+        raise BadValue(f"{quoted(text)} is blank, or has blanks around it", "write the plain word")
     return text
 
 
@@ -274,13 +273,13 @@ def _read_env_variable(text: str) -> str:
 
 def _read_variable_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text):
-        raise BadValue(f"{shown(text)} can't name an environment variable", "letters, digits and `_`, no digit first")
+        raise BadValue(f"{quoted(text)} can't name an environment variable", "letters, digits and `_`, no digit first")
     return text
 
 
 def _read_host(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?(?:/[a-z0-9._/-]+)?", text):
-        named = shown(without_registry_login(text))
+        named = quoted(without_registry_login(text))
         raise BadValue(f"{named} is not a registry", 'write its host, without `https://`: "registry.corp:5000"')
     return text
 
@@ -297,7 +296,7 @@ EnvName = Annotated[str, OfText(_read_env_name, pattern=f"^{_ENV_NAME}$", maxLen
 PythonVersion = Annotated[str, OfText(read_python, pattern=f"^{_PYTHON}$")]
 ExactPython = Annotated[str, OfText(_read_exact_python, pattern=r"^3\.\d{1,2}\.\d{1,2}$")]
 CudaMinor = Annotated[CudaVersion, OfText(_read_cuda, pattern=f"^{_CUDA}$")]
-Moment = Annotated[datetime, PlainValidator(_read_moment), WithJsonSchema({"type": "string", "format": "date-time"})]
+Time = Annotated[datetime, PlainValidator(_read_time), WithJsonSchema({"type": "string", "format": "date-time"})]
 Glibc = Annotated[tuple[int, int], OfText(_read_glibc, pattern=f"^{_GLIBC}$")]
 RequirementText = Annotated[Requirement, OfText(read_requirement)]
 ConstraintText = Annotated[Requirement, OfText(read_constraint)]
@@ -348,20 +347,20 @@ PLATFORM_ALIASES: Final = {
     "win-amd64": "win-64",
     "windows-64": "win-64",
 }
-PlatformName = Annotated[Platform, Choice(PLATFORM_ALIASES)]
+PlatformName = Annotated[Platform, OneOf(PLATFORM_ALIASES)]
 
 
 def _read_platform_key(text: str) -> Enum:
-    return Choice(PLATFORM_ALIASES).read(Platform, text)
+    return OneOf(PLATFORM_ALIASES).read(Platform, text)
 
 
 _PLATFORMS: Final = "|".join(platform.value for platform in Platform)
-#: A platform as the key of a table. JSON schema tells keys by a pattern.
+#: A platform as the key of a table; JSON schema describes keys by a pattern.
 PlatformKey = Annotated[Platform, OfText(_read_platform_key, pattern=f"^(?:{_PLATFORMS})$")]
 
 
 def _read_subdir(text: str) -> str:
-    return text if text == "noarch" else Choice(PLATFORM_ALIASES).read(Platform, text).value
+    return text if text == "noarch" else OneOf(PLATFORM_ALIASES).read(Platform, text).value
 
 
 #: A part of a conda channel.

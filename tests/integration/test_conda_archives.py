@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec.facts.conda import conda_names
+from envspec.facts.tables import conda_names
 from envspec.io.store import Store
 from envspec.models import CondaPackage, Provided
 from envspec.resolve.conda.pypi_names import PypiNames, archive_reader, provided_in, with_provided

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from envspec.toml import loads
+from envspec.documents import parse_toml
 from tests.support.ahead import ahead
 from tests.support.builders import conda_packages, ecosystem
 from tests.support.builders.conda_channel import CondaChannel, write
@@ -230,7 +230,7 @@ def without_address(files: Mapping[str, bytes], address: str) -> dict[str, str]:
     seal, _, rest = texts["envspec.lock"].partition("\n")
     assert "sha256:" in seal
     texts["envspec.lock"] = rest
-    shown = {address: "<forge>", loads(rest)["input_sha256"]: "<spec>"}
+    shown = {address: "<forge>", parse_toml(rest)["input_sha256"]: "<spec>"}
     shown |= {hashlib.sha256(data).hexdigest(): f"<{name}>" for name, data in files.items()}
     for hidden, instead in shown.items():
         texts = {name: text.replace(hidden, instead) for name, text in texts.items()}

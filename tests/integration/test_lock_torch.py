@@ -243,4 +243,4 @@ def test_an_environment_without_torch_hears_nothing_of_it(user: User) -> None:
     assert "torch" not in ran.stderr
     assert not [d for d in user.document()["decision"] if "torch" in d["what"]]
     user.wants("app", rest=CUDA, as_of="2026-11-15T00:00:00Z")
-    assert "nothing that was locked tells which CUDA release it needs" in refused(user.locks(), 2)
+    assert "no locked package names the CUDA release it needs" in refused(user.locks(), 2)

@@ -21,7 +21,7 @@ from typing import Final
 
 import pytest
 
-from envspec import toml
+from envspec import documents
 from envspec.lockfile.check import CheckResult, Why, check
 from envspec.lockfile.document import dump
 from envspec.lockfile.export.requirements import requirements_name, requirements_text
@@ -50,7 +50,7 @@ def version(number: int, platforms: tuple[Platform, ...]) -> dict[str, bytes]:
     """A whole lock that says `number` in each of its files."""
     made = replace(
         lock(*(resolution(platform, package("filelock", f"3.{number}")) for platform in platforms), name="under-fire"),
-        input_sha256=input_sha256(toml.loads(SPEC)),
+        input_sha256=input_sha256(documents.parse_toml(SPEC)),
     )
     files = {requirements_name(platform): requirements_text(made, platform).encode() for platform in platforms}
     files["Dockerfile"] = f"# by envspec lock\nFROM scratch\nLABEL version={number}\n".encode()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec import toml
+from envspec import documents
 from tests.support.builders import ecosystem
 from tests.support.builders.locks import replacing, tamper
 from tests.support.servers.index import IndexServer
@@ -109,7 +109,7 @@ def small(tmp_path: Path, repository: Repository, index: IndexServer) -> Runner:
 def tampered(repository: Repository) -> None:
     """Another hash for a wheel, and every checksum right."""
     lock = repository.folder / "locks/small"
-    [row] = toml.loads((lock / "envspec.lock").read_text(encoding="utf-8"))["resolution"]
+    [row] = documents.parse_toml((lock / "envspec.lock").read_text(encoding="utf-8"))["resolution"]
     tamper(lock, replacing((row["package"][0]["file"]["sha256"], "ab" * 32)))
 
 

@@ -8,7 +8,7 @@ from packaging.version import Version
 
 from envspec.facts import load_facts
 from envspec.facts.gpu import TEGRA, ComputeCapability, Runs, match_gpu, runs
-from envspec.facts.tables import numeric, spoken_ranges
+from envspec.facts.tables import numeric, ranges_text
 
 FACTS = load_facts()
 
@@ -88,7 +88,7 @@ def test_numeric_orders_as_versions_do(one: str, other: str) -> None:
 @given(st.sets(st.integers(0, 12)))
 def test_ranges_hold_what_they_were_made_of(chosen: set[int]) -> None:
     known = [str(number) for number in range(13)]
-    told = spoken_ranges([str(number) for number in chosen], known)
+    told = ranges_text([str(number) for number in chosen], known)
     found: set[int] = set()
     for span in filter(None, told.split(", ")):
         first, _, last = span.partition(" to ")

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rattler import MatchSpec
 
-from envspec import toml
+from envspec import documents
 from envspec.credentials import channel_without_credentials
 from envspec.origins import channel_url
 from envspec.spec import Spec, SpecError, parse_spec
@@ -142,7 +142,7 @@ def test_no_secret_is_told_of_a_whole_spec(text: str, form: str) -> None:
     spec = f'[env]\nname = "x"\npython = "3.13"\n[conda]\nchannels = {channels}\ndependencies = {asked}\n'
     with pytest.raises(SpecError) as caught:
         parse_spec(spec, "spec.toml", NOW)
-    assert len(caught.value.faults) >= 3
+    assert len(caught.value.problems) >= 3
     assert SECRET not in str(caught.value)
 
 
@@ -208,14 +208,14 @@ def test_any_conda_section(conda: dict[str, Any], platforms: list[str]) -> None:
     try:
         spec = parse_spec(text, "spec.toml", NOW)
     except SpecError as error:
-        assert all(fault.found and fault.hint and fault.line for fault in error.faults)
+        assert all(problem.found and problem.hint and problem.line for problem in error.problems)
         assert all(c.isprintable() or c == "\n" for c in str(error))
         return
     assert isinstance(spec, Spec) and spec.conda is not None
     for platform in spec.env.platforms:
         for one in spec.conda.dependencies_on(platform):
             assert MatchSpec(one).name is not None
-    assert input_sha256(toml.loads(text)) == input_sha256(toml.loads("# again\n" + text))
+    assert input_sha256(documents.parse_toml(text)) == input_sha256(documents.parse_toml("# again\n" + text))
 
 
 def _writable(value: Any) -> Any:

@@ -13,12 +13,12 @@ import tomlkit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envspec import toml
+from envspec import documents
 from envspec.spec import Spec, SpecError, json_schema, parse_spec, set_as_of
 from envspec.spec.consistency import overlap
 from envspec.spec.errors import KeyPath
 from envspec.spec.identity import input_sha256
-from envspec.spec.positions import locate
+from envspec.spec.positions import positions_of
 from envspec.spec.requirements import read_requirement
 from envspec.spec.values import read_pattern
 from tests.support.schema import refusals
@@ -135,7 +135,7 @@ def basic(text: str) -> str:
 
 def _multiline(text: str) -> tuple[str, str]:
     safe = text.replace("\r", "").replace("\x00", "").replace("\\", "\\\\").replace('"""', '""\\"').removesuffix('"""')
-    value: str = toml.loads(f'k = """\n{safe}"""')["k"]
+    value: str = documents.parse_toml(f'k = """\n{safe}"""')["k"]
     return value, f'"""\n{safe}"""'
 
 
@@ -165,11 +165,11 @@ def written_documents(draw: Callable[[Any], Any]) -> Writer:
 @settings(max_examples=tries(120), deadline=None)
 @given(written_documents())
 def test_every_key_and_item_is_found_in_its_line(writer: Writer) -> None:
-    data = toml.loads(writer.text)
-    places = locate(writer.text)
+    data = documents.parse_toml(writer.text)
+    places = positions_of(writer.text)
     assert {path: places.line(path) for path in writer.lines} == writer.lines
     for path, value in writer.values.items():
-        assert toml.loads(f"k = {places.written(path)}")["k"] == value
+        assert documents.parse_toml(f"k = {places.written(path)}")["k"] == value
         inner: Any = data
         for part in path:
             inner = inner[part]
@@ -184,12 +184,12 @@ def read(text: str) -> Spec | SpecError:
     try:
         return parse_spec(text, "spec.toml", NOW)
     except SpecError as error:
-        assert error.faults and error.exit_code == 2
+        assert error.problems and error.exit_code == 2
         count = text.count("\n") + 1
-        for fault in error.faults:
-            assert fault.found and fault.hint
-            assert fault.line is None or 1 <= fault.line <= count
-            assert str(fault) in str(error)
+        for problem in error.problems:
+            assert problem.found and problem.hint
+            assert problem.line is None or 1 <= problem.line <= count
+            assert str(problem) in str(error)
         assert all(c.isprintable() or c == "\n" for c in str(error))
         return error
 
@@ -242,7 +242,7 @@ JUNK: st.SearchStrategy[Any] = st.recursive(
 @st.composite
 def specs_with_junk(draw: Callable[[Any], Any]) -> dict[str, Any]:
     """A complete spec with some of its values, anywhere in it, exchanged for anything."""
-    data = toml.loads(draw(st.sampled_from(VALID)))
+    data = documents.parse_toml(draw(st.sampled_from(VALID)))
     for _ in range(draw(st.integers(1, 4))):
         inner: Any = data
         while True:
@@ -266,7 +266,7 @@ def specs_with_junk(draw: Callable[[Any], Any]) -> dict[str, Any]:
 def test_specs_with_junk_in_them(data: dict[str, Any]) -> None:
     found = read(tomlkit.dumps(data))
     if isinstance(found, SpecError):
-        assert all(fault.line is not None for fault in found.faults if fault.key not in ("", "env"))
+        assert all(problem.line is not None for problem in found.problems if problem.key not in ("", "env"))
 
 
 @settings(max_examples=tries(150), deadline=None)
@@ -339,27 +339,31 @@ def shuffled(value: Any, chance: random.Random) -> Any:
 @given(right_specs(), st.randoms(use_true_random=False), MOMENTS)
 def test_identity(data: dict[str, Any], chance: random.Random, moment: datetime) -> None:
     text = tomlkit.dumps(data)
-    digest = input_sha256(toml.loads(text))
+    digest = input_sha256(documents.parse_toml(text))
     commented = "".join(
         f"{line}   # why\n" if line and chance.random() < 0.5 else f"\n{line}\n" for line in text.split("\n")
     )
-    assert input_sha256(toml.loads(commented)) == digest
-    assert input_sha256(toml.loads(tomlkit.dumps(shuffled(data, chance)))) == digest
+    assert input_sha256(documents.parse_toml(commented)) == digest
+    assert input_sha256(documents.parse_toml(tomlkit.dumps(shuffled(data, chance)))) == digest
     beside = {**data, "registry": {"mirrors": {"a": "b"}}}
     assert input_sha256(beside) == digest
     for section, table in data.items():
         for key in table:
             assert input_sha256({**data, section: {**table, key: "changed"}}) != digest
-    dated = toml.loads(set_as_of(text, moment))
+    dated = documents.parse_toml(set_as_of(text, moment))
     assert (input_sha256(dated) == digest) == (data["env"].get("as_of") == moment)
 
 
 @settings(max_examples=tries(100), deadline=None)
-@given(right_specs() | st.sampled_from([toml.loads(text) for text in VALID]), MOMENTS, st.sampled_from(["\n", "\r\n"]))
+@given(
+    right_specs() | st.sampled_from([documents.parse_toml(text) for text in VALID]),
+    MOMENTS,
+    st.sampled_from(["\n", "\r\n"]),
+)
 def test_as_of_is_the_only_thing_that_set_as_of_touches(data: dict[str, Any], moment: datetime, newline: str) -> None:
     text = tomlkit.dumps(data).replace("\n", newline)
     changed = set_as_of(text, moment)
-    assert toml.loads(changed) == {**data, "env": {**data["env"], "as_of": moment}}
+    assert documents.parse_toml(changed) == {**data, "env": {**data["env"], "as_of": moment}}
     before = shared(text, changed)
     after = shared(text[before:][::-1], changed[before:][::-1])
     replaced = text[before : len(text) - after]

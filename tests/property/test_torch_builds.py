@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from envspec.facts import load_facts
-from envspec.facts.torch import Index, Known, NoSuchBuild, Wish, choose_build, family_mismatch, fitting_set
+from envspec.facts.torch import (
+    Confidence,
+    CudaChoice,
+    NoSuchBuild,
+    TorchIndex,
+    choose_build,
+    family_mismatch,
+    fitting_set,
+)
 from envspec.models import CudaVersion, Platform
 
 FACTS = load_facts()
@@ -21,13 +29,15 @@ clauses = st.builds(
     "{}{}".format, st.sampled_from(["==", ">=", "<=", "<", ">", "!=", "~="]), st.one_of(releases, others)
 )
 specifiers = st.lists(clauses, max_size=3).map(lambda found: SpecifierSet(",".join(found)))
-cudas = st.one_of(st.sampled_from([Wish.CPU, Wish.ANY]), st.builds(CudaVersion, st.integers(11, 14), st.integers(0, 9)))
+cudas = st.one_of(
+    st.sampled_from([CudaChoice.CPU, CudaChoice.ANY]), st.builds(CudaVersion, st.integers(11, 14), st.integers(0, 9))
+)
 platforms = st.sampled_from(list(Platform))
 
 
 @given(specifiers, cudas, platforms)
 def test_what_is_chosen_was_asked_for_and_exists(
-    torch: SpecifierSet, cuda: CudaVersion | Wish, platform: Platform
+    torch: SpecifierSet, cuda: CudaVersion | CudaChoice, platform: Platform
 ) -> None:
     try:
         build = choose_build(FACTS, torch, cuda, platform)
@@ -37,22 +47,26 @@ def test_what_is_chosen_was_asked_for_and_exists(
         assert asked
         assert all(cuda.variant not in row.published for row in asked)
         return
-    assert (build.url is None) == (build.index is Index.DEFAULT)
+    assert (build.url is None) == (build.index is TorchIndex.DEFAULT)
     for version in build.versions:
         assert torch.contains(version)
         assert SpecifierSet(build.constraint).contains(version)
-        if build.index is Index.DEFAULT:
+        if build.index is TorchIndex.DEFAULT:
             assert FACTS.default_variant(version, platform) == build.variant
         else:
             release = FACTS.torch_release(version)
             assert release and build.variant in release.published
-    if isinstance(cuda, CudaVersion) and platform is not Platform.OSX_ARM64 and build.known is not Known.UNKNOWN:
+    if (
+        isinstance(cuda, CudaVersion)
+        and platform is not Platform.OSX_ARM64
+        and build.confidence is not Confidence.UNKNOWN
+    ):
         assert build.variant == cuda.variant
 
 
 @given(specifiers, cudas, platforms, st.integers(0, 30))
 def test_nothing_newer_than_the_date(
-    torch: SpecifierSet, cuda: CudaVersion | Wish, platform: Platform, months: int
+    torch: SpecifierSet, cuda: CudaVersion | CudaChoice, platform: Platform, months: int
 ) -> None:
     as_of = datetime(2024, 6, 1, tzinfo=timezone.utc) + timedelta(days=30 * months)
     try:

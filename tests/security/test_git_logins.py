@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from envspec import toml
+from envspec import documents
 from envspec.errors import EnvspecError
 from envspec.fetch.sources import check_out, commit_of, is_reachable
 from envspec.spec.errors import BadValue
@@ -275,7 +275,7 @@ def test_a_lock_of_a_commit_of_a_fork(tmp_path: Path) -> None:
         # In a pull request that names the commit itself, its wheel is in the cache of whoever verifies it.
         made, own = user.files(), user.spec.read_text()
         user.spec.write_text(own.replace("refs/pull/12/head", forked.fork))
-        hashes = [input_sha256(toml.loads(text)) for text in (own, user.spec.read_text())]
+        hashes = [input_sha256(documents.parse_toml(text)) for text in (own, user.spec.read_text())]
         tamper(user.lock, replacing(("@refs/pull/12/head", f"@{forked.fork}"), (hashes[0], hashes[1])))
         assert "is on no branch or tag" in user.locks("--verify").stderr
         user.spec.write_text(own)

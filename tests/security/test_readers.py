@@ -29,9 +29,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec import toml
+from envspec import documents
 from envspec.credentials import without_credentials
-from envspec.documents import MOST_MARKS, json_of
+from envspec.documents import MAX_JSON_MARKS, parse_json
 from envspec.io.archives import LARGEST_METADATA
 from envspec.io.http import PAGE_BYTES
 from envspec.lockfile.header import add_checksum
@@ -61,14 +61,14 @@ LIMITS: Final = {
     "an index's page, unpacked": (PAGE_BYTES, 64 * MIB),
     "METADATA and RECORD of a wheel, and a zip's directory": (LARGEST_BYTES, 32 * MIB),
     "METADATA, PKG-INFO and RECORD of an archive on disk": (LARGEST_METADATA, 32 * MIB),
-    "a lock": (toml.LARGEST, 64 * MIB),
-    "a spec": (toml.LARGEST_SPEC, MIB),
+    "a lock": (documents.MAX_TOML_BYTES, 64 * MIB),
+    "a spec": (documents.MAX_SPEC_BYTES, MIB),
 }
 
 
 def test_every_limit() -> None:
     assert {name: limit for name, (limit, _) in LIMITS.items()} == {name: said for name, (_, said) in LIMITS.items()}
-    assert (MOST_FILES, MOST_MARKS) == (100_000, 4_000_000)
+    assert (MOST_FILES, MAX_JSON_MARKS) == (100_000, 4_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,8 +416,8 @@ def test_the_largest_pages_take_time_by_their_size() -> None:
         lambda: list(excluded_conda_versions("a-" * 10**5, {})),
         lambda: read_match_spec("tool =" + "0" * 60 + "!x"),
         lambda: read_match_spec("tool =1." + "a" * 60 + "!x"),
-        lambda: json_of(b"[" * 10**6),
-        lambda: toml.loads("a" + ".a" * 10**6),
+        lambda: parse_json(b"[" * 10**6),
+        lambda: documents.parse_toml("a" + ".a" * 10**6),
     ],
 )
 def test_texts_that_took_long(read: Callable[[], object]) -> None:

@@ -10,15 +10,15 @@ from typing import Any
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
 from envspec.diagnostics.fit import FitReport, fits
 from envspec.diagnostics.machine import Machine, MachineSource, described_machine
+from envspec.documents import parse_toml
 from envspec.errors import EnvspecError
 from envspec.facts import Facts, load_facts
 from envspec.models import CondaPackage, CudaVersion, Lock, Platform, Resolution
-from envspec.toml import loads
 from tests.support.builders.locks import lock, package, resolution, sha256, wheel
 
 
 def read_case(folder: Path) -> dict[str, Any]:
-    return loads((folder / "case.toml").read_text(encoding="utf-8"))
+    return parse_toml((folder / "case.toml").read_text(encoding="utf-8"))
 
 
 def resolutions_of(case: Mapping[str, Any]) -> tuple[Resolution, ...]:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-from envspec import toml
+from envspec import documents
 from tests.support.machines import NotRun
 from tests.support.machines.standin import CACHE
 from tests.support.user import User
@@ -41,7 +41,7 @@ def rows(document: dict[str, Any]) -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    return toml.loads(path.read_text(encoding="utf-8"))
+    return documents.parse_toml(path.read_text(encoding="utf-8"))
 
 
 def online(folder: Path, **environ: str) -> User:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from envspec import toml
+from envspec import documents
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_channel import CondaChannel, Row, write_rows
 from tests.support.builders.conda_packages import GOLDEN_PYTHON
@@ -28,7 +28,7 @@ _JARGON: Final = ("py-rattler", "resolvo", "MatchSpec", "RepoData", "candidates"
 
 def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
     """Run a case in an empty folder. The last value: what stands for each address, longest address first."""
-    data = toml.loads((case / "rows.toml").read_text(encoding="utf-8"))
+    data = documents.parse_toml((case / "rows.toml").read_text(encoding="utf-8"))
     with ExitStack() as running:
         user, places, words = running.enter_context(indexes(case, folder))
         for number, (name, rows) in enumerate(_channels(data).items()):
@@ -70,7 +70,7 @@ def decisions(case: Path, folder: Path) -> str:
     assert ran.status == 0, ran.stderr
     [directory] = (folder / "locks").iterdir()
     assert user.locks("--check").status == 0
-    document = toml.loads((directory / "envspec.lock").read_text(encoding="utf-8"))
+    document = documents.parse_toml((directory / "envspec.lock").read_text(encoding="utf-8"))
     lines = [f"warning: {text}" for text in ran.warnings]
     lines += [f"channel: {row['name']} is {row['url']}" for row in document["channel"]]
     lines += [f"{what(row)}: {row['value']}: {row['why']}" for row in document.get("decision", ())]

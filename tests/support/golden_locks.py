@@ -13,7 +13,7 @@ from datetime import date, datetime, time, timezone
 from pathlib import Path
 from typing import Any
 
-from envspec import toml
+from envspec import documents
 from tests.support.builders import ecosystem
 from tests.support.builders.projects import PLAIN, File
 from tests.support.builders.wheels import sdist, wheel
@@ -30,7 +30,11 @@ def indexes(case: Path, folder: Path) -> Iterator[tuple[User, dict[str, str], li
 
     The second value: what stands for each address, longest address first.
     """
-    data = toml.loads((case / "index.toml").read_text(encoding="utf-8")) if (case / "index.toml").exists() else {}
+    data = (
+        documents.parse_toml((case / "index.toml").read_text(encoding="utf-8"))
+        if (case / "index.toml").exists()
+        else {}
+    )
     with ExitStack() as running:
         servers = {name: running.enter_context(_server(name, data)) for name in _names(data)}
         for fault in data.get("fault", ()):
@@ -66,7 +70,9 @@ def decisions(case: Path, folder: Path) -> str:
     user, ran, places = play(case, folder)
     assert ran.status == 0, ran.stderr
     assert user.locks("--check").status == 0
-    [document] = [toml.loads(path.read_text(encoding="utf-8")) for path in folder.glob("locks/*/envspec.lock")]
+    [document] = [
+        documents.parse_toml(path.read_text(encoding="utf-8")) for path in folder.glob("locks/*/envspec.lock")
+    ]
     lines = [f"warning: {text}" for text in ran.warnings]
     lines += [f"{what(row)}: {row['value']}: {row['why']}" for row in document.get("decision", ())]
     for resolution in document["resolution"]:

@@ -19,11 +19,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final
 
-from envspec import toml
+from envspec import documents
 from tests.support import preloaded
 
 #: Where the envspec that the tests import lies: the processes run this one and no other.
-ROOT: Final = Path(toml.__file__).parents[1]
+ROOT: Final = Path(documents.__file__).parents[1]
 #: A server on loopback that failed does not fail less when it is waited for.
 HASTY: Final = {"ENVSPEC_HTTP_BACKOFF_S": "0.02"}
 #: For servers that stall or drip: patience ends soon. A machine under load may need longer for an honest answer.
@@ -161,7 +161,7 @@ class User:
 
     def document(self) -> dict[str, Any]:
         """envspec.lock as it was written."""
-        return toml.loads((self.lock / "envspec.lock").read_text(encoding="utf-8"))
+        return documents.parse_toml((self.lock / "envspec.lock").read_text(encoding="utf-8"))
 
     def packages(self, platform: str = "linux-64") -> dict[str, dict[str, Any]]:
         """The locked packages of one platform, by name."""

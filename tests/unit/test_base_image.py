@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from envspec.base_image import CudaRequest, SharedLibrary, plan_base_image, shared_libraries
-from envspec.base_image.types import channel_name, variant_of_build
+from envspec.base_image.cuda import channel_name, variant_of_build
 from envspec.facts import load_facts
 from envspec.models import BaseImage, Platform, Resolution
 from tests.support.builders.locks import package, resolution

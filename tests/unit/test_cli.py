@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from envspec.cli.main import COMMANDS, run
+from envspec.documents import parse_toml
 from envspec.lockfile.document import dump
 from envspec.lockfile.folder import write_folder
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import GpuCode, Lock
 from envspec.spec.identity import input_sha256
-from envspec.toml import loads
 from tests.support.builders.locks import X86, example, package
 from tests.support.user import ROOT, Ran, environment
 
@@ -72,7 +72,7 @@ def test_explain_a_package(project: Path, envspec: Envspec) -> None:
     assert (ran.status, ran.stderr) == (0, "")
     assert "newest version, rejected\n  2.4.6\n      the spec wants numpy<2.3" in ran.stdout
     told = json.loads(envspec("explain", "pytorch-2.9", "numpy", "--format=json").stdout)
-    assert told["variants"][0]["newest"] == {"version": "2.4.6", "why": "the spec wants numpy<2.3"}
+    assert told["variants"][0]["rejected"] == {"version": "2.4.6", "why": "the spec wants numpy<2.3"}
 
 
 def test_explain_a_build_without_gpu_code(project: Path, envspec: Envspec) -> None:
@@ -197,7 +197,7 @@ memory_mib = [81559]
 source = "the vendor's page"
 """
     codes = (GpuCode(X86, "torch", "2.9.1", "cu128", ("sm_90",), (), "the wheel"),)
-    put(project, replace(example(), name="future", input_sha256=input_sha256(loads(spec)), gpu_code=codes))
+    put(project, replace(example(), name="future", input_sha256=input_sha256(parse_toml(spec)), gpu_code=codes))
     (project / "specs").mkdir()
     path = project / "specs" / "future.toml"
     path.write_text(spec, encoding="utf-8")

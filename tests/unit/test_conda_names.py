@@ -11,7 +11,8 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from bench import conda_names as script
-from envspec.facts.conda import CondaNames, ListedChannel, conda_names, pypi_form
+from envspec.documents import parse_toml
+from envspec.facts.tables import CondaNames, ListedChannel, conda_names, pypi_form
 from envspec.io.store import Store
 from envspec.models import CondaPackage, Dependent, Provided
 from envspec.resolve.conda.pypi_names import (
@@ -22,7 +23,6 @@ from envspec.resolve.conda.pypi_names import (
     provided_in,
     with_provided,
 )
-from envspec.toml import loads
 
 FORGE = "https://conda.anaconda.org/conda-forge"
 PYTHON = ("python >=3.11,<3.12.0a0", "python_abi 3.11.* *_cp311")
@@ -255,7 +255,7 @@ def test_the_refusal_says_what_to_write(tmp_path: Path) -> None:
     assert 'corp-tools = "corp-tools"' in hint and 'jsonschema = "jsonschema"' in hint and "`[]`" in hint
     assert hint.startswith("take numpy from [pip]")
     lines = hint.partition("[conda.names]: ")[2].partition(";")[0].split(", ")
-    assert loads("\n".join(lines))["corp.x"] == "corp-x"
+    assert parse_toml("\n".join(lines))["corp.x"] == "corp-x"
 
 
 def test_the_table_is_coherent() -> None:
@@ -283,7 +283,7 @@ def test_names_in_pypis_form(name: str) -> None:
 
 def test_the_script_writes_the_table_that_is_there() -> None:
     text = script.TABLE.read_text(encoding="utf-8")
-    tables = loads(text)
+    tables = parse_toml(text)
     again = []
     for channel in tables["channel"]:
         mapping = conda_names().channels[channel["channel"]].names

@@ -11,14 +11,14 @@ import envspec.conformance
 import envspec.verifier
 from envspec.conformance.bounds import BOUNDS, Relation, limit
 from envspec.conformance.checks import CHECKS
-from envspec.spec.sections import Check
+from envspec.spec.sections import CheckName
 
 FOLDERS = [Path(package.__path__[0]) for package in (envspec.conformance, envspec.verifier)]
 MODULES = [path for folder in FOLDERS for path in sorted(folder.rglob("*.py"))]
 
 
 def test_a_spec_knows_every_check_in_the_suites_order() -> None:
-    assert [each.value for each in Check] == list(CHECKS)
+    assert [each.value for each in CheckName] == list(CHECKS)
 
 
 def test_every_check_has_a_file_and_every_file_a_line() -> None:

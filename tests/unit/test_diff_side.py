@@ -11,8 +11,7 @@ import pytest
 
 from envspec.errors import StaleLock, UsageError
 from envspec.io.process import output_of
-from envspec.lock.diff import diff_locks
-from envspec.lock.side import load_side
+from envspec.lockfile.diff import diff_locks, load_revision
 from envspec.lockfile.document import dump
 from envspec.lockfile.folder import write_folder
 from envspec.lockfile.header import LOCK_FILE
@@ -55,12 +54,12 @@ def repository(tmp_path: Path) -> Path:
     ],
 )
 def test_words_for_a_side(repository: Path, argument: str, version: str) -> None:
-    side = load_side(argument, repository, output_of)
+    side = load_revision(argument, repository, output_of)
     assert side.resolutions[0].packages[0].version == version
 
 
 def test_two_revisions(repository: Path) -> None:
-    old, new = (load_side(argument, repository, output_of) for argument in ("HEAD~1:locks/one", "HEAD:locks/one"))
+    old, new = (load_revision(argument, repository, output_of) for argument in ("HEAD~1:locks/one", "HEAD:locks/one"))
     assert [(change.old, change.new) for change in diff_locks(old, new).packages] == [("3.1", "3.2")]
     assert diff_locks(new, new).is_empty
 
@@ -81,14 +80,14 @@ def test_two_revisions(repository: Path) -> None:
 )
 def test_no_such_side(repository: Path, argument: str, said: str) -> None:
     with pytest.raises(UsageError, match=said) as caught:
-        load_side(argument, repository, output_of)
+        load_revision(argument, repository, output_of)
     assert caught.value.hint
     assert caught.value.exit_code == 2
 
 
 def test_outside_of_a_repository(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a git repository"):
-        load_side("HEAD:locks/one", tmp_path, output_of)
+        load_revision("HEAD:locks/one", tmp_path, output_of)
 
 
 def test_without_git(tmp_path: Path) -> None:
@@ -96,7 +95,7 @@ def test_without_git(tmp_path: Path) -> None:
         raise FileNotFoundError(command[0])
 
     with pytest.raises(UsageError, match="git is not installed"):
-        load_side("HEAD:locks/one", tmp_path, missing)
+        load_revision("HEAD:locks/one", tmp_path, missing)
 
 
 def test_a_committed_conflict(repository: Path) -> None:
@@ -104,4 +103,4 @@ def test_a_committed_conflict(repository: Path) -> None:
     document.write_bytes(b"<<<<<<< HEAD\n" + document.read_bytes())
     git(repository, "commit", "-q", "-a", "-m", "unresolved")
     with pytest.raises(StaleLock, match=r"HEAD:locks/one/envspec\.lock contains merge-conflict markers"):
-        load_side("HEAD:locks/one", repository, output_of)
+        load_revision("HEAD:locks/one", repository, output_of)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from envspec import toml
+from envspec import documents
 from envspec.diagnostics.doctor import examine
 from envspec.diagnostics.doctor.types import (
     DiskSpace,
@@ -102,7 +102,7 @@ def report(case: dict[str, Any], root: Path) -> tuple[DoctorFinding, ...]:
 
 def told(folder: Path, root: Path) -> tuple[tuple[DoctorFinding, ...], str]:
     """All findings of a case, and the text of those that a laptop's report doesn't have."""
-    case = toml.loads((folder / "case.toml").read_text("utf-8"))
+    case = documents.parse_toml((folder / "case.toml").read_text("utf-8"))
     for name in ("laptop", "machine"):
         (root / name).mkdir()
     laptop = report({"programs": {"podman": {"stdout": PODMAN}}}, root / "laptop")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envspec.explain.explanation import explain_lock, explain_package
+from envspec.diagnostics.explain import explain_lock, explain_package
 from tests.support.builders.locks import X86, example, lock, package, resolution
 
 

@@ -13,13 +13,13 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from envspec.data import DATA, facts_version
+from envspec.documents import parse_toml
 from envspec.errors import UsageError
 from envspec.facts import BadFact, Facts, load_facts
 from envspec.facts.gpu import capability_of
-from envspec.facts.tables import numeric, spoken_ranges
+from envspec.facts.tables import numeric, ranges_text
 from envspec.facts.torch import extra_requirements, fitting_set
 from envspec.models import CudaVersion, Platform
-from envspec.toml import loads
 
 FACTS = load_facts()
 FILES = sorted(DATA.glob("*.toml"))
@@ -28,7 +28,7 @@ X86, ARM = Platform.LINUX_64, Platform.LINUX_AARCH64
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_row_has_source_and_date(file: Path) -> None:
-    rows = [row for table in loads(file.read_text(encoding="utf-8")).values() for row in table]
+    rows = [row for table in parse_toml(file.read_text(encoding="utf-8")).values() for row in table]
     assert rows
     for row in rows:
         assert row["source"].strip()
@@ -254,4 +254,4 @@ def test_bad_rows_say_what_to_write(tables: dict[str, Any], message: str) -> Non
 
 
 def test_ranges_are_told_as_such() -> None:
-    assert spoken_ranges(["3", "1", "2", "5"], ["1", "2", "3", "4", "5"]) == "1 to 3, 5"
+    assert ranges_text(["3", "1", "2", "5"], ["1", "2", "3", "4", "5"]) == "1 to 3, 5"

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from envspec.documents import parse_toml
 from envspec.errors import EnvspecError
 from envspec.facts import load_facts
-from envspec.facts.torch import Wish, choose_build, family_mismatch
+from envspec.facts.torch import CudaChoice, choose_build, family_mismatch
 from envspec.models import CudaVersion, Platform
-from envspec.toml import loads
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BUILDS = sorted(path.parent for path in (GOLDEN / "torch_build").glob("*/case.toml"))
@@ -24,7 +24,7 @@ FAMILIES = sorted(path.parent for path in (GOLDEN / "family").glob("*/case.toml"
 def told_build(case: Mapping[str, Any]) -> str:
     """torch: a specifier. cuda: a version, `any` or `cpu`. platforms, as_of, [[facts.torch]]."""
     facts = load_facts(case.get("facts"))
-    cuda = Wish(case["cuda"]) if case["cuda"] in ("any", "cpu") else CudaVersion.parse(case["cuda"])
+    cuda = CudaChoice(case["cuda"]) if case["cuda"] in ("any", "cpu") else CudaVersion.parse(case["cuda"])
     as_of: datetime | None = case.get("as_of")
     lines = []
     for name in case["platforms"]:
@@ -34,7 +34,7 @@ def told_build(case: Mapping[str, Any]) -> str:
             lines += [f"{name}: refused: {type(error).__name__}, exit code {error.exit_code}", str(error)]
             continue
         lines.append(f"{name}: {build.index.value} {build.url or ''}".rstrip())
-        lines.append(f"  variant {build.variant}, torch {build.constraint or 'as asked'}, {build.known.value}")
+        lines.append(f"  variant {build.variant}, torch {build.constraint or 'as asked'}, {build.confidence.value}")
         lines.append(f"  {build.why}")
         lines += [f"  warning: {build.warning}"] if build.warning else []
     return "\n".join(lines) + "\n"
@@ -53,11 +53,11 @@ def test_there_are_cases() -> None:
 
 @pytest.mark.parametrize("case", BUILDS, ids=lambda case: case.name)
 def test_torch_build(case: Path) -> None:
-    told = told_build(loads((case / "case.toml").read_text(encoding="utf-8")))
+    told = told_build(parse_toml((case / "case.toml").read_text(encoding="utf-8")))
     assert told == (case / "expected.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("case", FAMILIES, ids=lambda case: case.name)
 def test_family(case: Path) -> None:
-    told = told_family(loads((case / "case.toml").read_text(encoding="utf-8")))
+    told = told_family(parse_toml((case / "case.toml").read_text(encoding="utf-8")))
     assert told == (case / "expected.txt").read_text(encoding="utf-8")

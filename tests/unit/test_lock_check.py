@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec import toml
+from envspec import documents
 from envspec.errors import UsageError
 from envspec.lockfile.check import CheckResult, Why, check
 from envspec.lockfile.document import dump
@@ -24,7 +24,7 @@ from envspec.spec.identity import input_sha256
 from tests.support.builders.locks import CONDA_FORGE, X86, conda, conda_resolution, lock, package, resolution, sealed
 
 SPEC = '[env]\nname = "small"\npython = "3.11"\n[pip]\ndependencies = ["filelock"]\n'
-ONE = lock(resolution(X86, package("filelock", "3.20.0")), input_sha256=input_sha256(toml.loads(SPEC)))
+ONE = lock(resolution(X86, package("filelock", "3.20.0")), input_sha256=input_sha256(documents.parse_toml(SPEC)))
 REQUIREMENTS = requirements_text(ONE, X86).encode()
 
 
@@ -78,7 +78,7 @@ def test_a_part_of_a_channel_only_warns(place: Place) -> None:
     place.spec.write_text(spec, encoding="utf-8")
     one = lock(
         conda_resolution(X86, [conda("python", "3.12.11")]),
-        input_sha256=input_sha256(toml.loads(spec)),
+        input_sha256=input_sha256(documents.parse_toml(spec)),
         channels=(
             CondaChannel("conda-forge", CONDA_FORGE.url, part),
             CondaChannel("https://example.org/nvidia", "https://example.org/nvidia"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec import toml
+from envspec import documents
 from envspec.credentials import channels_without_credentials
 from envspec.lockfile.document import dump, load
 from envspec.lockfile.export import files_of, is_exported
@@ -43,7 +43,7 @@ def test_a_committed_lock_is_written_again_as_it_is(path: Path) -> None:
 def test_the_header_is_read_without_the_rest() -> None:
     header, body = verify_checksum(dump(example(), FILES).encode(), "x")
     assert (header.name, header.gpus, dict(header.files)) == ("pytorch-2.9", ("T4", "A100", "H100"), FILES)
-    alone = toml.loads(body[: body.index(b"# end of header")].decode())
+    alone = documents.parse_toml(body[: body.index(b"# end of header")].decode())
     keys = {"format", "requires_envspec", "name", "input_sha256", "as_of", "facts", "gpus", "files"}
     assert alone.keys() == keys
     assert not header.partial_channels

@@ -15,7 +15,7 @@ import pytest
 
 from envspec.errors import StaleLock, UsageError
 from envspec.lockfile.document import canonical, dump
-from envspec.lockfile.folder import CannotWrite, Exchange, find_lock, read_lock, rename_exchange, tidy, write_folder
+from envspec.lockfile.folder import Exchange, LockNotWritable, find_lock, read_lock, rename_exchange, tidy, write_folder
 from envspec.lockfile.header import LOCK_FILE
 from tests.support.builders.locks import example, lock, sha256
 
@@ -133,7 +133,7 @@ def test_what_is_in_the_way_is_not_replaced(tmp_path: Path, exchange: Exchange) 
         ("plain", "is a file, not a folder"),
         ("plain/two", "a part of that path is a file"),
     ):
-        with pytest.raises(CannotWrite, match=message) as caught:
+        with pytest.raises(LockNotWritable, match=message) as caught:
             write_folder(tmp_path / name, files("1", "Dockerfile"), exchange=exchange)
         assert caught.value.exit_code == 2
     assert on_disk(tmp_path / "file") == {"Dockerfile": b"FROM mine\n"}
@@ -165,7 +165,7 @@ def test_names_outside_of_the_folder(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's, and no one may make folders there, root neither")
 def test_a_place_where_nothing_can_be_written() -> None:
-    with pytest.raises(CannotWrite, match=r"^/proc/envspec/one can't be written") as caught:
+    with pytest.raises(LockNotWritable, match=r"^/proc/envspec/one can't be written") as caught:
         write_folder(Path("/proc/envspec/one"), files("1", "Dockerfile"))
     assert caught.value.exit_code == 2
 
@@ -179,7 +179,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, exchange: Exchange) ->
     folder.chmod(0o555)
     folder.parent.chmod(0o555)
     try:
-        with pytest.raises(CannotWrite, match="can't be written: Permission denied"):
+        with pytest.raises(LockNotWritable, match="can't be written: Permission denied"):
             write_folder(folder, files("2", "Dockerfile"), exchange=exchange)
         assert on_disk(folder) == files("1", "Dockerfile")
     finally:
@@ -276,7 +276,7 @@ def test_one_leftover_that_cannot_be_removed_does_not_keep_the_others(tmp_path: 
 def test_another_run_is_waited_for(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    with pytest.raises(CannotWrite, match="another run of envspec is writing"):
+    with pytest.raises(LockNotWritable, match="another run of envspec is writing"):
         write_folder(tmp_path / "one", files("1", "Dockerfile"), wait_s=0.05)
     os.close(descriptor)
     write_folder(tmp_path / "one", files("1", "Dockerfile"), wait_s=0.05)

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec import toml
+from envspec import documents
 from envspec.registry.reference import BadReference, endpoint, parse
 
 CASES = sorted((Path(__file__).parent.parent / "golden" / "reference").iterdir())
 
 
 def load(folder: Path) -> dict[str, Any]:
-    return toml.loads((folder / "case.toml").read_text("utf-8"))
+    return documents.parse_toml((folder / "case.toml").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("folder", CASES, ids=lambda folder: folder.name)

@@ -13,12 +13,12 @@ import pytest
 
 from envspec import report
 from envspec.base_image.cuda import SharedLibrary
+from envspec.diagnostics.explain import explain_lock, explain_package
 from envspec.diagnostics.fit import FitFinding, FitReport, FitVerdict
 from envspec.diagnostics.machine import Machine, MachineGpu, MachineSource
 from envspec.errors import UsageError
-from envspec.explain.explanation import explain_lock, explain_package
 from envspec.facts.gpu import ComputeCapability
-from envspec.lock.diff import diff_locks
+from envspec.lockfile.diff import diff_locks
 from envspec.lockfile.document import load
 from envspec.models import GpuCodeFound, Lock, Platform
 from envspec.receipts.build import receipt

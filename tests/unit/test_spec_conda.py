@@ -10,7 +10,7 @@ import pytest
 
 from envspec.models import Platform
 from envspec.origins import channel_url
-from envspec.spec import Conda, Undated, parse_spec
+from envspec.spec import Conda, UndatedFiles, parse_spec
 from envspec.spec.conda import channel_of, name_of, read_channel, read_match_spec
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
@@ -49,7 +49,7 @@ def test_what_a_section_says_of_a_platform() -> None:
     assert found.virtual_packages_on(Platform.LINUX_64) == {"__linux": "6.11"}
     assert found.virtual_packages_on(Platform.OSX_ARM64) == {"__osx": "15.1"}
     assert found.names == {"msgpack-python": ("msgpack",), "ffmpeg": ()}
-    assert found.undated is Undated.REFUSE
+    assert found.undated is UndatedFiles.REFUSE
 
 
 def test_an_empty_section_is_one() -> None:

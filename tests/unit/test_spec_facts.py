@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 import pytest
 import tomlkit
 
-from envspec import toml
+from envspec import documents
 from envspec.data import DATA
 from envspec.facts import load_facts
 from envspec.facts.tables import ADDABLE
@@ -15,7 +15,7 @@ from envspec.spec import parse_spec
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 SMALL = '[env]\nname = "small"\npython = "3.11"\n'
-DOCUMENTS = [toml.loads(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.toml"))]
+DOCUMENTS = [documents.parse_toml(path.read_text(encoding="utf-8")) for path in sorted(DATA.glob("*.toml"))]
 
 
 @pytest.mark.parametrize("table", sorted(ADDABLE))

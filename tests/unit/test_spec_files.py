@@ -69,7 +69,7 @@ def test_credentials_are_in_no_message() -> None:
     )
     with pytest.raises(SpecError) as caught:
         parse_spec(text, "spec.toml", NOW)
-    assert len(caught.value.faults) == 7
+    assert len(caught.value.problems) == 7
     assert "hunter2" not in str(caught.value)
 
 
@@ -183,7 +183,7 @@ def test_set_as_of_needs_a_spec() -> None:
 def test_finding_and_hashing_a_spec_import_next_to_nothing() -> None:
     """They are on the path of `lock --check`, which must stay below 8 times the CPU of `python -c pass`."""
     program = (
-        "import sys; before = set(sys.modules); import envspec.spec.identity; from envspec.spec.find import find_spec;"
+        "import sys; before = set(sys.modules); import envspec.spec.identity;"
         "print(*sorted({name.partition('.')[0] for name in set(sys.modules) - before}))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout

@@ -25,7 +25,7 @@ def test_refused(case: str) -> None:
         load_spec(CASES / case / "spec.toml", NOW, "spec.toml")
     assert str(caught.value) + "\n" == (CASES / case / "expected.txt").read_text(encoding="utf-8")
     assert caught.value.exit_code == 2
-    assert caught.value.faults
+    assert caught.value.problems
 
 
 @pytest.mark.parametrize("case", READ)

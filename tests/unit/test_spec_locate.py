@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from envspec import toml
+from envspec import documents
 from envspec.spec.errors import KeyPath, dotted
-from envspec.spec.positions import locate
+from envspec.spec.positions import positions_of
 
 TEXT = '''# [comment] = "no key"
 top = 1
@@ -103,8 +103,8 @@ y = 2'''
     ],
 )
 def test_line(path: KeyPath, line: int | None) -> None:
-    toml.loads(TEXT)
-    assert locate(TEXT).line(path) == line
+    documents.parse_toml(TEXT)
+    assert positions_of(TEXT).line(path) == line
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_line(path: KeyPath, line: int | None) -> None:
     ],
 )
 def test_written(path: KeyPath, written: str | None) -> None:
-    assert locate(TEXT).written(path) == written
+    assert positions_of(TEXT).written(path) == written
 
 
 def test_line_ends_of_windows() -> None:
-    places = locate(TEXT.replace("\n", "\r\n"))
+    places = positions_of(TEXT.replace("\n", "\r\n"))
     assert places.line(("late", "y")) == 45
     assert places.written(("env", "after")) == "1"
 

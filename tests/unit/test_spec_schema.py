@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from envspec import toml
+from envspec import documents
 from envspec.facts.tables import ADDABLE
 from envspec.spec import json_schema
-from envspec.spec.fact_rows import Facts
+from envspec.spec.fact_rows import AddedFacts
 from envspec.spec.sections import Spec
 from tests.support.schema import Schema, refusals
 
@@ -75,7 +75,7 @@ def test_choices_are_listed() -> None:
 
 
 def test_facts_have_the_tables_and_keys_of_the_data() -> None:
-    assert set(Facts.model_fields) == set(ADDABLE)
+    assert set(AddedFacts.model_fields) == set(ADDABLE)
     for table, kind in ADDABLE.items():
         row = SCHEMA["definitions"][kind.__name__]
         assert set(row["properties"]) == {field.name for field in fields(kind)}, table
@@ -87,7 +87,7 @@ READ = sorted(path.parent.name for path in CASES.glob("*/expected.json"))
 
 @pytest.mark.parametrize("case", READ)
 def test_it_takes_what_the_parser_takes(case: str) -> None:
-    data = toml.loads((CASES / case / "spec.toml").read_text(encoding="utf-8"))
+    data = documents.parse_toml((CASES / case / "spec.toml").read_text(encoding="utf-8"))
     assert list(refusals(SCHEMA, data)) == []
 
 
@@ -107,5 +107,5 @@ def test_it_takes_what_the_parser_takes(case: str) -> None:
     ],
 )
 def test_it_refuses_what_an_editor_can_see(case: str) -> None:
-    data = toml.loads((CASES / case / "spec.toml").read_text(encoding="utf-8"))
+    data = documents.parse_toml((CASES / case / "spec.toml").read_text(encoding="utf-8"))
     assert list(refusals(SCHEMA, data))

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from envspec import toml
+from envspec import documents
 
 ROOT = Path(__file__).parents[2]
 DEVELOPMENT = sorted((ROOT / "specs").glob("dev-*.toml"))
 
 
 def _read(path: Path) -> dict[str, dict[str, object]]:
-    return toml.loads(path.read_text(encoding="utf-8"))
+    return documents.parse_toml(path.read_text(encoding="utf-8"))
 
 
 def _names() -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from envspec import toml
+from envspec import documents
 from envspec.errors import EnvspecError
 from envspec.facts import Facts
 from envspec.facts.tables import PythonRow, SystemRow
@@ -22,19 +22,22 @@ from envspec.spec.targets import targets_of
 
 CASES = Path(__file__).parents[1] / "golden" / "target"
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
-ROWS = toml.loads((CASES / "facts.toml").read_text(encoding="utf-8"))
+ROWS = documents.parse_toml((CASES / "facts.toml").read_text(encoding="utf-8"))
+
+
+def _pythons(_: Facts) -> tuple[PythonRow, ...]:
+    return tuple(PythonRow(**row) for row in ROWS["python"])
+
+
+def _systems(_: Facts) -> tuple[SystemRow, ...]:
+    return tuple(SystemRow(**row) for row in ROWS["system"])
 
 
 class FewFacts(Facts):
     """Facts of a handful of rows."""
 
-    @cached_property
-    def pythons(self) -> tuple[PythonRow, ...]:
-        return tuple(PythonRow(**row) for row in ROWS["python"])
-
-    @cached_property
-    def systems(self) -> tuple[SystemRow, ...]:
-        return tuple(SystemRow(**row) for row in ROWS["system"])
+    pythons = cached_property(_pythons)
+    systems = cached_property(_systems)
 
 
 def _told(target: Target) -> str:
@@ -50,7 +53,7 @@ def _decided(decision: Decision) -> str:
 
 def _outcome(case: Path) -> str:
     solved = case / "conda.toml"
-    pythons = toml.loads(solved.read_text(encoding="utf-8")) if solved.exists() else {}
+    pythons = documents.parse_toml(solved.read_text(encoding="utf-8")) if solved.exists() else {}
     try:
         targets, decisions = targets_of(
             load_spec(case / "spec.toml", NOW, "spec.toml"),

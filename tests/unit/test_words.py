@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,17 @@ _OUTPUT: Final = re.compile(r"^(`{3,})(?:console|text|markdown)$.*?^\1$", re.MUL
 _PATTERNS: Final = ("*.md", "docs/**/*.md", "specs/*.toml", "pyproject.toml", ".ci/*", ".github/**/*.*")
 TEXTS: Final = sorted({path for pattern in _PATTERNS for path in ROOT.glob(pattern) if path.suffix != ".cjs"})
 
+#: Packages and modules of envspec/ whose texts and docstrings are in plain words already.
+PLAIN: Final = (
+    *("base_image", "facts", "lockfile", "receipts", "spec", "diagnostics/explain.py"),
+    *("credentials.py", "documents.py", "errors.py", "escaping.py", "models.py", "names.py", "origins.py"),
+)
+MODULES: Final = sorted(
+    path
+    for name in PLAIN
+    for path in ((ROOT / "envspec" / name).rglob("*.py") if "." not in name else [ROOT / "envspec" / name])
+)
+
 
 def found(text: str) -> list[str]:
     return [" ".join(match.split()) for match in _PHRASE.findall(text)]
@@ -28,6 +40,22 @@ def found(text: str) -> list[str]:
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_document_is_in_plain_words(path: Path) -> None:
     assert found(_OUTPUT.sub("", path.read_text(encoding="utf-8"))) == []
+
+
+def texts_of(source: str) -> list[str]:
+    """The string literals of a module, docstrings and the texts of f-strings among them."""
+    nodes = ast.walk(ast.parse(source))
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_is_in_plain_words(path: Path) -> None:
+    assert {text: words for text in texts_of(path.read_text(encoding="utf-8")) if (words := found(text))} == {}
+
+
+def test_texts_of_a_module() -> None:
+    source = '"""The engine is told."""\ntold = f"{told} which goes with {told}", "told_by"'
+    assert [words for text in texts_of(source) if (words := found(text))] == [["told"], ["goes with"]]
 
 
 @pytest.mark.parametrize("text", ["The engine is told", "which the index\nhas not", "All, Where left out."])

@@ -113,12 +113,12 @@ def _files(context: DoctorContext) -> Iterator[Path]:
 
 def _settings(path: Path) -> tuple[str, ...]:
     """The names of a file's settings; none if it can't be parsed."""
-    from envspec import toml
+    from envspec import documents
 
     try:
         text = path.read_text("utf-8")
         if path.suffix == ".toml":
-            document = toml.loads(text)
+            document = documents.parse_toml(text)
             pip = document.get("pip")
             return tuple(sorted({*document, *(pip if isinstance(pip, dict) else {})} - {"pip"}))
         parser = configparser.RawConfigParser()

@@ -205,8 +205,8 @@ def _base_stages(image: BaseImage, parts: Sequence[_Part]) -> Iterator[str]:
 def _system_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig) -> Iterator[str]:
     yield "FROM base AS system"
     if lock.image.apt:
-        moment = lock.image.snapshot
-        at = f" --snapshot={moment.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}" if moment else ""
+        time = lock.image.snapshot
+        at = f" --snapshot={time.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}" if time else ""
         install = f"DEBIAN_FRONTEND=noninteractive apt-get{at} install --yes --no-install-recommends"
         clean = "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log /etc/ssh/ssh_host_*"
         if len({part.apt for part in parts}) == 1:

@@ -16,9 +16,9 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envspec.documents import json_of
+from envspec.documents import parse_json
 from envspec.errors import NoSolution
-from envspec.facts.conda import CondaNames
+from envspec.facts.tables import CondaNames
 from envspec.io.http_settings import patience
 from envspec.io.http_types import Patience
 from envspec.io.store import Store
@@ -150,7 +150,7 @@ def provided_in(paths: bytes) -> tuple[Provided, ...]:
     paths: its `info/paths.json`; raises ValueError if it is no such file.
     """
     try:
-        listed = [str(entry["_path"]) for entry in json_of(paths)["paths"]]
+        listed = [str(entry["_path"]) for entry in parse_json(paths)["paths"]]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"no list of paths: {error!r}") from error
     stems = (found["stem"] for path in listed if (found := _INFO.fullmatch(path)))

@@ -13,7 +13,7 @@ from envspec.facts.tables import minor
 from envspec.models import CondaPackage, CudaVersion, Decision, Platform
 from envspec.origins import channel_url
 from envspec.resolve.types import Channel, CondaRequest, Cutoffs, VirtualPackage
-from envspec.spec import Spec, Undated
+from envspec.spec import Spec, UndatedFiles
 from envspec.spec.conda import ARCHSPEC, CUDA, version_and_build
 from envspec.spec.targets import bounds_of, has_cuda
 
@@ -93,7 +93,7 @@ def conda_request(
         constraints=_caps(spec, platform),
         of_platform=frozenset(required) - frozenset(conda.dependencies if conda else ()),
         cuda=_cuda(spec, facts, platform),
-        undated=conda is not None and conda.undated is Undated.ACCEPT,
+        undated=conda is not None and conda.undated is UndatedFiles.ACCEPT,
         cutoffs=cutoffs.names,
         locked=locked,
     )

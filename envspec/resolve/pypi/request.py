@@ -10,8 +10,7 @@ from packaging.version import Version
 
 from envspec.errors import NoSolution
 from envspec.facts import Facts
-from envspec.facts.torch import MEMBERS, Build, Wish, choose_build, family_mismatch
-from envspec.facts.torch import Index as TorchIndex
+from envspec.facts.torch import MEMBERS, BuildChoice, CudaChoice, TorchIndex, choose_build, family_mismatch
 from envspec.models import DEFAULT_INDEX, SPEC, Decision, Dependent, NamedIndex, Target
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve.pypi.errors import check_conflicts, torch_family_conflict
@@ -21,7 +20,7 @@ from envspec.resolve.pypi.index.selection import TagRanks, version_of
 from envspec.resolve.pypi.resolve import TargetRequest
 from envspec.resolve.pypi.resolver import PypiRequest
 from envspec.resolve.types import CondaProvided, Cutoffs
-from envspec.spec import Requirement, RequirementKind, Spec, Undated
+from envspec.spec import Requirement, RequirementKind, Spec, UndatedFiles
 from envspec.spec.targets import has_cuda, marker_environment, wheel_tags
 
 
@@ -60,7 +59,7 @@ def sources_of(spec: Spec, target: Target) -> tuple[Requirement, ...]:
 def indexes_of(spec: Spec) -> tuple[NamedIndex, ...]:
     """The spec's own indexes; their URLs may contain credentials."""
     return tuple(
-        NamedIndex(each.name, each.url, each.packages, each.undated is Undated.ACCEPT, each.files)
+        NamedIndex(each.name, each.url, each.packages, each.undated is UndatedFiles.ACCEPT, each.files)
         for each in spec.pip.index
     )
 
@@ -112,7 +111,7 @@ def target_request(
     if "torch" not in elsewhere:
         if mismatch := family_mismatch(family_facts, family):
             raise mismatch
-        wish = Wish.CPU if spec.cuda is None else spec.cuda.version or Wish.ANY
+        wish = CudaChoice.CPU if spec.cuda is None else spec.cuda.version or CudaChoice.ANY
         torch_cutoff = cutoffs.names.get("torch", cutoffs.as_of)
         build = choose_build(facts, specifiers.get("torch", SpecifierSet()), wish, target.platform, torch_cutoff)
     pytorch = _pytorch_index(build, urls.pytorch)
@@ -172,7 +171,7 @@ def _check_loadable(direct: Mapping[str, ListedFile], ranks: TagRanks, target: T
             )
 
 
-def _pytorch_index(build: Build | None, template: str) -> PackageIndex | None:
+def _pytorch_index(build: BuildChoice | None, template: str) -> PackageIndex | None:
     """PyTorch's own index. It gives no upload times: the facts list the releases that `as_of` allows."""
     if build is None or build.index is TorchIndex.DEFAULT or build.variant is None:
         return None
@@ -192,7 +191,7 @@ def _within(specifier: str) -> Callable[[Version], bool]:
     return lambda version: bound.contains(version, prereleases=True)
 
 
-def _decision(build: Build, target: Target) -> Decision:
+def _decision(build: BuildChoice, target: Target) -> Decision:
     origin = "the default index" if build.url is None else f"PyTorch's index of {build.variant}"
     return Decision(
         "torch.build", f"{build.variant or 'default'} from {origin}", build.why, build.source, target.platform

@@ -9,7 +9,7 @@ from typing import Any, Final
 from envspec.conformance.bounds import limit
 from envspec.conformance.request import SEED
 from envspec.conformance.results import FORMAT
-from envspec.receipts.build import Known, receipt
+from envspec.receipts.build import ReceiptInputs, receipt
 from envspec.receipts.model import Here, Image, LockName, Receipt
 
 MADE_AT: Final = datetime(2026, 11, 22, 3, 0, tzinfo=timezone.utc)
@@ -115,7 +115,7 @@ def machine(device: str, gpus: int = 8, gpu: str = "NVIDIA H100 80GB HBM3") -> d
     return {**detail, "cpus": 192, "driver": "570.124.06", "gpus": cards, "topology": topology}
 
 
-def known(*requested: str, **more: Any) -> Known:
+def known(*requested: str, **more: Any) -> ReceiptInputs:
     """What the host knows of a made-up run: it was in an image."""
     values: dict[str, Any] = {
         "envspec": "0.1.0",
@@ -124,7 +124,7 @@ def known(*requested: str, **more: Any) -> Known:
         "where": IMAGE,
         "requested": requested,
     }
-    return Known(**{**values, **more})
+    return ReceiptInputs(**{**values, **more})
 
 
 def made(*checks: Mapping[str, Any], device: str = "cpu", **more: Any) -> Receipt:

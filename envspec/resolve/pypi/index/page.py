@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
 
-from envspec.documents import json_of
+from envspec.documents import parse_json
 from envspec.names import FILE_NAME, RELEASE_FILE, SHA256, URL, is_harmful
 
 ACCEPT: Final = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
@@ -139,7 +139,7 @@ def _checked(file: ListedFile) -> ListedFile:
 
 
 def _parse_json(body: bytes, url: str) -> _Parsed:
-    document: dict[str, Any] = json_of(body)
+    document: dict[str, Any] = parse_json(body)
     major = str(document.get("meta", {}).get("api-version", "1.0")).partition(".")[0]
     if major != "1":
         version = repr(str(document["meta"]["api-version"]))[1:-1]

@@ -1,14 +1,56 @@
-"""What differs between the conda halves of two locks."""
+"""Differences between the conda packages of two locks.
+
+By the rules of conda's `VersionOrder`; rattler has them as well, and costs more to import than a diff. Tests hold what
+is here against rattler's.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import zip_longest
+from typing import Final, TypeAlias
 
-from envspec.base_image.types import variant_of_build
-from envspec.lock.conda_version import compare
+from envspec.base_image.cuda import variant_of_build
 from envspec.models import CondaPackage, Platform, Resolution
+
+#: A number, or letters; letters come before any number, but for `post`, and `dev` before other letters.
+_Atom: TypeAlias = "tuple[int, int, str]"
+_ZERO: Final = (2, 0, "")
+_WORDS: Final[dict[str, _Atom]] = {"dev": (0, 0, ""), "post": (3, 0, "")}
+
+
+def compare(one: str, other: str) -> int:
+    """Below zero where `one` is older, above where it is newer, zero where they are the same (1.0 and 1.0.0)."""
+    for left, right in zip(_parts(one), _parts(other), strict=True):
+        for first, second in zip_longest(left, right, fillvalue=()):
+            for a, b in zip_longest(first, second, fillvalue=_ZERO):
+                if a != b:
+                    return -1 if a < b else 1
+    return 0
+
+
+def _parts(version: str) -> tuple[list[tuple[_Atom, ...]], ...]:
+    """Epoch, version and local version, each as its components."""
+    epoch, _, rest = version.lower().rpartition("!")
+    public, _, local = rest.partition("+")
+    return _components(epoch), _components(public), _components(local)
+
+
+def _components(text: str) -> list[tuple[_Atom, ...]]:
+    return [_atoms(component) for component in re.split(r"[._-]", text)]
+
+
+def _atoms(component: str) -> tuple[_Atom, ...]:
+    """`4a` is 4 and a; `a4` is 0, a and 4: what begins with letters stands below any number."""
+    runs = [_WORDS.get(run) or ((2, int(run), "") if run.isdecimal() else (1, 0, run)) for run in _runs(component)]
+    return tuple(runs) if component[:1].isdecimal() else (_ZERO, *runs)
+
+
+def _runs(component: str) -> list[str]:
+    return re.findall(r"[0-9]+|[^0-9]+", component)
 
 
 class CondaMove(Enum):
@@ -27,8 +69,8 @@ class CondaMove(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CondaRow:
-    """What a diff tells of a row of a channel."""
+class CondaRecordValues:
+    """The values of a channel's record in a diff."""
 
     build: str
     channel: str
@@ -39,12 +81,12 @@ class CondaRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CondaRowChange:
+class CondaRecordChange:
     """The rows of one platform; None before the package was added and after it was removed."""
 
     platform: Platform
-    old: CondaRow | None
-    new: CondaRow | None
+    old: CondaRecordValues | None
+    new: CondaRecordValues | None
 
     @property
     def changes_variant(self) -> bool:
@@ -64,11 +106,11 @@ class CondaChange:
     name: str
     old: str | None
     new: str | None
-    rows: tuple[CondaRowChange, ...]
+    records: tuple[CondaRecordChange, ...]
 
     @property
     def platforms(self) -> tuple[Platform, ...]:
-        return tuple(row.platform for row in self.rows)
+        return tuple(record.platform for record in self.records)
 
 
 def conda_changes(
@@ -82,8 +124,8 @@ def conda_changes(
             change = _change(name, before.get(name), after.get(name), platform)
             if change:
                 key = (name, change.move.value, change.old, change.new)
-                known = merged.get(key)
-                merged[key] = replace(known, rows=(*known.rows, *change.rows)) if known else change
+                previous = merged.get(key)
+                merged[key] = replace(previous, records=(*previous.records, *change.records)) if previous else change
     return tuple(
         sorted(merged.values(), key=lambda change: (change.name, tuple(each.value for each in change.platforms)))
     )
@@ -94,16 +136,16 @@ def _by_name(packages: Iterable[CondaPackage]) -> dict[str, CondaPackage]:
 
 
 def _change(name: str, old: CondaPackage | None, new: CondaPackage | None, platform: Platform) -> CondaChange | None:
-    before, after = _row(old) if old else None, _row(new) if new else None
-    move = _version_move(old, new) or _row_move(before, after)
+    before, after = _record(old) if old else None, _record(new) if new else None
+    move = _version_move(old, new) or _record_move(before, after)
     if move is None:
         return None
     versions = (old.version if old else None, new.version if new else None)
-    return CondaChange(move, name, *versions, (CondaRowChange(platform, before, after),))
+    return CondaChange(move, name, *versions, (CondaRecordChange(platform, before, after),))
 
 
-def _row(package: CondaPackage) -> CondaRow:
-    return CondaRow(
+def _record(package: CondaPackage) -> CondaRecordValues:
+    return CondaRecordValues(
         package.build,
         package.channel,
         package.filename,
@@ -118,11 +160,11 @@ def _version_move(old: CondaPackage | None, new: CondaPackage | None) -> CondaMo
         return CondaMove.REMOVED if old else CondaMove.ADDED
     if old.version == new.version:
         return None
-    order = compare(old.version, new.version)
-    return CondaMove.UP if order < 0 else CondaMove.DOWN if order > 0 else CondaMove.MOVED
+    comparison = compare(old.version, new.version)
+    return CondaMove.UP if comparison < 0 else CondaMove.DOWN if comparison > 0 else CondaMove.MOVED
 
 
-def _row_move(old: CondaRow | None, new: CondaRow | None) -> CondaMove | None:
+def _record_move(old: CondaRecordValues | None, new: CondaRecordValues | None) -> CondaMove | None:
     if old is None or new is None or old == new:
         return None
     if old.build != new.build:

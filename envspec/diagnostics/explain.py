@@ -1,0 +1,464 @@
+"""Explanations of a lock, of its image and of one of its packages."""
+
+from __future__ import annotations
+
+import difflib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from envspec.base_image.cuda import SharedLibrary
+from envspec.errors import UsageError
+from envspec.lockfile.export.dockerfile import without_dockerfile
+from envspec.models import (
+    SPEC,
+    BaseImage,
+    CondaChannel,
+    CondaPackage,
+    Decision,
+    Dependent,
+    Driver,
+    GpuCode,
+    GpuCodeFound,
+    ImageId,
+    ImageSettings,
+    Lock,
+    Package,
+    Platform,
+    Provided,
+    Python,
+    Rejected,
+    Resolution,
+    SystemLayer,
+    WheelFile,
+)
+from envspec.names import normalised
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One step of a chain: `name` at `version` has `requirement`. version: None for the spec.
+
+    channel: where conda took the package from; None for a wheel and for the spec.
+    """
+
+    name: str
+    version: str | None
+    requirement: str
+    channel: str | None = None
+
+
+class ChainSource(Enum):
+    """The two halves of an environment."""
+
+    WHEELS = "wheels"
+    CONDA = "conda"
+
+
+class _Step(NamedTuple):
+    """A package, or the spec, and its requirement."""
+
+    source: ChainSource
+    dependent: Dependent
+
+    @property
+    def key(self) -> tuple[ChainSource, str]:
+        return self.source, self.dependent.name
+
+
+class LockedPackages:
+    """The packages of one platform by name: wheels, conda's, and conda's by PyPI's names of what is in them."""
+
+    def __init__(self, resolution: Resolution) -> None:
+        self.wheels = {package.name: package for package in resolution.packages}
+        self.conda = {package.name: package for package in resolution.conda}
+        self._provided = {each.name: package for package in resolution.conda for each in package.provides}
+
+    def named(self, normal: str) -> tuple[Package | None, tuple[CondaPackage, ...]]:
+        """The wheel and the conda packages of a name of conda or PyPI. normal: normalised."""
+        conda = [
+            package
+            for package in self.conda.values()
+            if normal == normalised(package.name) or any(each.name == normal for each in package.provides)
+        ]
+        return self.wheels.get(normal), tuple(conda)
+
+    def chains(self, package: Package | CondaPackage) -> tuple[tuple[Link, ...], ...]:
+        """The shortest chain from the spec down to each dependent."""
+        source = ChainSource.WHEELS if isinstance(package, Package) else ChainSource.CONDA
+        start = (source, package.name)
+        return tuple(self._chain(self._step(source, dependent), start) for dependent in package.required_by)
+
+    def _chain(self, last: _Step, start: tuple[ChainSource, str]) -> tuple[Link, ...]:
+        """The shortest chain from the spec to `last`; if none begins at the spec, the longest.
+
+        It does not lead through `start`. Of chains of one length the first by name, so that the
+        same lock always gives the same chains.
+        """
+        waiting: deque[tuple[_Step, ...]] = deque([(last,)])
+        cached = {start, last.key}
+        longest: tuple[_Step, ...] = (last,)
+        while waiting:
+            chain = waiting.popleft()
+            longest = chain
+            if chain[0].dependent.name == SPEC:
+                break
+            above = self._package(chain[0])
+            for dependent in sorted(above.required_by) if above else ():
+                higher = self._step(chain[0].source, dependent)
+                if higher.key not in cached:
+                    cached.add(higher.key)
+                    waiting.append((higher, *chain))
+        return tuple(map(self._link, longest))
+
+    def _step(self, source: ChainSource, dependent: Dependent) -> _Step:
+        """A dependent of a wheel may be in a conda package: then the step is that package."""
+        if source is ChainSource.WHEELS and dependent.name not in self.wheels and dependent.name in self._provided:
+            return _Step(ChainSource.CONDA, Dependent(self._provided[dependent.name].name, dependent.requirement))
+        return _Step(source, dependent)
+
+    def _package(self, step: _Step) -> Package | CondaPackage | None:
+        return (self.wheels if step.source is ChainSource.WHEELS else self.conda).get(step.dependent.name)
+
+    def _link(self, step: _Step) -> Link:
+        package = self._package(step)
+        channel = package.channel if isinstance(package, CondaPackage) else None
+        return Link(step.dependent.name, package.version if package else None, step.dependent.requirement, channel)
+
+
+_LARGEST: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """Downloads of one platform. size_bytes: of the files with a known size. unsized: names of the others.
+
+    largest: (name, bytes) of the biggest files, biggest first.
+    """
+
+    files: int
+    size_bytes: int
+    unsized: tuple[str, ...]
+    largest: tuple[tuple[str, int], ...]
+
+
+def download_of(sizes: Mapping[str, int | None]) -> Download:
+    """sizes: name -> bytes, None if unknown."""
+    previous = {name: size for name, size in sizes.items() if size is not None}
+    largest = sorted(previous.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]
+    return Download(
+        files=len(sizes),
+        size_bytes=sum(previous.values()),
+        unsized=tuple(sorted(sizes.keys() - previous.keys())),
+        largest=tuple(largest),
+    )
+
+
+#: SHA-256 of a wheel -> GPU code that was read from it; None if it was not read.
+CachedGpuCode: TypeAlias = Callable[[str], GpuCodeFound | None]
+
+#: Source of GPU code that no table has.
+READ: Final = "read from the wheel during an image build on this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageExplanation:
+    """The image of a lock. does_not_run: what its settings rule out. without: why there is none."""
+
+    settings: ImageSettings
+    system: tuple[SystemLayer, ...]
+    ids: tuple[ImageId, ...]
+    does_not_run: tuple[str, ...]
+    without: str | None
+
+
+def no_cached_code(_: str) -> GpuCodeFound | None:
+    """Without a cache."""
+    return None
+
+
+def explain_image(lock: Lock) -> ImageExplanation | None:
+    """None for a lock without a linux platform."""
+    if not any(resolution.target.platform.is_linux for resolution in lock.resolutions):
+        return None
+    without = without_dockerfile(lock)
+    missing = () if without else tuple(_does_not_run(lock))
+    return ImageExplanation(lock.image, lock.system, lock.images, missing, without)
+
+
+def code_read(package: Package, platform: Platform, cached: CachedGpuCode) -> tuple[GpuCode, ...]:
+    """The GPU code that was read from a package's wheel, if any."""
+    found = cached(package.built.sha256 if package.built else package.file.sha256)
+    if found is None or not (found.sm or found.ptx):
+        return ()
+    return (GpuCode(platform, package.name, package.version, "", found.sm, found.ptx, READ),)
+
+
+def _does_not_run(lock: Lock) -> Iterator[str]:
+    if lock.image.compiler != "none":
+        return
+    names = {
+        name
+        for resolution in lock.resolutions
+        if resolution.target.platform.is_linux
+        for name in (
+            *(package.name for package in resolution.packages),
+            *(each.name for record in resolution.conda for each in record.provides),
+            *(record.name for record in resolution.conda),
+        )
+    }
+    if "triton" in names:
+        yield "torch.compile and other kernels of Triton: they need a C compiler ([image] compiler)"
+    elif names & {"torch", "pytorch"}:
+        yield "torch.compile: on a CPU it needs a C++ compiler ([image] compiler)"
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_NOTHING: Final[Mapping[Platform, Sequence[SharedLibrary]]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformExplanation:
+    """One platform of a lock. glibc, macos: the newest and the oldest that its wheels may need.
+
+    download: wheels. shared: CUDA libraries in both the base image and the packages. conda: packages from channels;
+    None if there are none.
+    """
+
+    platform: Platform
+    python: Python
+    glibc: tuple[int, int] | None
+    macos: tuple[int, int] | None
+    download: Download
+    warnings: tuple[str, ...]
+    shared: tuple[SharedLibrary, ...]
+    conda: Download | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """All decisions of a lock. gpu_code_read: from wheels, see `code_read`. image: None without a linux platform."""
+
+    name: str
+    as_of: datetime
+    facts: str
+    gpus: tuple[str, ...]
+    decisions: tuple[Decision, ...]
+    base_image: BaseImage | None
+    driver: Driver | None
+    gpu_code: tuple[GpuCode, ...]
+    platforms: tuple[PlatformExplanation, ...]
+    package_as_of: tuple[tuple[str, datetime], ...]
+    conda_as_of: tuple[tuple[str, datetime], ...] = ()
+    channels: tuple[CondaChannel, ...] = ()
+    image: ImageExplanation | None = None
+    gpu_code_read: tuple[GpuCode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PackageFile:
+    """The file of a package on one platform."""
+
+    platform: Platform
+    file: WheelFile
+    uploaded: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A wheel's package on the platforms with equal values.
+
+    chains: from the spec down to each package that requires it, the shortest ones.
+    """
+
+    version: str
+    extras: tuple[str, ...]
+    chains: tuple[tuple[Link, ...], ...]
+    rejected: Rejected | None
+    files: tuple[PackageFile, ...]
+    gpu_code: tuple[GpuCode, ...]
+    gpu_code_read: tuple[GpuCode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CondaFile:
+    """The archive of a conda package on one platform. built: None if its channel does not show it."""
+
+    platform: Platform
+    build: str
+    build_number: int
+    channel: str
+    subdir: str
+    filename: str
+    url: str
+    sha256: str
+    size_bytes: int | None
+    built: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class CondaVariant:
+    """A conda package on the platforms with equal values. provides: the Python packages in it."""
+
+    name: str
+    version: str
+    channel: str
+    provides: tuple[Provided, ...]
+    chains: tuple[tuple[Link, ...], ...]
+    rejected: Rejected | None
+    files: tuple[CondaFile, ...]
+    gpu_code: tuple[GpuCode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackageExplanation:
+    """The packages of a name. variants: wheels. conda: conda packages of that name, or with a Python package of that
+    name in them. absent: platforms of the lock without the package.
+    """
+
+    name: str
+    variants: tuple[Variant, ...]
+    absent: tuple[Platform, ...]
+    conda: tuple[CondaVariant, ...] = ()
+
+
+def explain_lock(
+    lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] = _NOTHING, cached: CachedGpuCode = no_cached_code
+) -> Explanation:
+    """Every decision with its reason and source, and the downloads of each platform.
+
+    shared: libraries in both image and packages, as `base_image.shared_libraries` finds them, for platforms with any.
+    """
+    return Explanation(
+        name=lock.name,
+        as_of=lock.as_of,
+        facts=lock.facts,
+        gpus=lock.gpus,
+        decisions=lock.decisions,
+        base_image=lock.base_image,
+        driver=lock.driver,
+        gpu_code=lock.gpu_code,
+        platforms=tuple(_platform(item, shared.get(item.target.platform, ())) for item in lock.resolutions),
+        package_as_of=lock.package_as_of,
+        conda_as_of=lock.conda_as_of,
+        channels=lock.channels,
+        image=explain_image(lock),
+        gpu_code_read=tuple(
+            code
+            for resolution in lock.resolutions
+            for package in resolution.packages
+            for code in code_read(package, resolution.target.platform, cached)
+        ),
+    )
+
+
+def explain_package(lock: Lock, name: str, cached: CachedGpuCode = no_cached_code) -> PackageExplanation:
+    """What requires a package, which newer version was rejected, its GPU code and its files.
+
+    name: in any spelling; a conda package is found by conda's name and by the names of the Python packages in it.
+
+    Raises:
+        UsageError: the package is not in the lock; the message names similar ones.
+    """
+    normal = normalised(name)
+    variants: dict[tuple[object, ...], Variant] = {}
+    conda: dict[tuple[object, ...], CondaVariant] = {}
+    absent: list[Platform] = []
+    for resolution in lock.resolutions:
+        platform = resolution.target.platform
+        pins = LockedPackages(resolution)
+        package, records = pins.named(normal)
+        if package is None and not records:
+            absent.append(platform)
+        if package is not None:
+            one = _variant(lock, package, pins, platform, cached)
+            key = (one.version, one.extras, one.chains, one.rejected)
+            previous = variants.get(key)
+            if previous:
+                one = replace(
+                    one, **_joined(previous, one), gpu_code_read=(*previous.gpu_code_read, *one.gpu_code_read)
+                )
+            variants[key] = one
+        for record in records:
+            other = _conda_variant(lock, record, pins, platform)
+            conda_key = (other.name, other.version, other.channel, other.provides, other.chains, other.rejected)
+            before = conda.get(conda_key)
+            conda[conda_key] = replace(other, **_joined(before, other)) if before else other
+    if not variants and not conda:
+        raise _unknown(lock, name, normal)
+    return PackageExplanation(normal, tuple(variants.values()), tuple(absent), tuple(conda.values()))
+
+
+def _platform(resolution: Resolution, shared: Sequence[SharedLibrary]) -> PlatformExplanation:
+    target = resolution.target
+    conda = {package.name: package.size_bytes for package in resolution.conda}
+    return PlatformExplanation(
+        target.platform,
+        target.python,
+        target.glibc,
+        target.macos,
+        download_of({package.name: package.file.size_bytes for package in resolution.packages}),
+        resolution.warnings,
+        tuple(shared),
+        download_of(conda) if conda else None,
+    )
+
+
+def _variant(lock: Lock, package: Package, pins: LockedPackages, platform: Platform, cached: CachedGpuCode) -> Variant:
+    return Variant(
+        version=package.version,
+        extras=package.extras,
+        chains=pins.chains(package),
+        rejected=package.rejected,
+        files=(PackageFile(platform, package.file, package.uploaded),),
+        gpu_code=_code(lock, platform, package.name),
+        gpu_code_read=code_read(package, platform, cached),
+    )
+
+
+def _conda_variant(lock: Lock, package: CondaPackage, pins: LockedPackages, platform: Platform) -> CondaVariant:
+    stamp = package.timestamp_ms
+    file = CondaFile(
+        platform,
+        package.build,
+        package.build_number,
+        package.channel,
+        package.subdir,
+        package.filename,
+        package.url,
+        package.sha256,
+        package.size_bytes,
+        _EPOCH + timedelta(milliseconds=stamp) if stamp is not None else None,
+    )
+    return CondaVariant(
+        name=package.name,
+        version=package.version,
+        channel=package.channel,
+        provides=package.provides,
+        chains=pins.chains(package),
+        rejected=package.rejected,
+        files=(file,),
+        # The GPU code of what only a conda package holds goes by conda's name for it.
+        gpu_code=() if package.name in pins.wheels else _code(lock, platform, package.name),
+    )
+
+
+def _code(lock: Lock, platform: Platform, name: str) -> tuple[GpuCode, ...]:
+    return tuple(code for code in lock.gpu_code if code.platform is platform and code.package == name)
+
+
+def _joined(one: Variant | CondaVariant, other: Variant | CondaVariant) -> dict[str, Any]:
+    return {"files": (*one.files, *other.files), "gpu_code": (*one.gpu_code, *other.gpu_code)}
+
+
+def _unknown(lock: Lock, name: str, normal: str) -> UsageError:
+    names = {package.name for resolution in lock.resolutions for package in resolution.packages}
+    for resolution in lock.resolutions:
+        for package in resolution.conda:
+            names |= {package.name, *(each.name for each in package.provides)}
+    close = difflib.get_close_matches(normal, sorted(names), n=3, cutoff=0.6)
+    hint = f"did you mean {' or '.join(close)}?" if close else "`envspec explain LOCK` without a name explains the lock"
+    return UsageError(f"package {name} is not in {lock.name}", hint=hint)

@@ -1,1 +1,0 @@
-"""What the lock folder holds, and what is read from it."""

@@ -1,0 +1,560 @@
+"""Differences between two locks: packages, files, image, driver and decisions.
+
+Publishers do not change published files, so each has another reason: another index or channel, a file uploaded later, a
+tag that moved, or a lock that was tampered with.
+
+Another Python series or glibc changes the wheel of every compiled package: reported one by one they hide the rest.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path, PurePosixPath
+from typing import TypeAlias
+
+from packaging.version import InvalidVersion, Version
+
+from envspec.errors import UsageError
+from envspec.lockfile.diff_conda import CondaChange, conda_changes
+from envspec.lockfile.document import load
+from envspec.lockfile.folder import LOCKS, find_lock, read_lock
+from envspec.lockfile.header import LOCK_FILE
+from envspec.lockfile.toml_writer import string, time_text
+from envspec.models import (
+    BaseImage,
+    CondaPackage,
+    ImageSettings,
+    Lock,
+    Package,
+    Platform,
+    Resolution,
+    Service,
+    Target,
+)
+from envspec.origins import origin_of
+
+
+def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], str | None]:
+    """(what, platform or none) -> value, of settings, system layers, IDs and built wheels.
+
+    other: the lock to compare with. Packages of a system layer are listed one by one only if both locks have them:
+    beside a lock that has made none, they would bury the rest.
+    """
+    values: dict[tuple[str, Platform | None], str | None] = {}
+    image = lock.image
+    if image != ImageSettings():
+        values["image.workdir", None] = image.workdir
+        values["image.compiler", None] = image.compiler
+        values["image.apt", None] = " ".join(image.apt)
+        values["image.snapshot", None] = time_text(image.snapshot) if image.snapshot else None
+        values |= {(f"image.env.{name}", None): _shown(value) for name, value in image.env}
+        values["image.services", None] = " ".join(map(_service, image.services))
+    made = {layer.platform for layer in other.system}
+    for layer in lock.system:
+        values["system_layer", layer.platform] = layer.diff_id
+        for name, _, version in (package.partition("=") for package in layer.packages):
+            values[f"system_layer.{name}", layer.platform] = version if layer.platform in made else None
+    for found in lock.images:
+        values["image.id" if found.pyc else "image.id.no_pyc", found.platform] = found.id
+    for resolution in lock.resolutions:
+        for package in resolution.packages:
+            if package.built:
+                values[f"built.{package.name}", resolution.target.platform] = package.built.sha256
+    return values
+
+
+def _shown(text: str) -> str:
+    """On one line, and not mistaken for nothing."""
+    return text if text and text.isprintable() else string(text)
+
+
+def _service(service: Service) -> str:
+    return ":".join(filter(None, (service.name, str(service.port), service.logdir)))
+
+
+#: (what, old, new) of one file; empty if there is none.
+Changes = tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """One file that was replaced at the same version, on the platforms with equal changes.
+
+    kind: `wheel`, `conda package`, `built wheel`, `Python` or `base image`. changes: (what, old, new): index, channel,
+    file, url, sha256, digest; those that differ.
+    """
+
+    kind: str
+    name: str
+    version: str
+    platforms: tuple[Platform, ...]
+    changes: Changes
+
+    @property
+    def title(self) -> str:
+        if self.kind == "base image":
+            return f"{self.kind} {self.name}:{self.version}"
+        return f"{self.kind} {self.name} {self.version}".replace("Python Python", "Python")
+
+
+def replaced_files(
+    old: Lock, new: Lock, olds: Mapping[Platform, Resolution], news: Mapping[Platform, Resolution]
+) -> tuple[Replaced, ...]:
+    """olds, news: the resolutions by platform. Only platforms of both locks are compared."""
+    found: dict[tuple[str, str, str, Changes], list[Platform]] = {}
+    for platform in sorted(olds.keys() & news.keys(), key=lambda each: each.value):
+        before, after = olds[platform], news[platform]
+        for kind, name, version, changes in (
+            *_replaced_image(old.base_image, new.base_image, platform),
+            *_replaced_python(before.target, after.target),
+            *_replaced_conda(before, after),
+            *_replaced_wheels(before, after),
+        ):
+            differing = tuple(each for each in changes if each[1] != each[2])
+            if differing:
+                found.setdefault((kind, name, version, differing), []).append(platform)
+    return tuple(
+        Replaced(kind, name, version, tuple(p), changes) for (kind, name, version, changes), p in found.items()
+    )
+
+
+_Found = tuple[str, str, str, Changes]
+
+
+def _attributes(old: object, new: object, *names: str) -> Changes:
+    """What two values of one class have under these names."""
+    return tuple(
+        ("file" if name == "filename" else name, getattr(old, name) or "", getattr(new, name) or "") for name in names
+    )
+
+
+def _replaced_image(old: BaseImage | None, new: BaseImage | None, platform: Platform) -> Iterator[_Found]:
+    if old is None or new is None or (old.repository, old.tag) != (new.repository, new.tag):
+        return
+    before, after = ({each.platform: each.digest for each in image.digests} for image in (old, new))
+    # One that was not resolved yet had nothing that could be replaced.
+    if (was := before.get(platform)) and (now := after.get(platform)):
+        yield "base image", new.repository, new.tag, (("digest", was, now),)
+
+
+def _replaced_python(old: Target, new: Target) -> Iterator[_Found]:
+    before, after = old.python, new.python
+    if before.version == after.version and before.source == after.source:
+        yield "Python", "Python", after.version, _attributes(before, after, "url", "sha256")
+
+
+def _replaced_conda(old: Resolution, new: Resolution) -> Iterator[_Found]:
+    olds = {each.name: each for each in old.conda}
+    for after in new.conda:
+        before = olds.get(after.name)
+        if before is not None and is_replaced_record(before, after):
+            yield (
+                "conda package",
+                after.name,
+                f"{after.version} {after.build}",
+                _attributes(before, after, "channel", "filename", "url", "sha256", "md5"),
+            )
+
+
+def is_replaced_record(old: CondaPackage, new: CondaPackage) -> bool:
+    """Whether two rows of one version and build have another file."""
+    files = ((each.channel, each.filename, each.url, each.sha256, each.md5) for each in (old, new))
+    return (old.version, old.build) == (new.version, new.build) and len(set(files)) > 1
+
+
+def _replaced_wheels(old: Resolution, new: Resolution) -> Iterator[_Found]:
+    olds = {each.name: each for each in old.packages}
+    for after in new.packages:
+        before = olds.get(after.name)
+        if before is None or before.version != after.version:
+            continue
+        if is_replaced_wheel(before, after, old.target, new.target):
+            yield (
+                "wheel",
+                after.name,
+                after.version,
+                _attributes(before.file, after.file, "index", "filename", "url", "sha256"),
+            )
+        elif before.file == after.file and before.built and after.built:
+            yield "built wheel", after.name, after.version, _attributes(before.built, after.built, "filename", "sha256")
+
+
+def is_replaced_wheel(old: Package, new: Package, before: Target, after: Target) -> bool:
+    """Whether a package has another file than its version and its target explain.
+
+    Another Python, glibc or macOS takes another wheel of the same release, from the same place.
+    """
+    files = ((each.file.index, each.file.filename, each.file.url, each.file.sha256) for each in (old, new))
+    if old.version != new.version or len(set(files)) == 1:
+        return False
+    targets = ((each.python.series, each.glibc, each.macos) for each in (before, after))
+    order = ((each.file.index, origin_of(each.file.url or "")) for each in (old, new))
+    return len(set(targets)) == 1 or len(set(order)) > 1 or old.file.filename == new.file.filename
+
+
+class Move(Enum):
+    """What happened to a package. MOVED: to another version; which of the two is higher is unknown."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    UP = "up"
+    DOWN = "down"
+    MOVED = "moved"
+    FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """What identifies a wheel or sdist. index: its name in the lock."""
+
+    index: str
+    filename: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """The file of a package on one platform, if its version is the same."""
+
+    platform: Platform
+    old: FileIdentity
+    new: FileIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class PackageChange:
+    """One package, on the platforms of both locks with equal changes.
+
+    old, new: versions; None before it was added and after it was removed. files: for Move.FILE alone.
+    """
+
+    move: Move
+    name: str
+    old: str | None
+    new: str | None
+    platforms: tuple[Platform, ...]
+    files: tuple[FileChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValueChange:
+    """One value of the lock. old, new: None if it is missing. platforms: empty if it does not depend on them.
+
+    why: the reason in the new lock, or in the old one if the value was removed.
+    """
+
+    what: str
+    old: str | None
+    new: str | None
+    platforms: tuple[Platform, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LockDiff:
+    """All differences, in the order of reports.
+
+    platforms: those of both locks. A platform of one lock only is a change of `environment`, and its packages are not
+    listed. packages: from PyPI. replaced: files replaced at the same version; the other lists do not repeat them.
+    """
+
+    old_name: str
+    new_name: str
+    platforms: tuple[Platform, ...]
+    environment: tuple[ValueChange, ...]
+    packages: tuple[PackageChange, ...]
+    decisions: tuple[ValueChange, ...]
+    conda: tuple[CondaChange, ...] = ()
+    replaced: tuple[Replaced, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.replaced or self.environment or self.conda or self.packages or self.decisions)
+
+
+def diff_locks(old: Lock, new: Lock) -> LockDiff:
+    """Compare two locks of one environment, or of two."""
+    olds, news = _by_platform(old), _by_platform(new)
+    both = tuple(sorted(olds.keys() & news.keys(), key=lambda platform: platform.value))
+    reasons = {
+        (decision.what, platform): decision.why
+        for lock in (old, new)
+        for decision in lock.decisions
+        for platform in (decision.platform, None)
+    }
+    environment = _values(_environment(old, new, both), _environment(new, old, both), reasons)
+    decisions = _values(_decided(old, both), _decided(new, both), reasons)
+    listed = {change.what for change in environment}
+    replaced = replaced_files(old, new, olds, news)
+    shown = {(what, platform) for each in replaced for what in _values_of(each) for platform in each.platforms}
+    return LockDiff(
+        old_name=old.name,
+        new_name=new.name,
+        platforms=both,
+        environment=tuple(
+            each for each in environment if not each.platforms or {(each.what, p) for p in each.platforms} - shown
+        ),
+        packages=_packages(olds, news, both),
+        decisions=tuple(change for change in decisions if change.what not in listed),
+        conda=conda_changes(olds, news, both),
+        replaced=replaced,
+    )
+
+
+def _values_of(each: Replaced) -> tuple[str, ...]:
+    """The values that say no more than what was replaced."""
+    values = {"base image": ("image.digest",), "Python": ("python.sha256",), "built wheel": (f"built.{each.name}",)}
+    return values.get(each.kind, ())
+
+
+def _by_platform(lock: Lock) -> dict[Platform, Resolution]:
+    return {resolution.target.platform: resolution for resolution in lock.resolutions}
+
+
+#: (what, platform or none) -> value. What has no value is not there.
+_Values: TypeAlias = Mapping[tuple[str, Platform | None], str]
+
+
+def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
+    """Everything but packages and decisions, under the keys that decisions have where there is one for it."""
+    image, driver = lock.base_image, lock.driver
+    resolutions = _by_platform(lock)
+    values: dict[tuple[str, Platform | None], str | None] = {
+        ("name", None): lock.name,
+        ("spec", None): lock.input_sha256[:12],
+        ("as_of", None): time_text(lock.as_of),
+        ("facts", None): lock.facts,
+        ("platforms", None): ", ".join(sorted(platform.value for platform in resolutions)),
+        ("gpus", None): ", ".join(lock.gpus),
+        ("channels", None): ", ".join(channel.name for channel in lock.channels),
+        ("image.tag", None): image_name(image) if image else None,
+        ("image.os", None): image.os if image else None,
+        ("image.flavor", None): image.flavor if image else None,
+        ("cuda.release", None): image.cuda_release if image else None,
+        ("driver.minimum", None): driver.minimum if driver else None,
+        ("driver.bundled", None): driver.bundled if driver else None,
+    }
+    if lock.conformance:
+        size = lock.conformance.world_size
+        values["conformance.checks", None] = ", ".join(lock.conformance.checks) or "all, none required"
+        values["conformance.world_size", None] = "all" if size is None else str(size)
+    for platform in both:
+        target = resolutions[platform].target
+        values["python", platform] = target.python.version
+        values["python.source", platform] = target.python.source
+        values["python.sha256", platform] = target.python.sha256
+        values["glibc", platform] = _level(target.glibc)
+        values["macos", platform] = _level(target.macos)
+    for pinned in image.digests if image else ():
+        values["image.digest", pinned.platform] = pinned.digest or "unresolved"
+    values |= image_values(lock, other)
+    for index in lock.indexes:
+        words = [index.url, *index.packages, *(["undated"] if index.undated else [])]
+        values[f"index.{index.name}", None] = " ".join(words)
+    for name, as_of in lock.package_as_of:
+        values[f"as_of.{name}", None] = time_text(as_of)
+    for name, as_of in lock.conda_as_of:
+        values[f"conda_as_of.{name}", None] = time_text(as_of)
+    for channel in lock.channels:
+        if channel.part:
+            values[f"channel.{channel.name}.part", None] = (
+                f"{channel.part.records:,} records, sha256:{channel.part.sha256}"
+            )
+    for code in lock.gpu_code:
+        values[f"gpu_code.{code.package}", code.platform] = " ".join((f"{code.variant}:", *code.sm, *code.ptx))
+    return {key: value for key, value in values.items() if value and (key[1] is None or key[1] in both)}
+
+
+def image_name(image: BaseImage) -> str:
+    """`docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04`; without a tag where the spec names a digest alone."""
+    return f"{image.repository}:{image.tag}" if image.tag else image.repository
+
+
+def _level(level: tuple[int, int] | None) -> str | None:
+    return level and f"{level[0]}.{level[1]}"
+
+
+def _decided(lock: Lock, both: Sequence[Platform]) -> _Values:
+    return {
+        (decision.what, decision.platform): decision.value
+        for decision in lock.decisions
+        if decision.platform is None or decision.platform in both
+    }
+
+
+def _values(old: _Values, new: _Values, reasons: Mapping[tuple[str, Platform | None], str]) -> tuple[ValueChange, ...]:
+    """What differs, in the order of the keys; platforms on which the same happened together."""
+    changes: dict[tuple[str, str | None, str | None], list[Platform]] = {}
+    for key in dict.fromkeys((*old, *new)):
+        before, after = old.get(key), new.get(key)
+        if before != after:
+            changes.setdefault((key[0], before, after), []).extend([key[1]] if key[1] else [])
+    # All changes of one key are together, at its first position.
+    order = {key[0]: position for position, key in reversed(list(enumerate(changes)))}
+    return tuple(
+        ValueChange(what, before, after, tuple(platforms), _reason(what, platforms, reasons))
+        for (what, before, after), platforms in sorted(changes.items(), key=lambda item: order[item[0][0]])
+    )
+
+
+def _reason(what: str, platforms: Sequence[Platform], reasons: Mapping[tuple[str, Platform | None], str]) -> str:
+    listed = (reasons.get((what, platform)) for platform in (*platforms[:1], None))
+    return next(filter(None, listed), "")
+
+
+def _packages(
+    olds: Mapping[Platform, Resolution], news: Mapping[Platform, Resolution], both: Sequence[Platform]
+) -> tuple[PackageChange, ...]:
+    merged: dict[tuple[str, str | None, str | None], PackageChange] = {}
+    for platform in both:
+        before = {package.name: package for package in olds[platform].packages}
+        after = {package.name: package for package in news[platform].packages}
+        for name in before.keys() | after.keys():
+            change = _change(before.get(name), after.get(name), olds[platform].target, news[platform].target)
+            if change:
+                same = merged.setdefault((name, change.old, change.new), replace(change, platforms=(), files=()))
+                platforms, files = (*same.platforms, *change.platforms), (*same.files, *change.files)
+                merged[name, change.old, change.new] = replace(same, platforms=platforms, files=files)
+    return tuple(sorted(merged.values(), key=lambda each: (each.name, tuple(one.value for one in each.platforms))))
+
+
+def _change(old: Package | None, new: Package | None, before: Target, after: Target) -> PackageChange | None:
+    platform = after.platform
+    if old is None and new is not None:
+        return PackageChange(Move.ADDED, new.name, None, new.version, (platform,))
+    if new is None and old is not None:
+        return PackageChange(Move.REMOVED, old.name, old.version, None, (platform,))
+    if old is None or new is None:
+        return None
+    if old.version != new.version:
+        return PackageChange(_direction(old.version, new.version), new.name, old.version, new.version, (platform,))
+    is_same = (old.file.filename, old.file.sha256) == (new.file.filename, new.file.sha256)
+    if is_same or is_replaced_wheel(old, new, before, after):
+        return None
+    files = (FileIdentity(each.file.index, each.file.filename, each.file.sha256) for each in (old, new))
+    file = FileChange(platform, *files)
+    return PackageChange(Move.FILE, new.name, old.version, new.version, (platform,), (file,))
+
+
+def _direction(old: str, new: str) -> Move:
+    try:
+        return Move.UP if Version(new) > Version(old) else Move.DOWN
+    except InvalidVersion:
+        return Move.MOVED
+
+
+@dataclass(frozen=True, slots=True)
+class Retagged:
+    """old, new: `cp311-cp311` or `manylinux_2_28_x86_64` if only that part of the tag differs, else the whole tag.
+
+    packages: `name version` of each package with this change on these platforms.
+    """
+
+    old: str
+    new: str
+    platforms: tuple[Platform, ...]
+    packages: tuple[str, ...]
+
+
+def without_retagged(
+    changes: Sequence[PackageChange],
+) -> tuple[tuple[PackageChange, ...], tuple[Retagged, ...]]:
+    """The changes that are reported one by one, and the others grouped by their tags.
+
+    A file of another index, or another file of the same name, is always reported by itself.
+    """
+    rest: list[PackageChange] = []
+    groups: dict[tuple[str, str, tuple[Platform, ...]], list[str]] = {}
+    for change in changes:
+        moved = _tag_changes(change)
+        if not moved:
+            rest.append(change)
+        for (old, new), platforms in moved.items():
+            groups.setdefault((old, new, tuple(platforms)), []).append(f"{change.name} {change.new}")
+    return tuple(rest), tuple(Retagged(*key, tuple(packages)) for key, packages in groups.items())
+
+
+def _tag_changes(change: PackageChange) -> dict[tuple[str, str], list[Platform]]:
+    """(old tag, new tag) -> platforms; empty if anything else differs on any platform."""
+    found: dict[tuple[str, str], list[Platform]] = {}
+    for file in change.files if change.move is Move.FILE else ():
+        tags = _tags(file)
+        if tags is None:
+            return {}
+        found.setdefault(tags, []).append(file.platform)
+    return found
+
+
+def _tags(file: FileChange) -> tuple[str, str] | None:
+    """What differs between the tags of two wheels; None if more than the tags differs, or nothing."""
+    old_stem, *old = file.old.filename.rsplit("-", 3)
+    new_stem, *new = file.new.filename.rsplit("-", 3)
+    are_wheels = file.old.filename.endswith(".whl") and file.new.filename.endswith(".whl")
+    if not are_wheels or file.old.index != file.new.index or old_stem != new_stem or old == new:
+        return None
+    if len(old) != 3 or len(new) != 3:
+        return None
+    if old[2] == new[2]:
+        return "-".join(old[:2]), "-".join(new[:2])
+    if old[:2] == new[:2]:
+        return old[2].removesuffix(".whl"), new[2].removesuffix(".whl")
+    return "-".join(old).removesuffix(".whl"), "-".join(new).removesuffix(".whl")
+
+
+#: Runs a command in a folder and gives its standard output, as `effects.process.output_of` does: FileNotFoundError
+#: without the program, CalledProcessError when it fails.
+RunGit: TypeAlias = Callable[[Sequence[str], Path], bytes]
+
+
+def load_revision(argument: str, cwd: Path, git: RunGit) -> Lock:
+    """The lock that OLD or NEW names: a folder, its envspec.lock, a name under `locks/`, or `REV:` before any of them.
+
+    After `REV:` a path counts from the repository's root, as git has it, or from `cwd` when it begins with `./`.
+
+    Raises:
+        UsageError: there is no such lock, revision or repository, or no git.
+        StaleLock: what is there is not what envspec wrote.
+    """
+    revision, colon, path = argument.partition(":")
+    # One letter before a colon and a backslash after it is a Windows drive.
+    if not colon or (cwd / argument).exists() or path.startswith("\\"):
+        return read_lock(find_lock(argument, cwd))
+    if not revision or not path or revision.startswith("-"):
+        raise UsageError(
+            f"{argument} is not a revision and a lock", hint="write it as REV:locks/NAME, such as HEAD:locks/cpu"
+        )
+    return _at_revision(revision, path, cwd, git)
+
+
+def _at_revision(revision: str, path: str, cwd: Path, git: RunGit) -> Lock:
+    git_error = ""
+    for candidate in _candidates(path):
+        where = f"{revision}:{candidate}"
+        try:
+            text = git(["git", "show", where], cwd)
+        except FileNotFoundError as error:
+            raise UsageError("git is not installed", hint="name two folders, or install git") from error
+        except subprocess.CalledProcessError as error:
+            git_error = git_error or _git_error(error)
+            continue
+        return load(text.decode("utf-8", "replace"), where)
+    raise UsageError(
+        f"{revision}:{path} holds no {LOCK_FILE}: {git_error}", hint=f"see `git ls-tree -r {revision} {LOCKS}`"
+    )
+
+
+def _candidates(path: str) -> list[str]:
+    given = path.rstrip("/")
+    if PurePosixPath(given).name == LOCK_FILE:
+        return [given]
+    under_locks = [] if "/" in given else [f"{LOCKS}/{given}/{LOCK_FILE}"]
+    return [f"{given}/{LOCK_FILE}", *under_locks]
+
+
+def _git_error(error: subprocess.CalledProcessError) -> str:
+    output = error.stderr or b""
+    text = output.decode("utf-8", "replace") if isinstance(output, bytes) else str(output)
+    return (text.strip().splitlines() or [f"git ended with status {error.returncode}"])[0]
