@@ -144,7 +144,7 @@ def test_fit_as_json(project: Path, envspec: Envspec) -> None:
     told = json.loads(ran.stdout)
     assert (ran.status, told["verdict"], told["lock"]) == (6, "does not fit", "pytorch-2.9")
     assert told["machine"] == {
-        "told": "described",
+        "source": "described",
         "platform": "linux-64",
         "driver": "470.57.02",
         "gpus": [{"name": "A100", "compute_capability": "8.0", "memory_mib": None}],
@@ -170,7 +170,7 @@ def test_fit_of_this_machine_says_what_it_saw(project: Path, envspec: Envspec) -
     """Whatever machine runs the tests: the verdict, the exit code and the machine agree."""
     ran = envspec("fit", "pytorch-2.9", "--format", "json")
     told = json.loads(ran.stdout)
-    assert told["machine"]["told"] == "read"
+    assert told["machine"]["source"] == "read"
     assert (told["verdict"] == "fits") is (ran.status == 0)
     assert ran.status in (0, 6)
 
