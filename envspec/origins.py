@@ -52,7 +52,7 @@ def same_origin(one: str, other: str) -> bool:
 
 
 class Bounds:
-    """The servers that may answer for one source; `effects.http_client` checks each hop of a request against them.
+    """The servers that may answer for one source; `envspec.io.http` checks each hop of a request against them.
 
     of: the source, as messages name it: `index corp`. urls: addresses on these servers. allow: the hint to a user who
     trusts another server as well; `{}` stands for its origin. hashed: what is requested is checked by a SHA-256 that

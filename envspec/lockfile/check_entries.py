@@ -21,7 +21,7 @@ from envspec.data import DATA
 from envspec.names import COMMIT, SDIST_ENDINGS, SHA256, normalised
 from envspec.origins import INDEX_FAMILY, PYTORCH_FILES, channel_url, origin_of
 
-#: What NVIDIA's images are called; `envspec.base_image.request.REPOSITORY` is the same.
+#: What NVIDIA's images are called; `envspec.base_image.cuda.REPOSITORY` is the same.
 _REPOSITORY: Final = "docker.io/nvidia/cuda"
 _OS: Final = "ubuntu24.04"
 _REQUIREMENT: Final = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*(?:@\s*(\S+))?([^;]*)(;?)")

@@ -504,7 +504,7 @@ def _tags(file: FileChange) -> tuple[str, str] | None:
     return "-".join(old).removesuffix(".whl"), "-".join(new).removesuffix(".whl")
 
 
-#: Runs a command in a folder and gives its standard output, as `effects.process.output_of` does: FileNotFoundError
+#: Runs a command in a folder and gives its standard output, as `envspec.io.process.output_of` does: FileNotFoundError
 #: without the program, CalledProcessError when it fails.
 RunGit: TypeAlias = Callable[[Sequence[str], Path], bytes]
 
