@@ -13,9 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from envspec.context import Context
 from envspec.models import CudaVersion, Platform
 from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.conda.solve import CondaWorld, solve_all
+from envspec.resolve.conda.solve import solve_all
 from envspec.resolve.types import Channel, CondaRequest, VirtualPackage
 
 
@@ -38,7 +39,7 @@ def requests(question: dict[str, Any]) -> list[CondaRequest]:
 
 def main() -> None:
     asked = requests(json.loads(Path(sys.argv[1]).read_text()))
-    world = CondaWorld(Path(sys.argv[2]), os.environ, lambda _platform, _what: None)
+    world = Context.from_environment({**os.environ, "ENVSPEC_CACHE_DIR": sys.argv[2]})
     for answer in asyncio.run(solve_all(asked, Rattler(), world)):
         for url in sorted(package.url for package in answer.packages):
             print(answer.request.platform.value, url)

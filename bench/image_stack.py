@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +17,9 @@ import tomlkit
 
 from bench.environment import clean
 from bench.workshop import NotHere
+from envspec.context import Context
 from envspec.errors import EnvspecError
-from envspec.fetch.types import Fetching, Network
 from envspec.fetch.wheels import fetch_wheels
-from envspec.io.http_types import Patience
 from envspec.lock.document import load
 from envspec.lock.head import LOCK_FILE
 from envspec.models import Package
@@ -111,9 +109,9 @@ class Stock:
     def _fetch(self, locked: Locked) -> None:
         if all(path.exists() for path in locked.wheels_in(self.cache)):
             return
-        how = Fetching(self.cache, Patience(), Network.USE, 4, lambda _: None, lambda _: None)
+        context = Context(self._environ(), self.root, self.cache)
         try:
-            asyncio.run(fetch_wheels(locked.packages, how, self._environ(), lambda: datetime.now(timezone.utc)))
+            asyncio.run(fetch_wheels(locked.packages, context))
         except EnvspecError as fault:
             raise NotHere(f"wheels can't be fetched: {fault}") from fault
 

@@ -19,6 +19,13 @@ LOCAL: Final = "local"
 SPEC: Final = "spec"
 
 
+class Unconfined(Enum):
+    """Whether foreign code may run unconfined where nothing on this machine can confine it."""
+
+    REFUSED = "refused"
+    ALLOWED = "allowed"
+
+
 class Platform(Enum):
     """A conda subdir."""
 

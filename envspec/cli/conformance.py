@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import LOCK, MIRROR, UNCONFINED, combined
+from envspec.cli.options import LOCK, MIRROR, UNCONFINED, combined, context_of
+from envspec.cli.terminal import terminable
 from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UsageError
 
 if TYPE_CHECKING:
-    from envspec.cli.proving import Proving
-    from envspec.operations.conformance import Price
+    from envspec.operations.conformance import Place, Price, Selection
     from envspec.receipt.values import Receipt
 
 
@@ -85,15 +85,20 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     Every check is a process with a limit of its own; what this machine can't do is `not run`, and never passed. The
     exit code is 7 where a check failed, or one that the spec requires did not run; 6 where there is no GPU to test.
     """
-    from envspec.cli.proving import prove
+    from envspec.cli.progress import TerminalReporter
+    from envspec.operations.conformance import Observer, run_conformance
+    from envspec.receipt.files import read
     from envspec.receipt.values import Verdict
     from envspec.report import try_folder
 
-    asked = _proving(chosen)
+    place, selection = _place(chosen), _selection(chosen)
+    baseline = read(chosen["baseline"]) if chosen["baseline"] else None
     if report is not None:
         try_folder(report)
-    # Who ends a run half-way has what was found by then.
-    found = prove(lock, asked, lambda until_then: _write(until_then, report))
+    with terminable(), TerminalReporter(Path(lock).name) as reporter:
+        # A run that is interrupted leaves what was found by then.
+        observer = Observer(reporter.check, lambda until_then: _write(until_then, report), baseline)
+        found = run_conformance(lock, place, selection, context_of(chosen, reporter), observer)
     try:
         _write(found, report)
     finally:
@@ -128,10 +133,9 @@ def _failure(found: Receipt) -> str:
     return f"{found.lock.name}: conformance failed: {'; '.join(told)}"
 
 
-def _proving(chosen: Mapping[str, Any]) -> Proving:
-    from envspec.cli.proving import Proving
-    from envspec.operations.conformance import nodes_of
-    from envspec.receipt.files import read
+def _place(chosen: Mapping[str, Any]) -> Place:
+    from envspec.cli.container import gpus_of
+    from envspec.operations.conformance import Place
 
     if chosen["here"] and chosen["image"]:
         raise UsageError("--here and --image name two places", hint="leave one of them out")
@@ -139,23 +143,20 @@ def _proving(chosen: Mapping[str, Any]) -> Proving:
         raise UsageError("--python is what --here tests", hint="give --here as well")
     if chosen["here"]:
         _refuse_containers(chosen)
-    return Proving(
-        here=chosen["here"],
-        python=chosen["python"],
-        image=chosen["image"],
-        gpus=chosen["gpus"],
-        bytecode=not chosen["no_pyc"],
-        offline=chosen["offline"],
-        mirrors=chosen["mirrors"],
-        unconfined=chosen["unconfined"],
+    return Place(chosen["here"], chosen["python"], chosen["image"], gpus_of(chosen["gpus"]), not chosen["no_pyc"])
+
+
+def _selection(chosen: Mapping[str, Any]) -> Selection:
+    from envspec.operations.conformance import Selection, nodes_of
+
+    return Selection(
         device=chosen["device"],
         checks=chosen["checks"],
-        limits=dict(_limit(text) for text in chosen["limits"]),
-        ahead=chosen["ahead"],
         world_size=_world_size(chosen["world_size"]),
         nodes=nodes_of(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"]),
         price=_price(chosen["price"]),
-        baseline=read(chosen["baseline"]) if chosen["baseline"] else None,
+        limits=dict(_limit(text) for text in chosen["limits"]),
+        ahead=chosen["ahead"],
     )
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import UNCONFINED
+from envspec.cli.options import MIRROR, OFFLINE, UNCONFINED, context_of, jobs
 from envspec.errors import EnvspecError, StaleLock, UsageError
 from envspec.resolve.engines import CONDA_ENGINES, ENGINES
 
 if TYPE_CHECKING:
     from envspec.lock.check import CheckResult
+    from envspec.operations.lock_state import LockRequest
 
 
 @click.command()
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     metavar="CHANNEL=DIR",
     help="Solve this channel from the rows in DIR/<subdir>/repodata.json; the lock says so.",
 )
-@click.option("--offline", is_flag=True, help="Use what is in the cache and no network.")
+@OFFLINE
 @click.option(
     "--upgrade", is_flag=True, help="Take the newest that the spec's as_of allows; without as_of, what is newest now."
 )
@@ -57,29 +59,16 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Resolve again and compare every byte of the locks, without writing them; exit 3 if they differ.",
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="How many platforms to resolve at the same time.",
-)
+@jobs("platforms to resolve", "4, or the number of processors")
+@MIRROR
 @UNCONFINED
 def command(
     specs: tuple[str, ...],
     output: Path | None,
-    resolvers: tuple[str, ...],
-    channel_rows: tuple[str, ...],
-    offline: bool,
-    upgrade: bool,
-    upgrade_package: tuple[str, ...],
-    as_of: str | None,
-    image: bool,
     check: bool,
     verify: bool,
-    jobs: int,
-    unconfined: bool,
+    as_of: str | None,
+    **chosen: Any,
 ) -> int:
     """Compile specs into locks: pinned, hashed, coherent.
 
@@ -89,26 +78,26 @@ def command(
 
     paths = [find_spec(spec, Path()) for spec in specs]
     if check:
-        if image:
+        if chosen["image"]:
             raise UsageError("--image with --check", hint="--check makes nothing: leave one of them out")
         if verify:
             raise UsageError("--verify with --check", hint="--verify does all that --check does: leave --check out")
         return _each(paths, lambda path: _check(path, _directory(path, output, len(paths))))
-    from envspec.cli.locking import Options, folders, lock_one, set_moment, verify_one
-
-    if verify and (offline or upgrade or upgrade_package or as_of or image):
+    if verify and (as_of or any(chosen[name] for name in ("offline", "upgrade", "upgrade_package", "image"))):
         raise UsageError(
             "--verify with an option that changes the lock, or without a network",
             hint="leave out --offline, --upgrade, --upgrade-package, --as-of and --image",
         )
     if as_of is not None:
+        from envspec.operations.lock import set_as_of
+
         for path in paths:
-            set_moment(path, as_of)
-    pypi = _one_of(resolvers, ENGINES)
-    conda = _one_of(resolvers, CONDA_ENGINES)
-    options = Options(pypi, conda, folders(channel_rows), offline, upgrade, upgrade_package, image, jobs, unconfined)
-    act = verify_one if verify else lock_one
-    return _each(paths, lambda path: act(path, _directory(path, output, len(paths)), options))
+            set_as_of(path, as_of)
+    chosen["resolver"] = _one_of(chosen["resolvers"], ENGINES)
+    chosen["conda_resolver"] = _one_of(chosen["resolvers"], CONDA_ENGINES)
+    chosen["channel_rows"] = _folders(chosen["channel_rows"])
+    act = _verify if verify else _lock
+    return _each(paths, lambda path: act(path, _directory(path, output, len(paths)), chosen))
 
 
 def _one_of(named: tuple[str, ...], half: Iterable[str]) -> str:
@@ -155,10 +144,10 @@ def _name(path: Path) -> str:
 
 
 def _check(path: Path, directory: Path) -> int:
-    return StaleLock.exit_code if report_check(path, directory).reasons else 0
+    return StaleLock.exit_code if _report_check(path, directory).reasons else 0
 
 
-def report_check(path: Path, directory: Path) -> CheckResult:
+def _report_check(path: Path, directory: Path) -> CheckResult:
     """Check a lock without a network, and print what was found."""
     from envspec.data import facts_version
     from envspec.lock.check import check
@@ -170,3 +159,106 @@ def report_check(path: Path, directory: Path) -> CheckResult:
         terminal.tell(f"stale: {reason.text}")
         terminal.tell(f"  hint: {reason.hint or f'run `envspec lock {path}` and commit what it writes'}")
     return result
+
+
+def _lock(path: Path, directory: Path, chosen: Mapping[str, Any]) -> int:
+    """Lock one spec and print the paths that changed."""
+    from envspec.context import ReporterOf
+    from envspec.operations.lock_cache import without_resolving
+
+    changed: Sequence[Path] | None = None
+    if not (chosen["upgrade"] or chosen["upgrade_package"]):
+        context = context_of(chosen, ReporterOf(warning=_warn), usual_jobs=_usual_jobs())
+        changed = without_resolving(path, directory, chosen["resolver"], context)
+    if changed is None:
+        from envspec.cli.progress import TerminalReporter
+        from envspec.operations.lock import lock
+
+        with TerminalReporter(path.stem) as reporter:
+            context = context_of(chosen, reporter, usual_jobs=_usual_jobs())
+            changed = lock(_request(path, directory, chosen), context).changed
+    if chosen["image"]:
+        from envspec.cli.progress import TerminalReporter
+        from envspec.cli.terminal import terminable
+        from envspec.operations.image import record_images_of
+
+        with terminable(), TerminalReporter(path.stem) as reporter:
+            context = context_of(chosen, reporter, usual_jobs=_usual_jobs())
+            changed = sorted({*changed, *record_images_of(path, directory, context)})
+    for written in changed:
+        terminal.answer(f"{written}\n")
+    if not changed:
+        terminal.tell(f"{directory}: nothing changed")
+    return 0
+
+
+def _verify(path: Path, directory: Path, chosen: Mapping[str, Any]) -> int:
+    """Resolve one spec again and print every value of its lock that differs."""
+    from envspec.lock.check import Why
+
+    found = _report_check(path, directory).reasons
+    if any(reason.why in (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC) for reason in found):
+        # There is nothing to compare with what the spec compiles to.
+        return StaleLock.exit_code
+    from envspec.cli.progress import TerminalReporter
+    from envspec.operations.lock_verify import verify_lock
+
+    with TerminalReporter(path.stem) as reporter:
+        context = context_of(chosen, reporter, usual_jobs=_usual_jobs())
+        verified = verify_lock(_request(path, directory, chosen), context)
+    for row in verified.differences:
+        terminal.answer(f"{directory}: {row}\n")
+    for text in verified.unverified:
+        terminal.tell(f"not verified: {directory}: {text}")
+    if verified.differences:
+        terminal.tell(f"{directory}: differs from a new resolution as of {verified.at}")
+        terminal.tell(
+            f"  hint: `envspec lock {path}` writes what was resolved. An index that lists other releases than it did "
+            "leads to other versions and reasons; another file, URL or hash of one version is a lock that was changed"
+        )
+    elif not found:
+        but = " but for what is not verified" if verified.unverified else ""
+        terminal.tell(f"{directory}: verified{but}: equal to a new resolution as of {verified.at}")
+    return StaleLock.exit_code if found or verified.differences else 0
+
+
+def _warn(text: str) -> None:
+    terminal.tell(f"warning: {text}")
+
+
+def _usual_jobs() -> int:
+    return max(4, os.cpu_count() or 1)
+
+
+def _request(path: Path, directory: Path, chosen: Mapping[str, Any]) -> LockRequest:
+    from packaging.utils import canonicalize_name
+
+    from envspec.operations.lock_state import LockRequest, Upgrade
+
+    return LockRequest(
+        spec_path=path,
+        directory=directory,
+        resolver=chosen["resolver"],
+        conda_resolver=chosen["conda_resolver"],
+        channel_rows=chosen["channel_rows"],
+        upgrade=Upgrade.ALL if chosen["upgrade"] else Upgrade.KEEP,
+        upgrade_packages=tuple(str(canonicalize_name(name)) for name in chosen["upgrade_package"]),
+    )
+
+
+def _folders(named: Sequence[str]) -> dict[str, Path]:
+    """`--channel-rows CHANNEL=DIR` -> channel and folder.
+
+    Raises:
+        UsageError: no `=`, or no such folder.
+    """
+    found: dict[str, Path] = {}
+    for text in named:
+        channel, equals, folder = text.partition("=")
+        if not (channel and equals and Path(folder).is_dir()):
+            why = f"{folder} is no folder" if channel and equals else "no channel with a folder"
+            raise UsageError(
+                f"--channel-rows {text}: {why}", hint="write conda-forge=DIR, with DIR/linux-64/repodata.json"
+            )
+        found[channel] = Path(folder).absolute()
+    return found

@@ -16,21 +16,21 @@ from envspec.cli import terminal
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, UsageError
 
-#: Command -> (module, one line of help). A command's module is imported when the command runs: `--help` stays fast.
+#: Command -> (module and attribute, one line of help). Modules are imported when a command runs: `--help` stays fast.
 COMMANDS: Final = {
-    "lock": ("envspec.cli.lock", "Compile specs into locks: pinned, hashed, coherent."),
-    "explain": ("envspec.cli.explain", "Tell every decision of a lock, or of one of its packages."),
-    "diff": ("envspec.cli.diff", "Tell what differs between two locks."),
-    "fit": ("envspec.cli.fit", "Tell whether a machine can run a lock."),
-    "doctor": ("envspec.cli.doctor", "Look over this machine: driver, engine, disk, network."),
-    "install": ("envspec.cli.install", "Make a lock's environment on this machine."),
-    "verify": ("envspec.cli.verify", "Tell whether an environment holds what a lock says."),
-    "image": ("envspec.cli.image", "Make a lock's image, tell its ID, compare images."),
-    "conformance": ("envspec.cli.conformance", "Prove that this machine runs a lock's stack."),
-    "run": ("envspec.cli.run", "Run a command in a container of a lock's image."),
-    "shell": ("envspec.cli.shell", "Open a shell in a container of a lock's image."),
-    "receipts": ("envspec.cli.receipts", "Tell what differs between receipts of conformance."),
-    "schema": ("envspec.cli.schema", "Print the JSON schema of spec.toml, or of a receipt."),
+    "lock": ("envspec.cli.lock:command", "Compile specs into locks: pinned, hashed, coherent."),
+    "explain": ("envspec.cli.inspect:explain", "Show every decision of a lock, or of one of its packages."),
+    "diff": ("envspec.cli.inspect:diff", "Show what differs between two locks."),
+    "fit": ("envspec.cli.inspect:fit", "Check whether a machine can run a lock."),
+    "doctor": ("envspec.cli.inspect:doctor", "Check this machine: driver, engine, disk, network."),
+    "install": ("envspec.cli.install:command", "Install a lock's environment on this machine."),
+    "verify": ("envspec.cli.verify:command", "Check an environment against its lock, file by file."),
+    "image": ("envspec.cli.image:command", "Build a lock's image, show its ID, compare images."),
+    "conformance": ("envspec.cli.conformance:command", "Test that this machine runs a lock's stack."),
+    "run": ("envspec.cli.container:run", "Run a command in a container of a lock's image."),
+    "shell": ("envspec.cli.container:shell", "Open a shell in a container of a lock's image."),
+    "receipts": ("envspec.cli.inspect:receipts", "Compare receipts of conformance runs."),
+    "schema": ("envspec.cli.inspect:schema", "Print the JSON schema of spec.toml, or of a receipt."),
 }
 
 #: What a shell's own completion sets when it asks for words; click's name for it.
@@ -47,7 +47,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from envspec.cli import terminal
+from envspec.cli.options import FORMAT, LOCK, PLATFORMS
 from envspec.errors import EnvspecError, UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from envspec.models import Lock, Platform
     from envspec.verifier.types import Counts, Result
 
-_PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
 #: Lines of one package: who has removed a folder need not read of each file in it.
 _MOST_LINES: Final = 12
 
@@ -28,22 +28,15 @@ class Drifted(EnvspecError):
 
 
 @click.command()
-@click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
+@LOCK
 @click.option(
     "--prefix",
     type=click.Path(path_type=Path),
     metavar="DIR",
     help="The environment's folder; left out: the active one (VIRTUAL_ENV, CONDA_PREFIX).",
 )
-@click.option("--platform", type=click.Choice(_PLATFORMS), help="The platform; left out: this machine's.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Text for people, or JSON for programs.",
-)
+@click.option("--platform", type=click.Choice(PLATFORMS), help="The platform; left out: this machine's.")
+@FORMAT
 def command(lock: str, prefix: Path | None, platform: str | None, form: str) -> int:
     """Tell whether an environment holds exactly what a lock says, file by file.
 

@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.context import Context, Step
 from envspec.errors import UsageError
 from envspec.facts.tables import load_facts
 from envspec.fetch.conda import archives_of
 from envspec.fetch.conda_link import Into, link
 from envspec.fetch.download import Downloads
-from envspec.fetch.types import Archive, Fetching, python_archive
-from envspec.image.build import Below, Foundation
+from envspec.fetch.types import Archive, python_archive
+from envspec.image.config import Base
 from envspec.image.layers.ownership import OwnedLists, Owner, owners_of
 from envspec.image.layers.partition import cut
-from envspec.image.layers.types import PREFIX
-from envspec.image.sources.bytecode import Build, standalone_program, unpack_standalone
+from envspec.image.layers.types import PREFIX, Source
+from envspec.image.options import ImageStage
+from envspec.image.sources.bytecode import Build, Pyc, standalone_program, unpack_standalone
 from envspec.image.sources.conda import CondaSource, check_paths, conda_sources
 from envspec.image.sources.python import StandalonePython, Venv, home_of
 from envspec.io.cache import CONDA_PACKAGES, keeping
@@ -33,27 +35,41 @@ _STAGING: Final = "conda-staging"
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """What a run brings. is_known: whether the store has a source's layer. linking: told how many of how many packages.
+class Foundation:
+    """What the layers of Python follow from. most: how many there may be. pyc: None for no bytecode."""
 
-    here: this machine's platform, None where envspec locks nothing for it.
+    resolution: Resolution
+    base: Base
+    pyc: Pyc | None
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """What lies below the wheels: the layers of Python and of conda's packages.
+
+    sources: at most as many as were requested. bring: fetches what they are made from. owners: path -> its owner, once
+    all is fetched.
     """
 
-    cache: Path
-    environ: Mapping[str, str]
-    fetching: Fetching
-    here: Platform | None
-    is_known: Callable[[Owner], bool]
-    linking: Callable[[int, int], None]
+    sources: tuple[Source, ...]
+    bring: Callable[[], Coroutine[object, object, None]]
+    owners: Callable[[], Mapping[str, str]]
 
 
 class PythonParts:
-    """The layers below the wheels of one run's platforms. `close` removes what conda's packages were linked into."""
+    """The layers below the wheels, for the platforms of one build. `close` removes the linked conda packages.
 
-    def __init__(self, around: Around) -> None:
-        self._around = around
-        self._owned = OwnedLists(around.cache)
-        self._staging = around.cache / _STAGING / secrets.token_hex(8)
+    local: this machine's platform, None if envspec locks nothing for it. is_known: whether the store has a source's
+    layer.
+    """
+
+    def __init__(self, context: Context, local: Platform | None, is_known: Callable[[Owner], bool]) -> None:
+        self._context = context
+        self._local = local
+        self._is_known = is_known
+        self._owned = OwnedLists(context.cache)
+        self._staging = context.cache / _STAGING / secrets.token_hex(8)
         self._held: int | None = None
 
     def below(self, foundation: Foundation) -> Below:
@@ -78,7 +94,7 @@ class PythonParts:
 
     def own_build(self, python: Python, platform: Platform, conda: Sequence[CondaPackage]) -> Build | None:
         """The Python of the image itself, where this machine can run it."""
-        if platform is not self._around.here:
+        if platform is not self._local:
             return None
         if conda:
             rows = [package for package in conda if package.name == "python"]
@@ -90,9 +106,9 @@ class PythonParts:
 
     def other_build(self, python: Python) -> Build | None:
         """A standalone build of the same exact version that this machine can run."""
-        if self._around.here is None:
+        if self._local is None:
             return None
-        rows = load_facts().standalone_pythons(python.series, self._around.here)
+        rows = load_facts().standalone_pythons(python.series, self._local)
         row = next((row for row in rows if row.version == python.version), None)
         if row is None:
             return None
@@ -117,22 +133,22 @@ class PythonParts:
                 hint='set [env] python_source to "standalone" or "system", or take Python from conda, and lock again',
             )
         names = frozenset(package.name for package in resolution.packages)
-        path = archive.path(self._around.cache)
+        path = archive.path(self._context.cache)
         return (StandalonePython(path, archive.sha256, python.version, names, pyc),), lambda: self._fetch([archive])
 
     async def _fetch(self, archives: Sequence[Archive]) -> None:
-        await Downloads(self._around.fetching).fetch(archives)
+        await self._downloads().fetch(archives)
 
     async def _link(
         self, sources: Sequence[CondaSource], all_packages: Sequence[CondaPackage], platform: Platform, folder: Path
     ) -> None:
         """Link the packages of the layers that are not known yet, or of which nobody knows what they own."""
-        around = self._around
-        missing = [each for each in sources if not (around.is_known(each) and self._owned.known(each))]
+        context = self._context
+        missing = [each for each in sources if not (self._is_known(each) and self._owned.known(each))]
         packages = [package for source in missing for package in source.packages]
         if not packages:
             return
-        kept = await Downloads(around.fetching).fetch(archives_of(packages))
+        kept = await self._downloads().fetch(archives_of(packages))
         await check_paths(packages, kept)
         # What noarch packages become follows from Python's row, whether it is linked here or is in a known layer.
         there = [each for each in all_packages if each.name == "python" and each not in packages]
@@ -141,12 +157,19 @@ class PythonParts:
         into = Into(
             folder,
             f"/{PREFIX}",
-            around.cache / CONDA_PACKAGES,
+            context.cache / CONDA_PACKAGES,
             platform,
             frozenset(each.name for each in there),
             self._held,
         )
-        await link([*packages, *there], kept, into, around.environ, around.linking)
+
+        def linked(done: int, total: int) -> None:
+            context.reporter.progress(Step(ImageStage.LINKING, done, total))
+
+        await link([*packages, *there], kept, into, context.environ, linked)
+
+    def _downloads(self) -> Downloads:
+        return Downloads(self._context, stage=ImageStage.FETCHING)
 
     def _make_staging(self, folder: Path) -> None:
         """A folder for one platform in this run's own; what killed runs left goes."""
@@ -168,24 +191,24 @@ class PythonParts:
             return None
 
         async def fetch() -> Path:
-            return (await Downloads(self._around.fetching).fetch([archive]))[archive.sha256]
+            return (await self._downloads().fetch([archive]))[archive.sha256]
 
         series = ".".join(version.split(".")[:2])
         program = standalone_program(series)
-        return Build(self._around.cache, archive.sha256, program, fetch, unpack_standalone, is_known)
+        return Build(self._context.cache, archive.sha256, program, fetch, unpack_standalone, is_known)
 
     def _conda_build(self, row: CondaPackage, platform: Platform) -> Build:
-        around = self._around
+        context = self._context
 
         async def fetch() -> Path:
-            return (await Downloads(around.fetching).fetch(archives_of([row])))[row.sha256]
+            return (await self._downloads().fetch(archives_of([row])))[row.sha256]
 
         async def unpack(archive: Path, folder: Path) -> None:
-            into = Into(folder, f"/{PREFIX}", around.cache / CONDA_PACKAGES, platform)
-            await link([row], {row.sha256: archive}, into, around.environ, lambda _done, _total: None)
+            into = Into(folder, f"/{PREFIX}", context.cache / CONDA_PACKAGES, platform)
+            await link([row], {row.sha256: archive}, into, context.environ, lambda _done, _total: None)
 
         series = ".".join(row.version.split(".")[:2])
-        return Build(around.cache, row.sha256, f"bin/python{series}", fetch, unpack)
+        return Build(context.cache, row.sha256, f"bin/python{series}", fetch, unpack)
 
 
 def share_of_conda(resolution: Resolution, most: int) -> int:

@@ -8,27 +8,30 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from envspec.context import Context, ReporterOf, Step
 from envspec.credentials import without_credentials
 from envspec.errors import UsageError
-from envspec.fetch.types import Arrived, Step, unheard
-from envspec.fetch.wheels import wheel_path
+from envspec.fetch.types import Arrived, unheard
+from envspec.fetch.wheels import fetch_wheels, wheel_path
 from envspec.image.base import Documents, base_on
+from envspec.image.base_layers import Below, Foundation, PythonParts
 from envspec.image.config import Base, annotations_of, image_config, image_of
 from envspec.image.gpu_code import GpuCodeWatch
 from envspec.image.layers.ownership import OwnedTwice, conflicts
 from envspec.image.layers.partition import cut
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.threads import StoppableSource
-from envspec.image.layers.types import Image, Layer, Source
-from envspec.image.options import Bytecode, ImageOrder, Stage
+from envspec.image.layers.types import Compression, Image, Layer, Source
+from envspec.image.options import Bytecode, ImageOptions, ImageStage
 from envspec.image.services import ServicesSource, services_config
-from envspec.image.sources.bytecode import Pyc
+from envspec.image.sources.bytecode import Pyc, find
+from envspec.image.sources.system import SystemOrder, make_system_layer
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelLists, WheelSource
 from envspec.io.archives import above
 from envspec.io.cache import keeping
@@ -39,44 +42,6 @@ from envspec.models import DIRECT_URL, GpuCodeFound, Package, Platform, Resoluti
 MOST_LAYERS: Final = 120
 #: The least that is needed: one layer for Python, one for the wheels.
 _LEAST: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Below:
-    """What lies below the wheels: the layers of Python and of conda's packages.
-
-    sources: at most as many as were asked for. bring: fetches what they are made from. owners: path -> who owns it,
-    asked once all is at hand.
-    """
-
-    sources: tuple[Source, ...]
-    bring: Callable[[], Coroutine[object, object, None]]
-    owners: Callable[[], Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Foundation:
-    """What the layers of Python follow from. most: how many there may be. pyc: None for no bytecode."""
-
-    resolution: Resolution
-    base: Base
-    pyc: Pyc | None
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
-class Supplies:
-    """What has to be fetched, made or found outside while an image is assembled.
-
-    wheels: brings files into the cache. below: Python and conda's packages. system: the layer of the system's packages
-    on a base. compiler: an interpreter on this machine whose bytecode the image's Python takes.
-    """
-
-    documents: Documents
-    wheels: Callable[[Sequence[Package], Arrived], Awaitable[object]]
-    below: Callable[[Foundation], Below]
-    system: Callable[[Platform, Base], Awaitable[tuple[SystemLayer, Source]]]
-    compiler: Callable[[Resolution], Awaitable[Pyc]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,37 +91,54 @@ class _Arrivals:
                 await self._files.setdefault(sha256, asyncio.Event()).wait()
 
 
-@dataclass(frozen=True, slots=True)
-class Assembler:
-    """Assembles the images of one order. report: told of every step."""
+class ImageBuilder:
+    """Builds the images of one lock. `close` removes the linked conda packages.
 
-    order: ImageOrder
-    cache: Path
-    store: LayerStore
-    supplies: Supplies
-    report: Callable[[Step], None]
+    local: this machine's platform. with_built: fetches or builds the wheels of sources; a callback, because building
+    needs stages of `operations`.
+    """
 
-    async def assemble(self, platform: Platform) -> Assembled:
+    def __init__(
+        self,
+        options: ImageOptions,
+        context: Context,
+        store: LayerStore,
+        documents: Documents,
+        local: Platform,
+        with_built: Callable[[Sequence[Package]], Awaitable[object]],
+    ) -> None:
+        self._options = options
+        self._context = context
+        self._store = store
+        self._documents = documents
+        self._local = local
+        self._with_built = with_built
+        self._parts = PythonParts(context, local, lambda source: self._known(source) is not None)
+
+    def close(self) -> None:
+        self._parts.close()
+
+    async def build(self, platform: Platform) -> Assembled:
         """The image of one platform, all of its layers known to the store.
 
         Raises:
             UsageError: no base image, or one that leaves no room. OwnedTwice: two packages have one path.
             NetworkError: something is not to be had, or is not what the lock says.
         """
-        lock = self.order.lock
+        lock = self._options.lock
         resolution = next(each for each in lock.resolutions if each.target.platform is platform)
-        base = await base_on(lock, platform, self.supplies.documents)
+        base = await base_on(lock, platform, self._documents)
         plan = await self._plan(resolution, base)
         layers = await self._layers(resolution, plan)
         conduct = services_config(lock.image)
-        config = image_config(lock, self.order.identity, platform, base, layers, conduct)
-        told = annotations_of(lock, self.order.identity, base)
+        config = image_config(lock, self._options.identity, platform, base, layers, conduct)
+        told = annotations_of(lock, self._options.identity, base)
         image = image_of(platform, config, (*base.layers, *layers), told)
         found = {sha256: code for layer in layers for sha256, code in layer.found}
         return Assembled(image, base, plan.system, found)
 
     async def _plan(self, resolution: Resolution, base: Base) -> _Plan:
-        lock, python = self.order.lock, resolution.target.python
+        lock, python = self._options.lock, resolution.target.python
         budget = MOST_LAYERS - len(base.layers) - bool(lock.image.apt) - 1
         if budget < _LEAST:
             raise UsageError(
@@ -166,25 +148,25 @@ class Assembler:
         system: SystemLayer | None = None
         first: tuple[Source, ...] = ()
         if lock.image.apt:
-            system, source = await self.supplies.system(resolution.target.platform, base)
+            system, source = await self._system_layer(resolution.target.platform, base)
             first = (source,)
 
         def planned(pyc: Pyc | None) -> _Plan:
-            below = self.supplies.below(Foundation(resolution, base, pyc, budget - 1))
-            wheels = wheel_sources(resolution, self.cache, pyc, budget - len(below.sources))
+            below = self._parts.below(Foundation(resolution, base, pyc, budget - 1))
+            wheels = wheel_sources(resolution, self._context.cache, pyc, budget - len(below.sources))
             sources = (*first, *below.sources, *wheels, ServicesSource(lock.image))
             return _Plan(system, below, wheels, sources)
 
-        if self.order.bytecode is Bytecode.NONE:
+        if self._options.bytecode is Bytecode.NONE:
             return planned(None)
         # The bytes follow from the version alone: the interpreter is looked for where some layer is not known.
         plan = planned(Pyc(Path(), python.version))
         if all(self._known(source) for source in plan.sources):
             return plan
-        return planned(await self.supplies.compiler(resolution))
+        return planned(await self._compiler(resolution))
 
     def _known(self, source: Source) -> Layer | None:
-        return self.store.known(source.key, self.order.compression)
+        return self._store.known(source.key, self._options.compression)
 
     async def _layers(self, resolution: Resolution, plan: _Plan) -> list[Layer]:
         known = [self._known(source) for source in plan.sources]
@@ -195,7 +177,7 @@ class Assembler:
             return [layer for layer in known if layer is not None]
         if not is_checked or any(source in missing for source in plan.below.sources):
             await plan.below.bring()
-        lists = WheelLists(self.cache)
+        lists = WheelLists(self._context.cache)
         unlisted = [] if is_checked else [source for source in plan.wheels if not lists.known(source)]
         made = await self._fetch_and_make(resolution, missing, unlisted, lists)
         if not is_checked and not await asyncio.to_thread(lists.are_apart, plan.wheels, plan.below.owners()):
@@ -230,20 +212,66 @@ class Assembler:
             if source.key in keys:
                 watch = GpuCodeWatch(source) if isinstance(source, WheelSource) else None
                 stoppable = StoppableSource(source, stopping)
-                made[source.key] = self.store.make(stoppable, self.order.compression, watch)
+                made[source.key] = self._store.make(stoppable, self._options.compression, watch)
 
         await together([fetch(), self._make(sources, make, arrivals)])
         return made
 
-    async def _fetch(
-        self,
-        resolution: Resolution,
-        sources: Iterable[WheelSource],
-        arrived: Arrived = unheard,
-    ) -> None:
+    async def _fetch(self, resolution: Resolution, sources: Iterable[WheelSource], arrived: Arrived = unheard) -> None:
         """Bring the wheels of these layers."""
         wanted = {wheel.sha256 for source in sources for wheel in source.wheels}
-        await self.supplies.wheels([each for each in resolution.packages if _file_of(each)[1] in wanted], arrived)
+        await self.fetch_wheels([each for each in resolution.packages if _file_of(each)[1] in wanted], arrived)
+
+    async def fetch_wheels(self, packages: Sequence[Package], arrived: Arrived = unheard) -> None:
+        """The wheels of these packages into the cache; those of sources are built if nobody has them.
+
+        Raises:
+            NetworkError, WrongArchive, BuildFailed, UnfitMachine: as fetching and building do.
+        """
+        published = [each for each in packages if each.built is None]
+        if published:
+            await fetch_wheels(published, self._context, arrived, ImageStage.FETCHING)
+        if len(published) < len(packages):
+            await self._with_built([each for each in packages if each.built])
+
+    async def _system_layer(self, platform: Platform, base: Base) -> tuple[SystemLayer, Source]:
+        """The layer of the packages that `[system]`, the services and the compiler need.
+
+        Raises:
+            NoEngine: it has to be made, and nothing here can run a container. SystemDiffers: not what the lock says.
+        """
+        lock, context = self._options.lock, self._context
+        locked = next((each for each in lock.system if each.platform is platform and each.base == base.manifest), None)
+        if locked is not None and locked.apt != lock.image.apt:
+            locked = None
+        name = base.name.rpartition(":")[0] if ":" in base.name.rpartition("/")[2] else base.name
+        order = SystemOrder(
+            platform,
+            f"{name}@{base.digest}",
+            base.manifest,
+            lock.image.apt,
+            lock.image.snapshot,
+            locked,
+            tuple(sorted(context.mirrors.items())),
+        )
+
+        def log(line: str) -> None:
+            context.reporter.progress(Step(ImageStage.SYSTEM))
+            context.reporter.log(line)
+
+        logged = replace(context, reporter=ReporterOf(context.reporter, log=log))
+        return await make_system_layer(order, logged, lambda source: self._store.make(source, Compression.GZIP))
+
+    async def _compiler(self, resolution: Resolution) -> Pyc:
+        parts, target = self._parts, resolution.target
+        return await find(
+            target.python,
+            self._context,
+            self._local,
+            named=self._options.python,
+            own=parts.own_build(target.python, target.platform, resolution.conda),
+            other=parts.other_build(target.python),
+        )
 
     async def _make(
         self,
@@ -251,10 +279,10 @@ class Assembler:
         make: Callable[[Source, threading.Event], None],
         arrivals: _Arrivals,
     ) -> None:
-        """Make layers in threads, as many at once as the order says."""
+        """Make layers in threads, `jobs` at once."""
         done = 0
         stopping = threading.Event()
-        self.report(Step(Stage.LAYERS, 0, len(sources)))
+        self._context.reporter.progress(Step(ImageStage.LAYERS, 0, len(sources)))
 
         async def one(source: Source) -> None:
             nonlocal done
@@ -262,9 +290,9 @@ class Assembler:
                 await arrivals.wait(wheel.sha256 for wheel in source.wheels)
             await asyncio.get_running_loop().run_in_executor(pool, make, source, stopping)
             done += 1
-            self.report(Step(Stage.LAYERS, done, len(sources)))
+            self._context.reporter.progress(Step(ImageStage.LAYERS, done, len(sources)))
 
-        with ThreadPoolExecutor(self.order.jobs, thread_name_prefix="envspec-layer") as pool:
+        with ThreadPoolExecutor(self._context.jobs, thread_name_prefix="envspec-layer") as pool:
             try:
                 await together(one(source) for source in sources)
             finally:
@@ -275,7 +303,7 @@ class Assembler:
         """The file that says that these packages have been found to own no path twice."""
         named = sorted(_file_of(each)[1] for each in resolution.packages)
         named += [source.key for source in below.sources]
-        return self.cache / "image-owners" / hashlib.sha256("\n".join(named).encode()).hexdigest()
+        return self._context.cache / "image-owners" / hashlib.sha256("\n".join(named).encode()).hexdigest()
 
 
 def wheel_sources(resolution: Resolution, cache: Path, pyc: Pyc | None, budget: int) -> tuple[WheelSource, ...]:

@@ -1,26 +1,24 @@
-"""What the making of an image is told, and what it tells while it runs. Values only."""
+"""What image to build, and the stages of a build. Values only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from envspec.fetch.types import Network, Step
+from envspec.context import Stages
 from envspec.image.layers.types import Compression
-from envspec.io.confine import Unconfined
 from envspec.models import Lock, Platform
 
 
-class Stage(Enum):
+class ImageStage(Stages):
     """What a build is at, in the order in which it comes there."""
 
-    BASE = "asking for the base image"
+    BASE = "reading the base image"
     FETCHING = "fetching and checking packages"
-    SYSTEM = "making the system layer"
+    SYSTEM = "building the system layer"
     LINKING = "linking conda's packages"
-    LAYERS = "making layers"
+    LAYERS = "building layers"
     BASE_LAYERS = "fetching the base's layers"
     WRITING = "writing the image"
     PUSHING = "pushing"
@@ -36,11 +34,10 @@ class Bytecode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ImageOrder:
-    """What image is to be made.
+class ImageOptions:
+    """What image to build.
 
     identity: of the lock, `lock.document.identity`. python: an interpreter that the user names for compiling.
-    jobs: how many layers are made, and files fetched, at once.
     """
 
     lock: Lock
@@ -49,23 +46,3 @@ class ImageOrder:
     bytecode: Bytecode = Bytecode.COMPILED
     compression: Compression = Compression.GZIP
     python: Path | None = None
-    network: Network = Network.USE
-    jobs: int = 4
-
-
-@dataclass(frozen=True, slots=True)
-class ImageWorld:
-    """The machine around it. cache: envspec's own folder. mirrors: registries that stand in for others.
-
-    report: told of every step. warn: told of what the user should know. told: every line of a log, such as apt's.
-    unconfined: whether a lock's code may run where nothing confines it.
-    """
-
-    environ: Mapping[str, str] = field(repr=False)
-    home: Path
-    cache: Path
-    report: Callable[[Step], None] = field(repr=False)
-    warn: Callable[[str], None] = field(repr=False)
-    mirrors: Mapping[str, str] = field(default_factory=dict)
-    told: Callable[[str], None] = field(repr=False, default=lambda _: None)
-    unconfined: Unconfined = Unconfined.REFUSED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -11,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,9 @@ from envspec import __version__
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.request import Code, Locked, Nodes, Order, Start
 from envspec.conformance.suite import NO_GPU
-from envspec.engine.client import Engine, Present
+from envspec.context import Context, Step
+from envspec.diagnostics.machine import this_platform
+from envspec.engine.client import Engine, Present, inspected, open_engine, present
 from envspec.engine.container import (
     Access,
     ContainerSettings,
@@ -32,16 +34,22 @@ from envspec.engine.container import (
     User,
     container_settings,
 )
-from envspec.engine.errors import NoGpuRuntime
+from envspec.engine.errors import EngineRefused, NoGpuRuntime
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
 from envspec.escaping import blanked
+from envspec.image.options import ImageStage
 from envspec.io.files import read_foreign
 from envspec.io.process import Bond, Ending, Finished, attend
 from envspec.io.tasks import run_to_end
 from envspec.lock.document import identity
-from envspec.models import Lock, Resolution
-from envspec.operations.verify import expected_of
+from envspec.lock.find import find_lock
+from envspec.lock.folder import read_lock
+from envspec.lock.head import LOCK_FILE
+from envspec.lock.names import read_current
+from envspec.models import Lock, Platform, Resolution
+from envspec.operations.container import compiled_folder, engine_platform, image_in_engine, this_user
+from envspec.operations.verify import expected_of, part_of
 from envspec.receipt.build import BadResults, Known, receipt
 from envspec.receipt.values import Here, Image, LockName, Receipt
 from envspec.receipt.values import Nodes as ReceiptNodes
@@ -259,11 +267,11 @@ class Ended:
     reason: str
 
 
-Told = Callable[["Begun | Ended"], None]
+OnCheck = Callable[["Begun | Ended"], None]
 
 
-def heard(line: str) -> Begun | Ended | None:
-    """What a line of the suite's stdout says; None for any other."""
+def read_event(line: str) -> Begun | Ended | None:
+    """The event in a line of the suite's stdout; None for any other line."""
     try:
         said = json.loads(line)
         if "begin" in said:
@@ -280,11 +288,10 @@ def _word(value: object) -> str:
     return blanked(value)
 
 
-def tell(line: str, told: Told) -> None:
-    """Hand on what a line says."""
-    said = heard(line)
-    if said is not None:
-        told(said)
+def _report_line(line: str, on_check: OnCheck) -> None:
+    event = read_event(line)
+    if event is not None:
+        on_check(event)
 
 
 _STDERR_BYTES = 64 * 1024
@@ -325,14 +332,14 @@ def settings_of(
 
 
 def run_inside(
-    engine: Engine, image: str, settings: ContainerSettings, told: Told, warn: Callable[[str], None]
+    engine: Engine, image: str, settings: ContainerSettings, on_check: OnCheck, warn: Callable[[str], None]
 ) -> Finished:
     """Run the suite to its end. image: as the engine calls it. The container is gone afterwards.
 
     Raises:
         NoGpuRuntime, NoSuchProgram, CannotStart, EngineRefused, EngineSilent: as `engine.run` says.
     """
-    lines, errors = _Lines(lambda line: tell(line, told)), _Tail()
+    lines, errors = _Lines(lambda line: _report_line(line, on_check)), _Tail()
     status = run(engine, image, settings, Streams(None, lines, errors), warn)
     return Finished(status, "", errors.text)
 
@@ -391,7 +398,7 @@ def python_here(environ: Mapping[str, str], named: Path | None = None) -> Path:
     return Path(found).absolute()
 
 
-def run_here(python: Path, stage: Stage, environ: Mapping[str, str], told: Told) -> Finished:
+def run_here(python: Path, stage: Stage, environ: Mapping[str, str], on_check: OnCheck) -> Finished:
     """Run the suite to its end, in the variables that the user has; its results are in `stage.document`.
 
     Raises:
@@ -404,7 +411,7 @@ def run_here(python: Path, stage: Stage, environ: Mapping[str, str], told: Told)
         environ=environ,
         cwd=stage.results,
         bond=Bond(ending=Ending.STDIN),
-        told=lambda line: tell(line, told),
+        told=lambda line: _report_line(line, on_check),
     )
     try:
         return run_to_end(work)
@@ -426,61 +433,141 @@ class SuiteLost(UnfitMachine):
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """Who is told while the suite runs. told: of every check. warn: of what the user should know.
+class Observer:
+    """What is called while the suite runs. interrupted: with what was found until then, if the run is interrupted.
 
-    now: the time, with its zone. baseline: a recorded receipt that the new one is held against. interrupted: given what
-    was found until a run was interrupted; the checks that did not come to their end failed.
+    baseline: a recorded receipt to compare the new one with.
     """
 
-    told: Told
-    warn: Callable[[str], None]
-    now: Callable[[], datetime]
-    baseline: Receipt | None = None
+    on_check: OnCheck
     interrupted: Callable[[Receipt], None] = lambda _: None
+    baseline: Receipt | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """What a container is given of this machine. compiled: a folder for what the driver compiles from PTX, or None."""
+class Place:
+    """Where the suite runs. python: of this machine, without a container; else in a container.
 
-    user: User
+    image: a reference, None for the lock's own. gpus: of the container.
+    """
+
+    local: bool = False
+    python: Path | None = None
+    image: str | None = None
     gpus: Gpus | tuple[str, ...] = Gpus.AS_LOCKED
-    compiled: str | None = None
+    bytecode: bool = True
 
 
-def prove_here(request: Request, python: Path, environ: Mapping[str, str], watch: Watch) -> Receipt:
-    """Run the suite in a Python of this machine.
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What to test. device: None for what the lock is for. The others: see `Request`."""
+
+    device: str | None = None
+    checks: tuple[str, ...] = ()
+    world_size: int | None = None
+    nodes: Nodes = field(default_factory=Nodes)
+    price: Price | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
+    ahead: int | None = None
+
+
+def run_conformance(lock: str, place: Place, selection: Selection, context: Context, observer: Observer) -> Receipt:
+    """Run the conformance suite of a lock. lock: a folder, its envspec.lock, or a name under locks/.
 
     Raises:
-        NoGpu: GPUs are asked for, and there are none. UnfitMachine: the Python can't be started.
+        UsageError, UnfitMachine, NetworkError: as the stages say.
     """
+    folder = find_lock(lock, Path())
+    locked = read_lock(folder)
+    digest = hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest()
+    run = _run_local if place.local else _run_in_container
+    return run(locked, digest, place, selection, context, observer)
+
+
+def _run_local(
+    locked: Lock, digest: str, place: Place, selection: Selection, context: Context, observer: Observer
+) -> Receipt:
+    part = _linux_part(locked, this_platform())
+    python = python_here(context.environ, place.python)
+    request = _request(locked, digest, part, selection)
     order = order_of(request, _expected(request), Start())
     with staged(order) as stage:
         where = Here(python=str(python), prefix=str(python.parents[1]))
-        with _kept(request, order, where, watch, stage):
-            finished = run_here(python, stage, environ, watch.told)
-        return _receipt(request, order, where, watch, _results(stage, finished))
+        with _partial_receipt(request, order, where, context, observer, stage):
+            finished = run_here(python, stage, context.environ, observer.on_check)
+        return _receipt(request, order, where, context, observer, _results(stage, finished))
 
 
-def prove_inside(request: Request, engine: Engine, image: Present, chosen: Chosen, watch: Watch) -> Receipt:
-    """Run the suite in a container of an image.
+def _run_in_container(
+    locked: Lock, digest: str, place: Place, selection: Selection, context: Context, observer: Observer
+) -> Receipt:
+    with open_engine(context.environ) as engine:
+        platform = engine_platform(locked, engine, None)
+        request = _request(locked, digest, _linux_part(locked, platform), selection)
+        image = _image(engine, locked, platform, place, context)
+        compiled = compiled_folder(context.cache, image.id)
+        Path(compiled).mkdir(parents=True, exist_ok=True)
+        check_engine(engine)
+        start = Start(in_container=True, at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
+        order = order_of(request, _expected(request), start)
+        with staged(order) as stage:
+            settings = settings_of(request, stage, engine, this_user(context.environ), place.gpus, compiled)
+            where = Image(reference=image.reference, id=image.id, pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
+
+            def warn(line: str) -> None:
+                context.reporter.warning(line.removeprefix("warning: "))
+
+            try:
+                with _partial_receipt(request, order, where, context, observer, stage):
+                    finished = run_inside(engine, image.id, settings, observer.on_check, warn)
+            except NoGpuRuntime as fault:
+                raise NoGpu(fault.message, hint=f"{_WITHOUT_GPU}; {(fault.hint or '').partition(';')[0]}") from fault
+            return _receipt(request, order, where, context, observer, _results(stage, finished))
+
+
+def _image(engine: Engine, locked: Lock, platform: Platform, place: Place, context: Context) -> Present:
+    def pulling(done: int, total: int) -> None:
+        context.reporter.progress(Step(ImageStage.PULLING, 0, 0, done, total))
+
+    if place.image:
+        return present(engine, place.image, pulling)
+    name = image_in_engine(engine, locked, platform, context, bytecode=place.bytecode)
+    found = inspected(engine, name)
+    if found is None:
+        raise EngineRefused(
+            f"image {name} was removed from the engine ({engine.facts}) meanwhile", hint="run the same command again"
+        )
+    return found
+
+
+def _request(locked: Lock, digest: str, part: Resolution, selection: Selection) -> Request:
+    own = Device.CUDA if locked.driver else Device.CPU
+    device = Device(selection.device) if selection.device else own
+    if device is Device.CUDA and own is Device.CPU:
+        raise UsageError(f"{locked.name} has no CUDA to test", hint="--device cpu, or [cuda] in its spec")
+    return Request(
+        lock=locked,
+        lock_sha256=digest,
+        resolution=part,
+        device=device,
+        checks=selection.checks,
+        world_size=selection.world_size,
+        nodes=selection.nodes,
+        price=selection.price,
+        limits=selection.limits,
+        ahead=selection.ahead,
+    )
+
+
+def _linux_part(locked: Lock, platform: Platform) -> Resolution:
+    """The lock's part for a platform, which has to be a Linux.
 
     Raises:
-        NoGpu: GPUs are asked for, and the container sees none. UnfitMachine, NetworkError: the engine can't run it.
+        UnfitMachine: the suite does not run there. UsageError: the lock has none.
     """
-    check_engine(engine)
-    start = Start(in_container=True, at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
-    order = order_of(request, _expected(request), start)
-    with staged(order) as stage:
-        settings = settings_of(request, stage, engine, chosen.user, chosen.gpus, chosen.compiled)
-        where = Image(reference=image.reference, id=image.id, pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
-        try:
-            with _kept(request, order, where, watch, stage):
-                finished = run_inside(engine, image.id, settings, watch.told, watch.warn)
-        except NoGpuRuntime as fault:
-            raise NoGpu(fault.message, hint=f"{_WITHOUT_GPU}; {(fault.hint or '').partition(';')[0]}") from fault
-        return _receipt(request, order, where, watch, _results(stage, finished))
+    if not platform.is_linux:
+        raise UnfitMachine(f"the suite runs on Linux, and this is {platform.value}")
+    return part_of(locked, platform)
 
 
 def _expected(request: Request) -> Mapping[str, Any]:
@@ -488,15 +575,17 @@ def _expected(request: Request) -> Mapping[str, Any]:
 
 
 @contextlib.contextmanager
-def _kept(request: Request, order: Order, where: Image | Here, watch: Watch, stage: Stage) -> Iterator[None]:
-    """Hands on what was found until Ctrl-C, which ends the run all the same."""
+def _partial_receipt(
+    request: Request, order: Order, where: Image | Here, context: Context, observer: Observer, stage: Stage
+) -> Iterator[None]:
+    """Reports what was found until Ctrl-C, which ends the run all the same."""
     try:
         yield
     except KeyboardInterrupt:
         with contextlib.suppress(OSError, ValueError, RecursionError, BadResults):
             results = _read(stage)
             if results["results"]:
-                watch.interrupted(_receipt(request, order, where, watch, results))
+                observer.interrupted(_receipt(request, order, where, context, observer, results))
         raise
 
 
@@ -524,12 +613,19 @@ def _read(stage: Stage) -> Mapping[str, Any]:
     return results
 
 
-def _receipt(request: Request, order: Order, where: Image | Here, watch: Watch, results: Mapping[str, Any]) -> Receipt:
+def _receipt(
+    request: Request,
+    order: Order,
+    where: Image | Here,
+    context: Context,
+    observer: Observer,
+    results: Mapping[str, Any],
+) -> Receipt:
     lock = request.lock
     nodes = ReceiptNodes(count=order.nodes.count, rank=order.nodes.rank, rendezvous=order.nodes.rendezvous)
     known = Known(
         envspec=__version__,
-        made_at=watch.now(),
+        made_at=context.now(),
         lock=LockName(
             name=lock.name, sha256=request.lock_sha256, input_sha256=lock.input_sha256, identity=identity(lock)
         ),
@@ -538,7 +634,7 @@ def _receipt(request: Request, order: Order, where: Image | Here, watch: Watch, 
         required=order.required,
         nodes=nodes,
         world_size=order.world_size,
-        baseline=watch.baseline,
+        baseline=observer.baseline,
     )
     return receipt(results, known)
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from envspec.context import Context, Step
 from envspec.errors import StaleLock, UsageError
-from envspec.fetch.types import Step
 from envspec.image.diff import Side, side_of
-from envspec.image.options import ImageOrder, ImageWorld, Stage
+from envspec.image.options import ImageOptions, ImageStage
 from envspec.io.files import read_foreign
 from envspec.lock.head import LOCK_FILE
 from envspec.models import Lock, Platform
-from envspec.operations.image_session import ImageWork
-from envspec.operations.session import Doors
+from envspec.operations.image_session import ImageSession
+from envspec.operations.session import Session
 from envspec.registry.client import CONFIG_BYTES
 from envspec.registry.errors import shortened
 from envspec.registry.reference import is_digest, parse
@@ -31,7 +31,7 @@ class NoImage(UsageError):
         super().__init__(f"{name}: {why}", hint=advice or forms)
 
 
-async def read_side(name: str, platform: Platform, world: ImageWorld) -> Side:
+async def read_side(name: str, platform: Platform, context: Context) -> Side:
     """The image that `name` means, on a platform where it has several.
 
     Raises:
@@ -40,11 +40,11 @@ async def read_side(name: str, platform: Platform, world: ImageWorld) -> Side:
     if (found := _of_path(name, platform)) is not None:
         return found
     if (lock := _lock_of(name)) is not None:
-        return await _of_lock(name, lock, platform, world)
-    return await _of_registry(name, platform, world)
+        return await _of_lock(name, lock, platform, context)
+    return await _of_registry(name, platform, context)
 
 
-async def mirror_base(lock: Lock, target: str, world: ImageWorld) -> str:
+async def mirror_base(lock: Lock, target: str, context: Context) -> str:
     """Copy a lock's base image, whole and by digest; its reference there."""
     from envspec.image.base import pinned_on
     from envspec.registry.copy import mirror
@@ -55,11 +55,11 @@ async def mirror_base(lock: Lock, target: str, world: ImageWorld) -> str:
         image, pinned = pinned_on(lock, platform)
         wanted[pinned.digest or ""] = parse(f"{image.repository}:{image.tag}").at(pinned.digest or "")
     kept = parse(target)
-    async with Doors(world) as doors:
-        registry = await doors.registry()
+    async with Session(context) as session:
+        registry = await session.registry()
 
         def report(done: int, total: int) -> None:
-            world.report(Step(Stage.PUSHING, 0, 0, done, total))
+            context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))
 
         found = [await mirror(registry, reference, kept, report=report) for reference in wanted.values()]
     return "\n".join(f"{kept.name}@{each.digest}" for each in found)
@@ -140,24 +140,24 @@ def _is_in_a_registry(name: str) -> bool:
     return has_host or ":" in name or "@" in name
 
 
-async def _of_lock(name: str, lock: Lock, platform: Platform, world: ImageWorld) -> Side:
+async def _of_lock(name: str, lock: Lock, platform: Platform, context: Context) -> Side:
     from envspec.lock.document import identity
 
     locked = [each.target.platform for each in lock.resolutions if each.target.platform.is_linux]
     if not locked:
         raise NoImage(name, "it has no linux platform")
     chosen = platform if platform in locked else locked[0]
-    order = ImageOrder(lock, identity(lock), (chosen,))
-    async with ImageWork(order, world) as work:
-        [assembled] = await work.assemble()
+    options = ImageOptions(lock, identity(lock), (chosen,))
+    async with ImageSession(options, context) as session:
+        [assembled] = await session.build()
     image = assembled.image
     return side_of(name, image.id, json.loads(image.manifest), json.loads(image.config))
 
 
-async def _of_registry(name: str, platform: Platform, world: ImageWorld) -> Side:
+async def _of_registry(name: str, platform: Platform, context: Context) -> Side:
     reference = parse(name)
-    async with Doors(world) as work:
-        registry = await work.registry()
+    async with Session(context) as session:
+        registry = await session.registry()
         manifest = await registry.manifest(reference)
         if manifest.kind is Kind.INDEX:
             child = manifest.child(platform)

@@ -5,15 +5,15 @@ Imported while the engines run (see `resolve.stage.World`): nothing before them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
 from envspec.base_image.settings import DecidedSettings, decide_settings
 from envspec.base_image.tag import digest_decision
+from envspec.context import Context
 from envspec.errors import NetworkError
 from envspec.facts import Facts
 from envspec.io.tasks import run_to_end
@@ -35,6 +35,7 @@ from envspec.models import (
     Resolution,
     Target,
 )
+from envspec.operations.lock_state import BRIEF
 from envspec.resolve.pypi.request import indexes_of
 from envspec.spec import Spec
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class LockInputs:
     """What the stages before have decided. moments: packages with a moment of their own. decisions: of the targets."""
 
     spec: Spec
@@ -58,15 +59,6 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
-    """The effects that a registry needs. environ, home: where logins, proxies and certificates are found."""
-
-    environ: Mapping[str, str]
-    home: Path
-    warn: Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
 class Assembled:
     """The lock, and what the user should know of it, each once."""
 
@@ -75,25 +67,25 @@ class Assembled:
 
 
 def assemble(
-    answered: Answered, input_sha256: str, kept: Lock | None, asker: Asker | None, before: Lock | None
+    inputs: LockInputs, input_sha256: str, kept: Lock | None, context: Context, before: Lock | None
 ) -> Assembled:
     """The lock that goes with resolved pins.
 
-    kept: the lock whose digests stay where the tag does. asker: None where no registry may be asked. before: the lock
+    kept: the lock whose digests stay where the tag does. before: the lock
     that stood there, whatever may move: what was built for it holds for all of this one that is the same.
 
     Raises:
         NoSolution: no image, or a GPU that the wheels hold no code for.
         UsageError: a service whose package is not in the lock.
     """
-    spec, indexes = answered.spec, public_indexes(indexes_of(answered.spec))
-    resolutions = _with_built(answered.resolutions, _of_builds(before, answered.as_of, indexes))
-    plan = plan_base_image(_cuda_request(spec), resolutions, answered.facts, spec.image.base)
-    base = _with_digests(plan, kept, asker, spec.registry.mirrors)
-    settings = decide_settings(spec, resolutions, answered.facts) if base else DecidedSettings()
+    spec, indexes = inputs.spec, public_indexes(indexes_of(inputs.spec))
+    resolutions = _with_built(inputs.resolutions, _of_builds(before, inputs.as_of, indexes))
+    plan = plan_base_image(_cuda_request(spec), resolutions, inputs.facts, spec.image.base)
+    base = _with_digests(plan, kept, context)
+    settings = decide_settings(spec, resolutions, inputs.facts) if base else DecidedSettings()
     # Which build of torch it would be is decided before anything is resolved: it may not be in the lock at all.
     holds_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
-    decided = answered.composed if holds_torch else ()
+    decided = inputs.composed if holds_torch else ()
     warnings = [
         *(f"{q.question.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
         *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
@@ -105,10 +97,10 @@ def assemble(
         format=FORMAT,
         name=spec.env.name,
         input_sha256=input_sha256,
-        as_of=answered.as_of,
+        as_of=inputs.as_of,
         resolutions=resolutions,
         decisions=(
-            *answered.decisions,
+            *inputs.decisions,
             *(d for q in decided for d in q.decisions),
             *_as_pinned(plan.decisions, base),
             *settings.decisions,
@@ -117,10 +109,10 @@ def assemble(
         driver=plan.driver,
         gpu_code=plan.gpu_code,
         gpus=spec.cuda.gpus if spec.cuda else (),
-        facts=answered.facts.version,
-        package_as_of=tuple(sorted(answered.moments.items())),
-        conda_as_of=answered.conda_as_of,
-        channels=answered.channels,
+        facts=inputs.facts.version,
+        package_as_of=tuple(sorted(inputs.moments.items())),
+        conda_as_of=inputs.conda_as_of,
+        channels=inputs.channels,
         indexes=indexes,
         image=settings.image,
         conformance=_conformance(spec),
@@ -188,18 +180,16 @@ def _cuda_request(spec: Spec) -> CudaRequest | None:
     return CudaRequest(spec.cuda.version, spec.cuda.flavor.value, spec.cuda.os.value, spec.cuda.gpus, spec.image.base)
 
 
-def _with_digests(
-    plan: BaseImagePlan, kept: Lock | None, asker: Asker | None, mirrors: Mapping[str, str]
-) -> BaseImage | None:
+def _with_digests(plan: BaseImagePlan, kept: Lock | None, context: Context) -> BaseImage | None:
     """The image with the kept digests of the same tag; else the registry's; else what the plan knows."""
     base = plan.base_image
     if base is None:
         return None
     known = {d.platform: d for d in base.digests} | {d.platform: d for d in _kept(kept, base)}
     missing = [d.platform for d in base.digests if known[d.platform] is d and d.source != "spec"]
-    if missing and asker is not None:
+    if missing and not context.is_offline:
         try:
-            known |= {d.platform: d for d in run_to_end(_ask_registry(asker, base, missing, mirrors))}
+            known |= {d.platform: d for d in run_to_end(_registry_digests(context, base, missing))}
         except NetworkError as error:
             # The registry's answer would be better, but a lock must not need one: what the data records is right, too.
             known |= {p: replace(known[p], note=known[p].note or error.message) for p in missing}
@@ -223,20 +213,15 @@ def _kept(old: Lock | None, base: BaseImage) -> tuple[PinnedDigest, ...]:
     return tuple(d for d in image.digests if d.digest is not None and d.platform in wanted)
 
 
-async def _ask_registry(
-    asker: Asker, base: BaseImage, platforms: Sequence[Platform], mirrors: Mapping[str, str]
+async def _registry_digests(
+    context: Context, base: BaseImage, platforms: Sequence[Platform]
 ) -> tuple[PinnedDigest, ...]:
-    from envspec.io.http import open_http
-    from envspec.io.http_types import Patience
-    from envspec.registry.auth import Keychain
-    from envspec.registry.client import Registry, resolve_digests
+    from envspec.operations.session import Session
+    from envspec.registry.client import resolve_digests
     from envspec.registry.reference import parse
 
-    # A lock does not depend on the registry: one that does not answer is not waited for like an index.
-    patience = Patience(connect_s=5, stall_s=10, attempts=2)
-    async with open_http(asker.environ, patience=patience) as http:
-        registry = Registry(http, Keychain(asker.environ, asker.home, asker.warn), mirrors)
-        return await resolve_digests(parse(f"{base.repository}:{base.tag}"), platforms, registry)
+    async with Session(context, BRIEF) as session:
+        return await resolve_digests(parse(f"{base.repository}:{base.tag}"), platforms, await session.registry())
 
 
 def _without_digest(base: BaseImage | None) -> tuple[str, ...]:

@@ -11,14 +11,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from envspec import __version__, toml
+from envspec.context import Context
+from envspec.data import facts_version
 from envspec.errors import StaleLock
 from envspec.io.store import Store
+from envspec.lock.check import check
 from envspec.lock.head import FORMAT, LOCK_FILE, unseal
+from envspec.lock.names import stage_prefix
 from envspec.spec.identity import input_sha256
 
 #: Part of every key: changes whenever the same inputs would make another lock.
@@ -79,6 +84,49 @@ def is_ours(store: Store, document: bytes) -> bool:
 
 def remember_ours(store: Store, document: bytes) -> None:
     store.remember_answer(_own(document), {"made": True})
+
+
+def without_resolving(spec_path: Path, directory: Path, resolver: str, context: Context) -> Sequence[Path] | None:
+    """Leave a lock that is up to date, or write one that this machine made before of the same; the paths that changed.
+
+    None: it has to be resolved.
+    """
+    store = Store(context.cache)
+    try:
+        if _is_done(spec_path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
+            _tidy(directory)
+            return ()
+        key = key_of(spec_path, directory, resolver, facts_version(), context.environ)
+        cached = recall(store, key) if key is not None else None
+    finally:
+        store.close()
+    if cached is None:
+        return None
+    from envspec.lock.folder import write_folder
+
+    for text in cached.warnings:
+        context.reporter.warning(text)
+    return write_folder(directory, cached.files)
+
+
+def _is_done(spec_path: Path, directory: Path) -> bool:
+    """Whether a lock belongs to its spec, was made with these facts, and nothing is left open in it."""
+    result = check(spec_path, directory, facts_version())
+    if not (result.is_fresh and result.by_these_facts):
+        return False
+    body = (directory / LOCK_FILE).read_bytes()
+    # Locks of wheels without a single digest of contents were written before there were any.
+    return b'source = "unresolved"' not in body and (b'\ncontents = "' in body or b'.whl"' not in body)
+
+
+def _tidy(directory: Path) -> None:
+    """Remove what a write that was killed left."""
+    real = directory.resolve()
+    with suppress(OSError):
+        if any(item.name.startswith(stage_prefix(real)) for item in real.parent.iterdir()):
+            from envspec.lock.folder import tidy
+
+            tidy(directory)
 
 
 def _own(document: bytes) -> str:

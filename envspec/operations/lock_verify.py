@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from envspec import toml
+from envspec.context import Context
 from envspec.errors import StaleLock, UsageError
 from envspec.facts import load_facts
 from envspec.io.store import Store
@@ -25,7 +26,7 @@ from envspec.lock.names import read_current
 from envspec.lock.plan import is_lock_file
 from envspec.models import Lock, Resolution
 from envspec.operations.lock import check_logins, lock_files, make
-from envspec.operations.lock_state import LockRequest, Surroundings, Work
+from envspec.operations.lock_state import LockRequest, LockState
 from envspec.operations.old_lock import checked, moments_of, versions_of
 from envspec.spec import Spec, load_spec
 
@@ -67,7 +68,7 @@ class _Unanswered(Store):
         """Nothing, whatever the key."""
 
 
-def verify_lock(request: LockRequest, around: Surroundings) -> Verified:
+def verify_lock(request: LockRequest, context: Context) -> Verified:
     """Resolve the spec of a lock again and compare every file of the lock's folder. Nothing is written but the cache.
 
     Raises:
@@ -76,26 +77,27 @@ def verify_lock(request: LockRequest, around: Surroundings) -> Verified:
         NetworkError: an index, channel, registry or repository can't be read: nothing is verified then.
         EnvspecError: every refusal of `pipeline.lock.lock`.
     """
-    started = around.now().replace(microsecond=0)
+    started = context.now().replace(microsecond=0)
     locked = read_lock(request.directory)
     spec = load_spec(request.spec_path, started)
-    check_logins(spec, request, around)
+    check_logins(spec, request, context)
+    context = context.with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
     _refuse_missing_parts(locked, request)
     as_of = spec.env.as_of or locked.as_of
     if latest := max([at for at in (as_of, *_own_moments(locked)) if at > started], default=None):
         raise StaleLock(f"{request.directory} is as of {latest}, which is to come", hint="lock again: `envspec lock`")
     facts = load_facts(spec.facts.tables())
-    right = checked(locked, spec, facts, around)
-    store = _Unanswered(around.cache)
+    right = checked(locked, spec, facts, context)
+    store = _Unanswered(context.cache)
     try:
-        work = Work(request, around, store, spec, facts, moments_of(right.lock), started, as_of, before=locked)
-        made = make(work)
+        state = LockState(request, context, store, spec, facts, moments_of(right.lock), started, as_of, before=locked)
+        made = make(state)
         differences = _compare(request.directory, lock_files(made))
         kept: tuple[str, ...] = ()
         if differences and _keeps_versions(spec, locked):
             # `--upgrade-package` moved some of them and kept the others: which, the lock alone tells.
             old = replace(moments_of(right.lock), resolutions=versions_of(locked))
-            free, made = made, make(replace(work, old=old))
+            free, made = made, make(replace(state, old=old))
             differences = _compare(request.directory, lock_files(made))
             kept = tuple(_kept(free, made))
     finally:

@@ -13,14 +13,13 @@ from typing import Final
 
 from envspec.base_image.tag import pinned_digest
 from envspec.base_image.types import REPOSITORY
+from envspec.context import Context
 from envspec.facts import Facts
 from envspec.fetch.sources import commit_of, is_reachable, unreachable
-from envspec.io.http import open_http
-from envspec.io.http_types import Patience
 from envspec.io.tasks import run_to_end
 from envspec.models import BaseImage, Decision, Lock, Package, PinnedDigest, Resolution, WheelFile
-from envspec.operations.lock_state import SOURCE, Surroundings
-from envspec.registry.auth import Keychain
+from envspec.operations.lock_state import BRIEF, SOURCE
+from envspec.operations.session import Session
 from envspec.registry.client import Registry, resolve_digests
 from envspec.registry.errors import NotThere
 from envspec.registry.reference import Reference, parse
@@ -56,23 +55,23 @@ def versions_of(lock: Lock) -> tuple[Resolution, ...]:
     return tuple(replace(part, packages=tuple(map(bare, part.packages))) for part in lock.resolutions)
 
 
-def checked(lock: Lock, spec: Spec, facts: Facts, around: Surroundings) -> Checked:
+def checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> Checked:
     """The lock without the digests and commits that are not what its words lead to.
 
     Raises:
         NetworkError: a registry or a repository can't be read, and nothing that is known here decides.
         UnfitMachine: the spec has git sources, and there is no git.
     """
-    return run_to_end(_checked(lock, spec, facts, around))
+    return run_to_end(_checked(lock, spec, facts, context))
 
 
-async def _checked(lock: Lock, spec: Spec, facts: Facts, around: Surroundings) -> Checked:
+async def _checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> Checked:
     unverified: list[str] = []
     others = [each for each in lock.decisions if not each.what.startswith(SOURCE)]
-    commits = [each async for each in _commits(lock, spec, around.environ, unverified.append)]
+    commits = [each async for each in _commits(lock, spec, context.environ, unverified.append)]
     base = lock.base_image
     if base is not None:
-        digests = await _digests(base, facts, spec, around, unverified.append)
+        digests = await _digests(base, facts, context, unverified.append)
         base = replace(base, digests=tuple(digests))
     return Checked(replace(lock, decisions=(*others, *commits), base_image=base), tuple(unverified))
 
@@ -105,7 +104,7 @@ async def _commits(
 
 
 async def _digests(
-    base: BaseImage, facts: Facts, spec: Spec, around: Surroundings, report: Callable[[str], None]
+    base: BaseImage, facts: Facts, context: Context, report: Callable[[str], None]
 ) -> list[PinnedDigest]:
     """The digests that are right. Those that the spec states itself, and those that are missing, need no witness."""
     ours = base.repository == REPOSITORY
@@ -114,8 +113,8 @@ async def _digests(
     doubtful = [each for each in base.digests if each.digest and each.source != "spec" and each not in found]
     if not doubtful:
         return found
-    async with open_http(around.environ, patience=Patience(connect_s=5, stall_s=10, attempts=2)) as http:
-        registry = Registry(http, Keychain(around.environ, around.home, around.warn), spec.registry.mirrors)
+    async with Session(context, BRIEF) as session:
+        registry = await session.registry()
         for each in doubtful:
             known = recorded.get(each.platform)
             right = await _digest(base, each, known.digest if known else None, registry, report)

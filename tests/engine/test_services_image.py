@@ -19,10 +19,11 @@ import pytest
 from docker import DockerClient
 from docker.models.containers import Container
 
+from envspec.context import Context
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import Compression, Source
 from envspec.image.services import ServicesSource, services_config
-from envspec.image.sources.system import SystemOrder, World, make_system_layer, read_list
+from envspec.image.sources.system import SystemOrder, make_system_layer, read_list
 from envspec.image.sources.system_container import Builder
 from envspec.models import ImageSettings, Platform, Service
 from tests.support import standin
@@ -54,10 +55,9 @@ def image(
     store = LayerStore(cache)
     below = f"{standin_base.name.rpartition(':')[0]}@{standin_base.digest}"
     order = SystemOrder(Platform.LINUX_64, below, standin_base.layout.manifest, SETTINGS.apt, builder=Builder.DOCKER)
-    world = World(
-        os.environ, cache, lambda source: store.make(source, Compression.GZIP), lambda _: None, lambda _: None
-    )
-    _, system = asyncio.run(make_system_layer(order, world))
+    machine = Context(os.environ, cache, cache)
+    made = make_system_layer(order, machine, lambda source: store.make(source, Compression.GZIP))
+    _, system = asyncio.run(made)
     assert not [each.path for each in read_list(system.folder) if "ssh_host" in each.path]
     conduct = services_config(SETTINGS)
     steps = [

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
+from envspec.context import Context, ReporterOf
 from envspec.engine.errors import NoEngine
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import Compression, Kind
@@ -25,7 +26,6 @@ from envspec.image.sources.system import (
     SystemDiffers,
     SystemOrder,
     SystemSource,
-    World,
     find_system_layer,
     make_system_layer,
     read_list,
@@ -88,19 +88,17 @@ class Site:
     def order(self, *apt: str, builder: Builder = Builder.DOCKER) -> SystemOrder:
         return SystemOrder(Platform.LINUX_64, self.base, self.digest, apt or ("mess",), builder=builder)
 
-    def world(self, cache: str = "cache", **environ: str) -> World:
-        store = LayerStore(self.folder / cache)
-        variables = {**os.environ, **environ}
-        return World(
-            variables,
-            self.folder / cache,
-            lambda source: store.make(source, Compression.GZIP),
-            self.lines.append,
-            self.warnings.append,
-        )
+    async def making(
+        self, order: SystemOrder, cache: str = "cache", **environ: str
+    ) -> tuple[SystemLayer, SystemSource]:
+        folder = self.folder / cache
+        reporter = ReporterOf(warning=self.warnings.append, log=self.lines.append)
+        context = Context({**os.environ, **environ}, self.folder, folder, reporter=reporter)
+        store = LayerStore(folder)
+        return await make_system_layer(order, context, lambda source: store.make(source, Compression.GZIP))
 
     def make(self, order: SystemOrder, cache: str = "cache", **environ: str) -> tuple[SystemLayer, SystemSource]:
-        return asyncio.run(make_system_layer(order, self.world(cache, **environ)))
+        return asyncio.run(self.making(order, cache, **environ))
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +289,7 @@ def test_a_run_that_is_stopped_leaves_no_container_and_no_layer(
     site.archive.publish(slow)
 
     async def stopped() -> None:
-        running = asyncio.ensure_future(make_system_layer(site.order("slow", builder=builder), site.world()))
+        running = asyncio.ensure_future(site.making(site.order("slow", builder=builder)))
         while not any("sleeping" in line for line in site.lines):
             await asyncio.sleep(0.05)
             assert not running.done(), running.exception()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from envspec.context import Connectivity, Context
 from envspec.errors import EnvspecError, NetworkError, NoSolution
 from envspec.facts import load_facts
 from envspec.io.store import Store
@@ -25,7 +26,7 @@ from envspec.models import Asker, Package, Platform, Python, Resolution, Target
 from envspec.resolve import engines
 from envspec.resolve.pypi.conflicts import BothHalves
 from envspec.resolve.pypi.request import Composed, Given, Moments, Places, compose
-from envspec.resolve.pypi.resolve import World, resolve_all
+from envspec.resolve.pypi.resolve import resolve_all
 from envspec.resolve.types import Provider
 from envspec.spec import parse_spec
 from tests.conftest import Serve
@@ -86,10 +87,11 @@ class Project:
     def answers(self, questions: Sequence[Composed], *, offline: bool = False) -> tuple[Resolution, ...]:
         store = Store(self.folder)
         environ = {"PATH": os.defpath, "HOME": str(self.folder), **HASTY, **CUT_OFF}
-        world = World(store, self.folder, environ, lambda: NOW, lambda *_: None)
         asked = [composed.question for composed in questions]
+        connectivity = Connectivity.OFFLINE if offline else Connectivity.ONLINE
+        context = Context(environ, self.folder, self.folder, connectivity, now=lambda: NOW)
         try:
-            return asyncio.run(resolve_all(asked, engines.engine(self.engine), world, offline=offline, jobs=4))
+            return asyncio.run(resolve_all(asked, engines.engine(self.engine), store, context))
         finally:
             store.close()
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from envspec.context import Connectivity, Context
 from envspec.errors import EnvspecError, NetworkError, NoSolution, UsageError
 from envspec.models import Asker, ChannelPart, CondaPackage, CudaVersion, Platform
 from envspec.resolve.conda.channels import part_sha256
 from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.conda.solve import CondaAnswer, CondaWorld, solve_all
+from envspec.resolve.conda.solve import CondaAnswer, solve_all
 from envspec.resolve.types import Channel, CondaRequest
 from tests.support.conda_requests import AS_OF, request
 from tests.support.conda_rows import BUILT, Row, files_of, row, write_channel
@@ -45,7 +46,8 @@ def solve(*asked: CondaRequest, cache: Path, offline: bool = False) -> tuple[Con
 
 
 async def solved(*asked: CondaRequest, cache: Path, offline: bool = False) -> tuple[CondaAnswer, ...]:
-    return await solve_all(asked, Rattler(), CondaWorld(cache, QUICK, lambda _platform, _what: None, offline))
+    connectivity = Connectivity.OFFLINE if offline else Connectivity.ONLINE
+    return await solve_all(asked, Rattler(), Context(QUICK, cache, cache, connectivity))
 
 
 def one(asked: CondaRequest, cache: Path) -> dict[str, CondaPackage]:
@@ -436,7 +438,7 @@ def test_a_connection_that_drops_once_is_tried_again(tmp_path: Path) -> None:
 
     async def run() -> tuple[CondaAnswer, ...]:
         async with RawServer(dropping) as server:
-            world = CondaWorld(tmp_path / "cache", {"ENVSPEC_HTTP_TOTAL_S": "30"}, lambda _platform, _what: None)
+            world = Context({"ENVSPEC_HTTP_TOTAL_S": "30"}, tmp_path, tmp_path / "cache")
             return await solve_all([at(server.host)], Rattler(), world)
 
     assert pins(asyncio.run(run())[0]) == ["libc 2", "python 3.13.1"]

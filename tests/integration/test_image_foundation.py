@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envspec.context import Context
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, UsageError
-from envspec.fetch.types import Fetching, Network
-from envspec.image.base_layers import Around, PythonParts, share_of_conda
-from envspec.image.build import Below, Foundation
+from envspec.image.base_layers import Below, Foundation, PythonParts, share_of_conda
 from envspec.image.config import Base
 from envspec.image.layers.partition import cut
 from envspec.image.layers.store import LayerStore
@@ -38,8 +37,8 @@ def foundation(python: Python, *wheels: Package, environ: tuple[str, ...] = (), 
 
 
 def parts(cache: Path) -> PythonParts:
-    how = Fetching(cache, Patience(backoff_s=0.01), Network.USE, 2, lambda _: None, lambda _: None)
-    return PythonParts(Around(cache, {}, how, this_platform(), lambda _: False, lambda *_: None))
+    context = Context({}, cache, cache, jobs=2, timeouts=Patience(backoff_s=0.01))
+    return PythonParts(context, this_platform(), lambda _: False)
 
 
 def locked(folder: Path) -> Python:

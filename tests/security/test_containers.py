@@ -23,7 +23,7 @@ from envspec.image.sources.system import BadChange, take
 from envspec.image.sources.system_container import in_folder
 from envspec.io.files import open_foreign, read_foreign
 from envspec.models import ImageSettings, Platform, Service
-from envspec.operations.conformance import Begun, _Lines, heard
+from envspec.operations.conformance import Begun, _Lines, read_event
 from envspec.operations.image_diff import NoImage, _of_path
 from envspec.receipt.build import BadResults, receipt
 from tests.support.environments import make_lock, write_lock
@@ -133,9 +133,9 @@ def test_a_line_without_an_end_is_not_kept() -> None:
     assert len(stream._rest) <= 1 << 20
     stream.write(b'\n{"begin": "a\\u001b[2Jb"}\n')
     assert len(lines[0]) <= 1 << 20
-    assert heard(lines[1]) == Begun("a [2Jb")
-    assert heard("[" * 100_000) is None
-    assert heard('{"end": 1, "status": [], "seconds": 1, "reason": ""}') is None
+    assert read_event(lines[1]) == Begun("a [2Jb")
+    assert read_event("[" * 100_000) is None
+    assert read_event('{"end": 1, "status": [], "seconds": 1, "reason": ""}') is None
 
 
 def tar_of(*members: tuple[str, bytes, int]) -> io.BytesIO:

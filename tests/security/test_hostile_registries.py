@@ -28,8 +28,8 @@ from typing import Any, Final
 
 import pytest
 
+from envspec.context import Connectivity
 from envspec.errors import EnvspecError, NetworkError
-from envspec.fetch.types import Network
 from envspec.image.base import KeptDocuments, base_on
 from envspec.image.config import Conduct, image_config
 from envspec.image.layers.store import BlobStore
@@ -222,7 +222,7 @@ async def build(scene: Scene, registry: Registry) -> None:
         return registry
 
     made = lock_of(scene)
-    base = await base_on(made, X86, KeptDocuments(blobs, opened, Network.USE, lambda: None))
+    base = await base_on(made, X86, KeptDocuments(blobs, opened, Connectivity.ONLINE, lambda: None))
     image_config(made, "sha256:" + "0" * 64, X86, base, (), Conduct())
     for layer in base.layers:
         await fetch_blob(registry, parse(base.name), layer.blob, blobs.path(layer.blob.digest))

@@ -94,11 +94,11 @@ def _serve(path: str) -> None:
 
     import envspec.cli.image
     import envspec.cli.lock
-    import envspec.cli.locking
     import envspec.cli.progress
     import envspec.image.base_layers
     import envspec.image.sources.bytecode
     import envspec.operations.image
+    import envspec.operations.image_cache
     import envspec.operations.image_diff
     import envspec.operations.lock
     import envspec.operations.lock_assemble

@@ -18,8 +18,9 @@ from bench.conda_questions import Question
 from bench.conda_report import GOAL_ROWS, Agreement, Case, CondaResults, Sample, goals, mid, page, plot, ratio
 from bench.conda_stack import WANTED
 from bench.conda_tools import BARE, CONDA_LOCK, ENVSPEC, STAGE, TOOLS, Place
+from envspec.context import Context
 from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.conda.solve import CondaWorld, solve_all
+from envspec.resolve.conda.solve import solve_all
 
 CASE = Case(GOAL_ROWS, 1)
 
@@ -117,7 +118,7 @@ def test_real_rows_take_the_place_of_made_ones_with_their_name(tmp_path: Path) -
 def test_the_tools_are_asked_the_same_and_answer_the_same(channel: Path, tmp_path: Path) -> None:
     question = Question(channel.as_uri(), ("linux-64", "osx-arm64")).document()
     bare = asyncio.run(conda_bare.answers(question, tmp_path / "bare"))
-    world = CondaWorld(tmp_path / "stage", {}, lambda _platform, _what: None)
+    world = Context({}, tmp_path, tmp_path / "stage")
     stage = asyncio.run(solve_all(conda_stage.requests(question), Rattler(), world))
     assert [sorted(row.url for row in rows) for rows in bare] == [
         sorted(package.url for package in answer.packages) for answer in stage

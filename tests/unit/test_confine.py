@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from envspec.io.confine import PORT, Sandbox, Unconfined, bubblewrap, run_confined
+from envspec.io.confine import PORT, Sandbox, bubblewrap, run_confined
 from envspec.io.process import Finished
+from envspec.models import Unconfined
 from tests.support.confinement import confined
 from tests.support.environments import BASE
 

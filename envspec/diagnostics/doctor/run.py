@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from envspec.diagnostics.doctor import gpu, services, system
 from envspec.diagnostics.doctor import gpu as toolkit
 from envspec.diagnostics.doctor import system as configuration
-from envspec.diagnostics.doctor.types import Finding, Place
+from envspec.diagnostics.doctor.types import Finding, Place, this_place
 from envspec.registry.reference import DOCKER_HUB
 
 
@@ -23,6 +23,16 @@ class Gathered:
     system: system.SystemFacts
     network: services.NetworkFacts
     configuration: configuration.ConfigurationFacts
+
+
+def examine_machine(environ: Mapping[str, str]) -> tuple[Finding, ...]:
+    """What this machine has and lacks, for its user's settings."""
+    from envspec.io.cache import cache_place
+    from envspec.io.http_settings import default_index_url
+    from envspec.io.tasks import run_to_end
+
+    place = this_place(environ, cache_place(environ))
+    return run_to_end(examine(place, index_url=default_index_url(environ)))
 
 
 async def examine(

@@ -28,11 +28,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
+from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
 from envspec.fetch.types import WrongArchive
 from envspec.io.archives import above
 from envspec.io.cache import keeping
-from envspec.io.confine import NoConfinement, Sandbox, Unconfined, bubblewrap
+from envspec.io.confine import NoConfinement, Sandbox, bubblewrap
 from envspec.io.file_locks import hold_folder, is_still
 from envspec.io.process import Interpreter, ask
 from envspec.models import Platform, Python
@@ -410,28 +411,20 @@ class NoCompiler(UnfitMachine):
     """No Python on this machine makes bytecode that the image's takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Looking:
-    """Where to look. here: this machine's platform. named: an interpreter that the user names.
-
-    own: the build that the image has, where this machine can run it. other: one of the same version that it can run.
-    jobs: how many processes compile one layer. unconfined: whether a Python that only the lock names may run where
-    nothing confines it.
-    """
-
-    here: Platform
-    environ: Mapping[str, str]
-    named: Path | None
-    own: Build | None
-    other: Build | None
-    warn: Callable[[str], None]
-    jobs: int = 1
-    unconfined: Unconfined = Unconfined.REFUSED
-
-
-async def find(python: Python, looking: Looking) -> Pyc:
+async def find(
+    python: Python,
+    context: Context,
+    local: Platform,
+    *,
+    named: Path | None = None,
+    own: Build | None = None,
+    other: Build | None = None,
+) -> Pyc:
     """The first of: the one that is named; the image's own build; one of exactly its version that is here; another
     build of that version; one of its series, with a warning.
+
+    local: this machine's platform. named: an interpreter that the user names. own: the build that the image has, if
+    this machine can run it. other: a build of the same version that this machine can run.
 
     The image's own is whatever the lock says. Unless envspec's own data names it, it runs confined; where nothing
     confines it, another of exactly its version does as well.
@@ -440,77 +433,76 @@ async def find(python: Python, looking: Looking) -> Pyc:
         UsageError: the named one is no CPython of the series. NoCompiler: there is none. NetworkError: the image's own
         build is not the locked file. NoConfinement: there is only the image's own, and nothing confines it.
     """
-    if looking.named is not None:
-        return _pyc(await _named(looking.named, python, looking), python, looking)
+    if named is not None:
+        return _pyc(await _named(named, python, context), python, context)
     loose: NoConfinement | None = None
     try:
-        if (found := await _own(python, looking)) is not None:
+        if (found := await _own(python, own, context)) is not None:
             return found
     except NoConfinement as fault:
         loose = fault
     near: Interpreter | None = None
-    for place in _places(python, looking.environ):
-        there = await ask(place, looking.environ)
+    for place in _places(python, context.environ):
+        there = await ask(place, context.environ)
         if there is None or not _takes(there, python):
             continue
         if there.version == python.version:
-            return _pyc(there, python, looking)
+            return _pyc(there, python, context)
         near = near or there
-    if (path := await _made(looking.other, looking)) is not None:
-        return Pyc(path, python.version, looking.jobs)
+    if (path := await _made(other, context)) is not None:
+        return Pyc(path, python.version, context.jobs)
     if loose is not None:
         raise loose
     if near is not None:
-        return _pyc(near, python, looking)
+        return _pyc(near, python, context)
     raise NoCompiler(
-        f"this machine ({looking.here.value}) has no Python {python.version}, nor another {python.series}, to compile "
+        f"this machine ({local.value}) has no Python {python.version}, nor another {python.series}, to compile "
         "modules with",
         hint=f"name one by --python PATH (`uv python install {python.version}` fetches it), or leave bytecode out with "
         "--no-pyc",
     )
 
 
-async def _own(python: Python, looking: Looking) -> Pyc | None:
+async def _own(python: Python, build: Build | None, context: Context) -> Pyc | None:
     """The image's own build, confined unless it is known; None where there is none to be had.
 
     Raises:
         NoConfinement
     """
-    build = looking.own
     if build is None:
         return None
     program = None
     if not build.is_known:
         what = f"the lock's own Python {python.version}, which compiles the image's modules,"
         instead = f"name a Python {python.version} of yours by --python PATH; or leave bytecode out with --no-pyc"
-        program = await bubblewrap(looking.environ, looking.unconfined, what, instead)
-    if (path := await _made(build, looking)) is None:
+        program = await bubblewrap(context.environ, context.unconfined, what, instead)
+    if (path := await _made(build, context)) is None:
         return None
-    return Pyc(path, python.version, looking.jobs, Sandbox(program, (build.folder, WORKER)) if program else None)
+    return Pyc(path, python.version, context.jobs, Sandbox(program, (build.folder, WORKER)) if program else None)
 
 
-async def _made(build: Build | None, looking: Looking) -> Path | None:
+async def _made(build: Build | None, context: Context) -> Path | None:
     """Its interpreter; None where it can't be fetched: then there may be others."""
     try:
         return await made_of(build) if build is not None else None
     except WrongArchive:
         raise
     except NetworkError as fault:
-        looking.warn(f"a Python to compile with could not be fetched: {fault.message}")
+        context.reporter.warning(f"a Python to compile with could not be fetched: {fault.message}")
         return None
 
 
-def _pyc(there: Interpreter, python: Python, looking: Looking) -> Pyc:
+def _pyc(there: Interpreter, python: Python, context: Context) -> Pyc:
     if there.version != python.version:
-        looking.warn(
+        context.reporter.warning(
             f"the image has Python {python.version}, and {there.path}, which compiles its modules, is {there.version}: "
             "where another patch compiles them, the image ID may be another one"
         )
-    return Pyc(there.path, there.version, looking.jobs)
+    return Pyc(there.path, there.version, context.jobs)
 
 
-async def _named(path: Path, python: Python, looking: Looking) -> Interpreter:
-    there = await ask(path, looking.environ)
+async def _named(path: Path, python: Python, context: Context) -> Interpreter:
+    there = await ask(path, context.environ)
     if there is None:
         raise UsageError(
             f"--python {path} is not a CPython that runs here", hint=f"name an interpreter of Python {python.version}"

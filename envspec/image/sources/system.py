@@ -27,6 +27,7 @@ from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
+from envspec.context import Context
 from envspec.errors import EnvspecError, UsageError
 from envspec.image.layers.types import Entry, InMemory, Kind, Layer, Method, ZipMember
 from envspec.image.sources.system_container import Builder, Job, Outputs, Plain, choose, run_job
@@ -324,21 +325,6 @@ class SystemOrder:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """The machine around it.
-
-    cache: envspec's own folder. make_layer: makes, or finds, the layer of a source. told: every line of the
-    installation. warn: what the user should know.
-    """
-
-    environ: Mapping[str, str]
-    cache: Path
-    make_layer: Callable[[SystemSource], Layer]
-    told: Callable[[str], None]
-    warn: Callable[[str], None]
-
-
 class SystemDiffers(EnvspecError):
     """A system layer came out otherwise than the lock says."""
 
@@ -354,8 +340,12 @@ def find_system_layer(order: SystemOrder, cache: Path) -> tuple[SystemLayer, Sys
     return max(found, key=lambda each: (each[1].folder / _KNOWN).stat().st_mtime_ns, default=None)
 
 
-async def make_system_layer(order: SystemOrder, world: World) -> tuple[SystemLayer, SystemSource]:
-    """The layer out of the cache; where it is not there, made in a container of the base.
+async def make_system_layer(
+    order: SystemOrder, context: Context, make_layer: Callable[[SystemSource], Layer]
+) -> tuple[SystemLayer, SystemSource]:
+    """The layer out of the cache, or made in a container of the base.
+
+    make_layer: makes, or finds, the layer of a source.
 
     Raises:
         NoEngine: it has to be made, and there is neither a container engine nor buildah.
@@ -364,24 +354,22 @@ async def make_system_layer(order: SystemOrder, world: World) -> tuple[SystemLay
     """
     if not order.apt:
         raise UsageError("a system layer without packages", hint="name some by [system] apt")
-    if order.kept is Kept.USE and (found := find_system_layer(order, world.cache)):
+    if order.kept is Kept.USE and (found := find_system_layer(order, context.cache)):
         return found
-    folder = _folder(order, world.cache)
+    folder = _folder(order, context.cache)
     folder.mkdir(parents=True, exist_ok=True)
     with await _alone(folder):
-        if order.kept is Kept.USE and (found := find_system_layer(order, world.cache)):
+        if order.kept is Kept.USE and (found := find_system_layer(order, context.cache)):
             return found
         with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as made:
             beside = Path(made, "layer")
-            taken = await _install(order, world, beside)
+            taken = await _install(order, context, beside)
             source = _keep(order, taken, beside, folder)
-    return await asyncio.to_thread(_record, order, taken, source, world)
+    return await asyncio.to_thread(_record, order, taken, source, context.cache, make_layer)
 
 
-def _job(order: SystemOrder, world: World) -> Job:
-    wish = Wish(
-        order.apt, order.snapshot, order.locked.packages if order.locked else (), world.environ.get(MIRROR) or None
-    )
+def _job(order: SystemOrder, environ: Mapping[str, str]) -> Job:
+    wish = Wish(order.apt, order.snapshot, order.locked.packages if order.locked else (), environ.get(MIRROR) or None)
     where = endpoint(parse(order.base), dict(order.mirrors))
     host = where.base.partition("://")[2].partition("/")[0]
     digest = order.base.rpartition("@")[2]
@@ -390,19 +378,19 @@ def _job(order: SystemOrder, world: World) -> Job:
         platform=order.platform,
         plain=Plain.HTTP if where.is_plain or is_loopback(host.rpartition(":")[0]) else Plain.TLS,
         name=f"envspec-system-{order.key[:16]}",
-        files=work_files(wish, world.environ, certificates_of(world.environ)),
+        files=work_files(wish, environ, certificates_of(environ)),
     )
 
 
-async def _install(order: SystemOrder, world: World, folder: Path) -> Taken:
-    work = await asyncio.to_thread(choose, order.builder, _job(order, world), world.environ)
+async def _install(order: SystemOrder, context: Context, folder: Path) -> Taken:
+    work = await asyncio.to_thread(choose, order.builder, _job(order, context.environ), context.environ)
     taken: list[Taken] = []
 
     def taking(outputs: Outputs) -> None:
         folder.mkdir()
-        taken.append(take(outputs, folder, world.warn))
+        taken.append(take(outputs, folder, context.reporter.warning))
 
-    await run_job(work, world.told, taking)
+    await run_job(work, context.reporter.log, taking)
     return taken[0]
 
 
@@ -417,8 +405,10 @@ def _keep(order: SystemOrder, taken: Taken, made: Path, folder: Path) -> SystemS
     return SystemSource(kept, key, order.apt)
 
 
-def _record(order: SystemOrder, taken: Taken, source: SystemSource, world: World) -> tuple[SystemLayer, SystemSource]:
-    layer = world.make_layer(source)
+def _record(
+    order: SystemOrder, taken: Taken, source: SystemSource, cache: Path, make_layer: Callable[[SystemSource], Layer]
+) -> tuple[SystemLayer, SystemSource]:
+    layer = make_layer(source)
     packages = installed(taken.before, taken.after)
     found = SystemLayer(
         order.platform,
@@ -431,7 +421,7 @@ def _record(order: SystemOrder, taken: Taken, source: SystemSource, world: World
     )
     place(source.folder / _KNOWN, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
     if order.locked is not None and order.locked.diff_id != found.diff_id:
-        raise _difference(order, order.locked, found, source, world.cache)
+        raise _difference(order, order.locked, found, source, cache)
     return found, source
 
 

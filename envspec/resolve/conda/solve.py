@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envspec.context import Context, Reporter, Step
 from envspec.errors import UsageError
 from envspec.models import CondaChannel, CondaPackage, Platform
 from envspec.resolve.conda.candidates import Chosen, machine_rows, newest_refused
@@ -29,19 +30,6 @@ from envspec.resolve.types import CondaRequest
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
-#: Told what goes on, one short line each: (platform, what).
-Report = Callable[[str, str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class CondaWorld:
-    """The effects of this stage. cache: envspec's folder of caches. environ: HTTP's settings are read from it."""
-
-    cache: Path
-    environ: Mapping[str, str]
-    report: Report
-    offline: bool = False
-
 
 @dataclass(frozen=True, slots=True)
 class CondaAnswer:
@@ -53,9 +41,7 @@ class CondaAnswer:
     warnings: tuple[str, ...] = ()
 
 
-async def solve_all(
-    requests: Sequence[CondaRequest], engine: CondaEngine, world: CondaWorld
-) -> tuple[CondaAnswer, ...]:
+async def solve_all(requests: Sequence[CondaRequest], engine: CondaEngine, context: Context) -> tuple[CondaAnswer, ...]:
     """Solve every request, in their order.
 
     Raises:
@@ -63,19 +49,20 @@ async def solve_all(
         NoSolution: nothing satisfies a request, or nothing with the CUDA builds that it has to have.
         NetworkError: a channel can't be read.
     """
-    if why := engine.unable(world.environ):
+    if why := engine.unable(context.environ):
         raise UsageError(
             f"{engine.version.partition(' ')[0]}: {why}", hint="the engine `rattler` needs nothing of the machine"
         )
     for request in requests:
         check_requirements(request)
     known = {channel: None for request in requests for channel in request.channels}
-    async with opened(known, world.cache / "conda" / "rows", world.environ, offline=world.offline) as channels:
+    cache = context.cache / "conda" / "rows"
+    async with opened(known, cache, context.environ, offline=context.is_offline) as channels:
         # A folder's rows are mapped whole, 200 MB a platform of conda-forge's size, and nobody waits for a network: one
         # platform after another. linux-64 comes last, since the others are held against its rows.
         turn = asyncio.Semaphore(1 if any(channel.is_folder for channel in known) else len(requests))
         order = sorted(requests, key=lambda request: request.platform is Platform.LINUX_64)
-        tasks = [asyncio.ensure_future(_solved(request, engine, channels, world.report, turn)) for request in order]
+        tasks = [asyncio.ensure_future(_solved(request, engine, channels, context.reporter, turn)) for request in order]
         try:
             ended = await asyncio.gather(*tasks, return_exceptions=True)
         finally:
@@ -100,13 +87,13 @@ def _all(
 
 
 async def _solved(
-    request: CondaRequest, engine: CondaEngine, channels: Channels, report: Report, turn: asyncio.Semaphore
+    request: CondaRequest, engine: CondaEngine, channels: Channels, reporter: Reporter, turn: asyncio.Semaphore
 ) -> _Solved:
     platform = request.platform
     async with turn:
-        report(platform.value, "solving conda's packages")
+        reporter.progress(Step("solving conda's packages", of=platform.value))
         solved = await _solve(request, engine, channels)
-        report(platform.value, f"{len(solved.chosen)} conda packages")
+        reporter.progress(Step(f"{len(solved.chosen)} conda packages", of=platform.value))
         if platform is not Platform.LINUX_64:
             channels.forget(request)
     return solved

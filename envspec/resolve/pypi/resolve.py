@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from socket import socket
@@ -17,8 +16,9 @@ from typing import Final
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from envspec.context import Context, Step
 from envspec.errors import NoSolution, UsageError
-from envspec.io.confine import PROXY, Listen, Sandbox, Unconfined, bubblewrap
+from envspec.io.confine import PROXY, Listen, Sandbox, bubblewrap
 from envspec.io.http import open_http
 from envspec.io.store import Store
 from envspec.models import Resolution
@@ -80,9 +80,6 @@ def _counts(version: Version, pin: Version | None) -> bool:
     return version > pin and (not version.is_prerelease or pin.is_prerelease)
 
 
-#: Told what goes on, one short line each: (target's platform, what).
-Report = Callable[[str, str], None]
-
 #: What may be built before a lock is there.
 _WHAT: Final = "resolving with [pip] allow_sdist"
 _BUILD_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -111,30 +108,16 @@ class Question:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """The effects of this stage.
-
-    environ: proxies and CA bundle are read from it. now: the clock. meanwhile: called in a thread once engines run, for
-    what would otherwise be done after them. warn: told what this run left out and a later one may take.
-    """
-
-    store: Store
-    cache: Path
-    environ: Mapping[str, str]
-    now: Callable[[], datetime]
-    report: Report
-    meanwhile: Callable[[], object] = bool
-    warn: Callable[[str], object] = str
-    unconfined: Unconfined = Unconfined.REFUSED
-
-
 async def resolve_all(
-    questions: Sequence[Question], engine: Engine, world: World, *, offline: bool, jobs: int
+    questions: Sequence[Question],
+    engine: Engine,
+    store: Store,
+    context: Context,
+    meanwhile: Callable[[], object] = bool,
 ) -> tuple[Resolution, ...]:
     """Resolve every question, in their order; those asked before are answered from memory.
 
-    jobs: how many engines may run at the same time.
+    meanwhile: called in a thread once engines run, for what would otherwise be done after them.
 
     Raises:
         UsageError: the engine can't resolve for one of the targets on this machine.
@@ -145,26 +128,30 @@ async def resolve_all(
     keys = [_answer_key(question, engine) for question in questions]
     asked = dict(zip(keys, questions, strict=True))
     targets = {key: question.request.target for key, question in asked.items()}
-    known = {key: found for key in asked if (found := cache.recall(world.store, key, targets[key])) is not None}
+    known = {key: found for key in asked if (found := cache.recall(store, key, targets[key])) is not None}
     fresh = {key: question for key, question in asked.items() if key not in known}
     for target in (targets[key] for key in fresh):
         if why := engine.unable(target):
             raise UsageError(f"{engine.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
     if fresh:
-        known |= await _resolve_fresh(fresh, engine, world, offline=offline, jobs=jobs)
+        known |= await _resolve_fresh(fresh, engine, store, context, meanwhile)
     refuse_sdists([(question.request, known[key]) for key, question in zip(keys, questions, strict=True)])
     return tuple(known[key] for key in keys)
 
 
 async def _resolve_fresh(
-    questions: Mapping[str, Question], engine: Engine, world: World, *, offline: bool, jobs: int
+    questions: Mapping[str, Question],
+    engine: Engine,
+    store: Store,
+    context: Context,
+    meanwhile: Callable[[], object],
 ) -> dict[str, Resolution]:
     """Answers by their keys; each is remembered as soon as it is there, unless it rests on what may yet change."""
-    upstream = Upstream(world.store, world.now, environ=world.environ)
+    upstream = Upstream(store, context.now, environ=context.environ)
     rules = {q.view_key: q.rules for q in questions.values()}
     pages = Pages(upstream, rules)
     views = {key: View(upstream, pages, each, key) for key, each in rules.items()}
-    turn = asyncio.Semaphore(jobs)
+    turn = asyncio.Semaphore(context.jobs)
     left_out = LeftOut()
 
     served: asyncio.Future[Listen] = asyncio.get_running_loop().create_future()
@@ -176,13 +163,13 @@ async def _resolve_fresh(
         view = views[question.view_key]
         try:
             async with turn:
-                resolution = await _resolve(question, engine, view, world, entry, listen)
+                resolution = await _resolve(question, engine, view, context, entry, listen)
         except NoSolution:
             left_out.add(view.late, asked_names(question.request))
             raise
         left_out.add(view.late, {package.name: package.version for package in resolution.packages})
         if not view.late and not view.wheels.may_come:
-            cache.remember(world.store, key, resolution)
+            cache.remember(store, key, resolution)
         return resolution
 
     async with AsyncExitStack() as stack:
@@ -193,48 +180,48 @@ async def _resolve_fresh(
         guesses: list[asyncio.Task[None]] = []
         try:
             await asyncio.to_thread(import_module, "aiohttp.web")
-            upstream.http = None if offline else await stack.enter_async_context(open_http(world.environ))
+            upstream.http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
             served.set_result(await stack.enter_async_context(serve(views, entry)))
             guesses += [
                 asyncio.ensure_future(views[q.view_key].foresee(name)) for q in questions.values() for name in q.walked
             ]
-            await asyncio.to_thread(world.meanwhile)
+            await asyncio.to_thread(meanwhile)
             return dict(zip(questions, await asyncio.gather(*tasks), strict=True))
         finally:
             for task in (*tasks, *guesses):
                 task.cancel()
             await asyncio.gather(*tasks, *guesses, return_exceptions=True)
             await upstream.close()
-            world.store.is_settled &= not any(view.late or view.wheels.may_come for view in views.values())
+            store.is_settled &= not any(view.late or view.wheels.may_come for view in views.values())
             if text := without_digest(view.wheels for view in views.values()):
-                world.warn(text)
+                context.reporter.warning(text)
             for text in left_out.texts():
-                world.warn(text)
+                context.reporter.warning(text)
 
 
 async def _resolve(
-    question: Question, engine: Engine, view: View, world: World, entry: Entry, listen: Listen
+    question: Question, engine: Engine, view: View, context: Context, entry: Entry, listen: Listen
 ) -> Resolution:
     platform = question.request.target.platform.value
     builds = bool(question.request.sdists)
-    program = await bubblewrap(world.environ, world.unconfined, _WHAT) if builds else None
-    world.report(platform, "resolving")
+    program = await bubblewrap(context.environ, context.unconfined, _WHAT) if builds else None
+    context.reporter.progress(Step("resolving", of=platform))
     with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
         work = Path(folder)
         place = Place(
             simple_url(view.key, engine.bodies(question.request)),
             PROXY if program else entry.proxy,
             # What a build writes into an engine's cache would be in the next lock.
-            work / "cache" if builds else _cache_folder(world.cache / "engines", work),
+            work / "cache" if builds else _cache_folder(context.cache / "engines", work),
             work,
             _BUILD_PATH if builds else "",
             Sandbox(program, folder=work) if program else None,
             listen,
         )
         request, pins = await _buildable(question.request, engine, view, place)
-    world.report(platform, f"reading what {len(pins)} packages ask for")
+    context.reporter.progress(Step(f"reading the requirements of {len(pins)} packages", of=platform))
     resolution = await packages.build(request, question.environment, pins, view)
-    world.report(platform, f"{len(resolution.packages)} packages")
+    context.reporter.progress(Step(f"{len(resolution.packages)} packages", of=platform))
     return resolution
 
 
