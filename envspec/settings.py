@@ -60,6 +60,14 @@ _SWITCHES: Final = {"1": True, "true": True, "yes": True, "0": False, "false": F
 _LARGEST: Final = 1 << 20
 
 
+class Row(NamedTuple):
+    """A setting's value and where it comes from: a variable, a line of the file, or `default`."""
+
+    setting: Setting
+    value: str
+    source: str
+
+
 @dataclass(frozen=True)
 class Settings:
     """What is set on this machine. from_file: variable -> (value, line of the file)."""
@@ -95,12 +103,30 @@ class Settings:
     def mirrors(self) -> dict[str, str]:
         return parse_mirrors(self.environ.get("ENVSPEC_REGISTRY_MIRRORS", "").split())
 
-    def source(self, setting: Setting) -> str:
-        """Where its value comes from; empty for the default."""
-        if self.own.get(setting.variable):
-            return setting.variable
-        _, line = self.from_file.get(setting.variable, ("", 0))
-        return f"{self.path}:{line}" if line else ""
+    def check(self) -> None:
+        """Raise UsageError for a variable that can't be used."""
+        from envspec.io.http_settings import patience
+        from envspec.io.http_types import Patience
+
+        _ = (self.offline, self.jobs, self.mirrors, patience(self.environ, Patience()))
+
+    def rows(self) -> list[Row]:
+        """Every setting, without credentials."""
+        from envspec.credentials import shown
+        from envspec.io.cache import cache_place
+
+        found = []
+        for each in SETTINGS:
+            value = self.environ.get(each.variable) or ""
+            if self.own.get(each.variable):
+                source = each.variable
+            elif each.variable in self.from_file:
+                source = f"{self.path}:{self.from_file[each.variable][1]}"
+            else:
+                source = "default"
+                value = str(cache_place(self.environ)) if each.key == "cache_dir" else each.default
+            found.append(Row(each, shown(value), source))
+        return found
 
 
 def parse_mirrors(texts: Sequence[str]) -> dict[str, str]:

@@ -203,6 +203,43 @@ def _print_table(findings: Sequence[Finding]) -> None:
 
 
 @click.command()
+@FORMAT
+def config(form: str) -> int:
+    """Show the settings of this machine, and where each comes from.
+
+    Options of commands come first, then ENVSPEC_* variables, then $XDG_CONFIG_HOME/envspec/config.toml (default:
+    ~/.config/envspec/config.toml), then defaults. A variable is named after its key: registry.mirrors is
+    ENVSPEC_REGISTRY_MIRRORS. Passwords are not shown.
+
+    \b
+    cache_dir = "/data/envspec"
+    jobs = 8
+    [registry.mirrors]
+    "docker.io" = "registry.corp:5000"
+    """
+    from envspec.settings import read_settings
+
+    settings = read_settings(os.environ)
+    settings.check()
+    rows = settings.rows()
+    if form == "json":
+        found = [
+            {"key": each.key, "value": value, "source": source, "variable": each.variable, "description": each.what}
+            for each, value, source in rows
+        ]
+        document = {"file": str(settings.path), "exists": settings.path.is_file(), "settings": found}
+        terminal.answer_json(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        return 0
+    keys, values = (
+        max(map(len, column)) for column in zip(*((row.setting.key, row.value) for row in rows), strict=True)
+    )
+    lines = [f"{row.setting.key:<{keys}}  {row.value:<{values}}  {row.source}\n" for row in rows]
+    missing = "" if settings.path.is_file() else " (does not exist)"
+    terminal.answer("".join([f"file: {settings.path}{missing}\n", *lines]))
+    return 0
+
+
+@click.command()
 @click.argument("receipts", nargs=-1, required=True, metavar="RECEIPT RECEIPT...", type=click.Path(path_type=Path))
 @click.option(
     "--format",

@@ -23,6 +23,7 @@ COMMANDS: Final = {
     "diff": ("envspec.cli.inspect:diff", "Show what differs between two locks."),
     "fit": ("envspec.cli.inspect:fit", "Check whether a machine can run a lock."),
     "doctor": ("envspec.cli.inspect:doctor", "Check this machine: driver, engine, disk, network."),
+    "config": ("envspec.cli.inspect:config", "Show the settings of this machine, and where each comes from."),
     "install": ("envspec.cli.install:command", "Install a lock's environment on this machine."),
     "verify": ("envspec.cli.verify:command", "Check an environment against its lock, file by file."),
     "image": ("envspec.cli.image:command", "Build a lock's image, show its ID, compare images."),

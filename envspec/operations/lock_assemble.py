@@ -81,7 +81,7 @@ def assemble(
     spec, indexes = inputs.spec, public_indexes(indexes_of(inputs.spec))
     resolutions = _with_built(inputs.resolutions, _of_builds(before, inputs.as_of, indexes))
     plan = plan_base_image(_cuda_request(spec), resolutions, inputs.facts, spec.image.base)
-    base = _with_digests(plan, kept, context)
+    base, failure = _with_digests(plan, kept, context)
     settings = decide_settings(spec, resolutions, inputs.facts) if base else DecidedSettings()
     # Which build of torch it would be is decided before anything is resolved: it may not be in the lock at all.
     holds_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
@@ -90,7 +90,7 @@ def assemble(
         *(f"{q.question.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
         *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
         *plan.warnings,
-        *_without_digest(base),
+        *_without_digest(base, failure),
         *_without_image(spec, base),
     ]
     lock = Lock(
@@ -180,11 +180,17 @@ def _cuda_request(spec: Spec) -> CudaRequest | None:
     return CudaRequest(spec.cuda.version, spec.cuda.flavor.value, spec.cuda.os.value, spec.cuda.gpus, spec.image.base)
 
 
-def _with_digests(plan: BaseImagePlan, kept: Lock | None, context: Context) -> BaseImage | None:
-    """The image with the kept digests of the same tag; else the registry's; else what the plan knows."""
+def _with_digests(
+    plan: BaseImagePlan, kept: Lock | None, context: Context
+) -> tuple[BaseImage | None, NetworkError | None]:
+    """The image with the kept digests of the same tag; else the registry's; else what the plan knows.
+
+    With the error of the registry, if it did not answer.
+    """
     base = plan.base_image
     if base is None:
-        return None
+        return None, None
+    failure: NetworkError | None = None
     known = {d.platform: d for d in base.digests} | {d.platform: d for d in _kept(kept, base)}
     missing = [d.platform for d in base.digests if known[d.platform] is d and d.source != "spec"]
     if missing and not context.is_offline:
@@ -192,8 +198,8 @@ def _with_digests(plan: BaseImagePlan, kept: Lock | None, context: Context) -> B
             known |= {d.platform: d for d in run_to_end(_registry_digests(context, base, missing))}
         except NetworkError as error:
             # The registry's answer would be better, but a lock must not need one: what the data records is right, too.
-            known |= {p: replace(known[p], note=known[p].note or error.message) for p in missing}
-    return replace(base, digests=tuple(known.values()))
+            failure = error
+    return replace(base, digests=tuple(known.values())), failure
 
 
 def _as_pinned(decisions: Sequence[Decision], base: BaseImage | None) -> Iterator[Decision]:
@@ -224,14 +230,16 @@ async def _registry_digests(
         return await resolve_digests(parse(f"{base.repository}:{base.tag}"), platforms, await session.registry())
 
 
-def _without_digest(base: BaseImage | None) -> tuple[str, ...]:
+def _without_digest(base: BaseImage | None, failure: NetworkError | None) -> tuple[str, ...]:
     unknown = [pinned for pinned in base.digests if pinned.digest is None] if base else []
     if base is None or not unknown:
         return ()
     platforms = ", ".join(pinned.platform.value for pinned in unknown)
-    why = "; ".join(dict.fromkeys(pinned.note for pinned in unknown))
+    from envspec.registry.reference import parse
+
+    why = "; ".join(dict.fromkeys([*(pinned.note for pinned in unknown), *([failure.message] if failure else [])]))
     place = "[[facts.digest]]" if base.cuda_release else "[image] base"
     return (
         f"{platforms}: {base.repository}:{base.tag} is locked without its digest ({why}): lock again where "
-        f"{base.repository.partition('/')[0]} answers, or state the digest in the spec ({place})",
+        f"{parse(base.repository).registry} answers, or state the digest in the spec ({place})",
     )

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from envspec.context import Context, Step
+from envspec.context import SILENT, Context, Step
 
 if TYPE_CHECKING:
     from envspec.engine.client import Engine
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 class Session:
     """The clients of one command; leaving it closes them.
 
-    timeouts: instead of the context's, for what a command does not depend on.
+    timeouts: instead of the context's, for what a command does not depend on: then retries are not reported.
     """
 
     def __init__(self, context: Context, timeouts: Patience | None = None) -> None:
         self.context = context
         self.stack = AsyncExitStack()
         self._timeouts = timeouts or context.timeouts
+        self._notice = context.reporter.warning if timeouts is None else SILENT.warning
         self._http: Http | None = None
         self._registry: Registry | None = None
         self._engine: Engine | None = None
@@ -52,7 +53,7 @@ class Session:
             opening = open_http(
                 context.environ,
                 patience=self._timeouts,
-                notice=context.reporter.warning,
+                notice=self._notice,
                 per_host=max(8, context.jobs),
             )
             self._http = await self.stack.enter_async_context(opening)

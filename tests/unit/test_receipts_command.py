@@ -57,7 +57,7 @@ def test_output_is_a_file(tmp_path: Path, form: str) -> None:
     ("words", "said"),
     [
         ((), "Missing argument 'RECEIPT RECEIPT...'"),
-        (("one",), "one receipt has nothing to differ from"),
+        (("one",), "one receipt can't be compared"),
         (("one", "two"), "one can't be read: No such file or directory"),
         (("one", "two", "--format", "xml"), "'xml' is not one of"),
     ],

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from envspec.diagnostics.doctor import gpu, services, system
 from envspec.diagnostics.doctor import gpu as toolkit
 from envspec.diagnostics.doctor import system as configuration
-from envspec.diagnostics.doctor.types import Finding, Place, this_place
+from envspec.diagnostics.doctor.types import Finding, Place, State, this_place
+from envspec.errors import UsageError
 from envspec.registry.reference import DOCKER_HUB
+from envspec.settings import read_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +28,22 @@ class Gathered:
 
 
 def examine_machine(environ: Mapping[str, str]) -> tuple[Finding, ...]:
-    """What this machine has and lacks, for its user's settings."""
+    """What this machine has and lacks, with its user's settings."""
     from envspec.io.cache import cache_place
     from envspec.io.http_settings import default_index_url
     from envspec.io.tasks import run_to_end
 
+    mirrors: Mapping[str, str] = {}
+    try:
+        settings = read_settings(environ)
+        settings.check()
+        environ, mirrors = settings.environ, settings.mirrors
+        found = [f"{row.setting.key} ({row.source})" for row in settings.rows() if row.source != "default"]
+        own = Finding("settings of envspec", State.OK, ", ".join(found) or "defaults only")
+    except UsageError as error:
+        own = Finding("settings of envspec", State.MISSING, error.message, error.hint or "")
     place = this_place(environ, cache_place(environ))
-    return run_to_end(examine(place, index_url=default_index_url(environ)))
+    return (*run_to_end(examine(place, index_url=default_index_url(environ), mirrors=mirrors)), own)
 
 
 async def examine(
