@@ -13,7 +13,7 @@ import click
 
 from envspec.cli import terminal
 from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, UNCONFINED, combined, context_of
-from envspec.cli.terminal import terminable
+from envspec.cli.terminal import handle_sigterm
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -127,9 +127,9 @@ def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
     streams = _streams()
     context = context_of(chosen)
     with open_container(locked, _request(command, chosen, streams), context) as container:
-        with terminable(), TerminalReporter(locked.name) as reporter:
+        with handle_sigterm(), TerminalReporter(locked.name) as reporter:
             image = container.load_image(replace(context, reporter=reporter))
-        return container.run(image, streams, terminal.tell)
+        return container.run(image, streams, terminal.report)
 
 
 def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> ContainerRequest:

@@ -11,7 +11,7 @@ import click
 
 from envspec.cli import terminal
 from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, OFFLINE, UNCONFINED, combined, context_of, jobs
-from envspec.cli.terminal import terminable
+from envspec.cli.terminal import handle_sigterm
 from envspec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -87,19 +87,19 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     if context.is_offline and chosen["pushed"]:
         raise UsageError("--push needs the network, and --offline forbids it", hint="leave one of them out")
     only_pushed = builder == "oci" and not (chosen["output"] or chosen["layout"] or chosen["loaded"])
-    if only_pushed and (known := request.known()) is not None and _is_pushed(known.digest, chosen, context):
-        _print_ids(known.ids)
-        _print_pushed(known.digest, chosen)
+    if only_pushed and (cached := request.cached()) is not None and _is_pushed(cached.digest, chosen, context):
+        _print_ids(cached.ids)
+        _print_pushed(cached.digest, chosen)
         return 0
     from envspec.cli.progress import TerminalReporter
     from envspec.operations import image
 
     name = request.lock.name
     tag = tag_of(chosen["tag"] or f"envspec/{name.lower()}")
-    outputs = image.Outputs(
+    outputs = image.Destinations(
         chosen["output"], chosen["layout"], chosen["pushed"], tag if chosen["loaded"] else None, tag
     )
-    with terminable(), TerminalReporter(name, log=terminal.tell if builder == "docker" else None) as reporter:
+    with handle_sigterm(), TerminalReporter(name, log=terminal.report if builder == "docker" else None) as reporter:
         context = replace(context, reporter=reporter)
         if builder == "docker":
             terminal.answer(f"{image.build_by_docker(request.folder, request.options, outputs, context)}\n")
@@ -116,14 +116,14 @@ def image_id(lock: str, **chosen: Any) -> int:
     """Print the ID of a lock's image; layers that are not in the cache are fetched and built."""
     context = context_of(chosen)
     request = _request(lock, context, chosen)
-    if (known := request.known()) is not None:
-        _print_ids(known.ids)
+    if (cached := request.cached()) is not None:
+        _print_ids(cached.ids)
         return 0
     from envspec.cli.progress import TerminalReporter
     from envspec.operations import image
 
-    with terminable(), TerminalReporter(request.lock.name) as reporter:
-        built = image.build(request.options, image.Outputs(), replace(context, reporter=reporter))
+    with handle_sigterm(), TerminalReporter(request.lock.name) as reporter:
+        built = image.build(request.options, image.Destinations(), replace(context, reporter=reporter))
     return _built(request, built)
 
 
@@ -148,7 +148,7 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
     from envspec.models import Platform
     from envspec.operations import image
 
-    with terminable(), TerminalReporter("image diff") as reporter:
+    with handle_sigterm(), TerminalReporter("image diff") as reporter:
         chosen = Platform(platform) if platform else this_platform()
         found = image.diff(first, second, chosen, context_of({"mirrors": mirrors}, reporter))
     if form == "json":
@@ -170,7 +170,7 @@ def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
     from envspec.operations import image
 
     locked = read_lock(find_lock(lock, Path()))
-    with terminable(), TerminalReporter(locked.name) as reporter:
+    with handle_sigterm(), TerminalReporter(locked.name) as reporter:
         copied = image.mirror(locked, reference, context_of({"mirrors": mirrors}, reporter))
     terminal.answer(f"{copied}\n")
     return 0
@@ -196,7 +196,7 @@ def _is_pushed(digest: str, chosen: Mapping[str, Any], context: Context) -> bool
     from envspec.cli.progress import TerminalReporter
     from envspec.operations.image import is_pushed
 
-    with terminable(), TerminalReporter("image") as reporter:
+    with handle_sigterm(), TerminalReporter("image") as reporter:
         return is_pushed(chosen["pushed"], digest, replace(context, reporter=reporter))
 
 
@@ -205,7 +205,7 @@ def _print_pushed(digest: str, chosen: Mapping[str, Any]) -> None:
     if chosen["pushed"]:
         from envspec.operations.image_cache import pushed_name
 
-        terminal.tell(f"pushed: {pushed_name(chosen['pushed'], digest)}")
+        terminal.report(f"pushed: {pushed_name(chosen['pushed'], digest)}")
 
 
 def _built(request: ImageRequest, built: Built) -> int:

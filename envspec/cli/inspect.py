@@ -293,7 +293,7 @@ def _write(path: Path, text: str) -> None:
         place(path, text.encode())
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror}", hint="name another file") from error
-    terminal.tell(f"wrote {path}")
+    terminal.report(f"wrote {path}")
 
 
 @click.command()

@@ -9,7 +9,7 @@ import click
 
 from envspec.cli import terminal
 from envspec.cli.options import LOCK, OFFLINE, PLATFORMS, UNCONFINED, context_of, jobs
-from envspec.cli.terminal import terminable
+from envspec.cli.terminal import handle_sigterm
 
 
 @click.command()
@@ -42,9 +42,9 @@ def command(lock: str, prefix: Path, platform: str | None, python: Path | None, 
     from envspec.operations.install import Outcome, install, install_request
 
     request = install_request(lock, prefix, Platform(platform) if platform else None, python)
-    with terminable(), TerminalReporter(request.lock.name) as reporter:
+    with handle_sigterm(), TerminalReporter(request.lock.name) as reporter:
         outcome = install(request, context_of(chosen, reporter, usual_jobs=8))
-    if outcome is Outcome.THERE:
-        terminal.tell(f"{request.prefix}: already installed")
+    if outcome is Outcome.UNCHANGED:
+        terminal.report(f"{request.prefix}: already installed")
     terminal.answer(f"{request.prefix}\n")
     return 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where to write: one spec's lock to DIR, several specs' to DIR/<name>.",
+    help="Output folder: DIR for one spec, DIR/<name> for several (default: locks/<name>).",
 )
 @click.option(
     "--resolver",
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 )
 @OFFLINE
 @click.option(
-    "--upgrade", is_flag=True, help="Take the newest that the spec's as_of allows; without as_of, what is newest now."
+    "--upgrade",
+    is_flag=True,
+    help="Upgrade all packages to the newest that the spec's as_of allows; without as_of, to the newest now.",
 )
 @click.option(
-    "--upgrade-package", multiple=True, metavar="NAME", help="Move this package, and what it must, and nothing else."
+    "--upgrade-package", multiple=True, metavar="NAME", help="Upgrade this package, and only what it requires."
 )
-@click.option("--as-of", metavar="DATE|now", help="Set as_of in the spec to this moment, then lock.")
-@click.option("--image", is_flag=True, help="Also record the ID that each linux platform's image is expected to have.")
-@click.option(
-    "--check", is_flag=True, help="Only tell whether the locks belong to their specs; exit 3 if not. No network."
-)
+@click.option("--as-of", metavar="DATE|now", help="Set as_of in the spec to this time, then lock.")
+@click.option("--image", is_flag=True, help="Also record the ID of each linux platform's image.")
+@click.option("--check", is_flag=True, help="Only check that the locks are up to date; exit 3 if not. Uses no network.")
 @click.option(
     "--verify",
     is_flag=True,
@@ -72,21 +72,21 @@ def command(
 ) -> int:
     """Compile specs into locks: pinned, hashed, coherent.
 
-    SPEC is a .toml file, or a name under specs/. The lock goes to locks/<name>/; its paths that changed are printed.
+    SPEC is a .toml file, or a name under specs/. The lock is written to locks/<name>/. Prints the paths that changed.
     """
     from envspec.spec.find import find_spec
 
     paths = [find_spec(spec, Path()) for spec in specs]
     if check:
         if chosen["image"]:
-            raise UsageError("--image with --check", hint="--check makes nothing: leave one of them out")
+            raise UsageError("--image and --check exclude each other", hint="remove one of them")
         if verify:
-            raise UsageError("--verify with --check", hint="--verify does all that --check does: leave --check out")
+            raise UsageError("--verify includes --check", hint="remove --check")
         return _each(paths, lambda path: _check(path, _directory(path, output, len(paths))))
     if verify and (as_of or any(chosen[name] for name in ("offline", "upgrade", "upgrade_package", "image"))):
         raise UsageError(
-            "--verify with an option that changes the lock, or without a network",
-            hint="leave out --offline, --upgrade, --upgrade-package, --as-of and --image",
+            "--verify writes no lock and needs the network",
+            hint="remove --offline, --upgrade, --upgrade-package, --as-of and --image",
         )
     if as_of is not None:
         from envspec.operations.lock import set_as_of
@@ -100,16 +100,16 @@ def command(
     return _each(paths, lambda path: act(path, _directory(path, output, len(paths)), chosen))
 
 
-def _one_of(named: tuple[str, ...], half: Iterable[str]) -> str:
-    """The resolver of one half: the one that is named, else the half's first."""
-    found = dict.fromkeys(name for name in named if name in half)
+def _one_of(named: tuple[str, ...], engines: Iterable[str]) -> str:
+    """The resolver of one ecosystem: the one that is named, else the first."""
+    found = dict.fromkeys(name for name in named if name in engines)
     if len(found) > 1:
-        raise UsageError(f"--resolver {' and '.join(found)}: both resolve the same half", hint="name one of them")
-    return next(iter(found), next(iter(half)))
+        raise UsageError(f"--resolver {' and '.join(found)}: both resolve the same packages", hint="name one of them")
+    return next(iter(found), next(iter(engines)))
 
 
 def _each(paths: list[Path], act: Callable[[Path], int]) -> int:
-    """Do the same for every spec; one that fails does not keep the others back. The first failure's exit code."""
+    """Do the same for every spec, also after one that fails. The first failure's exit code."""
     codes: list[int] = []
     for path in paths:
         try:
@@ -117,7 +117,7 @@ def _each(paths: list[Path], act: Callable[[Path], int]) -> int:
         except EnvspecError as error:
             if len(paths) == 1:
                 raise
-            terminal.tell(f"error: {path}: {error}")
+            terminal.report(f"error: {path}: {error}")
             codes.append(error.exit_code)
     return next((code for code in codes if code), 0)
 
@@ -129,7 +129,11 @@ def _directory(path: Path, output: Path | None, count: int) -> Path:
 
 
 def _name(path: Path) -> str:
-    """The environment's name. A spec that has none is no spec: all its faults are told."""
+    """The environment's name.
+
+    Raises:
+        SpecError: there is none; with all problems of the spec.
+    """
     from envspec import toml
 
     try:
@@ -154,10 +158,10 @@ def _report_check(path: Path, directory: Path) -> CheckResult:
 
     result = check(path, directory, facts_version())
     for text in result.warnings:
-        terminal.tell(f"warning: {directory}: {text}")
+        terminal.report(f"warning: {directory}: {text}")
     for reason in result.reasons:
-        terminal.tell(f"stale: {reason.text}")
-        terminal.tell(f"  hint: {reason.hint or f'run `envspec lock {path}` and commit what it writes'}")
+        terminal.report(f"stale: {reason.text}")
+        terminal.report(f"  hint: {reason.hint or f'run `envspec lock {path}` and commit what it writes'}")
     return result
 
 
@@ -179,16 +183,16 @@ def _lock(path: Path, directory: Path, chosen: Mapping[str, Any]) -> int:
             changed = lock(_request(path, directory, chosen), context).changed
     if chosen["image"]:
         from envspec.cli.progress import TerminalReporter
-        from envspec.cli.terminal import terminable
+        from envspec.cli.terminal import handle_sigterm
         from envspec.operations.image import record_images_of
 
-        with terminable(), TerminalReporter(path.stem) as reporter:
+        with handle_sigterm(), TerminalReporter(path.stem) as reporter:
             context = context_of(chosen, reporter, usual_jobs=_usual_jobs())
             changed = sorted({*changed, *record_images_of(path, directory, context)})
     for written in changed:
         terminal.answer(f"{written}\n")
     if not changed:
-        terminal.tell(f"{directory}: nothing changed")
+        terminal.report(f"{directory}: nothing changed")
     return 0
 
 
@@ -209,21 +213,21 @@ def _verify(path: Path, directory: Path, chosen: Mapping[str, Any]) -> int:
     for row in verified.differences:
         terminal.answer(f"{directory}: {row}\n")
     for text in verified.unverified:
-        terminal.tell(f"not verified: {directory}: {text}")
+        terminal.report(f"not verified: {directory}: {text}")
     if verified.differences:
-        terminal.tell(f"{directory}: differs from a new resolution as of {verified.at}")
-        terminal.tell(
+        terminal.report(f"{directory}: differs from a new resolution as of {verified.at}")
+        terminal.report(
             f"  hint: `envspec lock {path}` writes what was resolved. An index that lists other releases than it did "
             "leads to other versions and reasons; another file, URL or hash of one version is a lock that was changed"
         )
     elif not found:
-        but = " but for what is not verified" if verified.unverified else ""
-        terminal.tell(f"{directory}: verified{but}: equal to a new resolution as of {verified.at}")
+        but = " except for what is not verified" if verified.unverified else ""
+        terminal.report(f"{directory}: verified{but}: equal to a new resolution as of {verified.at}")
     return StaleLock.exit_code if found or verified.differences else 0
 
 
 def _warn(text: str) -> None:
-    terminal.tell(f"warning: {text}")
+    terminal.report(f"warning: {text}")
 
 
 def _usual_jobs() -> int:

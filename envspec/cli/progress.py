@@ -70,7 +70,7 @@ class TerminalReporter:
                 is_new = step.of != "" or line not in self._printed
                 self._printed.add(line)
             if is_new:
-                terminal.tell(line)
+                terminal.report(line)
             return
         self.show(step.of or step.stage, text, step)
 
@@ -97,7 +97,7 @@ class TerminalReporter:
 
     def warning(self, text: str, /) -> None:
         if self._live is None:
-            terminal.tell(f"warning: {text}")
+            terminal.report(f"warning: {text}")
             return
         line = terminal.rich_text(f"warning: {text}", style="yellow", styled=len("warning:"))
         self._live.console.print(line, highlight=False)
@@ -113,7 +113,7 @@ class TerminalReporter:
         word = event.status.ljust(_WORD)
         if terminal.wants_colours(sys.stderr):
             word = f"{_COLOURS.get(event.status, '')}{word}{_PLAIN}"
-        terminal.tell(f"  {event.check:<12} {event.seconds:6.1f} s{'  ' + reason if reason else ''}", lead=word)
+        terminal.report(f"  {event.check:<12} {event.seconds:6.1f} s{'  ' + reason if reason else ''}", lead=word)
 
 
 @contextmanager

@@ -123,7 +123,7 @@ class WheelBuilder:
         if row is not None:
             return row.digest
         if self._context.is_offline:
-            raise UnfitMachine(f"the digest of {name} is not known here", hint="run once without --offline")
+            raise UnfitMachine(f"the digest of {name} is not in the cache", hint="run once without --offline")
         found = await resolve_digests(parse(name), [platform], await self._session.registry())
         return str(found[0].digest)
 
@@ -173,7 +173,7 @@ def devel_of(base: BaseImage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A source as it is now. file: its row but for what the wheel tells. order: None for what is a wheel already."""
+    """A source as it is now. order: how to build it, None for what is a wheel already; `wheel` is then its path."""
 
     index: str
     url: str
@@ -186,7 +186,7 @@ def build_sources(state: LockState, targets: Sequence[Target]) -> Sources:
     """Build everything that the spec names as a source, for each target.
 
     Raises:
-        BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder that is not there.
+        BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder does not exist.
     """
     wanted = {target: sources_of(state.spec, target) for target in targets}
     return run_to_end(_build(state, wanted))
@@ -218,11 +218,11 @@ class _Making:
         name, platform = requirement.name, target.platform.value
         self._context.reporter.progress(Step(f"building {name}", of=platform))
         found = await self._find(requirement, target)
-        kept = await self._kept(name, found, target)
+        kept = await self._recorded_before(name, found, target)
         if kept is not None:
             built, path = kept
         elif found.order is None:
-            built, path = await asyncio.to_thread(self._as_it_is, name, found, target)
+            built, path = await asyncio.to_thread(self._copied, name, found, target)
         else:
             # A build remembers pages, too, and would wait for the end of this transaction.
             self._state.store.save()
@@ -235,10 +235,8 @@ class _Making:
             found.sdist or WheelFile(found.index, built.filename, built.sha256, built.size_bytes, found.url), built
         )
 
-    async def _kept(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path] | None:
-        """The wheel that the old lock records of the same source, from the cache or from others; none where what built
-        it may have come from other indexes.
-        """
+    async def _recorded_before(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path] | None:
+        """The wheel that the old lock records of the same source; None if its build may have used other indexes."""
         old = self._old(name, target)
         same = old is not None and old.built is not None and (old.file.index, old.file.url) == (found.index, found.url)
         if not same or old is None or old.built is None:
@@ -261,9 +259,9 @@ class _Making:
             return await self._find_git(requirement, wanted)
         if requirement.kind is RequirementKind.LOCAL:
             return await asyncio.to_thread(self._find_local, requirement, wanted)
-        state, asked = self._state, self._context.now()
-        row, path = await fetch_sdist(requirement, state.as_of, asked, state.store, self._context)
-        return _Found(DIRECT_URL, row.url or "", row, of_sdist(wanted, row.sha256, _there(path)))
+        state, now = self._state, self._context.now()
+        row, path = await fetch_sdist(requirement, state.as_of, now, state.store, self._context)
+        return _Found(DIRECT_URL, row.url or "", row, of_sdist(wanted, row.sha256, _existing(path)))
 
     async def _find_git(self, requirement: Requirement, wanted: Wanted) -> _Found:
         address = read_git(requirement.url or "")
@@ -281,7 +279,7 @@ class _Making:
         return _Found(GIT, url, None, order)
 
     def _commit_before(self, requirement: Requirement) -> str | None:
-        """The commit that the old lock has for the same words: nothing moves that is not asked to."""
+        """The commit of the old lock for the same requirement, unless it may move."""
         state = self._state
         if state.old is None or state.request.upgrade is Upgrade.ALL or requirement.name in state.upgraded:
             return None
@@ -299,10 +297,10 @@ class _Making:
             order: BuildOrder | None = of_folder(wanted, path, sha256)
         elif path.is_file():
             sha256 = tree_sha256(path)
-            order = None if path.name.endswith(".whl") else of_sdist(wanted, sha256, _there(path))
+            order = None if path.name.endswith(".whl") else of_sdist(wanted, sha256, _existing(path))
         else:
             raise UsageError(
-                f"{of}: {address} is not there", hint="correct the path: it is seen from the spec's folder"
+                f"{of}: {address} does not exist", hint="correct the path: it is relative to the spec's folder"
             )
         if path.is_dir() and not any((path / name).is_file() for name in ("pyproject.toml", "setup.py")):
             raise UsageError(
@@ -310,8 +308,8 @@ class _Making:
             )
         return _Found(LOCAL, f"{address}#sha256={sha256}", None, order, path if order is None else None)
 
-    def _as_it_is(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path]:
-        """A wheel that is here already: a copy of it in the cache."""
+    def _copied(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path]:
+        """Copy a wheel into the cache."""
         path = found.wheel
         assert path is not None  # noqa: S101 (what has no order is a wheel: for the type checker)
         check_release(path, name, None, name)
@@ -329,7 +327,7 @@ class _Making:
         return BuiltWheel(path.name, sha256, kept.stat().st_size), kept
 
 
-def _there(path: Path) -> Callable[[], Awaitable[Path]]:
+def _existing(path: Path) -> Callable[[], Awaitable[Path]]:
     async def give() -> Path:
         return path
 
@@ -423,7 +421,7 @@ class Builds:
 
     async def _order(self, package: Package, part: Resolution) -> BuildOrder:
         async def fetch() -> Path:
-            # The sdist itself, whatever is built of it.
+            # The sdist itself, not a wheel built of it.
             kept = await fetch_wheels([replace(package, built=None)], self._context)
             return kept[package.file.sha256]
 
@@ -434,8 +432,8 @@ class Builds:
         wanted = Wanted(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
         if file.index == LOCAL:
             raise NetworkError(
-                f"{wanted.of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
-                hint=f"name by {PLACE} where the cache's `archives` folder of who locked it is served, or a copy of it",
+                f"{wanted.of} was built of {(file.url or '').partition('#')[0]}; its wheel is not in the cache",
+                hint=f"set {PLACE} to where the `archives` folder of the cache that it was locked with is served",
             )
         if file.index == GIT:
             address = read_git(file.url or "")

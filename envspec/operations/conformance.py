@@ -72,10 +72,10 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asks for.
+    """What to test, and how.
 
-    checks: empty for the spec's, or all where it names none. world_size: None for the spec's, or as many as there are
-    GPUs. limits: check -> seconds, where it is to have another limit than its own. ahead: how many checks may import
+    checks: empty for the spec's, or all if it names none. world_size: None for the spec's, or the number of GPUs.
+    limits: check -> seconds, instead of its own limit. ahead: how many checks may import
     before their turn, None for as many as the cores allow.
     """
 
@@ -92,18 +92,18 @@ class Request:
 
 
 def order_of(request: Request, expected: Mapping[str, Any], start: Start) -> Order:
-    """What the suite is told.
+    """The request that the suite reads.
 
-    expected: the environment that the lock says, in the form of `envspec.verifier`.
+    expected: the environment of the lock, in the form of `envspec.verifier`.
 
     Raises:
-        UsageError: a check that there is not; nodes that don't fit.
+        UsageError: an unknown check; nodes that don't fit.
     """
     asked = request.lock.conformance
     named = request.checks or (asked.checks if asked else ())
     unknown = [name for name in (*named, *request.limits) if name not in CHECKS]
     if unknown:
-        raise UsageError(f"there is no check {unknown[0]}", hint=f"there are: {', '.join(CHECKS)}")
+        raise UsageError(f"there is no check {unknown[0]}", hint=f"use {', '.join(CHECKS)}")
     return Order(
         device=request.device.value,
         checks=tuple(name for name in CHECKS if not named or name in named),
@@ -120,7 +120,7 @@ def order_of(request: Request, expected: Mapping[str, Any], start: Start) -> Ord
 
 
 def text_of(order: Order) -> str:
-    """The order as the suite reads it."""
+    """The request as the suite reads it."""
     return json.dumps(asdict(order), indent=1)
 
 
@@ -165,11 +165,11 @@ def nodes_of(count: int, rank: int, rendezvous: str | None) -> Nodes:
         )
         raise UsageError(
             f"--node-rank {rank}: {ranks}",
-            hint="each node has a number of its own; --nodes says how many there are",
+            hint="give each node its own number; --nodes is how many there are",
         )
-    hint = "--rendezvous HOST:PORT, the first node's, on every node"
+    hint = "add --rendezvous HOST:PORT, the first node's, on every node"
     if rendezvous is None:
-        raise UsageError(f"{count} nodes need a place to meet", hint=hint)
+        raise UsageError(f"{count} nodes need a rendezvous", hint=hint)
     host, _, port = rendezvous.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise UsageError(f"--rendezvous {rendezvous}: the form is HOST:PORT", hint=hint)
@@ -191,7 +191,7 @@ RESULTS_INSIDE: Final = "/run/envspec/results"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A folder with the suite and its order, and one for its results."""
+    """A folder with the suite and its request, and one for its results."""
 
     folder: Path
 
@@ -224,7 +224,7 @@ DOCUMENT: Final = "results.json"
 
 @contextlib.contextmanager
 def staged(order: Order) -> Iterator[Stage]:
-    """The suite and its order, laid out; gone when the block is left.
+    """The suite and its request, in a folder that is removed at the end.
 
     Raises:
         UnfitMachine: the folder for temporary files can't be written.
@@ -242,7 +242,7 @@ def staged(order: Order) -> Iterator[Stage]:
     except OSError as fault:
         raise UnfitMachine(
             f"the suite can't be laid out in {tempfile.gettempdir()}: {fault.strerror}",
-            hint="make room there, or name another folder by TMPDIR",
+            hint="free space there, or set TMPDIR to another folder",
         ) from fault
     try:
         yield stage
@@ -273,16 +273,16 @@ OnCheck = Callable[["Begun | Ended"], None]
 def read_event(line: str) -> Begun | Ended | None:
     """The event in a line of the suite's stdout; None for any other line."""
     try:
-        said = json.loads(line)
-        if "begin" in said:
-            return Begun(_word(said["begin"]))
-        return Ended(_word(said["end"]), _word(said["status"]), float(said["seconds"]), _word(said["reason"]))
+        event = json.loads(line)
+        if "begin" in event:
+            return Begun(_word(event["begin"]))
+        return Ended(_word(event["end"]), _word(event["status"]), float(event["seconds"]), _word(event["reason"]))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return None
 
 
 def _word(value: object) -> str:
-    """Of a program that the image may have put in the suite's place: nothing that steers a terminal."""
+    """Text of a program that the image may have put in the suite's place, without what steers a terminal."""
     if not isinstance(value, str):
         raise TypeError(type(value).__name__)
     return blanked(value)
@@ -295,7 +295,7 @@ def _report_line(line: str, on_check: OnCheck) -> None:
 
 
 _STDERR_BYTES = 64 * 1024
-#: What is beyond it of a line is no line of the suite's.
+#: Longer lines are not the suite's.
 _LINE_BYTES = 1024 * 1024
 
 
@@ -303,7 +303,7 @@ def check_engine(engine: Engine) -> None:
     """Whether the suite can be mounted.
 
     Raises:
-        UnfitMachine: the engine is another machine, which has not the folders of this one.
+        UnfitMachine: the engine is another machine, without the folders of this one.
     """
     if engine.address.is_remote:
         raise UnfitMachine(
@@ -331,7 +331,7 @@ def settings_of(
     return container_settings(request.lock, user, engine.facts, Folders(compiled=compiled), options)
 
 
-def run_inside(
+def run_in_container(
     engine: Engine, image: str, settings: ContainerSettings, on_check: OnCheck, warn: Callable[[str], None]
 ) -> Finished:
     """Run the suite to its end. image: as the engine calls it. The container is gone afterwards.
@@ -345,11 +345,11 @@ def run_inside(
 
 
 class _Lines(io.BytesIO):
-    """Hands on every whole line that is written to it."""
+    """Calls a function with every whole line that is written to it."""
 
-    def __init__(self, hear: Callable[[str], None]) -> None:
+    def __init__(self, on_line: Callable[[str], None]) -> None:
         super().__init__()
-        self._hear = hear
+        self._on_line = on_line
         self._rest = bytearray()
 
     def write(self, data: object) -> int:
@@ -357,7 +357,7 @@ class _Lines(io.BytesIO):
         first, *others = piece.split(b"\n")
         self._rest += first[: _LINE_BYTES - len(self._rest)]
         for other in others:
-            self._hear(self._rest.decode("utf-8", "replace"))
+            self._on_line(self._rest.decode("utf-8", "replace"))
             self._rest = bytearray(other[:_LINE_BYTES])
         return len(piece)
 
@@ -367,23 +367,23 @@ class _Tail(io.BytesIO):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept = b""
+        self._end = b""
 
     def write(self, data: object) -> int:
         piece = bytes(data)  # type: ignore[call-overload]
-        self._kept = (self._kept + piece)[-_STDERR_BYTES:]
+        self._end = (self._end + piece)[-_STDERR_BYTES:]
         return len(piece)
 
     @property
     def text(self) -> str:
-        return self._kept.decode("utf-8", "replace")
+        return self._end.decode("utf-8", "replace")
 
 
-def python_here(environ: Mapping[str, str], named: Path | None = None) -> Path:
+def local_python(environ: Mapping[str, str], named: Path | None = None) -> Path:
     """The Python to be tested: the named one, the active environment's, or the first on PATH.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no such program, or none on PATH.
     """
     if named is not None:
         if not os.access(named, os.X_OK) or named.is_dir():
@@ -394,11 +394,11 @@ def python_here(environ: Mapping[str, str], named: Path | None = None) -> Path:
             return python
     found = shutil.which("python", path=environ.get("PATH")) or shutil.which("python3", path=environ.get("PATH"))
     if found is None:
-        raise UsageError("there is no Python on PATH to be tested", hint="activate an environment, or --python PATH")
+        raise UsageError("no Python on PATH to test", hint="activate an environment, or add --python PATH")
     return Path(found).absolute()
 
 
-def run_here(python: Path, stage: Stage, environ: Mapping[str, str], on_check: OnCheck) -> Finished:
+def run_local(python: Path, stage: Stage, environ: Mapping[str, str], on_check: OnCheck) -> Finished:
     """Run the suite to its end, in the variables that the user has; its results are in `stage.document`.
 
     Raises:
@@ -416,7 +416,9 @@ def run_here(python: Path, stage: Stage, environ: Mapping[str, str], on_check: O
     try:
         return run_to_end(work)
     except OSError as fault:
-        raise UnfitMachine(f"{python} can't be started: {fault.strerror}", hint="--python names another one") from fault
+        raise UnfitMachine(
+            f"{python} can't be started: {fault.strerror}", hint="name another one by --python"
+        ) from fault
 
 
 #: Of results.json: a thousand times as much as it has.
@@ -425,11 +427,11 @@ _WITHOUT_GPU: Final = "`--device cpu` tests what needs no GPU"
 
 
 class NoGpu(UnfitMachine):
-    """GPUs are to be tested, and there are none."""
+    """No GPU to test."""
 
 
 class SuiteLost(UnfitMachine):
-    """The suite did not come up: it left no results at all. Its Python is too old, or something ended it."""
+    """The suite left no results: its Python is too old, or it was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,13 +490,13 @@ def _run_local(
     locked: Lock, digest: str, place: Place, selection: Selection, context: Context, observer: Observer
 ) -> Receipt:
     part = _linux_part(locked, this_platform())
-    python = python_here(context.environ, place.python)
+    python = local_python(context.environ, place.python)
     request = _request(locked, digest, part, selection)
     order = order_of(request, _expected(request), Start())
     with staged(order) as stage:
         where = Here(python=str(python), prefix=str(python.parents[1]))
         with _partial_receipt(request, order, where, context, observer, stage):
-            finished = run_here(python, stage, context.environ, observer.on_check)
+            finished = run_local(python, stage, context.environ, observer.on_check)
         return _receipt(request, order, where, context, observer, _results(stage, finished))
 
 
@@ -519,7 +521,7 @@ def _run_in_container(
 
             try:
                 with _partial_receipt(request, order, where, context, observer, stage):
-                    finished = run_inside(engine, image.id, settings, observer.on_check, warn)
+                    finished = run_in_container(engine, image.id, settings, observer.on_check, warn)
             except NoGpuRuntime as fault:
                 raise NoGpu(fault.message, hint=f"{_WITHOUT_GPU}; {(fault.hint or '').partition(';')[0]}") from fault
             return _receipt(request, order, where, context, observer, _results(stage, finished))
@@ -544,7 +546,7 @@ def _request(locked: Lock, digest: str, part: Resolution, selection: Selection) 
     own = Device.CUDA if locked.driver else Device.CPU
     device = Device(selection.device) if selection.device else own
     if device is Device.CUDA and own is Device.CPU:
-        raise UsageError(f"{locked.name} has no CUDA to test", hint="--device cpu, or [cuda] in its spec")
+        raise UsageError(f"{locked.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
     return Request(
         lock=locked,
         lock_sha256=digest,
@@ -590,7 +592,7 @@ def _partial_receipt(
 
 
 def _results(stage: Stage, finished: Finished) -> Mapping[str, Any]:
-    """What the suite has written, also where something ended it half-way."""
+    """What the suite has written, complete or not."""
     if finished.status == NO_GPU:
         raise NoGpu(
             finished.stderr.strip() or "there is no GPU",
@@ -601,8 +603,8 @@ def _results(stage: Stage, finished: Finished) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as fault:
         why = f"{fault.strerror}; " if isinstance(fault, OSError) and not isinstance(fault, FileNotFoundError) else ""
         raise SuiteLost(
-            f"the suite ended with status {finished.status} and left no results: {why}{_last(finished.stderr)}",
-            hint="is its Python 3.9 or newer, and may it write to its folder of results?",
+            f"the suite exited with status {finished.status} without results: {why}{_last(finished.stderr)}",
+            hint="check that its Python is 3.9 or newer, and that it may write to its folder of results",
         ) from fault
 
 
@@ -641,4 +643,4 @@ def _receipt(
 
 def _last(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"

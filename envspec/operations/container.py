@@ -32,7 +32,7 @@ from envspec.image.options import Bytecode, ImageOptions
 from envspec.io.cache import COMPILED
 from envspec.lock.document import identity
 from envspec.models import Lock, Platform
-from envspec.operations.image import Outputs, build
+from envspec.operations.image import Destinations, build
 
 #: The values that a request is made of, for callers.
 __all__ = [
@@ -128,7 +128,7 @@ def image_in_engine(engine: Engine, lock: Lock, platform: Platform, context: Con
     code = Bytecode.COMPILED if bytecode else Bytecode.NONE
     options = ImageOptions(lock, identity(lock), (platform,), code)
     tag = f"envspec/{lock.name.lower()}:latest"
-    (image,) = build(options, Outputs(load=tag, tag=tag), context).images
+    (image,) = build(options, Destinations(load=tag, tag=tag), context).images
     loaded = find(engine, image)
     if loaded is None:
         raise EngineRefused(

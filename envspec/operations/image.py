@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
+class Destinations:
     """Where an image goes. push: a reference. load: its name in this machine's engine. tag: its name in the tar."""
 
     tar: Path | None = None
@@ -55,14 +55,14 @@ class OtherImage(StaleLock):
     """The image is not the one that the lock records."""
 
 
-def build(options: ImageOptions, wanted: Outputs, context: Context) -> Built:
+def build(options: ImageOptions, destinations: Destinations, context: Context) -> Built:
     """Build images, and write, push or load them; without an output they are only kept in the cache.
 
     Raises:
         OtherImage: an image has another ID than the lock records; nothing was written or pushed.
         NetworkError, UsageError, UnfitMachine, NoSolution: as the stages say.
     """
-    return run_to_end(_build(options, wanted, context))
+    return run_to_end(_build(options, destinations, context))
 
 
 async def identify(options: ImageOptions, context: Context) -> Lock:
@@ -80,26 +80,26 @@ async def identify(options: ImageOptions, context: Context) -> Lock:
 
 
 def mirror(lock: Lock, target: str, context: Context) -> str:
-    """Copy the base image of a lock, by its digest and for all of its platforms; what it is called there."""
+    """Copy the base image of a lock, by its digest and for all of its platforms; its new name."""
     return run_to_end(_mirror(lock, target, context))
 
 
 def diff(first: str, second: str, platform: Platform, context: Context) -> ImageDiff:
-    """What a pull of the second image moves where the first one is.
+    """What a pull of the second image transfers if the first one is there.
 
-    Each is a registry's reference, a layout, a tar, or a lock whose layers the cache knows or can make.
+    Each is a registry's reference, a layout, a tar, or a lock, whose image is built if it is not in the cache.
     """
     return run_to_end(_diff(first, second, platform, context))
 
 
-def build_by_docker(folder: Path, options: ImageOptions, wanted: Outputs, context: Context) -> str:
+def build_by_docker(folder: Path, options: ImageOptions, destinations: Destinations, context: Context) -> str:
     """Build a lock's Dockerfile by this machine's engine, under `wanted.tag`; the image's ID there.
 
     Raises:
         UsageError: an output that an engine does not write. NoEngine, BuildFailed: as they say.
     """
 
-    return build_dockerfile(folder, options, wanted, context)
+    return build_dockerfile(folder, options, destinations, context)
 
 
 async def _mirror(lock: Lock, target: str, context: Context) -> str:
@@ -115,26 +115,28 @@ async def _diff(first: str, second: str, platform: Platform, context: Context) -
     return diff_images(*[await read_side(name, platform, context) for name in (first, second)])
 
 
-async def _build(options: ImageOptions, wanted: Outputs, context: Context) -> Built:
-    outputs.check_places(wanted.tar, wanted.layout)
+async def _build(options: ImageOptions, destinations: Destinations, context: Context) -> Built:
+    outputs.check_places(destinations.tar, destinations.layout)
     async with ImageSession(options, context) as session:
         assembled = await session.build()
         images = tuple(each.image for each in assembled)
         for image in images:
             _compare(options, image)
         index = index_of(images, annotations_of(options.lock, options.identity, None)) if len(images) > 1 else None
-        if wanted.tar or wanted.layout:
+        if destinations.tar or destinations.layout:
             await session.fetch_base_layers(assembled)
-        tags = [wanted.tag] if wanted.tag else []
-        if wanted.layout:
-            await _write(outputs.write_layout, wanted.layout, outputs.files_of(images, index, tags), images, session)
-        if wanted.tar:
-            await _write(outputs.write_tar, wanted.tar, outputs.files_of(images, index, tags), images, session)
-        if wanted.load:
-            name = wanted.load
+        tags = [destinations.tag] if destinations.tag else []
+        if destinations.layout:
+            await _write(
+                outputs.write_layout, destinations.layout, outputs.files_of(images, index, tags), images, session
+            )
+        if destinations.tar:
+            await _write(outputs.write_tar, destinations.tar, outputs.files_of(images, index, tags), images, session)
+        if destinations.load:
+            name = destinations.load
             await session.with_wheels(lambda: load(session, assembled, name))
-        if wanted.push:
-            await push(session, assembled, index, wanted.push)
+        if destinations.push:
+            await push(session, assembled, index, destinations.push)
     return Built(images, digest_of(index) if index is not None else images[0].digest)
 
 
@@ -164,29 +166,29 @@ def _compare(options: ImageOptions, image: Image) -> None:
         if row.platform is image.platform and row.pyc is pyc and row.id != image.id:
             raise OtherImage(
                 f"the image of {options.lock.name} on {image.platform.value} is {image.id}; the lock records {row.id}",
-                hint="another envspec or another patch of the compiling Python makes another image; if the change "
-                "is meant, `envspec lock --image SPEC` records it",
+                hint="if the change is intended, record it by `envspec lock --image SPEC`; another envspec or another "
+                "patch of the compiling Python gives another image",
             )
 
 
 async def load(session: ImageSession, assembled: Sequence[Assembled], tag: str) -> str:
-    """Put an image into the engine under a name; what the engine calls it. Layers that it has are not sent.
+    """Load an image into the engine under a name; its ID there. Layers that the engine has are not sent.
 
     Raises:
         UsageError: several platforms. NoEngine, EngineSilent, EngineRefused: the engine fails.
     """
     if len(assembled) > 1:
-        raise UsageError("an engine takes the image of one platform", hint="choose it by --platform")
+        raise UsageError("an engine loads the image of one platform", hint="choose it by --platform")
     [one] = assembled
     return await asyncio.to_thread(_load, session, one, tag, asyncio.get_running_loop())
 
 
-def build_dockerfile(folder: Path, options: ImageOptions, wanted: Outputs, context: Context) -> str:
+def build_dockerfile(folder: Path, options: ImageOptions, destinations: Destinations, context: Context) -> str:
     """See `pipeline.image.build_by_docker`."""
     from envspec.engine.client import open_engine
     from envspec.image.docker_builder import DockerOrder, build
 
-    if wanted.tar or wanted.layout or wanted.push:
+    if destinations.tar or destinations.layout or destinations.push:
         raise UsageError(
             "--builder docker builds into the engine; --output, --layout and --push are the other builder's",
             hint="leave them out, then `docker save` or `docker push` what was built",
@@ -194,7 +196,7 @@ def build_dockerfile(folder: Path, options: ImageOptions, wanted: Outputs, conte
     if len(options.platforms) > 1:
         raise UsageError("an engine builds for one platform", hint="choose it by --platform")
     [platform] = options.platforms
-    asked = DockerOrder(options.lock, folder, platform, wanted.tag, context.mirrors)
+    asked = DockerOrder(options.lock, folder, platform, destinations.tag, context.mirrors)
     with open_engine(context.environ) as engine:
         return build(engine, asked, context.environ, context.reporter.log)
 
@@ -218,7 +220,7 @@ def _load(session: ImageSession, one: Assembled, tag: str, loop: asyncio.Abstrac
 
 @dataclass(frozen=True, slots=True)
 class _Lazy:
-    """A layer that was made here, put together when the registry turns out to lack it."""
+    """A layer of this build, assembled only if the registry does not have it."""
 
     session: ImageSession
     layer: Layer
@@ -243,10 +245,10 @@ class _InMemory:
 
 
 async def push(session: ImageSession, assembled: Sequence[Assembled], index: bytes | None, name: str) -> None:
-    """Push images, as one index where there are several. Until all is there the tag names what it named before.
+    """Push images, several as one index. The tag is moved last.
 
     Raises:
-        NetworkError: the registry does not take something.
+        NetworkError: the registry refuses something.
     """
     target = parse(name)
     registry = await session.clients.registry()
@@ -266,12 +268,12 @@ async def push(session: ImageSession, assembled: Sequence[Assembled], index: byt
     def report(done: int, total: int) -> None:
         session.context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))
 
-    # Done a second time, it sends nothing again that the registry has by then.
+    # A second try sends nothing that the registry has by then.
     await session.with_wheels(lambda: push_image(registry, target, tuple(blobs.values()), documents, report=report))
 
 
 def is_pushed(name: str, digest: str, context: Context) -> bool:
-    """False also where the registry does not say: the push then tells what is wrong.
+    """Whether the tag names this digest; False as well if the registry does not answer: the push then reports why.
 
     Raises:
         RequestFault: the registry can't be reached.
@@ -317,14 +319,14 @@ def record_images_of(spec_path: Path, directory: Path, context: Context) -> tupl
 def record_images(
     directory: Path, identify: Callable[[Lock, Platform], Lock], warn: Callable[[str], None]
 ) -> tuple[Path, ...]:
-    """Find out the ID of each platform's image, and write them into the lock; the paths that changed.
+    """Write the image ID of each platform into the lock; the paths that changed.
 
     identify: the lock with the image's ID on one platform, and with what its system layer was made of. A platform whose
-    system layer can't be made on this machine keeps what was recorded, and is told of.
+    system layer can't be built on this machine keeps what was recorded, with a warning.
 
     Raises:
-        UsageError: the lock has no linux platform. UnfitMachine: none of its images can be made here.
-        EnvspecError: as `identify` says; the lock is then as it was.
+        UsageError: the lock has no linux platform. UnfitMachine: none of its images can be built on this machine.
+        EnvspecError: as `identify`; the lock is then unchanged.
     """
     lock = read_lock(directory)
     platforms = [r.target.platform for r in lock.resolutions if r.target.platform.is_linux]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ImageRequest:
-    """An image that is wanted. The lock is not read before something is not known from its bytes alone."""
+    """An image to build. The lock is read only if the cache does not answer from its bytes alone."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ImageRequest:
                 compression,
             )
 
-    def known(self) -> Known | None:
+    def cached(self) -> Known | None:
         """The images, if this machine has built them before."""
         return recall(self._cache, self._key) if self._key else None
 
@@ -120,16 +120,16 @@ def _platforms(lock: Lock, named: Sequence[str]) -> tuple[Platform, ...]:
             f"{lock.name} has no linux platform, and images are for linux", hint="add linux-64 to [env] platforms"
         )
     if named:
-        wanted = tuple(dict.fromkeys(map(Platform, named)))
-        missing = [platform.value for platform in wanted if platform not in locked]
+        chosen = tuple(dict.fromkeys(map(Platform, named)))
+        missing = [platform.value for platform in chosen if platform not in locked]
         if missing:
             raise UsageError(
                 f"{lock.name} is not locked for {', '.join(missing)}",
                 hint=f"use {', '.join(platform.value for platform in locked)}",
             )
-        return wanted
+        return chosen
     local = this_platform()
-    # A container runs on a Mac's or a Windows machine's engine: the only one that the lock has is meant there.
+    # On a Mac or Windows the engine runs linux containers: the only platform that the lock has is meant.
     if local in linux or len(linux) > 1:
         if local not in linux:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Images that lie elsewhere: read for a comparison, and bases copied into another registry."""
+"""Two images compared, and base images copied into another registry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from envspec.registry.types import OCI_PLATFORMS, Kind
 
 
 class NoImage(UsageError):
-    """A name that is no image, layout, tar or lock; or one that can't be read."""
+    """A name that is no image, layout, tar or lock, or that can't be read."""
 
     def __init__(self, name: str, why: str, advice: str = "") -> None:
         forms = "name an image in a registry, an OCI layout, a tar of `image build --output`, or a lock"
@@ -35,7 +35,7 @@ async def read_side(name: str, platform: Platform, context: Context) -> Side:
     """The image that `name` means, on a platform where it has several.
 
     Raises:
-        NoImage: there is none. NetworkError: its registry does not give it.
+        NoImage: it is none. NetworkError: its registry does not return it.
     """
     if (found := _of_path(name, platform)) is not None:
         return found
@@ -45,7 +45,7 @@ async def read_side(name: str, platform: Platform, context: Context) -> Side:
 
 
 async def mirror_base(lock: Lock, target: str, context: Context) -> str:
-    """Copy a lock's base image, whole and by digest; its reference there."""
+    """Copy a lock's base image, whole and by digest; its new reference."""
     from envspec.image.base import pinned_on
     from envspec.registry.copy import mirror
 
@@ -54,15 +54,15 @@ async def mirror_base(lock: Lock, target: str, context: Context) -> str:
     for platform in platforms:
         image, pinned = pinned_on(lock, platform)
         wanted[pinned.digest or ""] = parse(f"{image.repository}:{image.tag}").at(pinned.digest or "")
-    kept = parse(target)
+    copied = parse(target)
     async with Session(context) as session:
         registry = await session.registry()
 
         def report(done: int, total: int) -> None:
             context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))
 
-        found = [await mirror(registry, reference, kept, report=report) for reference in wanted.values()]
-    return "\n".join(f"{kept.name}@{each.digest}" for each in found)
+        found = [await mirror(registry, reference, copied, report=report) for reference in wanted.values()]
+    return "\n".join(f"{copied.name}@{each.digest}" for each in found)
 
 
 def _of_path(name: str, platform: Platform) -> Side | None:
@@ -96,8 +96,8 @@ def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> Si
 def _child(name: str, index: Mapping[str, Any], platform: Platform) -> str:
     wanted = OCI_PLATFORMS.get(platform)
     for row in index["manifests"]:
-        told = row.get("platform", {})
-        if (told.get("os"), told.get("architecture")) == wanted:
+        named = row.get("platform", {})
+        if (named.get("os"), named.get("architecture")) == wanted:
             return str(row["digest"])
     raise NoImage(name, f"nothing for {platform.value} in it: choose by --platform")
 
@@ -124,7 +124,7 @@ def _lock_of(name: str) -> Lock | None:
     except (UsageError, StaleLock) as fault:
         if _is_in_a_registry(name):
             return None
-        # A slip of the pen is no question to a registry.
+        # A typo must not become a request to a registry.
         raise NoImage(
             name, fault.message, f"{fault.hint}; an image in a registry is named with its tag: python:3.12"
         ) from fault
@@ -132,7 +132,7 @@ def _lock_of(name: str) -> Lock | None:
 
 
 def _is_in_a_registry(name: str) -> bool:
-    """Whether it says so itself, by a host, a tag or a digest; docker's shortest names look like a lock's."""
+    """Whether a name has a host, a tag or a digest; docker's shortest names look like a lock's."""
     if name.startswith((".", "/", "~")) or Path(name).exists():
         return False
     first, slash, _ = name.partition("/")

@@ -32,7 +32,7 @@ class Outcome(Enum):
     """Result of an installation."""
 
     MADE = "made"
-    THERE = "it was there already"
+    UNCHANGED = "installed already"
 
 
 def install_request(
@@ -76,12 +76,12 @@ def install(request: InstallRequest, context: Context) -> Outcome:
         )
     wanted = staging.describe(request)
     if staging.look(request.prefix, wanted) is staging.Found.SAME:
-        return Outcome.THERE
+        return Outcome.UNCHANGED
     _check(request)
     with staging.building(request.prefix, lambda: context.reporter.progress(Step(InstallStage.WAITING))) as site:
-        # Whoever was waited for may have made it.
+        # Another process may have installed it meanwhile.
         if staging.look(request.prefix, wanted) is staging.Found.SAME:
-            return Outcome.THERE
+            return Outcome.UNCHANGED
         run_to_end(_build(request, context, site))
         staging.write(site.path, wanted)
         site.finish()
@@ -89,12 +89,12 @@ def install(request: InstallRequest, context: Context) -> Outcome:
 
 
 def _check(request: InstallRequest) -> None:
-    """All that can be known before anything is fetched."""
+    """Check what can be checked before anything is fetched."""
     if request.resolution.conda:
         conda.check_prefix(request.prefix)
         if request.python is not None:
             raise UsageError(
-                f"--python {request.python}: the Python of {request.lock.name} is conda's", hint="leave --python out"
+                f"--python {request.python}: the Python of {request.lock.name} is conda's", hint="remove --python"
             )
     virtual = preflight.virtual_packages if request.resolution.conda else dict
     preflight.check(request.resolution, preflight.read_host(request.platform, conda=virtual))
@@ -109,7 +109,7 @@ async def _build(request: InstallRequest, context: Context, site: staging.Site) 
 
 
 async def put_wheels(request: InstallRequest, context: Context, site: staging.Site) -> None:
-    """The lock's wheels into an environment that has its Python, and a look at what they did there.
+    """Install the lock's wheels into an environment that has its Python, and check what they did.
 
     Raises:
         NetworkError, NoSpace, UnfitMachine, UvFault: see `wheels.install`. OwnedTwice, Touched, LeadsOut: see
@@ -119,7 +119,7 @@ async def put_wheels(request: InstallRequest, context: Context, site: staging.Si
     were = owners.states(site.path, before)
 
     async def build_sources(request: InstallRequest, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
-        # Builds need half of all that images need.
+        # Imports half of what images need.
         from envspec.operations.build_wheels import installed
 
         return await installed(request, python, context)
@@ -163,10 +163,10 @@ async def _build_of_python(request: InstallRequest, downloads: Downloads, build:
 
 
 def _check_space(request: InstallRequest, context: Context, archives: Sequence[Archive]) -> None:
-    """Refuse what can't fit, and warn of what may not.
+    """Raise if the disk is too small, and warn if it may be.
 
-    An archive that is not in the cache needs its own size there and, unpacked, at least as much again. Whether wheels
-    are in uv's cache nobody tells.
+    An archive that is not in the cache needs its own size and, unpacked, at least as much again. Which wheels are in
+    uv's cache is unknown.
 
     Raises:
         NoSpace: less is free than is needed at least.
@@ -177,7 +177,7 @@ def _check_space(request: InstallRequest, context: Context, archives: Sequence[A
         raise staging.NoSpace(
             f"{context.cache} needs at least {_megabytes(2 * missing)} for {request.lock.name}, "
             f"and {_megabytes(free)} are free",
-            hint="make room, or name a cache on another disk by ENVSPEC_CACHE_DIR",
+            hint="free space, or set ENVSPEC_CACHE_DIR to a folder on another disk",
         )
     total = sum(package.file.size_bytes or 0 for package in request.resolution.packages)
     free = shutil.disk_usage(_existing(request.prefix)).free
@@ -188,7 +188,7 @@ def _check_space(request: InstallRequest, context: Context, archives: Sequence[A
 
 
 def _existing(path: Path) -> Path:
-    """`path`, or the nearest folder above it that is there."""
+    """`path`, or the nearest folder above it that exists."""
     return next(each for each in (path, *path.parents) if os.path.lexists(each))
 
 

@@ -40,7 +40,7 @@ from envspec.spec.targets import targets_of
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """What came of a spec. changed: the paths that were written or removed."""
+    """A spec's lock. changed: the paths that were written or removed."""
 
     lock: Lock
     changed: tuple[Path, ...]
@@ -50,11 +50,11 @@ def lock(request: LockRequest, context: Context) -> Locked:
     """Compile a spec into its lock and write it.
 
     Raises:
-        EnvspecError: every refusal; the old lock is then as it was.
+        EnvspecError: the old lock is then unchanged.
     """
     started = context.now().replace(microsecond=0)
     spec = load_spec(request.spec_path, started)
-    # Its warnings are the spec's text's, and no lock's.
+    # These warnings are about the text of the spec, not about the lock.
     check_logins(spec, request, context)
     warnings: list[str] = []
     context = _recording(context, warnings).with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
@@ -64,7 +64,7 @@ def lock(request: LockRequest, context: Context) -> Locked:
     key = key_of(*made_from) if keeps else None
     facts = load_facts(spec.facts.tables())
     for name in spec.cuda.gpus if spec.cuda else ():
-        # A name that nobody knows is told at once, not after a resolution.
+        # An unknown name fails now, not after a resolution.
         find_gpu(facts, name)
     store = Store(context.cache)
     try:
@@ -76,7 +76,7 @@ def lock(request: LockRequest, context: Context) -> Locked:
         from envspec.operations.lock_assemble import is_open
 
         files = lock_files(made)
-        _refuse_elsewhere(request.spec_path, files)
+        _check_hosts(request.spec_path, files)
         changed = write_folder(request.directory, files)
         if is_looked_up:
             remember_ours(store, files[LOCK_FILE])
@@ -88,10 +88,10 @@ def lock(request: LockRequest, context: Context) -> Locked:
 
 
 def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
-    """Warn of passwords that are written in the spec.
+    """Warn about passwords in the spec.
 
     Raises:
-        UsageError: a login is to come from a variable that is not set.
+        UsageError: a login needs a variable that is not set.
     """
     found: list[tuple[KeyPath, str]] = [(("pip", "index", n, "url"), each.url) for n, each in enumerate(spec.pip.index)]
     found += [(("pip", "dependencies", n), each.text) for n, each in enumerate(spec.pip.dependencies) if each.url]
@@ -100,18 +100,18 @@ def check_logins(spec: Spec, request: LockRequest, context: Context) -> None:
     if missing and not context.is_offline:
         path, name = missing[0]
         raise UsageError(
-            f"{_place(request.spec_path, path)}: the login is in the variable {name}, which is not set",
+            f"{_location(request.spec_path, path)}: the login is in the variable {name}, which is not set",
             hint=f"set {name} in the environment",
         )
     for path, text in (*found, *channels):
         if has_open_secret(text, channel=path[0] == "conda"):
             context.reporter.warning(
-                f"{_place(request.spec_path, path)} holds a password or a token, which everybody sees who sees the "
-                "spec: write a variable instead, as in https://${USER}:${PASSWORD}@host"
+                f"{_location(request.spec_path, path)} contains a password or a token, visible to everybody who sees "
+                "the spec: use variables instead, as in https://${USER}:${PASSWORD}@host"
             )
 
 
-def _place(spec_path: Path, path: KeyPath) -> str:
+def _location(spec_path: Path, path: KeyPath) -> str:
     return f"{spec_path}:{locate(read_text(spec_path)).line(path)}: {dotted(path)}"
 
 
@@ -131,9 +131,9 @@ def _recording(context: Context, warnings: list[str]) -> Context:
 
 
 def _with_what_is_new(state: LockState) -> LockState:
-    """For `--upgrade-package`: what the spec asks for since its lock was made is locked first, as without the names.
+    """For `--upgrade-package`: lock first, without the names, what was added to the spec since its lock was made.
 
-    Else all of it would count as moved by them. Where nothing satisfies the spec without them, they come at once.
+    Else all of it would count as moved by them. If nothing satisfies the spec without them, this step is skipped.
     """
     if state.old is None or not state.upgraded or state.old.input_sha256 == _identity(state.request.spec_path):
         return state
@@ -144,18 +144,14 @@ def _with_what_is_new(state: LockState) -> LockState:
 
 
 def make(state: LockState) -> Lock:
-    """The lock that a spec compiles to; nothing is written.
-
-    Raises:
-        EnvspecError: every refusal.
-    """
+    """The lock that a spec compiles to; writes nothing."""
     context = state.context
-    of_conda = condas(state.upgraded, state.old, _asked_of_conda(state.spec))
+    of_conda = condas(state.upgraded, state.old, _required_from_conda(state.spec))
     conda = _conda(state, of_conda)
     targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons)
     of_pypi = [name for name in state.upgraded if name not in of_conda]
     pypi = _pypi(state, targets, conda, of_pypi)
-    # Not before: by now it was imported while the engines ran.
+    # Imported by now, while the engines ran.
     from envspec.operations.lock_assemble import LockInputs, assemble
 
     inputs = LockInputs(
@@ -179,7 +175,7 @@ def make(state: LockState) -> Lock:
 def _conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
     if state.spec.conda is None:
         if state.request.channel_rows:
-            raise UsageError("--channel-rows: the spec has no [conda]", hint="leave it out, or add [conda] to the spec")
+            raise UsageError("--channel-rows: the spec has no [conda]", hint="remove it, or add [conda] to the spec")
         return CondaResult()
     from envspec.operations.lock_conda import resolve_conda
 
@@ -221,7 +217,7 @@ def _time(text: str) -> datetime:
 
 
 def _as_of(spec: Spec, old: Lock | None, request: LockRequest, started: datetime) -> datetime:
-    """The spec's own `as_of`; else the old lock's, until `--upgrade`; else this moment."""
+    """The spec's own `as_of`; else the old lock's, unless `--upgrade`; else now."""
     if spec.env.as_of is not None:
         return spec.env.as_of
     if old is None or request.upgrade is Upgrade.ALL:
@@ -230,51 +226,51 @@ def _as_of(spec: Spec, old: Lock | None, request: LockRequest, started: datetime
 
 
 def _upgradable(request: LockRequest, spec: Spec, old: Lock | None, context: Context) -> tuple[str, ...]:
-    """The names that `--upgrade-package` may move: with an `as_of` in the spec, nothing moves until that does.
+    """The names that `--upgrade-package` may move: none if the spec has an `as_of`.
 
     Raises:
-        UsageError: a name that neither the lock nor the spec has.
+        UsageError: a name is neither in the lock nor in the spec.
     """
     if old is not None:
-        asked = {requirement.name for requirement in spec.pip.dependencies}
-        known_names(request.upgrade_packages, old, asked | _asked_of_conda(spec))
+        required = {requirement.name for requirement in spec.pip.dependencies}
+        known_names(request.upgrade_packages, old, required | _required_from_conda(spec))
     if spec.env.as_of is not None and (request.upgrade_packages or request.upgrade is Upgrade.ALL):
         context.reporter.warning(
-            f"{request.spec_path}: as_of = {spec.env.as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ} bounds "
-            f"every release: nothing newer is taken until it moves (envspec lock --as-of now {request.spec_path})"
+            f"{request.spec_path}: as_of = {spec.env.as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ} excludes "
+            f"every newer release: move it first (envspec lock --as-of now {request.spec_path})"
         )
         return ()
     return request.upgrade_packages
 
 
-def _asked_of_conda(spec: Spec) -> set[str]:
-    """Normalised, as `--upgrade-package` has them."""
+def _required_from_conda(spec: Spec) -> set[str]:
+    """The conda packages that the spec requires, normalised."""
     from packaging.utils import canonicalize_name
 
-    asked = [text for platform in spec.env.platforms if spec.conda for text in spec.conda.dependencies_on(platform)]
-    return {str(canonicalize_name(name_of(text))) for text in asked}
+    required = [text for platform in spec.env.platforms if spec.conda for text in spec.conda.dependencies_on(platform)]
+    return {str(canonicalize_name(name_of(text))) for text in required}
 
 
-def _refuse_elsewhere(spec_path: Path, files: Mapping[str, bytes]) -> None:
-    """Refuse what `--check` would: a page may list files that are anywhere.
+def _check_hosts(spec_path: Path, files: Mapping[str, bytes]) -> None:
+    """Refuse what `--check` refuses: a page may list files on any host.
 
     Raises:
-        UsageError: names the first row that the spec does not lead to.
+        UsageError: names the first value that does not follow from the spec.
     """
     document = toml.loads(files[LOCK_FILE].decode())
     faults = row_faults(toml.read_spec(spec_path), document, files)
     if faults:
         raise UsageError(
             f"{spec_path}: {faults[0]}",
-            hint="where an index has its files on another host and you trust that, name it in its [[pip.index]] table: "
+            hint="if an index has its files on another host and you trust it, add to its [[pip.index]] table: "
             'files = ["https://files.example.com"]',
         )
 
 
 class _Old(NamedTuple):
-    """The lock that stands there: what of it may decide, and whole; see `LockState`. None where there is none.
+    """The existing lock: what of it may decide, and all of it; see `LockState`. None if there is none.
 
-    is_looked_up: whether nothing of it decides that could be looked up, and was not.
+    is_looked_up: whether all of it that decides was looked up.
     """
 
     decides: Lock | None
@@ -288,7 +284,7 @@ def _old_lock(request: LockRequest, spec: Spec, facts: Facts, context: Context, 
     try:
         old = read_lock(request.directory)
     except StaleLock as error:
-        context.reporter.warning(f"{error.message}: it is written anew")
+        context.reporter.warning(f"{error.message}: replaced by a new one")
         return _Old(None, None)
     if is_ours(store, read_current(request.directory, LOCK_FILE)):
         return _Old(old, old)
@@ -296,7 +292,7 @@ def _old_lock(request: LockRequest, spec: Spec, facts: Facts, context: Context, 
 
     found = [reason for reason in check(request.spec_path, request.directory, None).reasons if reason.why is Why.ROW]
     for reason in found:
-        context.reporter.warning(f"{reason.text}: it is resolved again")
+        context.reporter.warning(f"{reason.text}: resolved again")
     if found:
         return _Old(replace(moments_of(old), decisions=(), base_image=None, resolutions=versions_of(old)), None)
     if request.upgrade is Upgrade.ALL:
@@ -305,7 +301,7 @@ def _old_lock(request: LockRequest, spec: Spec, facts: Facts, context: Context, 
 
 
 def _looked_up(old: Lock, request: LockRequest, spec: Spec, facts: Facts, context: Context) -> _Old:
-    """A lock that this machine did not make, without those of its digests and commits that are wrong."""
+    """A lock of another machine, without those of its digests and commits that are wrong."""
     from envspec.operations.old_lock import checked
 
     if context.is_offline:
@@ -332,7 +328,7 @@ def lock_files(lock: Lock) -> dict[str, bytes]:
 
 
 def _served(settings: ImageSettings) -> Served:
-    # Only where there is an image: most that is locked by hand has one, a lock for macOS has not.
+    # Imported only for locks with an image.
     from envspec.image.layers.types import InMemory, Kind
     from envspec.image.services import HOME, USER, ServicesSource, services_config
 

@@ -69,7 +69,7 @@ class Assembled:
 def assemble(
     inputs: LockInputs, input_sha256: str, kept: Lock | None, context: Context, before: Lock | None
 ) -> Assembled:
-    """The lock that goes with resolved pins.
+    """The lock of resolved pins.
 
     kept: the lock whose digests stay where the tag does. before: the lock
     that stood there, whatever may move: what was built for it holds for all of this one that is the same.
@@ -124,8 +124,8 @@ def assemble(
 
 
 def _conformance(spec: Spec) -> Conformance | None:
-    asked = spec.conformance
-    return Conformance(tuple(check.value for check in asked.checks), asked.world_size) if asked else None
+    requested = spec.conformance
+    return Conformance(tuple(check.value for check in requested.checks), requested.world_size) if requested else None
 
 
 def _of_builds(before: Lock | None, as_of: datetime, indexes: tuple[NamedIndex, ...]) -> Lock | None:
@@ -154,14 +154,14 @@ def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tup
 
 
 def _with_images(lock: Lock, before: Lock | None) -> Lock:
-    """With what builds have found, where all that an image follows from stayed."""
+    """With what builds have found, if all that an image follows from is unchanged."""
     if before is None or not (before.system or before.images) or identity(before) != identity(lock):
         return lock
     return replace(lock, system=before.system, images=before.images)
 
 
 def _without_image(spec: Spec, base: BaseImage | None) -> tuple[str, ...]:
-    named = [table for table, there in (("[system]", spec.system), ("[services]", spec.services)) if there]
+    named = [table for table, is_set in (("[system]", spec.system), ("[services]", spec.services)) if is_set]
     if base is not None or not named:
         return ()
     has_linux = any(platform.is_linux for platform in spec.env.platforms)
@@ -170,7 +170,7 @@ def _without_image(spec: Spec, base: BaseImage | None) -> tuple[str, ...]:
 
 
 def is_open(made: Lock) -> bool:
-    """Whether a digest is missing, which another run may find."""
+    """Whether a digest is missing that another run may find."""
     return made.base_image is not None and any(pinned.digest is None for pinned in made.base_image.digests)
 
 

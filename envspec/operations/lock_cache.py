@@ -1,8 +1,7 @@
-"""Whole locks that this machine has made before, and which of those that it finds it made itself.
+"""Locks that this machine has made before, and which existing locks it made itself.
 
-A lock is a function of its spec, of the lock that stood there before, of the facts and of the programs that made it.
-Where all of these are the same, the lock is too: it is written again without a look at what the spec means, and without
-a network.
+A lock is a function of its spec, of the lock before it, of the facts and of the programs that made it. If all of these
+are the same, so is the lock: it is written again without parsing the spec, and without a network.
 On the way of `envspec lock` before anything heavy is imported.
 """
 
@@ -31,19 +30,19 @@ MADE: Final = "10"
 
 
 class Recalled(NamedTuple):
-    """A lock's folder as it was written, and what the user was warned of."""
+    """A lock's files as they were written, and its warnings."""
 
     files: Mapping[str, bytes]
     warnings: Sequence[str]
 
 
 def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapping[str, str]) -> str | None:
-    """Names what a lock is made from; None where time is part of it: no `as_of` in the spec, and no lock to keep to.
+    """Names what a lock is made from; None if time is part of it: no `as_of` in the spec, and no lock before.
 
-    None for [conda] as well: channels patch their rows, and take packages with moments that have passed.
+    None for [conda] as well: channels patch their repodata, and add packages with times in the past.
 
-    resolver: `uv` or `pip-tools`. facts: version of the facts at hand. environ: where indexes are on this machine is
-    read from it; one that stands in for another should have the same, and may not.
+    resolver: `uv` or `pip-tools`. facts: version of the facts. environ: names the indexes of this machine; one that is
+    used instead of another should have the same files, and may not.
     """
     try:
         data = toml.read_spec(spec)
@@ -78,7 +77,7 @@ def remember(store: Store, key: str, files: Mapping[str, bytes], warnings: Seque
 
 
 def is_ours(store: Store, document: bytes) -> bool:
-    """Whether this machine resolved to this very envspec.lock. What another wrote may be right, or tampered with."""
+    """Whether this machine made this envspec.lock. One of another machine may be right, or tampered with."""
     return store.answer(_own(document)) is not None
 
 

@@ -87,11 +87,11 @@ HOSTILE: Final = "#!/bin/sh\nfor last; do :; done\n"
         ('mkfifo "$last"', "it is no file"),
         ('mkdir "$last"', "it is no file"),
         ('truncate -s 10G "$last"', "it is larger than"),
-        ('echo "[1, 2]" > "$last"', "left no results"),
-        ('head -c 200000 /dev/zero | tr "\\0" "[" > "$last"', "left no results"),
-        ('printf "\\377\\376" > "$last"', "left no results"),
-        ("printf 'bad \\033[2J\\033]0;x\\007\\n' >&2", "left no results: bad \\x1b[2J"),
-        ('yes \'{"begin": ["x"]}\' | head -n 50; yes "[" | head -c 100000 | tr -d "\\n"', "left no results"),
+        ('echo "[1, 2]" > "$last"', "without results"),
+        ('head -c 200000 /dev/zero | tr "\\0" "[" > "$last"', "without results"),
+        ('printf "\\377\\376" > "$last"', "without results"),
+        ("printf 'bad \\033[2J\\033]0;x\\007\\n' >&2", "without results: bad \\x1b[2J"),
+        ('yes \'{"begin": ["x"]}\' | head -n 50; yes "[" | head -c 100000 | tr -d "\\n"', "without results"),
     ],
 )
 def test_results_that_are_no_file_are_refused(tmp_path: Path, script: str, words: str) -> None:

@@ -240,7 +240,7 @@ def test_a_tag_that_has_moved_since(user: User, registry: Standing) -> None:
     found = user.locks("--verify")
     assert found.status == 0, found
     assert "not verified: " in found.stderr and "nothing shows that the tag ever named it" in found.stderr
-    assert "verified but for what is not verified" in found.stderr
+    assert "verified except for what is not verified" in found.stderr
     ran = user.locks(ENVSPEC_CACHE_DIR=str(user.folder / "another"))
     assert ran.status == 0 and user.files() == before
     assert any("not verified: " in text for text in ran.warnings)
@@ -340,7 +340,7 @@ def test_what_builds_have_recorded_is_not_verified(tmp_path: Path, serve: Serve)
     record_images(user.lock, found, lambda _: None)
     ran = user.locks("--verify")
     assert ran.status == 0 and f"linux-64: the image ID sha256:{EVIL}" in ran.stderr, ran
-    assert "verified but for what is not verified" in ran.stderr
+    assert "verified except for what is not verified" in ran.stderr
 
 
 def test_a_moved_branch_is_no_tampering_and_a_strange_commit_is(tmp_path: Path, serve: Serve) -> None:
