@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from envspec.io.http_types import Patience
-from envspec.models import Unconfined
+from envspec.io.types import Unconfined
 
 
 class Stages(str, Enum):

@@ -19,13 +19,6 @@ LOCAL: Final = "local"
 SPEC: Final = "spec"
 
 
-class Unconfined(Enum):
-    """Whether foreign code may run unconfined where nothing on this machine can confine it."""
-
-    REFUSED = "refused"
-    ALLOWED = "allowed"
-
-
 class Platform(Enum):
     """A conda subdir."""
 

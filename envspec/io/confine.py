@@ -26,7 +26,7 @@ from typing import Final
 
 from envspec.errors import UnfitMachine
 from envspec.io.process import Bond, Finished, run
-from envspec.models import Unconfined
+from envspec.io.types import Unconfined
 
 #: Serves what connects to a listener.
 Listen = Callable[[socket.socket], Awaitable[None]]

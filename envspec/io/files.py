@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from envspec.errors import UsageError
 from envspec.io.file_locks import try_hold
@@ -209,6 +208,8 @@ def tree_sha256(root: Path) -> str:
 def local_path(address: str, folder: Path) -> Path:
     """Where a local project is: by a `file:` URL, or by a path as seen from the spec's folder."""
     if address.startswith("file:"):
+        from urllib.request import url2pathname  # brings ssl, 15 ms
+
         return Path(url2pathname(urlsplit(address).path))
     return folder / Path(address).expanduser()
 

@@ -24,7 +24,7 @@ from typing import Final
 import pytest
 
 from envspec.io.confine import NoConfinement, bubblewrap
-from envspec.models import Unconfined
+from envspec.io.types import Unconfined
 from tests.support.wheels import Artifact, sdist
 
 #: What unconfined code reaches, in the order in which it tries.

@@ -15,7 +15,7 @@ import pytest
 
 from envspec.io.confine import PORT, Sandbox, bubblewrap, run_confined
 from envspec.io.process import Finished
-from envspec.models import Unconfined
+from envspec.io.types import Unconfined
 from tests.support.confinement import confined
 from tests.support.environments import BASE
 
