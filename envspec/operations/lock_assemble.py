@@ -129,14 +129,12 @@ def _conformance(spec: Spec) -> Conformance | None:
 
 
 def _of_builds(before: Lock | None, as_of: datetime, indexes: tuple[NamedIndex, ...]) -> Lock | None:
-    """The lock whose wheels are still those that a build gives: what builds them comes from the same indexes and is as
-    old as the lock.
-    """
+    """The lock whose wheels a build would give again: its requirements have the same indexes and cutoff."""
     return before if before is not None and (before.as_of, before.indexes) == (as_of, indexes) else None
 
 
 def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tuple[Resolution, ...]:
-    """With the wheels that were built of the same files for the same Python."""
+    """With the wheels that were built of the same files for the same Python before."""
     built: dict[tuple[Target, str], tuple[BuiltWheel, str | None]] = {
         (resolution.target, package.file.sha256): (package.built, package.contents)
         for resolution in (before.resolutions if before else ())
@@ -183,7 +181,7 @@ def _cuda_request(spec: Spec) -> CudaRequest | None:
 def _with_digests(
     plan: BaseImagePlan, kept: Lock | None, context: Context
 ) -> tuple[BaseImage | None, NetworkError | None]:
-    """The image with the kept digests of the same tag; else the registry's; else what the plan knows.
+    """The image with the existing lock's digests of the same tag; else the registry's; else the recorded ones.
 
     With the error of the registry, if it did not answer.
     """
@@ -197,13 +195,13 @@ def _with_digests(
         try:
             known |= {d.platform: d for d in run_to_end(_registry_digests(context, base, missing))}
         except NetworkError as error:
-            # The registry's answer would be better, but a lock must not need one: what the data records is right, too.
+            # A lock must not need a registry: the recorded digests are right, too.
             failure = error
     return replace(base, digests=tuple(known.values())), failure
 
 
 def _as_pinned(decisions: Sequence[Decision], base: BaseImage | None) -> Iterator[Decision]:
-    """The plan's decisions; a digest that it did not know, and the registry or the lock before did, as it is now."""
+    """The plan's decisions, with the digests of the registry or of the lock before."""
     found = {pinned.platform: pinned for pinned in base.digests if pinned.digest} if base else {}
     for decision in decisions:
         is_open = decision.what == "image.digest" and decision.value == "unresolved"

@@ -1,4 +1,4 @@
-"""The conda half of a lock: every platform's rows, before PyPI's packages are put on top of them."""
+"""The conda stage: the packages of every platform, below PyPI's; with `--upgrade-package`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _NONE: Final[Mapping[Platform, tuple[str, ...]]] = {}
 def resolve_conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
     """Every platform's conda packages, with the Python packages that they install.
 
-    upgraded: those of the names that `--upgrade-package` may move which are this half's.
+    upgraded: the names of conda packages that `--upgrade-package` may move.
 
     Raises:
-        NoSolution: no set of rows satisfies the spec, or one for the CPU alone.
-        UnmappedName: a row installs Python packages of which nobody knows the name, and [pip] asks for packages too.
+        NoSolution: no set of packages satisfies the spec, or only one for the CPU.
+        UnmappedName: the PyPI name of a Python package is unknown, and [pip] requires packages too.
         NetworkError: a channel can't be read.
-        UsageError: the engine can't run here, or a channel's variable is not set.
+        UsageError: the engine can't run on this machine, or a channel's variable is not set.
     """
     spec = state.spec
     channels = channels_of(spec, state.context.environ, state.request.channel_rows)
@@ -60,23 +60,23 @@ class _Solver:
         self._upgraded = tuple(upgraded)
 
     def solve(self) -> tuple[dict[str, datetime], tuple[CondaAnswer, ...]]:
-        """What the moments allow, or, for `--upgrade-package`, what its names must move and nothing else."""
+        """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
         state = self._state
         keeps = state.request.upgrade is Upgrade.KEEP and state.spec.env.as_of is None
         old = state.old if keeps else None
         moments = dict(old.conda_as_of) if old else {}
-        # The moment alone doesn't keep them: channels take rows that say they were built before it, and patch others.
+        # The cutoff alone doesn't keep them: channels add records that were built before it, and patch others.
         kept: _Rows = rows_of(old) if old else {}
         if old and self._upgraded:
             kept = self._upgrade(old)
             moments |= dict.fromkeys(moved_rows(rows_of(old), kept), state.started)
         answers = self._ask(CondaMoments(state.as_of, moments), kept)
-        # The moment of what is gone would hold for it again when it comes back.
+        # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for answer in answers for package in answer.packages}
         return {name: at for name, at in moments.items() if name in locked}, answers
 
     def _upgrade(self, old: Lock) -> _Rows:
-        """The rows that `--upgrade-package` leads to: all may move up to now, and nothing does that can be kept."""
+        """The packages after `--upgrade-package`: all may move up to now; what can stay stays."""
         state, names = self._state, self._upgraded
         before = rows_of(old)
         moments = CondaMoments(state.as_of, {}, state.started)
@@ -84,7 +84,7 @@ class _Solver:
         answers = self._ask(moments, kept)
         behind = [name for name in names if not self._has_moved(name, before, answers)]
         bounds: dict[Platform, tuple[str, ...]] = {}
-        # The solver holds a package back for one that it keeps, where it could have moved both.
+        # The solver keeps a package for the sake of another that stays, even if it could move both.
         for name in behind:
             more = {platform: (*bounds.get(platform, ()), *newer_rows(rows, name)) for platform, rows in before.items()}
             with suppress(NoSolution):
@@ -123,27 +123,27 @@ class _Solver:
 
 
 def _and_the_part(hint: str | None, old: Lock | None, channels: Sequence[Channel]) -> str | None:
-    """For a channel that the lock was made from a part of: whoever did that may have forgotten to say it again."""
+    """The hint, for a lock that was made from a part of a channel, with the option that names this part again."""
     asked = {channel.url for channel in channels if channel.rows is None}
     names = [channel.name for channel in old.channels if channel.part and channel.url in asked] if old else []
     if not names:
         return hint
-    again = f"the lock was made from a part of {names[0]}: --channel-rows {names[0]}=DIR takes such a part again"
+    again = f"the lock was made from a part of {names[0]}: --channel-rows {names[0]}=DIR uses such a part again"
     return f"{hint}; {again}" if hint else again
 
 
 async def _with_provides(
     state: LockState, channels: tuple[Channel, ...], answers: Sequence[CondaAnswer]
 ) -> dict[Platform, tuple[CondaPackage, ...]]:
-    """Which Python packages the rows hold; where [pip] asks for nothing, nobody has to know of all of them.
+    """The packages, with the Python packages that they install; some may stay unknown if [pip] requires nothing.
 
-    Then no archive is read either: a lock must not say more of its rows because archives could be had.
+    Then no archive is read either: a lock must not contain more because archives could be fetched.
     """
     spec, environ = state.spec, state.context.environ
     names = Names(spec.conda.names if spec.conda else {}, conda_names(), state.store)
     reader = archive_reader(channels, environ, offline=state.context.is_offline) if spec.pip.dependencies else None
     found = await asyncio.gather(*(with_provides(answer.packages, names, reader) for answer in answers))
-    # A platform has rows of its own, and the user one package.
+    # Every platform has its own record of one package.
     unmapped = {(package.name, package.version): package for _, unknown in found for package in unknown}
     if unmapped and spec.pip.dependencies:
         raise UnmappedName(list(unmapped.values()), names)

@@ -1,4 +1,4 @@
-"""The PyPI half of a lock: what is asked of the engines, once or for `--upgrade-package`, and what they answer."""
+"""The PyPI stage: the packages of every target; with `--upgrade-package`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from envspec.spec import Requirement
 
 
 class Pypi:
-    """The questions of every target, for any moments.
+    """The requests of every target, for any cutoffs.
 
-    provided: for each platform, the Python packages that conda installs there. upgraded: those of the names that
-    `--upgrade-package` may move which are this half's.
+    provided: the Python packages that conda installs, by platform. upgraded: the names of PyPI packages that
+    `--upgrade-package` may move.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Pypi:
         self._targets = targets
         self._provided = provided
         self._upgraded = tuple(upgraded)
-        # What moves single packages asks several times.
+        # To upgrade single packages, the engines run several times.
         self._warn_once = cache(state.context.reporter.warning)
         environ = state.context.environ
         self._places = Places(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
@@ -54,16 +54,16 @@ class Pypi:
         self._sources = _sources(state, targets)
 
     def resolve(self) -> PypiResult:
-        """What the moments allow, or, for `--upgrade-package`, what its names must move and nothing else."""
+        """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
         pinned = self._state.old
         moments = Moments(self._state.as_of, _kept_moments(self._state))
         if pinned is not None and self._upgraded:
             pinned, moments = self._upgrade(pinned, moments)
         questions = self._composed(moments)
-        # Where single packages have moved, the moments alone don't tell what the others were kept at.
+        # If single packages have moved, the cutoffs alone don't define the versions of the others.
         asked = questions if pinned is None or not moments.names else [keeping(q, pinned) for q in questions]
         resolutions = self._ask(asked)
-        # The moment of what is gone would hold for it again when it comes back.
+        # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for resolution in resolutions for package in resolution.packages}
         own = {name: at for name, at in moments.names.items() if name in locked}
         return PypiResult(resolutions, tuple(questions), own, self._sources.decisions)
@@ -80,14 +80,14 @@ class Pypi:
         return [compose(state.spec, target, state.facts, moments, self._places, at_hand) for target, at_hand in given]
 
     def _upgrade(self, old: Lock, kept: Moments) -> tuple[Lock, Moments]:
-        """The lock with the pins that `--upgrade-package` leads to, and the moments of those that moved.
+        """The lock with the pins after `--upgrade-package`, and the cutoffs of those that moved.
 
-        Everything may move as far as to this moment, and nothing does that can be kept.
+        Everything may move up to now; what can stay stays.
         """
         state, names = self._state, self._upgraded
         asked = {requirement.name for requirement in state.spec.pip.dependencies}
         before = {package.name for resolution in old.resolutions for package in resolution.packages}
-        # What the spec asks for since is no part of the upgrade, and torch's build is chosen anew only for its family.
+        # What was added to the spec is no part of the upgrade; torch's build is chosen again only for its family.
         still = dict.fromkeys(asked - before - set(names), kept.as_of)
         family = {"torch": state.started} if set(names) & set(INDEX_FAMILY) else {}
         free = self._composed(Moments(kept.as_of, {**still, **family}, others=state.started))
@@ -95,7 +95,7 @@ class Pypi:
         def moving(newer: Sequence[str]) -> tuple[Resolution, ...]:
             return self._ask([keeping(q, old, but=names, newer=newer) for q in free])
 
-        # An engine keeps a package that another one's kept pin holds back, where it could have moved both.
+        # An engine keeps a package because of another one's pin, even if it could move both.
         newer: list[str] = []
         for tried in (names, *((name,) for name in names if len(names) > 1)):
             with suppress(Unsolvable):
@@ -122,7 +122,7 @@ def _kept_moments(state: LockState) -> dict[str, datetime]:
 
 
 async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -> dict[str, ListedFile]:
-    """The wheels that the spec names, by their URL without credentials."""
+    """The wheels that the spec names by URL, by this URL without credentials."""
     if not requirements:
         return {}
     context = state.context
@@ -137,13 +137,13 @@ async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -
 def _sources(state: LockState, targets: Sequence[Target]) -> Sources:
     if not any(sources_of(state.spec, target) for target in targets):
         return Sources({})
-    # Builds need half of all that images need.
+    # Imports half of what images need.
     from envspec.operations.build_wheels import build_sources
 
     return build_sources(state, targets)
 
 
 def _later() -> None:
-    """Import what comes after the engines while they run."""
+    """Import the modules of the next stage while the engines run."""
     import_module("envspec.operations.lock_assemble")
     import_module("envspec.lock.files")

@@ -30,7 +30,7 @@ SOURCE: Final = "source."
 
 
 class Upgrade(Enum):
-    """What may move. KEEP: nothing beyond the lock's `as_of`. ALL: everything that the spec's `as_of` allows."""
+    """KEEP: nothing newer than the lock's `as_of`. ALL: everything that the spec's `as_of` allows."""
 
     KEEP = "keep"
     ALL = "all"
@@ -41,7 +41,7 @@ class LockRequest:
     """One spec to lock.
 
     resolver, conda_resolver: names in `envspec.resolve.engines`. upgrade_packages: normalised names that may move
-    although the rest stays. channel_rows: channel name -> a folder of rows that stands for it.
+    although the rest stays. channel_rows: channel name -> a folder with its repodata, used instead of it.
     """
 
     spec_path: Path
@@ -78,7 +78,7 @@ class LockState:
 class CondaResult:
     """The conda packages of every platform; empty if the spec has no [conda].
 
-    moments: of the packages that `--upgrade-package` has moved. provided: what of PyPI each platform has from conda.
+    moments: cutoffs of the packages that `--upgrade-package` has moved. provided: PyPI names of conda packages.
     """
 
     packages: Mapping[Platform, tuple[CondaPackage, ...]] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class CondaResult:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the spec names to be built. by_target: requirement's text without credentials -> what came of it.
+    """The sources that the spec names. by_target: requirement's text without credentials -> its wheel.
 
     decisions: which commits they are.
     """

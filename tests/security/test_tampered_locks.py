@@ -387,7 +387,7 @@ def test_a_lock_that_has_moments_of_its_own(tmp_path: Path, serve: Serve) -> Non
     assert user.pins() == {"right": "1.0.0", "top": "2.0.0"}
     found = user.locks("--verify", ENVSPEC_CACHE_DIR=str(tmp_path / "another"))
     assert (found.status, found.stdout) == (0, ""), found
-    assert "as of 2024-06-01T00:00:00Z, which the lock alone says" in found.stderr
+    assert "as of 2024-06-01T00:00:00Z, as in the lock" in found.stderr
 
 
 @pytest.mark.parametrize("moment", ["2024-06-01T00:00:00Z", "2025-07-01T00:00:00Z"])
