@@ -60,7 +60,7 @@ _SWITCHES: Final = {"1": True, "true": True, "yes": True, "0": False, "false": F
 _LARGEST: Final = 1 << 20
 
 
-class Row(NamedTuple):
+class SettingValue(NamedTuple):
     """A setting's value and where it comes from: a variable, a line of the file, or `default`."""
 
     setting: Setting
@@ -110,7 +110,7 @@ class Settings:
 
         _ = (self.offline, self.jobs, self.mirrors, patience(self.environ, Patience()))
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[SettingValue]:
         """Every setting, without credentials."""
         from envspec.credentials import shown
         from envspec.io.cache import cache_place
@@ -125,7 +125,7 @@ class Settings:
             else:
                 source = "default"
                 value = str(cache_place(self.environ)) if each.key == "cache_dir" else each.default
-            found.append(Row(each, shown(value), source))
+            found.append(SettingValue(each, shown(value), source))
         return found
 
 

@@ -15,7 +15,7 @@ from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UsageError
 
 if TYPE_CHECKING:
-    from envspec.operations.conformance import Place, Price, Selection
+    from envspec.operations.conformance import Price, SuiteLocation, SuiteSelection
     from envspec.receipt.values import Receipt
 
 
@@ -103,14 +103,14 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     from envspec.receipt.values import Verdict
     from envspec.report import try_folder
 
-    place, selection = _place(chosen), _selection(chosen)
+    location, selection = _location(chosen), _selection(chosen)
     baseline = read(chosen["baseline"]) if chosen["baseline"] else None
     if report is not None:
         try_folder(report)
     with handle_sigterm(), TerminalReporter(Path(lock).name) as reporter:
         # A run that is interrupted leaves what was found by then.
         observer = Observer(reporter.check, lambda until_then: _write(until_then, report), baseline)
-        found = run_conformance(lock, place, selection, context_of(chosen, reporter), observer)
+        found = run_conformance(lock, location, selection, context_of(chosen, reporter), observer)
     try:
         _write(found, report)
     finally:
@@ -145,9 +145,9 @@ def _failure(found: Receipt) -> str:
     return f"{found.lock.name}: conformance failed: {'; '.join(reasons)}"
 
 
-def _place(chosen: Mapping[str, Any]) -> Place:
+def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
     from envspec.cli.container import gpus_of
-    from envspec.operations.conformance import Place
+    from envspec.operations.conformance import SuiteLocation
 
     if chosen["here"] and chosen["image"]:
         raise UsageError("--here and --image name two places", hint="leave one of them out")
@@ -155,13 +155,15 @@ def _place(chosen: Mapping[str, Any]) -> Place:
         raise UsageError("--python is what --here tests", hint="give --here as well")
     if chosen["here"]:
         _refuse_containers(chosen)
-    return Place(chosen["here"], chosen["python"], chosen["image"], gpus_of(chosen["gpus"]), not chosen["no_pyc"])
+    return SuiteLocation(
+        chosen["here"], chosen["python"], chosen["image"], gpus_of(chosen["gpus"]), not chosen["no_pyc"]
+    )
 
 
-def _selection(chosen: Mapping[str, Any]) -> Selection:
-    from envspec.operations.conformance import Selection, nodes_of
+def _selection(chosen: Mapping[str, Any]) -> SuiteSelection:
+    from envspec.operations.conformance import SuiteSelection, nodes_of
 
-    return Selection(
+    return SuiteSelection(
         device=chosen["device"],
         checks=chosen["checks"],
         world_size=_world_size(chosen["world_size"]),

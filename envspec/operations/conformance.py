@@ -239,11 +239,11 @@ def staged(order: Order) -> Iterator[Stage]:
             shutil.copytree(source, package / source.name, ignore=shutil.ignore_patterns("__pycache__"))
         stage.order.write_text(text_of(order), encoding="utf-8")
         stage.results.mkdir()
-    except OSError as fault:
+    except OSError as error:
         raise UnfitMachine(
-            f"the suite can't be laid out in {tempfile.gettempdir()}: {fault.strerror}",
+            f"the suite can't be laid out in {tempfile.gettempdir()}: {error.strerror}",
             hint="free space there, or set TMPDIR to another folder",
-        ) from fault
+        ) from error
     try:
         yield stage
     finally:
@@ -282,7 +282,7 @@ def read_event(line: str) -> Begun | Ended | None:
 
 
 def _word(value: object) -> str:
-    """Text of a program that the image may have put in the suite's place, without what steers a terminal."""
+    """Text of a program that the image may have put in place of the suite, without what steers a terminal."""
     if not isinstance(value, str):
         raise TypeError(type(value).__name__)
     return blanked(value)
@@ -415,10 +415,10 @@ def run_local(python: Path, stage: Stage, environ: Mapping[str, str], on_check: 
     )
     try:
         return run_to_end(work)
-    except OSError as fault:
+    except OSError as error:
         raise UnfitMachine(
-            f"{python} can't be started: {fault.strerror}", hint="name another one by --python"
-        ) from fault
+            f"{python} can't be started: {error.strerror}", hint="name another one by --python"
+        ) from error
 
 
 #: Of results.json: a thousand times as much as it has.
@@ -447,7 +447,7 @@ class Observer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SuiteLocation:
     """Where the suite runs. python: of this machine, without a container; else in a container.
 
     image: a reference, None for the lock's own. gpus: of the container.
@@ -461,7 +461,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SuiteSelection:
     """What to test. device: None for what the lock is for. The others: see `Request`."""
 
     device: str | None = None
@@ -473,7 +473,9 @@ class Selection:
     ahead: int | None = None
 
 
-def run_conformance(lock: str, place: Place, selection: Selection, context: Context, observer: Observer) -> Receipt:
+def run_conformance(
+    lock: str, location: SuiteLocation, selection: SuiteSelection, context: Context, observer: Observer
+) -> Receipt:
     """Run the conformance suite of a lock. lock: a folder, its envspec.lock, or a name under locks/.
 
     Raises:
@@ -482,16 +484,16 @@ def run_conformance(lock: str, place: Place, selection: Selection, context: Cont
     folder = find_lock(lock, Path())
     locked = read_lock(folder)
     digest = hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest()
-    run = _run_local if place.local else _run_in_container
-    return run(locked, digest, place, selection, context, observer)
+    run = _run_local if location.local else _run_in_container
+    return run(locked, digest, location, selection, context, observer)
 
 
 def _run_local(
-    locked: Lock, digest: str, place: Place, selection: Selection, context: Context, observer: Observer
+    locked: Lock, digest: str, location: SuiteLocation, selection: SuiteSelection, context: Context, observer: Observer
 ) -> Receipt:
     part = _linux_part(locked, this_platform())
-    python = local_python(context.environ, place.python)
-    request = _request(locked, digest, part, selection)
+    python = local_python(context.environ, location.python)
+    request = _suite_request(locked, digest, part, selection)
     order = order_of(request, _expected(request), Start())
     with staged(order) as stage:
         where = Here(python=str(python), prefix=str(python.parents[1]))
@@ -501,19 +503,19 @@ def _run_local(
 
 
 def _run_in_container(
-    locked: Lock, digest: str, place: Place, selection: Selection, context: Context, observer: Observer
+    locked: Lock, digest: str, location: SuiteLocation, selection: SuiteSelection, context: Context, observer: Observer
 ) -> Receipt:
     with open_engine(context.environ) as engine:
         platform = engine_platform(locked, engine, None)
-        request = _request(locked, digest, _linux_part(locked, platform), selection)
-        image = _image(engine, locked, platform, place, context)
+        request = _suite_request(locked, digest, _linux_part(locked, platform), selection)
+        image = _image(engine, locked, platform, location, context)
         compiled = compiled_folder(context.cache, image.id)
         Path(compiled).mkdir(parents=True, exist_ok=True)
         check_engine(engine)
         start = Start(in_container=True, at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
         order = order_of(request, _expected(request), start)
         with staged(order) as stage:
-            settings = settings_of(request, stage, engine, this_user(context.environ), place.gpus, compiled)
+            settings = settings_of(request, stage, engine, this_user(context.environ), location.gpus, compiled)
             where = Image(reference=image.reference, id=image.id, pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
 
             def warn(line: str) -> None:
@@ -522,18 +524,18 @@ def _run_in_container(
             try:
                 with _partial_receipt(request, order, where, context, observer, stage):
                     finished = run_in_container(engine, image.id, settings, observer.on_check, warn)
-            except NoGpuRuntime as fault:
-                raise NoGpu(fault.message, hint=f"{_WITHOUT_GPU}; {(fault.hint or '').partition(';')[0]}") from fault
+            except NoGpuRuntime as error:
+                raise NoGpu(error.message, hint=f"{_WITHOUT_GPU}; {(error.hint or '').partition(';')[0]}") from error
             return _receipt(request, order, where, context, observer, _results(stage, finished))
 
 
-def _image(engine: Engine, locked: Lock, platform: Platform, place: Place, context: Context) -> Present:
+def _image(engine: Engine, locked: Lock, platform: Platform, location: SuiteLocation, context: Context) -> Present:
     def pulling(done: int, total: int) -> None:
         context.reporter.progress(Step(ImageStage.PULLING, 0, 0, done, total))
 
-    if place.image:
-        return present(engine, place.image, pulling)
-    name = image_in_engine(engine, locked, platform, context, bytecode=place.bytecode)
+    if location.image:
+        return present(engine, location.image, pulling)
+    name = image_in_engine(engine, locked, platform, context, bytecode=location.bytecode)
     found = inspected(engine, name)
     if found is None:
         raise EngineRefused(
@@ -542,7 +544,7 @@ def _image(engine: Engine, locked: Lock, platform: Platform, place: Place, conte
     return found
 
 
-def _request(locked: Lock, digest: str, part: Resolution, selection: Selection) -> Request:
+def _suite_request(locked: Lock, digest: str, part: Resolution, selection: SuiteSelection) -> Request:
     own = Device.CUDA if locked.driver else Device.CPU
     device = Device(selection.device) if selection.device else own
     if device is Device.CUDA and own is Device.CPU:
@@ -600,12 +602,12 @@ def _results(stage: Stage, finished: Finished) -> Mapping[str, Any]:
         )
     try:
         return _read(stage)
-    except (OSError, ValueError, RecursionError) as fault:
-        why = f"{fault.strerror}; " if isinstance(fault, OSError) and not isinstance(fault, FileNotFoundError) else ""
+    except (OSError, ValueError, RecursionError) as error:
+        why = f"{error.strerror}; " if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) else ""
         raise SuiteLost(
             f"the suite exited with status {finished.status} without results: {why}{_last(finished.stderr)}",
             hint="check that its Python is 3.9 or newer, and that it may write to its folder of results",
-        ) from fault
+        ) from error
 
 
 def _read(stage: Stage) -> Mapping[str, Any]:

@@ -338,8 +338,8 @@ def record_images(
     for platform in platforms:
         try:
             lock = identify(lock, platform)
-        except UnfitMachine as fault:
-            unfit[platform] = fault
+        except UnfitMachine as error:
+            unfit[platform] = error
     if len(unfit) == len(platforms):
         raise unfit[platforms[0]]
     for platform, why in unfit.items():

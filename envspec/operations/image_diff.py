@@ -75,9 +75,9 @@ def _of_path(name: str, platform: Platform) -> Side | None:
     try:
         with tarfile.open(path) as archive:
             return _of_files(name, platform, lambda inner: _member(archive, inner).read(CONFIG_BYTES))
-    except (tarfile.TarError, OSError) as fault:
-        why = str(fault).partition("\n")[0].rstrip(" (-:")
-        raise NoImage(name, f"no tar that can be read: {why}") from fault
+    except (tarfile.TarError, OSError) as error:
+        why = str(error).partition("\n")[0].rstrip(" (-:")
+        raise NoImage(name, f"no tar that can be read: {why}") from error
 
 
 def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> Side:
@@ -89,8 +89,8 @@ def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> Si
             document = json.loads(read(_path(_child(name, document, platform))))
         identity = document["config"]["digest"]
         return side_of(name, identity, document, json.loads(read(_path(identity))))
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OSError) as fault:
-        raise NoImage(name, f"no image that can be read ({type(fault).__name__}: {fault})") from fault
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
+        raise NoImage(name, f"no image that can be read ({type(error).__name__}: {error})") from error
 
 
 def _child(name: str, index: Mapping[str, Any], platform: Platform) -> str:
@@ -121,13 +121,13 @@ def _lock_of(name: str) -> Lock | None:
 
     try:
         folder = find_lock(name, Path())
-    except (UsageError, StaleLock) as fault:
+    except (UsageError, StaleLock) as error:
         if _is_in_a_registry(name):
             return None
         # A typo must not become a request to a registry.
         raise NoImage(
-            name, fault.message, f"{fault.hint}; an image in a registry is named with its tag: python:3.12"
-        ) from fault
+            name, error.message, f"{error.hint}; an image in a registry is named with its tag: python:3.12"
+        ) from error
     return read_lock(folder)
 
 
@@ -169,5 +169,5 @@ async def _of_registry(name: str, platform: Platform, context: Context) -> Side:
         config = await registry.config(reference, manifest)
     try:
         return side_of(name, manifest.config, json.loads(manifest.body), config)
-    except (LookupError, TypeError, ValueError) as fault:
-        raise NoImage(name, f"no image that can be read ({type(fault).__name__}: {fault})") from fault
+    except (LookupError, TypeError, ValueError) as error:
+        raise NoImage(name, f"no image that can be read ({type(error).__name__}: {error})") from error

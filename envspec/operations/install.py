@@ -154,10 +154,10 @@ async def _build_of_python(request: InstallRequest, downloads: Downloads, build:
         return await downloads.fetch([build])
     except WrongArchive:
         raise
-    except NetworkError as fault:
+    except NetworkError as error:
         series = request.resolution.target.python.series
-        fault.hint = "; or ".join(
-            filter(None, [fault.hint, f"take a Python {series} of this machine's: --python PATH"])
+        error.hint = "; or ".join(
+            filter(None, [error.hint, f"take a Python {series} of this machine's: --python PATH"])
         )
         raise
 

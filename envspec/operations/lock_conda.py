@@ -117,8 +117,8 @@ class _Solver:
             if not state.context.is_offline:
                 seen.remember(state.started)
             return answers
-        except NetworkError as fault:
-            fault.hint = _and_the_part(fault.hint, state.old, self._channels)
+        except NetworkError as error:
+            error.hint = _and_the_part(error.hint, state.old, self._channels)
             raise
 
 

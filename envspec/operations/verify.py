@@ -49,8 +49,8 @@ def verify(lock: Lock, platform: Platform, prefix: Path) -> Result:
     """
     try:
         place = place_of(prefix)
-    except NoEnvironment as fault:
-        raise UsageError(str(fault), hint="name the folder of a virtual or a conda environment by --prefix") from fault
+    except NoEnvironment as error:
+        raise UsageError(str(error), hint="name the folder of a virtual or a conda environment by --prefix") from error
     part = part_of(lock, platform)
     found = compare(expected_of(part), place)
     return replace(found, findings=(*_python(part.target.python.series, place), *found.findings))
