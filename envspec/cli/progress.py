@@ -79,7 +79,7 @@ class TerminalReporter:
             return
         with self._lock:
             if key not in self._rows:
-                self._rows[key] = self._live.add_task("", total=None, count="")
+                self._rows[key] = self._live.add_task(visible(text), total=None, count="")
         done, total, count = 0, 0, ""
         if step is not None and (step.done or step.bytes_done):
             done, total = (step.bytes_done, step.bytes_total) if step.bytes_total else (step.done, step.total)
