@@ -24,6 +24,8 @@ nox.options.error_on_external_run = True
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 CHECKED = ("envspec", "tests", "bench", "noxfile.py")
+#: Of pytest: a process for each core, at most eight. Tests share no port, folder or cache.
+PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")
 #: What of PIP_* and UV_* a session keeps: it says how to reach an index, not which.
 KEPT = (
     "PIP_CERT",
@@ -70,9 +72,9 @@ def develop(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The tests that need no network but loopback; arguments go to pytest."""
+    """The tests that need no network but loopback, on all cores; arguments go to pytest instead."""
     develop(session)
-    session.run("pytest", *(session.posargs or ["-m", "not network and not engine and not stack"]))
+    session.run("pytest", *(session.posargs or [*PARALLEL, "-m", "not network and not engine and not stack"]))
 
 
 @nox.session
@@ -121,6 +123,13 @@ def gpu_conformance(session: nox.Session) -> None:
             failed.append(name)
     if failed:
         session.error(f"conformance failed: {', '.join(failed)}")
+
+
+@nox.session
+def gpu_day(session: nox.Session) -> None:
+    """The first half hour on a new GPU machine: `-- STEP...` of bench/gpu_day.py; without one, prepare for it here."""
+    develop(session)
+    session.run("python", "-m", "bench.gpu_day", *(session.posargs or ["prepare"]))
 
 
 def _spec_file(session: nox.Session, word: str) -> Path:

@@ -41,10 +41,10 @@ def main(names: list[str]) -> int:
     seconds = sum(each[1] for each in found if each)
     words = ("failed", "passed", "skipped", "xfailed", "xpassed", "warning", "error")
     plural = {one: many for many, one in ONE.items()}
-    told = ", ".join(
+    line = ", ".join(
         f"{counts[word]} {plural.get(word, word) if counts[word] > 1 else word}" for word in words if counts[word]
     )
-    sys.stdout.write(f"{'=' * 10} {told} in {seconds:.2f}s {'=' * 10}\n")
+    sys.stdout.write(f"{'=' * 10} {line} in {seconds:.2f}s {'=' * 10}\n")
     return 0
 
 

@@ -2,7 +2,7 @@
 # lock-check.sh BASE: what changed since the git revision BASE is resolved again: the specs, for what they ask for may not
 # exist, and the lock of each spec or lock that changed, byte for byte, for a lock can be changed by hand, its checksums
 # with it. Then every committed lock is held against its spec. Prints Markdown; the programs' own words go to stderr too.
-# CHANNEL_ROWS: words CHANNEL=DIR, for locks that were made from a part of a channel.
+# CHANNEL_REPODATA: words CHANNEL=DIR, for locks that were made from a part of a channel.
 # Exit: that of the first refusal; without a network nothing is verified, and that is a refusal as well.
 set -euo pipefail
 base=$1
@@ -31,7 +31,7 @@ refuse() {
 rows_for() {
   rows=()
   if grep -q '^parts = \[' "$1/envspec.lock" 2>/dev/null; then
-    for word in ${CHANNEL_ROWS-}; do rows+=(--channel-rows "$word"); done
+    for word in ${CHANNEL_REPODATA-}; do rows+=(--channel-repodata "$word"); done
   fi
 }
 

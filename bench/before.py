@@ -8,35 +8,28 @@ wheels in the cache. Prints a Markdown table of medians.
 from __future__ import annotations
 
 import argparse
-import gzip
 import hashlib
-import io
 import json
 import os
 import shutil
 import statistics
 import sys
-import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import machine
-from bench.environment import clean
-from bench.image_registry import Base, Registry
-from bench.image_stack import SPECS, Stock
-from bench.measure import Cost, run
-from bench.workshop import NotHere
+from bench.harness import Cost, NotHere, clean, describe, proxies, run
+from bench.image_tools import SPECS, Base, Registry, Stock
+from tests.support.builders.images import make_base
+from tests.support.servers.registry import OCI_MANIFEST
 
 _SPEC: Final = Path("specs/pytorch-2.9.toml")
 _LIMIT_S: Final = 300.0
-_CONFIG: Final = "application/vnd.oci.image.config.v1+json"
-_LAYER: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
-_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 
-#: Prepares what one run needs and gives its arguments: of a folder that is its own, and of its environment.
-Prepare = Callable[[Path, Mapping[str, str]], tuple[Sequence[str | Path], Mapping[str, str]]]
+#: Prepares one run, from a folder of its own and its environment: the run's arguments and environment.
+Call = tuple[Sequence[str | Path], Mapping[str, str]]
+Prepare = Callable[[Path, Mapping[str, str]], Call]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,9 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = {"before": [options.before.absolute()], "now": [sys.executable, "-m", "envspec"]}
     with tempfile.TemporaryDirectory(prefix="envspec-bench-") as folder:
         root = Path(folder)
-        environ = clean(os.environ, home=root, proxy=None)
-        environ |= {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
-        print(", ".join(f"{name}: {value}" for name, value in machine.describe().items()))
+        environ = clean(os.environ, home=root) | proxies()
+        print(", ".join(f"{name}: {value}" for name, value in describe().items()))
         print(f"\n{options.rounds} interleaved pairs; medians, CPU and wall time in seconds\n")
         print("| | before, CPU | now, CPU | ratio | before, wall | now, wall | ratio |\n|---|---|---|---|---|---|---|")
         for name, prepare in _locks().items():
@@ -84,7 +76,7 @@ def _row(
             words, variables = prepare(own, environ)
             cost = run([*commands[which], *words], cwd=Path.cwd(), env=variables, limit_s=_LIMIT_S)
             if not cost.is_done:
-                raise SystemExit(f"{name}, {which}: {cost.exit_code}: {cost.said}")
+                raise SystemExit(f"{name}, {which}: {cost.exit_code}: {cost.output}")
             if turn:  # the first fills caches
                 costs[which].append(cost)
     cells = []
@@ -97,7 +89,7 @@ def _row(
 
 def _locks() -> dict[str, Prepare]:
     def lock(cache: str, *, is_cold: bool) -> Prepare:
-        def prepare(own: Path, environ: Mapping[str, str]) -> tuple[Sequence[str | Path], Mapping[str, str]]:
+        def prepare(own: Path, environ: Mapping[str, str]) -> Call:
             shutil.rmtree(own / "out", ignore_errors=True)
             if is_cold:
                 shutil.rmtree(own / cache, ignore_errors=True)
@@ -106,10 +98,10 @@ def _locks() -> dict[str, Prepare]:
 
         return prepare
 
-    def check(_: Path, environ: Mapping[str, str]) -> tuple[Sequence[str | Path], Mapping[str, str]]:
+    def check(_: Path, environ: Mapping[str, str]) -> Call:
         return ["lock", "--check", _SPEC], environ
 
-    def version(_: Path, environ: Mapping[str, str]) -> tuple[Sequence[str | Path], Mapping[str, str]]:
+    def version(_: Path, environ: Mapping[str, str]) -> Call:
         return ["--version"], environ
 
     return {
@@ -124,7 +116,7 @@ def _images(root: Path, registry: Registry) -> dict[str, Prepare]:
     stack = Stock(root / "stock", root / "stock" / "cache", registry.host).stack(SPECS / "small.toml")
 
     def build(*, is_cold: bool) -> Prepare:
-        def prepare(own: Path, environ: Mapping[str, str]) -> tuple[Sequence[str | Path], Mapping[str, str]]:
+        def prepare(own: Path, environ: Mapping[str, str]) -> Call:
             cache, layout = own / "image", own / "layout"
             shutil.rmtree(layout, ignore_errors=True)
             if is_cold:
@@ -143,29 +135,13 @@ def _images(root: Path, registry: Registry) -> dict[str, Prepare]:
 
 
 def _base(layout: Path) -> Base:
-    """An image of one file."""
+    """An image of one small layer, as an OCI layout."""
+    made = make_base(layers=1)
     blobs = layout / "blobs" / "sha256"
     blobs.mkdir(parents=True)
-
-    def put(data: bytes) -> dict[str, object]:
-        digest = hashlib.sha256(data).hexdigest()
-        (blobs / digest).write_bytes(data)
-        return {"digest": f"sha256:{digest}", "size": len(data)}
-
-    tar = io.BytesIO()
-    with tarfile.open(fileobj=tar, mode="w") as archive:
-        archive.addfile(tarfile.TarInfo("etc/base"))
-    plain = tar.getvalue()
-    layer = put(gzip.compress(plain, mtime=0)) | {"mediaType": _LAYER}
-    rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(plain).hexdigest()}"]}
-    config = put(json.dumps({"architecture": "amd64", "os": "linux", "config": {}, "rootfs": rootfs}).encode())
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": _MANIFEST,
-        "config": config | {"mediaType": _CONFIG},
-        "layers": [layer],
-    }
-    top = put(json.dumps(manifest).encode()) | {"mediaType": _MANIFEST}
+    for body in (*made.blobs, made.index):
+        (blobs / hashlib.sha256(body).hexdigest()).write_bytes(body)
+    top = {"mediaType": OCI_MANIFEST, "digest": made.digest, "size": len(made.index)}
     (layout / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [top]}), encoding="utf-8")
     return Base(layout, "nvidia/cuda:12.8.1-base-ubuntu24.04")
 

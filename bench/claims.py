@@ -20,9 +20,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from bench.environment import clean
-from envspec.lock.document import load
-from envspec.lock.head import LOCK_FILE
+from bench.harness import clean
+from envspec.lockfile.document import load
+from envspec.lockfile.header import LOCK_FILE
 
 ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "claims.md"

@@ -2,10 +2,9 @@
 
     python -m bench.conformance LOCK --python ENVIRONMENT/bin/python --device cpu --output bench/results --label NAME
 
-suite: `envspec conformance LOCK --here`, twice: the second run finds its files in memory; torch.compile compiles in
-both. ahead: the suite with none, one and two checks that import before their turn, one after the other. verify: against
-`sha256sum` of the same files, in one process and in as many as there are cores, with the files in the page cache and,
-for root, with the cache dropped before each run. A goal that is missed is told in the table and by exit status 1.
+suite: `envspec conformance LOCK --local`, twice: the second run finds its files in memory; torch.compile compiles in
+both. verify: against `sha256sum` of the same files, in one process and in as many as there are cores, with the files in
+the page cache and, for root, with the cache dropped before each run. A missed goal is in the table and exit status 1.
 """
 
 from __future__ import annotations
@@ -14,75 +13,46 @@ import argparse
 import csv
 import json
 import os
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from bench import machine
-from bench.measure import Cost, run
+from bench.harness import Command, Goal, Results, Sample, describe, run, sampled, shown, table
 
 LIMIT_S: Final = 1800
 #: The suite's goals, seconds, after the pull and warm.
 GOALS_S: Final = {"cpu": 180.0, "cuda": 60.0}
-_WHAT: Final = ["suite", "ahead", "verify"]
-#: Checks that import before their turn.
-_AHEAD: Final = (0, 1, 2)
+FIRST, WARM = "first", "warm"
+_WHAT: Final = ("suite", "verify")
 _DROP: Final = Path("/proc/sys/vm/drop_caches")
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One run of the suite. seconds: of the whole command. checks: name -> (status, seconds)."""
-
-    state: str
-    seconds: float
-    verdict: str
-    checks: dict[str, tuple[str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Hashing:
-    """verify and its rivals over the same files. times: name -> seconds of each run."""
-
-    state: str
-    files: int
-    size_bytes: int
-    times: dict[str, list[float]]
-
-    def median(self, name: str) -> float:
-        return statistics.median(self.times[name])
-
-
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure what is asked for; 1 where a goal is missed or a command failed."""
-    asked = _parser().parse_args(words)
+    """Measure what is requested; 1 if a goal is missed or a command failed."""
+    options = _parser().parse_args(words)
+    name = Path(options.lock).name
+    results = Results(
+        f"The conformance suite on {name}, device {options.device}",
+        {"device": options.device, "lock": name},
+        tools={"envspec": version("envspec")},
+    )
     environ = {**os.environ, "NO_COLOR": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    with tempfile.TemporaryDirectory(prefix="envspec-bench-") as name:
-        folder = Path(name)
-        rounds = _suite(asked, environ, folder) if "suite" in asked.what else []
-        ahead = _ahead(asked, environ, folder) if "ahead" in asked.what else []
-        hashing = _verify(asked, environ, folder) if "verify" in asked.what else []
-    told = {
-        "machine": machine.describe(),
-        "lock": Path(asked.lock).name,
-        "device": asked.device,
-        "suite": [asdict(each) for each in rounds],
-        "ahead": [asdict(each) for each in ahead],
-        "verify": [asdict(each) for each in hashing],
-    }
-    text = _markdown(told["machine"], asked, rounds, ahead, hashing)
-    print(text)
-    if asked.output:
-        # Not by with_suffix: a label such as cpu-2.9 would lose its end.
-        stem = f"conformance-{machine.describe()['date']}-{asked.label}"
-        (asked.output / f"{stem}.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-        (asked.output / f"{stem}.md").write_text(text, encoding="utf-8")
-    late = [each for each in rounds if each.state == "warm" and each.seconds > GOALS_S[asked.device]]
-    return 1 if late or any(each.verdict != "passed" for each in (*rounds, *ahead)) else 0
+    sections: dict[str, list[str]] = {}
+    with tempfile.TemporaryDirectory(prefix="envspec-bench-") as folder:
+        if "suite" in options.what:
+            sections["The suite"] = _suite(results, options, environ, Path(folder))
+        if "verify" in options.what:
+            sections["verify"] = _verify(results, options, environ, Path(folder))
+    text = results.page(sections, ["Each command is a process of its own."])
+    if options.output:
+        status = results.write(options.output, f"conformance-{describe()['date']}-{options.label}", text)
+    else:
+        print(text)
+        status = 0 if all(goal.is_met for goal in results.goals) else 1
+    return 1 if any(sample.exit_code != 0 for sample in results.samples) else status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,41 +61,45 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--python", type=Path, required=True, help="of an environment that was made from the lock")
     parser.add_argument("--device", choices=list(GOALS_S), default="cpu")
     parser.add_argument("--what", nargs="+", choices=_WHAT, default=_WHAT)
-    parser.add_argument("--rounds", type=int, default=3, help="of ahead, and of verify and its rivals")
+    parser.add_argument("--rounds", type=int, default=3, help="of verify and the commands beside it")
     parser.add_argument("--output", type=Path, help="a folder for the results")
     parser.add_argument("--label", default="run")
     return parser
 
 
-def _suite(asked: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> list[Round]:
-    return [_round(state, asked, [], environ, folder) for state in ("first", "warm")]
+def _suite(results: Results, options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> list[str]:
+    checks: dict[str, dict[str, str]] = {}
+    for state in (FIRST, WARM):
+        receipt = folder / state
+        command: Command = [sys.executable, "-m", "envspec", "conformance", options.lock, "--local"]
+        command = [*command, "--python", options.python, "--device", options.device, "--report", receipt]
+        cost = run(command, cwd=Path(), env=environ, limit_s=LIMIT_S)
+        results.note(sampled("suite", "envspec conformance", state, 0, cost))
+        document: dict[str, Any] = {"verdict": f"no receipt: {cost.output}", "checks": []}
+        if (receipt / "receipt.json").exists():
+            document = json.loads((receipt / "receipt.json").read_text(encoding="utf-8"))
+        if document["verdict"] != "passed":
+            results.samples.append(Sample("suite", "verdict", state, 0, {}, 1, document["verdict"]))
+        for each in document["checks"]:
+            status = "" if each["status"] == "passed" else f", {each['status']}"
+            checks.setdefault(each["check"], {})[state] = f"{each['seconds']:.1f} s{status}"
+        checks.setdefault("the whole command", {})[state] = f"{document['verdict']}, {cost.wall_s:.1f} s"
+    warm = results.mid("suite", "envspec conformance", WARM)
+    if warm is not None:
+        results.goals.append(Goal("the suite, warm", options.device, warm, GOALS_S[options.device], "s"))
+    results.facts["checks"] = checks
+    last = checks.pop("the whole command")
+    rows = [[name, *(cells.get(state, "") for state in (FIRST, WARM))] for name, cells in checks.items()]
+    return table(["check", FIRST, WARM], [*rows, ["the whole command", *last.values()]])
 
 
-def _ahead(asked: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> list[Round]:
-    counts = [str(count) for _ in range(asked.rounds) for count in _AHEAD]
-    return [_round(count, asked, ["--ahead", count], environ, folder) for count in counts]
-
-
-def _round(
-    state: str, asked: argparse.Namespace, words: Sequence[str], environ: Mapping[str, str], folder: Path
-) -> Round:
-    command = [sys.executable, "-m", "envspec", "conformance", asked.lock, "--here", "--python", asked.python]
-    command += ["--device", asked.device, "--report", folder / "receipt", *words]
-    cost = run(command, cwd=Path(), env=environ, limit_s=LIMIT_S)
-    document: dict[str, Any] = {"verdict": f"no receipt: {cost.said}", "checks": []}
-    if (folder / "receipt" / "receipt.json").exists():
-        document = json.loads((folder / "receipt" / "receipt.json").read_text(encoding="utf-8"))
-    checks = {each["check"]: (each["status"], each["seconds"]) for each in document["checks"]}
-    return Round(state, cost.wall_s, document["verdict"], checks)
-
-
-def _verify(asked: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> list[Hashing]:
-    prefix = Path(asked.python).parents[1]
+def _verify(results: Results, options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> list[str]:
+    prefix = options.python.parents[1]
     files = _listed(prefix)
     names = folder / "files"
     names.write_bytes(b"\0".join(os.fsencode(path) for path in files))
-    ways: dict[str, list[str | Path]] = {
-        "envspec verify": [sys.executable, "-m", "envspec", "verify", asked.lock, "--prefix", prefix],
+    commands: dict[str, Command] = {
+        "envspec verify": [sys.executable, "-m", "envspec", "verify", options.lock, "--prefix", prefix],
         "sha256sum": ["xargs", "-0", "-a", names, "sha256sum"],
         "sha256sum, one a core": ["xargs", "-0", "-a", names, "-n", "200", "-P", str(os.cpu_count()), "sha256sum"],
     }
@@ -133,21 +107,22 @@ def _verify(asked: argparse.Namespace, environ: Mapping[str, str], folder: Path)
     if os.access(_DROP, os.W_OK):
         states["read from the disk"] = _drop
     size = sum(path.stat().st_size for path in files)
-    found = []
+    rows = []
     for state, before in states.items():
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(asked.rounds):
-            for name, command in ways.items():
+        for turn in range(options.rounds):
+            for name, command in commands.items():
                 before()
-                times[name].append(_seconds(name, run(command, cwd=Path(), env=environ, limit_s=LIMIT_S)))
-        found.append(Hashing(state, len(files), size, times))
-    return found
-
-
-def _seconds(name: str, cost: Cost) -> float:
-    if not cost.is_done:
-        raise SystemExit(f"{name} failed: {cost.said}")
-    return cost.wall_s
+                cost = run(command, cwd=Path(), env=environ, limit_s=LIMIT_S)
+                results.note(sampled("verify", name, state, turn, cost))
+        cells = [
+            f"{shown(results.mid('verify', name, state))} s, "
+            f"{shown(results.ratio('verify', name, 'sha256sum', state))} x"
+            for name in commands
+        ]
+        rows.append([f"{state}, median of {options.rounds}", *cells])
+    if len(states) == 1:
+        rows.append(["read from the disk", *["not run: only root drops the page cache"] * len(commands)])
+    return table([f"{len(files)} files, {size / 1e9:.1f} GB", *commands], rows)
 
 
 def _drop() -> None:
@@ -166,53 +141,6 @@ def _listed(prefix: Path) -> list[Path]:
                 if row[1] and path.is_file():
                     found[path] = None
     return list(found)
-
-
-def _markdown(
-    told: Mapping[str, str],
-    asked: argparse.Namespace,
-    rounds: Sequence[Round],
-    ahead: Sequence[Round],
-    hashing: Sequence[Hashing],
-) -> str:
-    lines = [f"# The conformance suite on {Path(asked.lock).name}, device {asked.device}", ""]
-    lines += [f"{', '.join(f'{key}: {value}' for key, value in told.items())}", ""]
-    if rounds:
-        goal = GOALS_S[asked.device]
-        lines += [f"Goal: {goal:.0f} s, warm.", "", f"| check | {' | '.join(each.state for each in rounds)} |"]
-        lines += [f"|---|{'---|' * len(rounds)}"]
-        for name in rounds[0].checks:
-            cells = [_cell(each.checks.get(name)) for each in rounds]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-        whole = [f"{each.verdict}, {each.seconds:.1f} s{_missed(each, goal)}" for each in rounds]
-        lines += [f"| the whole command | {' | '.join(whole)} |", ""]
-    if ahead:
-        none, *_ = medians = [statistics.median(e.seconds for e in ahead if e.state == str(count)) for count in _AHEAD]
-        lines += [f"| checks that import before their turn | {' | '.join(map(str, _AHEAD))} |"]
-        lines += [f"|---|{'---|' * len(_AHEAD)}"]
-        cells = [f"{each:.1f} s, {each / none:.2f} x" for each in medians]
-        lines += [f"| the whole command, median of {asked.rounds} | {' | '.join(cells)} |", ""]
-    if hashing:
-        names = list(hashing[0].times)
-        lines += [f"| {hashing[0].files} files, {hashing[0].size_bytes / 1e9:.1f} GB | {' | '.join(names)} |"]
-        lines += [f"|---|{'---|' * len(names)}"]
-        for each in hashing:
-            cells = [f"{each.median(name):.2f} s, {each.median(name) / each.median(names[1]):.2f} x" for name in names]
-            lines.append(f"| {each.state}, median of {len(each.times[names[0]])} | {' | '.join(cells)} |")
-        if len(hashing) == 1:
-            lines.append(f"| read from the disk | {' | '.join(['not run: only root drops the page cache'] * 3)} |")
-    return "\n".join(lines) + "\n"
-
-
-def _missed(each: Round, goal: float) -> str:
-    return " (goal missed)" if each.state == "warm" and each.seconds > goal else ""
-
-
-def _cell(found: tuple[str, float] | None) -> str:
-    if found is None:
-        return ""
-    status, seconds = found
-    return f"{seconds:.1f} s" if status == "passed" else f"{seconds:.1f} s, {status}"
 
 
 if __name__ == "__main__":

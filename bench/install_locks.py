@@ -16,18 +16,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from bench import machine
-from bench.environment import clean
-from bench.measure import Cost, run
-from bench.results import published
-from bench.workshop import NotHere, Workshop, uv
-from envspec.lock.document import load
-from envspec.lock.head import LOCK_FILE
-from envspec.lock.requirements import requirements_name
+from bench.harness import Command, Cost, NotHere, clean, describe, published, run, say, table, uv
+from bench.peers import Setup
+from envspec.lockfile.document import load
+from envspec.lockfile.export.requirements import requirements_name
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import SPEC, Platform, Resolution
 
 LIMIT_S: Final = 1200
@@ -85,114 +82,72 @@ class Outcome:
         return self.install == self.check == "ok" and self.imports.startswith("ok")
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """An environment under test, in a folder that is deleted after."""
-
-    folder: Path
-    installer: str
-
-    @property
-    def python(self) -> Path:
-        return self.folder / "venv" / "bin" / "python"
-
-    def make(self, lock: Path, base: Path | None) -> Cost:
-        """The environment from the whole lock, by envspec. base: the Python of a lock without conda."""
-        python: list[str | Path] = ["--python", base] if base else []
-        place = self.folder / "venv"
-        return self._run([sys.executable, "-m", "envspec", "install", lock.resolve(), "--prefix", place, *python])
-
-    def create(self, base: Path) -> Cost:
-        seed = ["--seed"] if self.installer == "pip" else []
-        return self._run([uv(), "venv", "--quiet", *seed, "--python", base, self.folder / "venv"])
-
-    def install(self, requirements: Path) -> Cost:
-        cache = ["--no-cache-dir"] if self.installer == "pip" else []
-        return self._pip("install", "--quiet", *cache, "--require-hashes", "-r", requirements)
-
-    def check(self) -> Cost:
-        return self._pip("check")
-
-    def imports(self, names: Sequence[str]) -> tuple[Cost, list[str], list[str]]:
-        """The cost, the modules that were imported, and the distributions that have none."""
-        out = self.folder / "modules.json"
-        cost = self._run([self.python, "-c", IMPORT, *names], out)
-        done, without = json.loads(out.read_text().splitlines()[-1]) if cost.is_done else ([], [])
-        return cost, done, without
-
-    def _pip(self, command: str, *options: str | Path) -> Cost:
-        """A command of pip's, by pip itself or by uv."""
-        if self.installer == "pip":
-            return self._run([self.python, "-m", "pip", command, *options])
-        return self._run([uv(), "pip", command, "--python", self.python, *options])
-
-    def _run(self, command: Sequence[str | Path], stdout: Path | None = None) -> Cost:
-        environ = clean(os.environ, home=self.folder, proxy=None)
-        return run(command, cwd=self.folder, env=environ, limit_s=LIMIT_S, stdout=stdout)
-
-
-def try_lock(folder: Path, installer: str, workshop: Workshop) -> Outcome | None:
-    """Install, check and import one lock by one installer; None for a lock without linux-64."""
+def try_lock(folder: Path, installer: str, setup: Setup) -> Outcome | None:
+    """Install, check and import one lock by one installer; None for a lock that the installer or Linux cannot use."""
     lock = load((folder / LOCK_FILE).read_text(encoding="utf-8"), folder.name)
     mine = next((item for item in lock.resolutions if item.target.platform is Platform.LINUX_64), None)
-    if mine is None:
+    if mine is None or (mine.conda and installer != "envspec"):
+        # Other installers' files are for conda first; the wheels alone are no environment.
         return None
-    python = mine.target.python
-    if mine.conda and installer != "envspec":
-        # Their files are for conda first; the wheels alone are no environment.
-        return None
-    known = (folder.name, python.version, len(mine.packages) + len(mine.conda), installer)
-    base = None
+    python, base = mine.target.python, None
+    about = python.version
     if not mine.conda:
         try:
-            base = workshop.python(python.series)
+            base = setup.python(python.series)
         except NotHere as why:
-            return Outcome(*known, install=f"not run: {why}")
-        known = (folder.name, f"{python.version} (on {_version(base)})", len(mine.packages), installer)
-    place = workshop.root / "environment"
+            return Outcome(folder.name, about, len(mine.packages), installer, install=f"not run: {why}")
+        about += f" (on {_version(base)})"
+    known = Outcome(folder.name, about, len(mine.packages) + len(mine.conda), installer)
+    place = setup.root / "environment"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     try:
-        return _steps(known, Environment(place, installer), base, folder, mine)
+        return _steps(known, place, base, folder.resolve(), mine)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _steps(
-    known: tuple[str, str, int, str], environment: Environment, base: Path | None, folder: Path, resolution: Resolution
-) -> Outcome:
-    if base is None or environment.installer == "envspec":
-        done = environment.make(folder, base)
+def _steps(known: Outcome, place: Path, base: Path | None, lock: Path, resolution: Resolution) -> Outcome:
+    """base: the Python of a lock without conda."""
+
+    def called(*command: str | Path, stdout: Path | None = None) -> Cost:
+        return run(command, cwd=place, env=clean(os.environ, home=place), limit_s=LIMIT_S, stdout=stdout)
+
+    venv = place / "venv"
+    own = venv / "bin" / "python"
+    # pip's commands, by pip itself or by uv.
+    pip: Command = [own, "-m", "pip"] if known.installer == "pip" else [uv(), "pip"]
+    of: Command = [] if known.installer == "pip" else ["--python", own]
+    if base is None or known.installer == "envspec":
+        python: Command = ["--python", base] if base else []
+        done = called(sys.executable, "-m", "envspec", "install", lock, "--prefix", venv, *python)
     else:
-        made = environment.create(base)
-        if not made.is_done:
-            return Outcome(*known, install=_fault(made))
-        done = environment.install((folder / requirements_name(Platform.LINUX_64)).resolve())
+        done = called(uv(), "venv", "--quiet", "--seed", "--python", base, venv)
+        if done.is_done:
+            cache = ["--no-cache-dir"] if known.installer == "pip" else []
+            requirements = lock / requirements_name(Platform.LINUX_64)
+            done = called(*pip, "install", *of, "--quiet", *cache, "--require-hashes", "-r", requirements)
     if not done.is_done:
-        return Outcome(*known, seconds=done.wall_s, install=f"{_not_run(done, resolution)}{_fault(done)}")
-    checked = environment.check()
-    check = "ok" if checked.is_done else _fault(checked)
-    imported, modules, without = environment.imports(asked_for(resolution))
+        return replace(known, seconds=done.wall_s, install=f"{_not_run(done, resolution)}{_fault(done)}")
+    checked = called(*pip, "check", *of)
+    out = place / "modules.json"
+    imported = called(own, "-c", IMPORT, *asked_for(resolution), stdout=out)
+    modules, without = json.loads(out.read_text().splitlines()[-1]) if imported.is_done else ([], [])
     imports = f"ok: {', '.join(modules)}" if imported.is_done else _fault(imported)
     if without:
         imports += f"; nothing to import in {', '.join(without)}"
-    return Outcome(*known, seconds=done.wall_s, install="ok", check=check, imports=imports)
+    check = "ok" if checked.is_done else _fault(checked)
+    return replace(known, seconds=done.wall_s, install="ok", check=check, imports=imports)
 
 
 def _not_run(install: Cost, resolution: Resolution) -> str:
-    if _lacks_python(install):
+    # A lock is for an exact patch of Python: an older one may not do, which says nothing against the lock.
+    # In uv's words (0.13), then in pip's (26).
+    if re.search(r"does not\s+satisfy\s+Python|require a different python version", install.output):
         return "not run: the patch at hand is too old for a package; "
     if resolution.conda and install.exit_code == _NETWORK:
         return "not run: no channel can be reached from here; "
     return ""
-
-
-def _lacks_python(install: Cost) -> bool:
-    """A lock is for an exact patch of Python: an older one may not do, which says nothing against the lock.
-
-    In uv's words (0.13), then in pip's (26).
-    """
-    return bool(re.search(r"does not\s+satisfy\s+Python|require a different python version", install.said))
 
 
 def _version(python: Path) -> str:
@@ -206,53 +161,33 @@ def asked_for(resolution: Resolution) -> list[str]:
     Before Python 3.12, setuptools fails in a process that has imported pip: pip turns off the distutils that
     setuptools brings, and setuptools then asserts that it has its own (_distutils_hack).
     """
-    names = [package.name for package in resolution.packages if any(asker.name == SPEC for asker in package.askers)]
-    by_spec = [package for package in resolution.conda if any(asker.name == SPEC for asker in package.askers)]
+    names = [
+        package.name for package in resolution.packages if any(asker.name == SPEC for asker in package.required_by)
+    ]
+    by_spec = [each for each in resolution.conda if any(one.name == SPEC for one in each.required_by)]
     names += [provided.name for package in by_spec for provided in package.provides]
     return sorted(names, key="pip".__eq__)
 
 
 def _fault(cost: Cost) -> str:
     end = "over its limit" if cost.exit_code is None else f"exit {cost.exit_code}"
-    return f"{end}: {' '.join(published(cost.said, 300).split())}"
+    return f"{end}: {' '.join(published(cost.output, 300).split())}"
 
 
 def page(outcomes: Sequence[Outcome], about: dict[str, str]) -> str:
     """The outcomes as a Markdown page."""
-    head = [
-        "lock",
-        "Python",
-        "packages",
-        "installer",
-        "install",
-        "seconds",
-        "pip check",
-        "imports of what the spec names",
-    ]
+    head = ["lock", "Python", "packages", "installer", "install", "seconds", "pip check", "imports"]
     rows = [
         [o.lock, o.python, str(o.packages), o.installer, o.install, f"{o.seconds:.0f}", o.check, o.imports]
         for o in outcomes
     ]
-    lines = [
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (head, ["---"] * len(head), *rows)
-    ]
     facts = " · ".join(f"{key}: {value}" for key, value in about.items())
     intro = (
-        "Each committed linux-64 lock, installed with hashes required into an empty environment of its Python's "
-        "series; the patch that was at hand stands beside the lock's own."
+        "Each committed linux-64 lock, installed with hashes required into an empty environment of its Python's\n"
+        "series, and what its spec names imported; the patch that was at hand stands beside the lock's own.\n"
+        "Written by `nox -s install_locks`."
     )
-    return "\n".join(
-        [
-            "# Do the committed locks install?",
-            "",
-            f"{intro} Written by `nox -s install_locks`.",
-            "",
-            facts,
-            "",
-            *lines,
-            "",
-        ]
-    )
+    return "\n".join(["# Do the committed locks install?", "", intro, "", facts, "", *table(head, rows), ""])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -263,19 +198,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not folders:
         sys.stderr.write(f"{locks}/ holds no lock: run `envspec lock` first\n")
         return 2
-    workshop = Workshop(Path(tempfile.gettempdir()) / f"envspec-install-{os.getuid()}")
+    setup = Setup(Path(tempfile.gettempdir()) / f"envspec-install-{os.getuid()}")
     outcomes = []
     for folder in folders:
         for installer in options.by:
-            outcome = try_lock(folder, installer, workshop)
+            outcome = try_lock(folder, installer, setup)
             if outcome is not None:
                 outcomes.append(outcome)
-                print(
-                    f"{outcome.lock}, {outcome.installer}: {outcome.install}; {outcome.check}; {outcome.imports}",
-                    flush=True,
-                )
+                say(f"{outcome.lock}, {outcome.installer}: {outcome.install}; {outcome.check}; {outcome.imports}")
     if options.output:
-        Path(options.output).write_text(page(outcomes, machine.describe()), encoding="utf-8")
+        Path(options.output).write_text(page(outcomes, describe()), encoding="utf-8")
     tried = [outcome for outcome in outcomes if not outcome.install.startswith("not run")]
     return 0 if all(outcome.is_well for outcome in tried) else 1
 

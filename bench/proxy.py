@@ -14,12 +14,13 @@ import asyncio
 import contextlib
 import http.client
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
+
+from bench.harness import module
 
 _CHUNK_BYTES = 1 << 18
 #: Asked of the proxy itself.
@@ -58,15 +59,8 @@ class Proxy:
 @contextmanager
 def running() -> Iterator[Proxy]:
     """A proxy in a process of its own, for the length of the block."""
-    command = [sys.executable, "-m", "bench.proxy"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            yield Proxy(int(process.stdout.readline()))
-        finally:
-            process.stdin.close()
-            process.wait(timeout=10)
+    with module("bench.proxy") as (port, _):
+        yield Proxy(port)
 
 
 class _Relay:
@@ -82,7 +76,7 @@ class _Relay:
             elif target.startswith("http://"):
                 await self._forward(reader, writer, head, target)
             else:
-                await _answer(writer, json.dumps(vars_of(self.counts)).encode())
+                await _answer(writer, json.dumps(asdict(self.counts)).encode())
         writer.close()
 
     async def _tunnel(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str) -> None:
@@ -132,10 +126,6 @@ class _Relay:
                 far_writer.write(data)
                 await far_writer.drain()
             far_writer.write_eof()
-
-
-def vars_of(counts: Counts) -> dict[str, int]:
-    return {"received": counts.received, "sent": counts.sent, "connections": counts.connections}
 
 
 async def _answer(writer: asyncio.StreamWriter, body: bytes) -> None:

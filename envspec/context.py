@@ -52,10 +52,6 @@ class Reporter(Protocol):
         """What the user should know, one line."""
         ...
 
-    def log(self, line: str, /) -> None:
-        """A line of a program's output, such as apt's."""
-        ...
-
 
 class ReporterOf:
     """A reporter that passes everything on, except for the methods that are given."""
@@ -66,11 +62,9 @@ class ReporterOf:
         *,
         progress: Callable[[Step], None] | None = None,
         warning: Callable[[str], None] | None = None,
-        log: Callable[[str], None] | None = None,
     ) -> None:
         self.progress = progress or (to.progress if to else _ignore)
         self.warning = warning or (to.warning if to else _ignore)
-        self.log = log or (to.log if to else _ignore)
 
 
 def _ignore(_: object) -> None:

@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Final
+from typing import Annotated, Final, TypeAlias
+
+from envspec import names
 
 #: The index that uv and pip use when nothing else is said. Its address is never written to a lock.
 DEFAULT_INDEX: Final = "default"
@@ -15,8 +17,24 @@ DIRECT_URL: Final = "url"
 #: The "index" of a wheel that was built of a commit of a git repository, or of a folder.
 GIT: Final = "git"
 LOCAL: Final = "local"
-#: The asker that is no package.
+#: The dependent that is no package.
 SPEC: Final = "spec"
+
+# The forms that a lock's reader checks: names, hashes and URLs become parts of paths, of commands and of other files.
+Name: TypeAlias = Annotated[str, names.NAME]
+NamePattern: TypeAlias = Annotated[str, names.NAME_PATTERN]
+Version: TypeAlias = Annotated[str, names.VERSION]
+Build: TypeAlias = Annotated[str, names.BUILD]
+Line: TypeAlias = Annotated[str, names.LINE]
+Url: TypeAlias = Annotated[str, names.URL]
+Sha256: TypeAlias = Annotated[str, names.SHA256]
+Md5: TypeAlias = Annotated[str, names.MD5]
+Digest: TypeAlias = Annotated[str, names.DIGEST]
+AptPackage: TypeAlias = Annotated[str, names.APT]
+WheelName: TypeAlias = Annotated[str, names.WHEEL]
+ReleaseFile: TypeAlias = Annotated[str, names.RELEASE_FILE]
+CondaArchive: TypeAlias = Annotated[str, names.CONDA_ARCHIVE]
+InnerPath: TypeAlias = Annotated[str, names.INNER_PATH]
 
 
 class Platform(Enum):
@@ -65,10 +83,10 @@ class Python:
     `base` (the base image says it has it) or `spec` (the spec names the patch itself).
     """
 
-    version: str
+    version: Version
     source: str
-    url: str | None = None
-    sha256: str | None = None
+    url: Url | None = None
+    sha256: Sha256 | None = None
 
     @property
     def series(self) -> str:
@@ -114,24 +132,24 @@ class WheelFile:
     size_bytes: None where neither index nor server tells.
     """
 
-    index: str
-    filename: str
-    sha256: str
+    index: Name
+    filename: ReleaseFile
+    sha256: Sha256
     size_bytes: int | None
-    url: str | None = None
+    url: Line | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Asker:
-    """Who asked for a package, and in which words. name: a package, or SPEC."""
+class Dependent:
+    """What requires a package, and with which requirement. name: a package, or SPEC."""
 
-    name: str
+    name: Name
     requirement: str
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """The newest candidate that was not taken, and why."""
+class Rejected:
+    """The newest candidate that was rejected, and why."""
 
     version: str
     why: str
@@ -141,35 +159,35 @@ class Refusal:
 class BuiltWheel:
     """The wheel that a build of the locked sdist or commit gave, the same wherever it is built."""
 
-    filename: str
-    sha256: str
+    filename: WheelName
+    sha256: Sha256
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Package:
     """A pinned package on one platform. built: the wheel of a source, once it has been built: then `file` is an sdist,
-    or for `git` and `local` the same wheel. contents: the digest of what the wheel installs
-    (`envspec.verifier.record`), None where it is not known.
+    or for `git` and `local` the same wheel. record_sha256: over the files that the wheel installs
+    (`envspec.verifier.record`), None if it is not known.
     """
 
-    name: str
-    version: str
+    name: Name
+    version: Version
     file: WheelFile
-    askers: tuple[Asker, ...]
+    required_by: tuple[Dependent, ...]
     uploaded: datetime | None = None
-    newest: Refusal | None = None
-    extras: tuple[str, ...] = ()
+    rejected: Rejected | None = None
+    extras: tuple[Name, ...] = ()
     built: BuiltWheel | None = None
-    contents: str | None = None
+    record_sha256: Sha256 | None = None
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Provided:
     """A Python package that a conda package installs. name: in PEP 503's form. version: PEP 440's."""
 
-    name: str
-    version: str
+    name: Name
+    version: Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,19 +197,19 @@ class CondaPackage:
     channel: what the spec calls its channel. url: where its archive is, without credentials. subdir: the platform's or
     `noarch`. timestamp_ms: when it was built, milliseconds since 1970. noarch: `python`, `generic` or empty.
     python_site_packages_path: of a Python with another layout than its series' (free-threaded), None elsewhere.
-    provides: the Python packages in it, as far as they are known. newest: the newest candidate that was not taken.
+    provides: the Python packages in it, as far as they are known. rejected: the newest candidate that was rejected.
     """
 
-    name: str
-    version: str
-    build: str
+    name: Name
+    version: Version
+    build: Build
     build_number: int
-    channel: str
-    subdir: str
-    filename: str
-    url: str
-    sha256: str
-    md5: str | None = None
+    channel: Line
+    subdir: Name
+    filename: CondaArchive
+    url: Url
+    sha256: Sha256
+    md5: Md5 | None = None
     size_bytes: int | None = None
     timestamp_ms: int | None = None
     depends: tuple[str, ...] = ()
@@ -201,29 +219,29 @@ class CondaPackage:
     license_family: str | None = None
     features: str | None = None
     track_features: tuple[str, ...] = ()
-    python_site_packages_path: str | None = None
+    python_site_packages_path: InnerPath | None = None
     provides: tuple[Provided, ...] = ()
-    askers: tuple[Asker, ...] = ()
-    newest: Refusal | None = None
+    required_by: tuple[Dependent, ...] = ()
+    rejected: Rejected | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelPart:
-    """What stood for a channel where only some of its rows were at hand.
+    """The part of a channel's repodata that a lock was made from.
 
-    rows: how many. sha256: over the rows' files, see `envspec.resolve.conda.channels.part_sha256`.
+    records: their number. sha256: over the files of repodata, see `envspec.resolve.conda.channels.part_sha256`.
     """
 
-    rows: int
-    sha256: str
+    records: int
+    sha256: Sha256
 
 
 @dataclass(frozen=True, slots=True)
 class CondaChannel:
     """A channel that was solved from. name: as in the spec. url: its address without credentials, no `/` at the end."""
 
-    name: str
-    url: str
+    name: Line
+    url: Url
     part: ChannelPart | None = None
 
 
@@ -236,11 +254,11 @@ class NamedIndex:
     the url's that its pages and files may be on.
     """
 
-    name: str
-    url: str
-    packages: tuple[str, ...]
+    name: Name
+    url: Url
+    packages: tuple[NamePattern, ...]
     undated: bool = False
-    files: tuple[str, ...] = ()
+    files: tuple[Url, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +308,7 @@ class PinnedDigest:
     """
 
     platform: Platform
-    digest: str | None
+    digest: Digest | None
     source: str
     kind: str = ""
     note: str = ""
@@ -345,7 +363,7 @@ class ImageSettings:
     workdir: str = "/workspace"
     env: tuple[tuple[str, str], ...] = ()
     compiler: str = "none"
-    apt: tuple[str, ...] = ()
+    apt: tuple[AptPackage, ...] = ()
     snapshot: datetime | None = None
     services: tuple[Service, ...] = ()
 
@@ -359,11 +377,11 @@ class SystemLayer:
     """
 
     platform: Platform
-    base: str
-    apt: tuple[str, ...]
-    packages: tuple[str, ...]
-    diff_id: str
-    digest: str
+    base: Digest
+    apt: tuple[AptPackage, ...]
+    packages: tuple[AptPackage, ...]
+    diff_id: Digest
+    digest: Digest
     size_bytes: int
 
 
@@ -372,7 +390,7 @@ class ImageId:
     """The image that a platform's part of the lock gives. id: the config's digest. pyc: whether it holds bytecode."""
 
     platform: Platform
-    id: str
+    id: Digest
     pyc: bool
 
 
@@ -384,7 +402,7 @@ class Conformance:
     """
 
     checks: tuple[str, ...]
-    world_size: int | None = None
+    world_size: Annotated[int | None, "all"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +415,7 @@ class Lock:
     channels: the conda channels, in the spec's order; none where the spec has no [conda].
     indexes: the spec's own package indexes, in its order: builds of what is locked take their requirements by them.
     image: what the image is to be. system, images: what builds have found. conformance: None where the spec asks for no
-    checks of its own. These three are no part of `lock.document.identity`.
+    checks of its own. These three are no part of `lockfile.document.identity`.
     """
 
     format: int

@@ -22,13 +22,13 @@ from envspec.engine.errors import NoEngine
 from envspec.errors import UnfitMachine
 from envspec.image.sources.system_container import (
     INDEX,
-    ArchiveSilent,
-    Builder,
+    ArchiveUnreachable,
+    ContainerJob,
+    ContainerRunner,
+    ContainerTool,
     InstallFailed,
-    Job,
-    Plain,
-    Work,
-    choose,
+    RegistryTransport,
+    choose_runner,
     run_job,
 )
 from envspec.image.sources.system_script import WORK
@@ -55,7 +55,7 @@ async def build_in_container(
             hint=f"record its wheel by `envspec lock --image SPEC` on a {target.platform.value} machine",
         )
     # Before anything is fetched for it.
-    probe = Job("", target.platform, Plain.TLS, "", {}, Path("/"))
+    probe = ContainerJob("", target.platform, RegistryTransport.TLS, "", {}, Path("/"))
     await asyncio.to_thread(_engine, probe, order, why, context.environ)
     room = await tools.room(target)
     async with serving(order, target, context) as needs, door(needs.listen) as index:
@@ -65,12 +65,12 @@ async def build_in_container(
             # A standalone Python remembers the compiler that it was made by.
             **{"CC": "gcc", "CXX": "g++", "UV_LINK_MODE": "copy"},
         }
-        job = Job(
+        job = ContainerJob(
             base=room.base,
             platform=target.platform,
-            plain=Plain.HTTP
+            plain=RegistryTransport.HTTP
             if room.is_plain or is_loopback(room.base.partition("/")[0].rpartition(":")[0])
-            else Plain.TLS,
+            else RegistryTransport.TLS,
             name=f"envspec-build-{order.key('')[:16]}",
             files=await asyncio.to_thread(_files, room, source, words, variables),
             index=index,
@@ -80,23 +80,22 @@ async def build_in_container(
         out = work / "built"
         out.mkdir()
 
-        def told(line: str) -> None:
+        def on_line(line: str) -> None:
             lines[:] = [*lines[-_KEPT_LINES:], line]
-            context.reporter.log(line)
 
         try:
-            await run_job(making, told, lambda outputs: _take(outputs, out))
-        except (InstallFailed, ArchiveSilent) as fault:
-            if not needs.view.faults:
+            await run_job(making, on_line, lambda outputs: _take(outputs, out))
+        except (InstallFailed, ArchiveUnreachable) as fault:
+            if not needs.view.errors:
                 raise BuildFailed(order.of, f"its build failed in {room.base}:", log_of(lines)) from fault
-        if needs.view.faults:
-            raise needs.view.faults[0]
+        if needs.view.errors:
+            raise needs.view.errors[0]
     return the_one(out, order)
 
 
-def _engine(job: Job, order: BuildOrder, why: str, environ: Mapping[str, str]) -> Work:
+def _engine(job: ContainerJob, order: BuildOrder, why: str, environ: Mapping[str, str]) -> ContainerRunner:
     try:
-        return choose(Builder.AUTO, job, environ)
+        return choose_runner(ContainerTool.AUTO, job, environ)
     except NoEngine as fault:
         raise NoEngine(
             f"{order.of} has to be built in a container ({why}), and there is no engine here: {fault.message}",

@@ -32,8 +32,8 @@ from envspec.io.process import run
 from envspec.io.store import Store
 from envspec.models import DEFAULT_INDEX, Platform, Target
 from envspec.resolve import cache
-from envspec.resolve.pypi.index.client import Index, Upstream
-from envspec.resolve.pypi.index.routing import Rules, routes_of
+from envspec.resolve.pypi.index.client import IndexClient
+from envspec.resolve.pypi.index.routing import PackageIndex, Rules, routes_of
 from envspec.resolve.pypi.index.selection import Sdists
 from envspec.resolve.pypi.index.server import listening, serve, simple_url
 from envspec.resolve.pypi.index.view import Bodies, Pages, View
@@ -56,7 +56,7 @@ class Needs:
 @asynccontextmanager
 async def serving(order: BuildOrder, on: Target, context: Context) -> AsyncIterator[Needs]:
     """Serve the index for one build. on: where the build runs."""
-    index = Index(DEFAULT_INDEX, default_index_url(context.environ))
+    index = PackageIndex(DEFAULT_INDEX, default_index_url(context.environ))
     # A build that asked for a release without a wheel would need a build itself.
     rules = Rules(order.as_of, tuple(wheel_tags(on)), index, routes_of(order.indexes), others=Sdists.NONE)
     parts: list[object] = ["build", order.as_of.isoformat(), index.key, on.platform.value, on.python.version]
@@ -65,7 +65,7 @@ async def serving(order: BuildOrder, on: Target, context: Context) -> AsyncItera
     key = cache.key_of(parts)[:20]
     known = logins((each.url for each in order.indexes), context.environ)
     async with AsyncExitStack() as stack:
-        upstream = Upstream(stack.enter_context(closing(Store(context.cache))), context.now, environ=context.environ)
+        upstream = IndexClient(stack.enter_context(closing(Store(context.cache))), context.now, environ=context.environ)
         if not context.is_offline:
             upstream.http = await stack.enter_async_context(
                 open_http(context.environ, credentials=known, notice=context.reporter.warning)
@@ -133,11 +133,9 @@ async def build_here(
         else:
             ended = await run(command, environ=variables, cwd=work)
     lines = [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
-    for line in lines:
-        context.reporter.log(line)
-    if needs.view.faults:
+    if needs.view.errors:
         # Even of a build that went round it, by what is older: it would give another wheel once the index is well.
-        raise needs.view.faults[0]
+        raise needs.view.errors[0]
     if ended.status:
         raise BuildFailed(order.of, "its build failed:", told(lines))
     return the_one(out, order)

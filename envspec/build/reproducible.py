@@ -35,12 +35,12 @@ from packaging.version import InvalidVersion, Version
 from envspec import toml
 from envspec.build.types import BuildFailed, WrongWheel
 from envspec.credentials import without_credentials
-from envspec.image.layers.wheel_zip import BadWheel, Member, members, read, unpacked
+from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
 from envspec.io.archives import LARGEST_METADATA, bounded_tar, counted, why_refused
 from envspec.models import Target
 from envspec.names import WHEEL
 from envspec.spec.targets import wheel_tags
-from envspec.verifier.record import BadRecord, wheel_contents
+from envspec.verifier.record import BadRecord, wheel_sha256
 
 _CHUNK: Final = 1 << 20
 #: The oldest moment that a zip can hold.
@@ -71,14 +71,14 @@ def normalise(made: Path, into: Path, of: str) -> None:
         raise _wrong(of, fault) from fault
 
 
-def _members(wheel: Path, of: str) -> tuple[Member, ...]:
+def _members(wheel: Path, of: str) -> tuple[WheelMember, ...]:
     """The files of a wheel that a build gave.
 
     Raises:
         WrongWheel: it is no zip that could be installed.
     """
     try:
-        return members(wheel)
+        return wheel_members(wheel)
     except BadWheel as fault:
         raise _wrong(of, fault) from fault
 
@@ -87,13 +87,13 @@ def _wrong(of: str, fault: BadWheel) -> WrongWheel:
     return WrongWheel(of, f"the build gave a wheel that can't be installed: {fault.message}")
 
 
-def _copy(old: Member, target: zipfile.ZipFile) -> tuple[str, str, str]:
+def _copy(old: WheelMember, target: zipfile.ZipFile) -> tuple[str, str, str]:
     """Copy one file; its row in RECORD."""
     new = _member(old.path, 0o755 if old.is_executable else 0o644)
     new.file_size = old.data.size_bytes
     digest = hashlib.sha256()
     with target.open(new, "w") as writer:
-        for data in unpacked(old.data):
+        for data in unpack_member(old.data):
             digest.update(data)
             writer.write(data)
     encoded = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
@@ -141,7 +141,7 @@ def _dist_info(wheel: Path, of: str, name: str) -> bytes:
         what = f"{found[0].data.size_bytes} bytes of" if len(found) == 1 else str(len(found) or "no")
         raise WrongWheel(of, f"the build gave {wheel.name}, which has {what} {name}")
     try:
-        return read(found[0].data)
+        return read_member(found[0].data)
     except BadWheel as fault:
         raise _wrong(of, fault) from fault
 
@@ -150,7 +150,7 @@ def contents_of(wheel: Path) -> str | None:
     """The digest of what the wheel installs (`envspec.verifier.record`); None where its RECORD doesn't tell."""
     record = record_of(wheel)
     try:
-        return wheel_contents(record) if record is not None else None
+        return wheel_sha256(record) if record is not None else None
     except BadRecord:
         return None
 
@@ -309,11 +309,11 @@ def _untar(archive: Path, folder: Path, of: str) -> None:
 
 
 def _unzip(archive: Path, folder: Path, of: str) -> None:
-    for member in members(archive):
+    for member in wheel_members(archive):
         place = _place(member.path, folder, archive, of)
         place.parent.mkdir(parents=True, exist_ok=True)
         with place.open("xb") as out:
-            out.writelines(unpacked(member.data))
+            out.writelines(unpack_member(member.data))
         place.chmod(0o755 if member.is_executable else 0o644)
 
 

@@ -13,10 +13,11 @@ from envspec.cli.options import LOCK, MIRROR, UNCONFINED, combined, context_of
 from envspec.cli.terminal import handle_sigterm
 from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UsageError
+from envspec.report import RECEIPT
 
 if TYPE_CHECKING:
     from envspec.operations.conformance import Price, SuiteLocation, SuiteSelection
-    from envspec.receipt.values import Receipt
+    from envspec.receipts.model import Receipt
 
 
 #: How many reasons of a failure the error names.
@@ -33,8 +34,8 @@ _where: Final = combined(
     click.option(
         "--image", metavar="REF", help="Image to test (default: the lock's, built if the engine does not have it)."
     ),
-    click.option("--here", is_flag=True, help="Test the active environment's Python, in no container."),
-    click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --here tests."),
+    click.option("--local", is_flag=True, help="Test the active environment's Python, without a container."),
+    click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests."),
     click.option("--gpus", default="auto", metavar="all|none|IDS", help="GPUs of the container: 0,1 (default: all)."),
     click.option("--no-pyc", is_flag=True, help="Test the lock's image without compiled Python."),
     click.option("--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."),
@@ -53,12 +54,6 @@ _what: Final = combined(
         help=f"Run only this check; may be given more than once: {', '.join(CHECKS)}.",
     ),
     click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Time limit of a check, in seconds."),
-    click.option(
-        "--ahead",
-        type=click.IntRange(0, 4),
-        metavar="N",
-        help="Checks that import before their turn: 0 to 4; left out, as many as the cores allow.",
-    ),
     click.option("--world-size", metavar="N|all", help="Processes of the distributed checks on this machine."),
     click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of machines of this run."),
     click.option("--node-rank", type=click.IntRange(min=0), default=0, metavar="R", help="This machine's number."),
@@ -81,7 +76,7 @@ _answer: Final = combined(
         help="Fail if this machine is slower than in this receipt of the same kind of machine.",
     ),
     click.option(
-        "--format", "form", type=click.Choice(["text", "json"]), default="text", help="Format of the receipt on stdout."
+        "--format", "form", type=click.Choice(list(RECEIPT)), default="text", help="Format of the receipt on stdout."
     ),
 )
 
@@ -99,14 +94,13 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
     """
     from envspec.cli.progress import TerminalReporter
     from envspec.operations.conformance import Observer, run_conformance
-    from envspec.receipt.files import read
-    from envspec.receipt.values import Verdict
-    from envspec.report import try_folder
+    from envspec.receipts.model import Verdict, read
+    from envspec.report import check_writable
 
     location, selection = _location(chosen), _selection(chosen)
     baseline = read(chosen["baseline"]) if chosen["baseline"] else None
     if report is not None:
-        try_folder(report)
+        check_writable(report)
     with handle_sigterm(), TerminalReporter(Path(lock).name) as reporter:
         # A run that is interrupted leaves what was found by then.
         observer = Observer(reporter.check, lambda until_then: _write(until_then, report), baseline)
@@ -122,20 +116,14 @@ def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
 
 
 def _write(found: Receipt, report: Path | None) -> None:
-    from envspec.report import write
+    from envspec.report import write_receipt
 
-    for path in write(found, report) if report else ():
+    for path in write_receipt(found, report) if report else ():
         terminal.report(f"wrote {path}")
 
 
 def _print(found: Receipt, form: str) -> None:
-    from envspec.receipt.files import dump
-    from envspec.report import text
-
-    if form == "json":
-        terminal.answer_json(dump(found))
-    else:
-        terminal.answer_sections(text.render(found, terminal.width()))
+    terminal.answer_report(form, RECEIPT.render(form, found, terminal.width()))
 
 
 def _failure(found: Receipt) -> str:
@@ -149,14 +137,14 @@ def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
     from envspec.cli.container import gpus_of
     from envspec.operations.conformance import SuiteLocation
 
-    if chosen["here"] and chosen["image"]:
-        raise UsageError("--here and --image name two places", hint="leave one of them out")
-    if chosen["python"] and not chosen["here"]:
-        raise UsageError("--python is what --here tests", hint="give --here as well")
-    if chosen["here"]:
+    if chosen["local"] and chosen["image"]:
+        raise UsageError("--local and --image exclude each other", hint="remove one of them")
+    if chosen["python"] and not chosen["local"]:
+        raise UsageError("--python needs --local", hint="add --local")
+    if chosen["local"]:
         _refuse_containers(chosen)
     return SuiteLocation(
-        chosen["here"], chosen["python"], chosen["image"], gpus_of(chosen["gpus"]), not chosen["no_pyc"]
+        chosen["local"], chosen["python"], chosen["image"], gpus_of(chosen["gpus"]), not chosen["no_pyc"]
     )
 
 
@@ -170,12 +158,11 @@ def _selection(chosen: Mapping[str, Any]) -> SuiteSelection:
         nodes=nodes_of(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"]),
         price=_price(chosen["price"]),
         limits=dict(_limit(text) for text in chosen["limits"]),
-        ahead=chosen["ahead"],
     )
 
 
 def _refuse_containers(chosen: Mapping[str, Any]) -> None:
-    """What --here would pass over: who gives it expects that it counts."""
+    """Raise UsageError for an option that --local would ignore."""
     given = {
         "--gpus": chosen["gpus"] != "auto",
         "--no-pyc": chosen["no_pyc"],
@@ -186,7 +173,7 @@ def _refuse_containers(chosen: Mapping[str, Any]) -> None:
     for option, is_given in given.items():
         if is_given:
             hint = "set CUDA_VISIBLE_DEVICES" if option == "--gpus" else f"leave {option} out"
-            raise UsageError(f"{option} is for a container, and --here tests in none", hint=hint)
+            raise UsageError(f"{option} is for containers, and --local uses none", hint=hint)
 
 
 def _limit(text: str) -> tuple[str, float]:

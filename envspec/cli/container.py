@@ -119,8 +119,7 @@ def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
     from dataclasses import replace
 
     from envspec.cli.progress import TerminalReporter
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
+    from envspec.lockfile.folder import find_lock, read_lock
     from envspec.operations.container import open_container
 
     locked = read_lock(find_lock(lock, Path()))

@@ -13,6 +13,7 @@ from envspec.cli import terminal
 from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, OFFLINE, UNCONFINED, combined, context_of, jobs
 from envspec.cli.terminal import handle_sigterm
 from envspec.errors import UsageError
+from envspec.report import IMAGE_DIFF
 
 if TYPE_CHECKING:
     from envspec.context import Context
@@ -58,13 +59,6 @@ def command() -> None:
     "--tag", metavar="NAME:TAG", help="Name of the image for --load and --output (default: envspec/NAME:latest)."
 )
 @click.option(
-    "--builder",
-    type=click.Choice(("oci", "docker")),
-    default="oci",
-    show_default=True,
-    help="oci: direct assembly. docker: the lock's Dockerfile, by the engine.",
-)
-@click.option(
     "--compression",
     type=click.Choice(("gzip", "zstd", "none")),
     default="gzip",
@@ -72,7 +66,7 @@ def command() -> None:
     help="Compression of layers; the image ID is the same.",
 )
 @_BUILD
-def build(lock: str, builder: str, **chosen: Any) -> int:
+def build(lock: str, **chosen: Any) -> int:
     """Build the image of a lock, without a daemon and without root, and print its ID.
 
     The same lock gives the same ID on every machine. Without --output, --layout, --push or --load the image is only
@@ -86,7 +80,7 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     request = _request(lock, context, chosen)
     if context.is_offline and chosen["pushed"]:
         raise UsageError("--push needs the network, and --offline forbids it", hint="leave one of them out")
-    only_pushed = builder == "oci" and not (chosen["output"] or chosen["layout"] or chosen["loaded"])
+    only_pushed = not (chosen["output"] or chosen["layout"] or chosen["loaded"])
     if only_pushed and (cached := request.cached()) is not None and _is_pushed(cached.digest, chosen, context):
         _print_ids(cached.ids)
         _print_pushed(cached.digest, chosen)
@@ -99,12 +93,8 @@ def build(lock: str, builder: str, **chosen: Any) -> int:
     outputs = image.Destinations(
         chosen["output"], chosen["layout"], chosen["pushed"], tag if chosen["loaded"] else None, tag
     )
-    with handle_sigterm(), TerminalReporter(name, log=terminal.report if builder == "docker" else None) as reporter:
-        context = replace(context, reporter=reporter)
-        if builder == "docker":
-            terminal.answer(f"{image.build_by_docker(request.folder, request.options, outputs, context)}\n")
-            return 0
-        built = image.build(request.options, outputs, context)
+    with handle_sigterm(), TerminalReporter(name) as reporter:
+        built = image.build(request.options, outputs, replace(context, reporter=reporter))
     _print_pushed(built.digest, chosen)
     return _built(request, built)
 
@@ -135,14 +125,13 @@ def image_id(lock: str, **chosen: Any) -> int:
     type=click.Choice(IMAGE_PLATFORMS),
     help="Platform, if an image has several (default: this machine's).",
 )
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("--format", "form", type=click.Choice(list(IMAGE_DIFF)), default="text", show_default=True)
 @MIRROR
 def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequence[str]) -> int:
     """Show the layers and bytes that a pull of B transfers if A is already there.
 
     A and B: images in a registry, OCI layouts, tars, or locks. The exit code is 10 if they differ.
     """
-    from envspec.cli.image_diff_text import as_json, as_text
     from envspec.cli.progress import TerminalReporter
     from envspec.diagnostics.machine import this_platform
     from envspec.models import Platform
@@ -151,10 +140,7 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
     with handle_sigterm(), TerminalReporter("image diff") as reporter:
         chosen = Platform(platform) if platform else this_platform()
         found = image.diff(first, second, chosen, context_of({"mirrors": mirrors}, reporter))
-    if form == "json":
-        terminal.answer_json(as_json(found))
-    else:
-        terminal.answer(as_text(found))
+    terminal.answer_report(form, IMAGE_DIFF.render(form, found, terminal.width()))
     return 10 if found.is_changed else 0
 
 
@@ -165,8 +151,7 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
 def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
     """Copy a lock's base image into another registry, under the same digest."""
     from envspec.cli.progress import TerminalReporter
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
+    from envspec.lockfile.folder import find_lock, read_lock
     from envspec.operations import image
 
     locked = read_lock(find_lock(lock, Path()))

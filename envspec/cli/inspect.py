@@ -15,9 +15,10 @@ import click
 from envspec.cli import terminal
 from envspec.cli.options import FORMAT, LOCK, PLATFORMS, context_of
 from envspec.errors import UnfitMachine, UsageError
+from envspec.report import COMPARISON, EXPLANATION, FIT, LOCK_DIFF
 
 if TYPE_CHECKING:
-    from envspec.diagnostics.doctor.types import Finding
+    from envspec.diagnostics.doctor.types import DoctorFinding
 
 #: Exit code if there are differences.
 DIFFERENT: Final = 10
@@ -34,18 +35,11 @@ def explain(lock: str, package: str | None, form: str) -> int:
     it, the newest version that was rejected and why, its GPU code, its files and sizes. Reads the lock only: resolves
     and fetches nothing.
     """
-    from envspec.explain import explanation, package_text, text
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
+    from envspec.lockfile.folder import find_lock, read_lock
     from envspec.operations.inspect import explain
 
     found = explain(read_lock(find_lock(lock, Path())), package, context_of({}))
-    if form == "json":
-        terminal.answer_json(text.as_json(found))
-    elif isinstance(found, explanation.Explanation):
-        terminal.answer_sections(text.lock_text(found, terminal.width()))
-    else:
-        terminal.answer_sections(package_text.package_text(found, terminal.width()))
+    terminal.answer_report(form, EXPLANATION.render(form, found, terminal.width()))
     return 0
 
 
@@ -55,7 +49,7 @@ def explain(lock: str, package: str | None, form: str) -> int:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "markdown"]),
+    type=click.Choice(list(LOCK_DIFF)),
     default="text",
     show_default=True,
     help="Text for people, JSON for programs, Markdown for a pull request.",
@@ -71,23 +65,17 @@ def diff(old: str, new: str, form: str) -> int:
 
     Exit code: 0 if they are equal, 10 if they differ.
     """
-    from envspec.lock import diff_text
     from envspec.operations.inspect import diff
 
     found = diff(old, new)
-    if form == "json":
-        terminal.answer_json(diff_text.as_json(found))
-    elif form == "markdown":
-        terminal.answer(diff_text.as_markdown(found))
-    else:
-        terminal.answer_sections(diff_text.as_text(found, terminal.width()))
+    terminal.answer_report(form, LOCK_DIFF.render(form, found, terminal.width()))
     return 0 if found.is_empty else DIFFERENT
 
 
 @click.command()
 @LOCK
 @click.argument("more", nargs=-1, metavar="")
-@click.option("--driver", metavar="V", help="The version of its NVIDIA driver, such as 570.124.06.")
+@click.option("--driver", metavar="V", help="Version of its NVIDIA driver, such as 570.124.06.")
 @click.option(
     "--gpu",
     "gpus",
@@ -98,7 +86,7 @@ def diff(old: str, new: str, form: str) -> int:
 @click.option(
     "--platform",
     type=click.Choice(PLATFORMS),
-    help="Its platform (default: this machine's if the lock has it, else the lock's first).",
+    help="Its platform (default: this machine's if it is in the lock, else the lock's first).",
 )
 @FORMAT
 def fit(
@@ -106,27 +94,22 @@ def fit(
 ) -> int:
     """Check whether a machine can run a lock, and if not, show the smallest change that helps.
 
-    LOCK is a folder, its envspec.lock, or a name under locks/. Without --driver, --gpu and --platform: this machine, by
-    its driver's files and NVML. With any of them: the machine that they describe; what they leave open is not checked.
+    LOCK is a folder, its envspec.lock, or a name under locks/. Without --driver, --gpu and --platform: this machine, as
+    its driver and NVML describe it. With any of them: the machine that they describe; the rest is not checked.
 
-    Exit code: 0 if it can, 6 if it can't or if that can't be decided.
+    Exit code: 0 if it can, 6 if it can't or if that is unknown.
     """
     if more:
         raise UsageError(f"`fit` takes one LOCK, not also {' '.join(more)}", hint=_advice(more, gpus))
-    from envspec.cli import fit_text
-    from envspec.diagnostics.fit import Verdict
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
+    from envspec.diagnostics.fit import FitVerdict
+    from envspec.lockfile.folder import find_lock, read_lock
     from envspec.models import Platform
     from envspec.operations.inspect import fit
 
     locked = read_lock(find_lock(lock, Path()))
     report = fit(locked, driver=_version(driver), gpus=gpus, platform=Platform(platform) if platform else None)
-    if form == "json":
-        terminal.answer_json(fit_text.as_json(report))
-    else:
-        terminal.answer_sections(fit_text.as_text(report, terminal.width()))
-    return 0 if report.verdict is Verdict.FITS else UnfitMachine.exit_code
+    terminal.answer_report(form, FIT.render(form, report, terminal.width()))
+    return 0 if report.verdict is FitVerdict.FITS else UnfitMachine.exit_code
 
 
 def _advice(more: tuple[str, ...], gpus: tuple[str, ...]) -> str:
@@ -137,7 +120,7 @@ def _advice(more: tuple[str, ...], gpus: tuple[str, ...]) -> str:
 
 
 def _version(driver: str | None) -> str | None:
-    """A driver's version, which some write with a `v` or a leading word of nvidia-smi."""
+    """The version of a driver; a leading `v` is accepted."""
     if driver is None:
         return None
     found = re.fullmatch(r"[vV]?(\d{2,4}(?:\.\d{1,4}){0,3})", driver.strip())
@@ -161,8 +144,8 @@ def doctor(form: str) -> int:
     whether this machine runs a certain lock, see `envspec fit`.
     """
     from envspec.cli.progress import waiting
-    from envspec.diagnostics.doctor.run import examine_machine
-    from envspec.diagnostics.doctor.types import State, as_json, render_text
+    from envspec.diagnostics.doctor import examine_machine
+    from envspec.diagnostics.doctor.types import FindingState, as_json, render_text
 
     with waiting("checking this machine"):
         findings = examine_machine(os.environ)
@@ -172,20 +155,25 @@ def doctor(form: str) -> int:
         _print_table(findings)
     else:
         terminal.answer(render_text(findings) + "\n")
-    return UnfitMachine.exit_code if any(finding.state is State.MISSING for finding in findings) else 0
+    return UnfitMachine.exit_code if any(finding.state is FindingState.MISSING for finding in findings) else 0
 
 
-def _print_table(findings: Sequence[Finding]) -> None:
+def _print_table(findings: Sequence[DoctorFinding]) -> None:
     """What was found, and what to do below it; the states in colour."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from envspec.diagnostics.doctor.types import State
+    from envspec.diagnostics.doctor.types import FindingState
 
-    colours = {State.OK: "green", State.WARNING: "yellow", State.MISSING: "bold red", State.NOT_APPLICABLE: "dim"}
+    colours = {
+        FindingState.OK: "green",
+        FindingState.WARNING: "yellow",
+        FindingState.MISSING: "bold red",
+        FindingState.NOT_APPLICABLE: "dim",
+    }
     coloured = terminal.wants_colours(sys.stdout)
-    words = {State.NOT_APPLICABLE: "-"}
+    words = {FindingState.NOT_APPLICABLE: "-"}
     table = Table.grid(padding=(0, 2), pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -244,7 +232,7 @@ def config(form: str) -> int:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["text", "json", "markdown", "html"]),
+    type=click.Choice(list(COMPARISON)),
     default="text",
     show_default=True,
     help="Text for people, JSON for programs, Markdown for a pull request, or an HTML page with plots.",
@@ -260,21 +248,16 @@ def receipts(receipts: tuple[Path, ...], form: str, output: Path | None) -> int:
 
     Exit code: 0 if nothing that counts differs, else 10.
     """
-    from envspec.receipt.compare import compare
-    from envspec.receipt.files import read
-    from envspec.report import fleet, fleet_text
+    from envspec.receipts.compare import compare
+    from envspec.receipts.model import read
 
     if len(receipts) < 2:
         raise UsageError("one receipt can't be compared", hint="name two receipts or more")
     found = compare(list(zip(_names(receipts), map(read, receipts), strict=True)))
     if output is not None:
-        _write(output, fleet.render(form, found))
-    elif form == "json":
-        terminal.answer_json(fleet.render(form, found))
-    elif form == "text":
-        terminal.answer_sections(fleet_text.render(found, terminal.width()))
+        _write(output, COMPARISON.render(form, found))
     else:
-        terminal.answer(fleet.render(form, found))
+        terminal.answer_report(form, COMPARISON.render(form, found, terminal.width()))
     return DIFFERENT if found.differs else 0
 
 
@@ -309,7 +292,7 @@ def schema(document: str) -> int:
     envspec schema receipt > envspec-receipt.schema.json
     """
     if document == "receipt":
-        from envspec.receipt.files import json_schema
+        from envspec.receipts.model import json_schema
     else:
         from envspec.spec import json_schema
 

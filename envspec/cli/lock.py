@@ -13,10 +13,10 @@ import click
 from envspec.cli import terminal
 from envspec.cli.options import MIRROR, OFFLINE, UNCONFINED, context_of, jobs
 from envspec.errors import EnvspecError, StaleLock, UsageError
-from envspec.resolve.engines import CONDA_ENGINES, ENGINES
+from envspec.resolve import RESOLVERS, SOLVERS
 
 if TYPE_CHECKING:
-    from envspec.lock.check import CheckResult
+    from envspec.lockfile.check import CheckResult
     from envspec.operations.lock_state import LockRequest
 
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 @click.option(
     "--resolver",
     "resolvers",
-    type=click.Choice([*ENGINES, *CONDA_ENGINES]),
+    type=click.Choice([*RESOLVERS, *SOLVERS]),
     multiple=True,
     metavar="NAME",
-    help="What resolves PyPI's packages (uv, pip-tools) or conda's (rattler, conda-lock); once for each half.",
+    help="Resolver of PyPI's packages (uv, pip-tools) or of conda's (rattler, conda-lock); once for each.",
 )
 @click.option(
-    "--channel-rows",
+    "--channel-repodata",
     multiple=True,
     metavar="CHANNEL=DIR",
-    help="Solve this channel from the rows in DIR/<subdir>/repodata.json; the lock says so.",
+    help="Solve this channel from DIR/<subdir>/repodata.json; the lock records it.",
 )
 @OFFLINE
 @click.option(
@@ -93,9 +93,9 @@ def command(
 
         for path in paths:
             set_as_of(path, as_of)
-    chosen["resolver"] = _one_of(chosen["resolvers"], ENGINES)
-    chosen["conda_resolver"] = _one_of(chosen["resolvers"], CONDA_ENGINES)
-    chosen["channel_rows"] = _folders(chosen["channel_rows"])
+    chosen["resolver"] = _one_of(chosen["resolvers"], RESOLVERS)
+    chosen["conda_resolver"] = _one_of(chosen["resolvers"], SOLVERS)
+    chosen["channel_repodata"] = _folders(chosen["channel_repodata"])
     act = _verify if verify else _lock
     return _each(paths, lambda path: act(path, _directory(path, output, len(paths)), chosen))
 
@@ -154,7 +154,7 @@ def _check(path: Path, directory: Path) -> int:
 def _report_check(path: Path, directory: Path) -> CheckResult:
     """Check a lock without a network, and print what was found."""
     from envspec.data import facts_version
-    from envspec.lock.check import check
+    from envspec.lockfile.check import check
 
     result = check(path, directory, facts_version())
     for text in result.warnings:
@@ -198,7 +198,7 @@ def _lock(path: Path, directory: Path, chosen: Mapping[str, Any]) -> int:
 
 def _verify(path: Path, directory: Path, chosen: Mapping[str, Any]) -> int:
     """Resolve one spec again and print every value of its lock that differs."""
-    from envspec.lock.check import Why
+    from envspec.lockfile.check import Why
 
     found = _report_check(path, directory).reasons
     if any(reason.why in (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC) for reason in found):
@@ -244,14 +244,14 @@ def _request(path: Path, directory: Path, chosen: Mapping[str, Any]) -> LockRequ
         directory=directory,
         resolver=chosen["resolver"],
         conda_resolver=chosen["conda_resolver"],
-        channel_rows=chosen["channel_rows"],
+        channel_repodata=chosen["channel_repodata"],
         upgrade=Upgrade.ALL if chosen["upgrade"] else Upgrade.KEEP,
         upgrade_packages=tuple(str(canonicalize_name(name)) for name in chosen["upgrade_package"]),
     )
 
 
 def _folders(named: Sequence[str]) -> dict[str, Path]:
-    """`--channel-rows CHANNEL=DIR` -> channel and folder.
+    """`--channel-repodata CHANNEL=DIR` -> channel and folder.
 
     Raises:
         UsageError: no `=`, or no such folder.
@@ -262,7 +262,7 @@ def _folders(named: Sequence[str]) -> dict[str, Path]:
         if not (channel and equals and Path(folder).is_dir()):
             why = f"{folder} is no folder" if channel and equals else "no channel with a folder"
             raise UsageError(
-                f"--channel-rows {text}: {why}", hint="write conda-forge=DIR, with DIR/linux-64/repodata.json"
+                f"--channel-repodata {text}: {why}", hint="write conda-forge=DIR, with DIR/linux-64/repodata.json"
             )
         found[channel] = Path(folder).absolute()
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -27,11 +27,10 @@ _REASON: Final = 200
 class TerminalReporter:
     """Shows how far an operation is, on stderr; warnings go above the live lines.
 
-    name: what the operation works on. log: called with every line of a program's output; by default they are not shown.
+    name: what the operation works on.
     """
 
-    def __init__(self, name: str, log: Callable[[str], None] | None = None) -> None:
-        self.log = log or (lambda _: None)
+    def __init__(self, name: str) -> None:
         self._name = name
         self._live: Progress | None = None
         self._rows: dict[str, TaskID] = {}

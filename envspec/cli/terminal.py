@@ -114,6 +114,11 @@ def answer_json(text: str) -> None:
     _write(visible_json(text))
 
 
+def answer_report(form: str, text: str) -> None:
+    """`answer` with a report in a format of `envspec.report`."""
+    {"json": answer_json, "text": answer_sections}.get(form, answer)(text)
+
+
 def _is_utf8(stream: TextIO | None) -> bool:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return encoding.lower().replace("-", "").replace("_", "") == "utf8"
@@ -169,7 +174,7 @@ def complete_lock(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """Names under `locks/`, for the shell's completion."""
     from pathlib import Path
 
-    from envspec.lock.find import names_of_locks
+    from envspec.lockfile.folder import names_of_locks
 
     return [name for name in names_of_locks(Path()) if name.startswith(incomplete)]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from envspec.models import Lock, Platform
-    from envspec.verifier.types import Counts, Result
+    from envspec.verifier.types import VerifyCounts, VerifyResult
 
 #: Lines of one package: a removed folder need not list each of its files.
 _MOST_LINES: Final = 12
@@ -46,11 +46,9 @@ def command(lock: str, prefix: Path | None, platform: str | None, form: str) -> 
     import os
 
     from envspec.diagnostics.machine import this_platform
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
+    from envspec.lockfile.folder import find_lock, read_lock
     from envspec.models import Platform
     from envspec.operations.verify import verify
-    from envspec.verifier.types import result_object
 
     folder = find_lock(lock, Path())
     locked = read_lock(folder)
@@ -60,7 +58,7 @@ def command(lock: str, prefix: Path | None, platform: str | None, form: str) -> 
     if form == "json":
         import json
 
-        document = {"lock": locked.name, "platform": where.value, "prefix": str(environment), **result_object(result)}
+        document = {"lock": locked.name, "platform": where.value, "prefix": str(environment), **result.as_json()}
         terminal.answer_json(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     elif result.is_same:
         terminal.answer(f"{environment} matches {locked.name}: {_counted(result.counts)}\n")
@@ -78,7 +76,7 @@ def _active(environ: Mapping[str, str]) -> Path:
     raise UsageError("no environment is active", hint="name its folder: `envspec verify LOCK --prefix DIR`")
 
 
-def _lines(result: Result) -> Iterator[str]:
+def _lines(result: VerifyResult) -> Iterator[str]:
     by_package: dict[str, list[str]] = {}
     for finding in result.findings:
         by_package.setdefault(finding.package, []).append(finding.text)
@@ -89,19 +87,19 @@ def _lines(result: Result) -> Iterator[str]:
             yield f"  and {len(texts) - _MOST_LINES} more (--format json has all)"
 
 
-def _counted(counts: Counts) -> str:
-    from envspec.lock.diff_shown import several
+def _counted(counts: VerifyCounts) -> str:
+    from envspec.report.format import counted
 
-    held = [several(counts.packages, "package")] if counts.packages else []
-    held += [several(counts.conda, "conda package")] if counts.conda else []
+    held = [counted(counts.packages, "package")] if counts.packages else []
+    held += [counted(counts.conda, "conda package")] if counts.conda else []
     files = f"{counts.files:,} files ({counts.size_bytes / 1e9:.1f} GB)"
     notes = []
-    if counts.unanchored:
-        notes.append(f"{several(counts.unanchored, 'package')} not anchored, that is compared with RECORD alone")
-    if counts.beside:
-        notes.append(f"{counts.beside} that the lock allows, such as pip, compared with RECORD alone")
-    if counts.own_word:
-        notes.append(f"{counts.own_word} programs and notes of installers compared with RECORD alone")
+    if counts.against_record:
+        notes.append(f"{counted(counts.against_record, 'package')} not anchored, that is compared with RECORD alone")
+    if counts.allowed:
+        notes.append(f"{counts.allowed} that the lock allows, such as pip, compared with RECORD alone")
+    if counts.record_only:
+        notes.append(f"{counts.record_only} programs and notes of installers compared with RECORD alone")
     if counts.bytecode_by_time:
         notes.append(f"{counts.bytecode_by_time:,} files of bytecode left to Python, which compares their times")
     if counts.bytecode_other_python:
@@ -109,13 +107,13 @@ def _counted(counts: Counts) -> str:
     return ", ".join([*held, files]) + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def _drifted(result: Result, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:
-    from envspec.lock.diff_shown import several
+def _drifted(result: VerifyResult, environment: Path, folder: Path, locked: Lock, platform: Platform) -> Drifted:
     from envspec.operations.verify import PYTHON
+    from envspec.report.format import counted
 
-    ways = several(len(result.findings), "difference")
+    ways = counted(len(result.findings), "difference")
     packages = {finding.package for finding in result.findings} - {""}
-    of = several(len(packages), "package") if packages else "no package"
+    of = counted(len(packages), "package") if packages else "no package"
     anew = f"install it again: `envspec install {folder} --prefix DIR`"
     requirements = folder / f"requirements.{platform.value}.txt"
     mend = (

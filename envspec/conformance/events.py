@@ -1,67 +1,54 @@
-"""JSON lines between a check and the suite.
+"""Events from a check's process to the suite.
 
-Every word is a line of JSON in a file, flushed at once, so that a process that dies by a signal leaves what it found
-until then, and in which phase it was.
+Each is a line of JSON in a file, flushed at once: a process that is killed by a signal leaves its findings up to then,
+and its last phase.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
+import importlib.util
 import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, TextIO
+from typing import Any, TextIO
 
 from envspec.conformance.bounds import Limit
-from envspec.conformance.request import Order
-from envspec.conformance.results import Finding, Fingerprint, Kind, Level, Peak, as_json, finding_of, fingerprint_of
+from envspec.conformance.request import SuiteRequest
+from envspec.conformance.results import CheckFinding, Fingerprint, Kind, Level, NotRun, Peak, as_json
 
 
-@dataclass(frozen=True)
-class Files:
-    """The folder of one check. order: the run's. peaks: of the checks before it. log: what its processes print."""
+class CheckFolder:
+    """Files of one check. peaks: of the checks before it. log: output of its processes. scratch: removed with it."""
 
-    folder: Path
-
-    @property
-    def order(self) -> Path:
-        return self.folder / "order.json"
-
-    @property
-    def peaks(self) -> Path:
-        return self.folder / "peaks.json"
-
-    @property
-    def events(self) -> Path:
-        return self.folder / "events.jsonl"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "log.txt"
-
-    @property
-    def scratch(self) -> Path:
-        return self.folder / "scratch"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.request = path / "request.json"
+        self.peaks = path / "peaks.json"
+        self.events = path / "events.jsonl"
+        self.log = path / "log.txt"
+        self.scratch = path / "scratch"
 
 
 @dataclass
-class Heard:
-    """What a process has said until its end.
+class CheckEvents:
+    """The events of one process until its end.
 
-    turn: when the check's turn came, in seconds of the system's monotonic clock. phases: of its turn. ahead: of the
-    time before. begun: phases that have begun and not ended, and when. hints: what to do, of findings that are wrong.
-    raised: kind of the error, and its text. not_run: the reason, and what would help.
+    turn: when the check's turn began, in seconds of the monotonic clock. phases: in its turn. preimports: before it.
+    open_phases: begun and not ended, and when. hints: of findings that failed. raised: kind of the error, and its text.
+    not_run: reason and hint.
     """
 
     turn: float = math.inf
     phases: list[tuple[str, float]] = field(default_factory=list)
-    ahead: list[tuple[str, float]] = field(default_factory=list)
-    begun: list[tuple[str, float]] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    preimports: list[tuple[str, float]] = field(default_factory=list)
+    open_phases: list[tuple[str, float]] = field(default_factory=list)
+    findings: list[CheckFinding] = field(default_factory=list)
     fingerprints: list[Fingerprint] = field(default_factory=list)
     ran: dict[str, str] = field(default_factory=dict)
     peaks: list[Peak] = field(default_factory=list)
@@ -71,94 +58,128 @@ class Heard:
     done: bool = False
 
     @property
-    def place(self) -> str:
-        """Where the process was when it said its last word."""
-        return f"in the phase {self.begun[-1][0]!r}" if self.begun else "between two phases"
+    def position(self) -> str:
+        """Where the process was at its last event."""
+        return f"in the phase {self.open_phases[-1][0]!r}" if self.open_phases else "between two phases"
 
     @property
     def peak(self) -> Peak:
-        """The largest of all that it has told."""
+        """The maximum of each kind of memory."""
 
         def largest(name: str) -> int | None:
             return max((value for each in self.peaks if (value := getattr(each, name)) is not None), default=None)
 
         return Peak(largest("allocated_bytes"), largest("reserved_bytes"), largest("host_bytes"))
 
-    def end_phase(self, name: str, seconds: float) -> None:
-        """A phase is over; one in which the turn came has a part on either side."""
-        row = next(each for each in reversed(self.begun) if each[0] == name)
-        self.begun.remove(row)
-        early = min(seconds, max(0.0, self.turn - row[1]))
+    @staticmethod
+    def read(path: Path) -> CheckEvents:
+        """The events in a file; the last line of a process that was killed may be cut."""
+        events = CheckEvents()
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(ValueError):
+                for kind, value in json.loads(line).items():
+                    events._add(kind, value)
+        return events
+
+    def _add(self, kind: str, value: Any) -> None:
+        if kind == "begin":
+            self.open_phases.append((value[0], value[1]))
+        elif kind == "phase":
+            self._end_phase(*value)
+        elif kind == "finding":
+            self.findings.append(CheckFinding.of(value))
+        elif kind == "fingerprint":
+            self.fingerprints.append(Fingerprint.of(value))
+        elif kind == "ran":
+            self.ran.update([value])
+        elif kind == "peak":
+            self.peaks.append(Peak(**value))
+        elif kind == "hint":
+            self.hints.append(value)
+        else:
+            # turn, raised, not_run, done
+            setattr(self, kind, tuple(value) if isinstance(value, list) else value)
+
+    def _end_phase(self, name: str, seconds: float) -> None:
+        """A phase in which the turn began is split there."""
+        phase = next(each for each in reversed(self.open_phases) if each[0] == name)
+        self.open_phases.remove(phase)
+        early = min(seconds, max(0.0, self.turn - phase[1]))
         if early:
-            self.ahead.append((name, early))
+            self.preimports.append((name, early))
         if seconds > early or not early:
             self.phases.append((name, seconds - early))
 
 
-#: What a line may say -> what it adds.
-_WORDS: Mapping[str, Callable[[Heard, Any], object]] = {
-    "turn": lambda heard, at: setattr(heard, "turn", at),
-    "begin": lambda heard, row: heard.begun.append(tuple(row)),
-    "phase": lambda heard, ended: heard.end_phase(*ended),
-    "finding": lambda heard, row: heard.findings.append(finding_of(row)),
-    "fingerprint": lambda heard, row: heard.fingerprints.append(fingerprint_of(row)),
-    "ran": lambda heard, pair: heard.ran.update([pair]),
-    "peak": lambda heard, row: heard.peaks.append(Peak(**row)),
-    "hint": lambda heard, text: heard.hints.append(text),
-    "raised": lambda heard, pair: setattr(heard, "raised", tuple(pair)),
-    "not_run": lambda heard, pair: setattr(heard, "not_run", tuple(pair)),
-    "done": lambda heard, is_done: setattr(heard, "done", is_done),
-}
+#: Module -> its names in locks (normalised) besides its own; mostly conda's.
+_LOCKED_NAMES: Mapping[str, tuple[str, ...]] = {"torch": ("pytorch",), "torch_geometric": ("pytorch-geometric", "pyg")}
 
 
-def hear(path: Path) -> Heard:
-    """What the lines of a file say; the last one of a process that was killed may be cut."""
-    heard = Heard()
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):
-            for what, value in json.loads(line).items():
-                _WORDS[what](heard, value)
-    return heard
+class CheckContext:
+    """What a check reads of the run, and how it reports.
 
-
-class Trial:
-    """One check's view of the run.
-
-    scratch: an empty folder, which goes with it. peaks: of the checks before it, once its turn has come. loaded: what
-    it has imported, by `packages.load`.
+    scratch: an empty folder, removed with the check. peaks: of the checks before it, from its turn on.
     """
 
-    def __init__(self, order: Order, scratch: Path, events: TextIO) -> None:
-        self.order = order
+    def __init__(self, request: SuiteRequest, scratch: Path, events: TextIO) -> None:
+        self.request = request
         self.scratch = scratch
         self.peaks: dict[str, Peak] = {}
-        self.loaded: dict[str, Any] = {}
+        self._modules: dict[str, Any] = {}
         self._events = events
 
     @property
     def device(self) -> str:
-        """`cuda` or `cpu`, as torch calls them."""
-        return self.order.device
+        """`cuda` or `cpu`, torch's names."""
+        return self.request.device
+
+    def has(self, module: str, *names: str) -> bool:
+        """Whether a package is locked or installed. names: its further names in locks (normalised).
+
+        A locked package counts even if it is not installed, so that its failing import is a failure.
+        """
+        in_locks = (module.replace("_", "-"), *_LOCKED_NAMES.get(module, ()), *names)
+        return any(map(self.request.version, in_locks)) or importlib.util.find_spec(module) is not None
+
+    def absence(self, module: str) -> str:
+        """Why a package is not tested."""
+        return f"{module} is not in the lock" if self.request.locked else f"{module} is not installed"
+
+    def load(self, module: str, *names: str) -> Any:
+        """Import a module once, in a phase of its own, and record a package's version. names: see `has`.
+
+        Raises:
+            NotRun: it is neither locked nor installed.
+            ImportError, OSError: it is, and can't be imported.
+        """
+        if module not in self._modules:
+            if not self.has(module, *names):
+                raise NotRun(self.absence(module))
+            with self.phase(f"import {module}"):
+                self._modules[module] = importlib.import_module(module)
+            if "." not in module:
+                self.ran(module, str(getattr(self._modules[module], "__version__", "unknown")))
+        return self._modules[module]
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A part of the check, timed; where the process dies, it is told as the place."""
-        # On the clock that all processes share: the suite says on it when the check's turn came.
+        """A timed part of the check; if the process is killed, the result names it."""
+        # All processes share this clock: the suite records on it when the check's turn began.
         began = time.monotonic()
-        self._say("begin", [name, began])
+        self.write("begin", [name, began])
         yield
-        self._say("phase", [name, time.monotonic() - began])
+        self.write("phase", [name, time.monotonic() - began])
 
-    def exact(self, name: str, *, ok: bool, told: str = "", hint: str = "") -> None:
-        """Something that is right or wrong. told: what was seen. hint: what to do where it is wrong."""
-        self._find(Finding(name, Kind.EXACT, ok=bool(ok), told=told))
+    def exact(self, name: str, *, ok: bool, detail: str = "", hint: str = "") -> None:
+        """A property that is right or wrong. hint: what to do if it is wrong."""
+        self.write("finding", CheckFinding(name, Kind.EXACT, ok=bool(ok), detail=detail))
         if hint and not ok:
-            self._say("hint", hint)
+            self.write("hint", hint)
 
-    def within(self, name: str, value: float, limit: Limit, unit: str = "", told: str = "") -> None:
-        """A number held against a bound of the table; what is no number fails."""
+    def within(self, name: str, value: float, limit: Limit, unit: str = "", detail: str = "") -> None:
+        """A number and its bound; NaN fails."""
         value = float(value)
-        finding = Finding(
+        finding = CheckFinding(
             name,
             Kind.BOUNDED,
             ok=limit.holds(value),
@@ -168,38 +189,36 @@ class Trial:
             relation=limit.relation.value,
             formula=limit.formula,
             source=limit.source,
-            told=told if not math.isnan(value) else f"{told + ': ' if told else ''}not a number",
+            detail=": ".join(filter(None, [detail, "not a number"])) if math.isnan(value) else detail,
         )
-        self._find(finding)
+        self.write("finding", finding)
 
-    def inform(self, name: str, value: float, unit: str, told: str = "") -> None:
-        """A number that judges nothing: a time, a bandwidth, a memory peak. unit: `s`, `TFLOP/s`, `bytes`, `1/s`."""
-        self._find(Finding(name, Kind.INFORMING, value=float(value), unit=unit, told=told))
+    def measure(self, name: str, value: float, unit: str, detail: str = "") -> None:
+        """A number that neither passes nor fails. unit: `s`, `TFLOP/s`, `bytes`, `1/s`."""
+        self.write("finding", CheckFinding(name, Kind.INFORMING, value=float(value), unit=unit, detail=detail))
 
-    def tell(self, name: str, told: str) -> None:
-        """A word that judges nothing."""
-        self._find(Finding(name, Kind.INFORMING, told=told))
+    def note(self, name: str, detail: str) -> None:
+        """A text that neither passes nor fails."""
+        self.write("finding", CheckFinding(name, Kind.INFORMING, detail=detail))
 
     def not_run(self, name: str, reason: str) -> None:
-        """A part of the check that this machine or this stack can't do."""
-        self._find(Finding(name, Kind.NOT_RUN, told=reason))
+        """A part of the check that this machine or this stack can't run."""
+        self.write("finding", CheckFinding(name, Kind.NOT_RUN, detail=reason))
 
     def ran(self, what: str, version: str) -> None:
         """The version of something that really ran: torch, cuDNN, NCCL."""
-        self._say("ran", [what, version])
+        self.write("ran", [what, version])
 
     def fingerprint(self, name: str, parts: Sequence[bytes], level: Level, key: str = "") -> None:
-        """A hash over results, in their order. key: what it depends on, where it is not universal."""
+        """A hash over results, in their order. key: what it depends on, if it is not universal."""
         digest = hashlib.sha256(b"".join(len(part).to_bytes(8, "little") + part for part in parts)).hexdigest()
-        self._say("fingerprint", Fingerprint(name, level, digest, key))
+        self.write("fingerprint", Fingerprint(name, level, digest, key))
 
     def peak(self, peak: Peak) -> None:
-        """The most memory that this check held; what other processes of its tell counts too, the largest stands."""
-        self._say("peak", peak)
+        """Memory of this check or of another process of it; the maximum counts."""
+        self.write("peak", peak)
 
-    def _find(self, finding: Finding) -> None:
-        self._say("finding", finding)
-
-    def _say(self, what: str, value: Any) -> None:
-        self._events.write(json.dumps({what: as_json(value)}) + "\n")
+    def write(self, kind: str, value: Any) -> None:
+        """An event."""
+        self._events.write(json.dumps({kind: as_json(value)}) + "\n")
         self._events.flush()

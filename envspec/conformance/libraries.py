@@ -1,8 +1,9 @@
 """CUDA libraries in memory.
 
-torch's own words are of the build: `torch.cuda.nccl.version()` is a constant of its compilation. So each library is
-asked itself, where it is mapped.
-Sources: CUDA runtime API, "Version Management"; cuDNN API, `cudnnGetVersion`; NCCL API, `ncclGetVersion`. Read 2026-11.
+torch reports versions of its build: `torch.cuda.nccl.version()` is a constant of its compilation. So each mapped
+library is queried itself.
+Sources: CUDA runtime API, "Version Management"; cuDNN API, `cudnnGetVersion`; NCCL API, `ncclGetVersion`; cuBLAS,
+`cublasGetProperty`. Read 2026-11.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: CUDA's own, by NVIDIA's names, and what torch builds for it. Others' names begin alike: libcurl, libcups, libnvme.
-#: The driver's come from the machine and not from a package: libcuda.so.1, libnvidia-ml.so.1; on WSL 2, all below
-#: /usr/lib/wsl, libcuda_loader.so, libnvdxgdmal.so.1, libnvwgf2umx.so and more.
+#: CUDA's own libraries, by NVIDIA's names, and what torch builds for it. Others begin alike: libcurl, libcups, libnvme.
+#: The driver's are the machine's, not a package's: libcuda.so.1, libnvidia-ml.so.1; on WSL 2, all below /usr/lib/wsl,
+#: libcuda_loader.so, libnvdxgdmal.so.1, libnvwgf2umx.so and more.
 #: Sources: the libraries of CUDA 12.4 and 12.8 in NVIDIA's wheels; CUDA on WSL User Guide; nvidia-container-toolkit,
 #: pkg/nvcdi/driver-wsl.go, `requiredDriverStoreFiles`. Read 2026-11.
 _CUDA = re.compile(
@@ -30,14 +31,14 @@ _CUDA = re.compile(
 
 @dataclass(frozen=True)
 class Library:
-    """A file that is mapped. is_there: whether the file at that path is the very one in memory."""
+    """A mapped file. is_current: whether the file now at that path is the one in memory."""
 
     path: str
-    is_there: bool
+    is_current: bool
 
     @property
     def name(self) -> str:
-        return os.path.basename(self.path)  # noqa: PTH119 (a text of the system's)
+        return os.path.basename(self.path)  # noqa: PTH119 (a string of the system's)
 
     @property
     def is_cuda(self) -> bool:
@@ -46,7 +47,7 @@ class Library:
 
 
 def libraries(maps: str | None = None) -> list[Library]:
-    """Every mapped library, once, sorted by path. maps: the text to read, this process's where left out."""
+    """Every mapped library, once, sorted by path. maps: text to read instead of this process's."""
     text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape") if maps is None else maps
     found: dict[str, Library] = {}
     for line in text.splitlines():
@@ -60,36 +61,43 @@ def libraries(maps: str | None = None) -> list[Library]:
 
 def _is_same(path: str, device: str, inode: int) -> bool:
     try:
-        there = Path(path).stat()
+        current = Path(path).stat()
     except OSError:
         return False
-    # Overlay file systems map files under a device of their own: only a whole number says the same everywhere.
+    # Overlay file systems map files under another device number: only equal devices make inodes comparable.
     major, minor = (int(part, 16) for part in device.split(":"))
-    same_device = there.st_dev == os.makedev(major, minor)
-    return there.st_ino == inode or not same_device
+    return current.st_ino == inode or current.st_dev != os.makedev(major, minor)
 
 
 def foreign(found: Iterable[Library], prefix: str, owned: Iterable[str]) -> list[Library]:
-    """CUDA's libraries that no package brought. owned: paths from `prefix`, an environment without links, on."""
-    ours = frozenset(owned)
-    root = f"{prefix}{os.sep}"
-    return [
-        each for each in found if each.is_cuda and not (each.path.startswith(root) and each.path[len(root) :] in ours)
-    ]
+    """CUDA libraries of no package. owned: paths relative to `prefix`, the environment's real path."""
+    paths = {f"{prefix}{os.sep}{each}" for each in owned}
+    return [each for each in found if each.is_cuda and each.path not in paths]
 
 
 @dataclass(frozen=True)
 class CudaLibrary:
-    """A library that tells its version.
+    """A library that reports its version.
 
-    prefix: of its file's name. names: of the packages that bring it, in locks. parts: how many numbers of their
-    versions it knows.
+    prefix: of its file name. names: of its packages in locks. parts: how many numbers of their versions it reports.
     """
 
     prefix: str
     names: tuple[str, ...]
     parts: int
-    ask: Callable[[ctypes.CDLL], tuple[int, ...]]
+    query: Callable[[ctypes.CDLL], tuple[int, ...]]
+
+    def mapped(self) -> list[Path]:
+        """Its files in this process's memory."""
+        return [Path(each.path) for each in libraries() if each.name.startswith(self.prefix)]
+
+    def version(self, path: Path) -> tuple[int, ...]:
+        """What a mapped file reports.
+
+        Raises:
+            OSError, AttributeError: it can't be queried.
+        """
+        return self.query(ctypes.CDLL(str(path)))
 
 
 def _cuda(library: ctypes.CDLL) -> tuple[int, ...]:
@@ -110,12 +118,20 @@ def _nccl(library: ctypes.CDLL) -> tuple[int, ...]:
     return number // 10000, number % 10000 // 100, number % 100
 
 
-def _by_address(function: Callable[..., int]) -> int:
+def _by_address(function: Callable[..., int], *arguments: int) -> int:
     number = ctypes.c_int()
-    status = function(ctypes.byref(number))
-    if status:
-        raise OSError(f"it can't tell its version (status {status})")
+    if status := function(*arguments, ctypes.byref(number)):
+        raise OSError(f"it cannot report its version (status {status})")
     return number.value
+
+
+def cublas_version() -> str:
+    """Of the cuBLAS in this process; empty before its first use."""
+    # The arguments are libraryPropertyType: major, minor and patch level.
+    query = CudaLibrary(
+        "libcublas.so", (), 3, lambda each: tuple(_by_address(each.cublasGetProperty, n) for n in range(3))
+    )
+    return next((".".join(map(str, query.version(path))) for path in query.mapped()), "")
 
 
 LIBRARIES: Mapping[str, CudaLibrary] = {
@@ -126,24 +142,7 @@ LIBRARIES: Mapping[str, CudaLibrary] = {
         _cuda,
     ),
     "cuDNN": CudaLibrary(
-        "libcudnn.so",
-        ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cudnn-cu11", "libcudnn", "cudnn"),
-        3,
-        _cudnn,
+        "libcudnn.so", ("nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cudnn-cu11", "libcudnn", "cudnn"), 3, _cudnn
     ),
     "NCCL": CudaLibrary("libnccl.so", ("nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-nccl-cu11", "nccl"), 3, _nccl),
 }
-
-
-def mapped(prefix: str) -> list[Path]:
-    """The files of a library that this process has mapped, by the start of their name."""
-    return [Path(each.path) for each in libraries() if each.name.startswith(prefix)]
-
-
-def version(library: CudaLibrary, path: Path) -> tuple[int, ...]:
-    """What a mapped library says of itself.
-
-    Raises:
-        OSError, AttributeError: it can't be asked.
-    """
-    return library.ask(ctypes.CDLL(str(path)))

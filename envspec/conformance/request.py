@@ -1,4 +1,4 @@
-"""What the suite is asked for: written by envspec as JSON, read inside."""
+"""What envspec requests of the suite: written as JSON on the host, read by the suite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEED = 20260915
 
 @dataclass(frozen=True)
 class Nodes:
-    """The machines of one run. rendezvous: HOST:PORT of the first one, None where there is only this one."""
+    """The machines of one run. rendezvous: HOST:PORT of the first one; None if there is only this one."""
 
     count: int = 1
     rank: int = 0
@@ -24,8 +24,8 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class Code:
-    """GPU code that the lock says a package holds: SASS as `sm_80`, PTX as `compute_120`."""
+class LockedGpuCode:
+    """GPU code in a locked package: SASS as `sm_80`, PTX as `compute_120`."""
 
     package: str
     version: str
@@ -34,26 +34,28 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Locked:
-    """What the lock says, as far as a check compares it.
+class LockedStack:
+    """The part of the lock that checks compare with.
 
-    python: of the target. packages: normalised name -> version, wheels' and conda's. expected: the environment, in the
-    form of `envspec.verifier`. cuda_release: as `12.8.1`. minimum_driver: as `525.60.13`.
+    packages: normalised name -> version, wheels and conda packages. expected: the environment, as JSON of
+    `envspec.verifier`. cuda_release: as `12.8.1`. minimum_driver: as `525.60.13`.
     """
 
     name: str
     python: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
     expected: Mapping[str, Any] | None = None
-    code: tuple[Code, ...] = ()
+    code: tuple[LockedGpuCode, ...] = ()
     cuda_release: str | None = None
     minimum_driver: str | None = None
 
 
 @dataclass(frozen=True)
-class Start:
-    """How the suite's process came to be, for the time until the first kernel. at_s: seconds of the clock (Unix) at
-    which the container was asked for; None outside of one. pulled_bytes, pull_s: of the image, None where it was there.
+class SuiteStart:
+    """How the suite's process was started, for the time to the first kernel.
+
+    at_s: Unix time at which the container was requested; None outside of one. pulled_bytes, pull_s: of the image; None
+    if it was not pulled.
     """
 
     in_container: bool = False
@@ -63,13 +65,13 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Order:
+class SuiteRequest:
     """One run of the suite.
 
-    device: `cuda` or `cpu`. checks: their names. required: those that must not be `not run`. world_size: processes of
-    the distributed checks on this machine, None for as many as it has GPUs. price_per_hour: of this machine, in
-    `currency`. limits: seconds for a check that is to have another limit than its own. ahead: how many checks may
-    import what they need before their turn, None for as many as the cores allow.
+    device: `cuda` or `cpu`. required: checks that must not be `not run`. world_size: processes of the distributed
+    checks on this machine; None for one per GPU. price_per_hour: of this machine, in `currency`. limits: check ->
+    seconds, instead of its own limit. preimports: how many checks may import before their turn; None for as many as the
+    cores allow.
     """
 
     device: str
@@ -77,46 +79,40 @@ class Order:
     required: tuple[str, ...] = ()
     world_size: int | None = None
     nodes: Nodes = Nodes()
-    locked: Locked | None = None
-    start: Start = Start()
+    locked: LockedStack | None = None
+    start: SuiteStart = SuiteStart()
     price_per_hour: float | None = None
     currency: str = ""
     limits: Mapping[str, float] = field(default_factory=dict)
-    ahead: int | None = None
+    preimports: int | None = None
     seed: int = SEED
     format: int = FORMAT
 
     @property
     def cuda(self) -> bool:
-        """Whether GPUs are to be tested."""
         return self.device == "cuda"
 
     def version(self, package: str) -> str | None:
-        """The locked version of a package (normalised name); None where it is not locked, or there is no lock."""
+        """The locked version of a package (normalised name); None if it is not locked, or if there is no lock."""
         return self.locked.packages.get(package) if self.locked else None
 
-
-def read(path: Path) -> Order:
-    """The order in a file.
-
-    Raises:
-        ValueError: it is of another format than this suite's.
-    """
-    data = json.loads(path.read_text(encoding="utf-8"))
-    if data.get("format") != FORMAT:
-        raise ValueError(f"the order is of format {data.get('format')}, this suite knows {FORMAT}")
-    locked = data.get("locked")
-    return Order(
-        **{
-            **data,
-            "checks": tuple(data["checks"]),
-            "required": tuple(data["required"]),
-            "nodes": Nodes(**data["nodes"]),
-            "start": Start(**data["start"]),
-            "locked": locked and Locked(**{**locked, "code": tuple(_code(each) for each in locked["code"])}),
-        }
-    )
-
-
-def _code(data: dict[str, Any]) -> Code:
-    return Code(data["package"], data["version"], tuple(data["sm"]), tuple(data["ptx"]))
+    @staticmethod
+    def read(path: Path) -> SuiteRequest:
+        """Raises ValueError if the request is of another format than this suite's."""
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data.get("format") != FORMAT:
+            raise ValueError(f"its format is {data.get('format')}, this suite reads {FORMAT}")
+        if locked := data.get("locked"):
+            code = tuple(
+                LockedGpuCode(**{**each, "sm": tuple(each["sm"]), "ptx": tuple(each["ptx"])}) for each in locked["code"]
+            )
+            data["locked"] = LockedStack(**{**locked, "code": code})
+        return SuiteRequest(
+            **{
+                **data,
+                "checks": tuple(data["checks"]),
+                "required": tuple(data["required"]),
+                "nodes": Nodes(**data["nodes"]),
+                "start": SuiteStart(**data["start"]),
+            }
+        )

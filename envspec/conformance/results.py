@@ -1,18 +1,19 @@
-"""What a check finds, as values; each becomes one object of results.json."""
+"""Results of the checks; each value is an object of results.json."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-#: Of results.json and of the order: both sides of the container's wall must say the same.
+#: Of results.json and of the request: the suite and envspec must agree on it.
 FORMAT = 1
 
 
 class Kind(Enum):
-    """What a finding may say of its check."""
+    """How a finding counts: the first two pass or fail."""
 
     EXACT = "exact"
     BOUNDED = "bounded"
@@ -21,7 +22,7 @@ class Kind(Enum):
 
 
 class Status(Enum):
-    """What became of a check."""
+    """Result of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -29,7 +30,7 @@ class Status(Enum):
 
 
 class Cause(Enum):
-    """Why a check failed: what it found, or what became of its process."""
+    """Why a check failed: by its findings, or by the end of its process."""
 
     FOUND = "found"
     RAISED = "raised"
@@ -39,14 +40,14 @@ class Cause(Enum):
 
 
 class Level(Enum):
-    """How far a fingerprint reaches: the same everywhere, or only on the same kind of machine and stack."""
+    """Where a fingerprint is the same: everywhere, or on the same kind of machine and stack only."""
 
     UNIVERSAL = "universal"
     KEYED = "keyed"
 
 
 class NotRun(Exception):
-    """This machine, or this stack, can't do what is asked; the reason, and what would help."""
+    """This machine or this stack can't run the check, or a part of it."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -54,12 +55,22 @@ class NotRun(Exception):
         self.hint = hint
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that a check looked at.
+def error_chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and its causes: torch 2.9 names a missing symbol only in `__cause__`."""
+    seen: set[int] = set()
+    each: BaseException | None = error
+    while each is not None and id(each) not in seen:
+        yield each
+        seen.add(id(each))
+        each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 
-    ok: None where it only informs or was not run. value: a number in `unit`, or a word. bound: what `value` is held
-    against, by `relation`. told: what was seen, or the reason, in a few words.
+
+@dataclass(frozen=True)
+class CheckFinding:
+    """One value or property that a check examined.
+
+    ok: None if the finding neither passes nor fails. value: in `unit`. bound: the limit of `value`, by `relation`.
+    detail: the observation, or the reason why it was not run.
     """
 
     name: str
@@ -71,7 +82,19 @@ class Finding:
     relation: str = ""
     formula: str = ""
     source: str = ""
-    told: str = ""
+    detail: str = ""
+
+    @staticmethod
+    def of(data: dict[str, Any]) -> CheckFinding:
+        """The finding that `as_json` wrote."""
+        return CheckFinding(**{**data, "kind": Kind(data["kind"])})
+
+    def __str__(self) -> str:
+        if self.value is not None and self.bound is not None:
+            unit = f" {self.unit}" if self.unit else ""
+            text = f"{self.name}: {self.value:.3g}{unit}, must be {self.relation} {self.bound:.3g}{unit}"
+            return f"{text} ({self.detail})" if self.detail else text
+        return f"{self.name}: {self.detail}" if self.detail else self.name
 
 
 @dataclass(frozen=True)
@@ -83,10 +106,15 @@ class Fingerprint:
     digest: str
     key: str = ""
 
+    @staticmethod
+    def of(data: dict[str, Any]) -> Fingerprint:
+        """The fingerprint that `as_json` wrote."""
+        return Fingerprint(**{**data, "level": Level(data["level"])})
+
 
 @dataclass(frozen=True)
 class Peak:
-    """The most memory that a check's process held: on its device in tensors and reserved, and of the host."""
+    """Maximum memory of a check: tensors on its device, memory reserved there, and host memory of its process."""
 
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
@@ -94,11 +122,11 @@ class Peak:
 
 
 @dataclass
-class Result:
-    """What came of one check.
+class CheckOutcome:
+    """Everything about one check.
 
-    seconds: from its turn to its end. phases: (name, seconds) of its turn. ahead: the same of what it imported before
-    its turn, while other checks ran. log: the end of what it printed, where it did not pass.
+    seconds: from its turn to its end. phases: (name, seconds) within its turn. preimports: the same of what it imported
+    before its turn, while other checks ran. log: the end of its output; empty if it passed.
     """
 
     check: str
@@ -110,8 +138,8 @@ class Result:
     seconds: float = 0.0
     limit_s: float = 0.0
     phases: list[tuple[str, float]] = field(default_factory=list)
-    ahead: list[tuple[str, float]] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    preimports: list[tuple[str, float]] = field(default_factory=list)
+    findings: list[CheckFinding] = field(default_factory=list)
     fingerprints: list[Fingerprint] = field(default_factory=list)
     ran: dict[str, str] = field(default_factory=dict)
     peak: Peak = Peak()
@@ -119,7 +147,7 @@ class Result:
 
 
 def as_json(value: Any) -> Any:
-    """A value of this module, or several, as JSON has them; what is no finite number becomes null."""
+    """Values of this module, or containers of them, in JSON's types; NaN and infinite numbers become null."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float):
@@ -128,16 +156,6 @@ def as_json(value: Any) -> Any:
         return {str(key): as_json(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [as_json(each) for each in value]
-    if isinstance(value, (Finding, Fingerprint, Peak, Result)):
+    if isinstance(value, (CheckFinding, Fingerprint, Peak, CheckOutcome)):
         return as_json(asdict(value))
     return value
-
-
-def finding_of(data: dict[str, Any]) -> Finding:
-    """The finding that `as_json` wrote."""
-    return Finding(**{**data, "kind": Kind(data["kind"])})
-
-
-def fingerprint_of(data: dict[str, Any]) -> Fingerprint:
-    """The fingerprint that `as_json` wrote."""
-    return Fingerprint(**{**data, "level": Level(data["level"])})

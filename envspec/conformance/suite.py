@@ -1,6 +1,7 @@
-"""All checks, to results.json.
+"""Runs all checks and writes results.json.
 
-Imports are most of what many checks take, keep one core busy and no GPU. Nothing else is done before the turn.
+Imports are most of the time of many checks; they use one core and no GPU. So the processes of later checks import while
+another check runs, and do nothing else before their turn.
 """
 
 from __future__ import annotations
@@ -21,58 +22,59 @@ from types import FrameType
 from typing import Any
 
 from envspec.conformance import hardware, supervisor
-from envspec.conformance import request as orders
 from envspec.conformance.bounds import SIZES
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.processes import ASKED_TO_END, adopt_orphans, end_all, guarded
-from envspec.conformance.request import Order
-from envspec.conformance.results import FORMAT, Peak, Result, Status, as_json
-from envspec.conformance.supervisor import Begun, Run, begin
+from envspec.conformance.processes import TERMINATION_SIGNALS, adopt_orphans, end_all, guarded
+from envspec.conformance.request import SuiteRequest
+from envspec.conformance.results import FORMAT, CheckOutcome, Peak, Status, as_json
+from envspec.conformance.supervisor import CheckProcess, SuiteRun
 
+#: Exit statuses: every check was run; unreadable request; files can't be written; no GPU, and GPUs are requested.
+COMPLETED, BAD_REQUEST, NO_RESULTS, NO_GPU = 0, 2, 3, 6
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
-class Ahead:
-    """The processes of a run that wait for their turn."""
+class Preimports:
+    """Processes of later checks, which import before their turn."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: SuiteRun) -> None:
         self._run = run
-        self._count = allowed(_cores(), hardware.memory_bytes() or 0) if run.order.ahead is None else run.order.ahead
-        self._waiting: dict[str, Begun] = {}
+        limit = run.request.preimports
+        self._limit = preimport_limit(_cores(), hardware.memory_bytes() or 0) if limit is None else limit
+        self._waiting: dict[str, CheckProcess] = {}
 
     @property
     def processes(self) -> Collection[int]:
-        """Those that wait, or have ended before their turn."""
+        """PIDs."""
         return {each.process.pid for each in self._waiting.values()}
 
-    def begin(self, following: Sequence[str]) -> None:
-        """Have the first of the checks that follow wait, as many as may."""
-        with_imports = (check for check in following if CHECKS[check].ahead)
-        for check in islice(with_imports, self._count):
-            # Without room for it now, it begins in its turn.
+    def start(self, following: Sequence[str]) -> None:
+        """Start the next checks that import anything, up to the limit."""
+        for check in islice((check for check in following if CHECKS[check].preimports), self._limit):
+            # If there is no room for it now, it starts in its turn.
             with contextlib.suppress(OSError):
-                self._waiting[check] = self._waiting.get(check) or begin(check, self._run)
+                self._waiting[check] = self._waiting.get(check) or supervisor.start(check, self._run)
 
-    def take(self, check: str) -> Begun | None:
-        """The process of a check whose turn has come; None where it is to begin now.
+    def take(self, check: str) -> CheckProcess | None:
+        """The process of a check, or None if it has to be started now.
 
-        One that was killed is none: most often the system has run out of memory, in the turn of another check.
+        A killed one does not count: most often the system ran out of memory during another check.
         """
-        begun = self._waiting.pop(check, None)
-        if begun and begun.process.poll() == -signal.SIGKILL:
-            begun.drop()
+        started = self._waiting.pop(check, None)
+        if started and started.process.poll() == -signal.SIGKILL:
+            started.remove()
             return None
-        return begun
+        return started
 
 
-def allowed(cores: float, memory_bytes: int) -> int:
-    """How many processes may import ahead without taking time or memory from the check that runs."""
-    room = memory_bytes // SIZES["ahead.memory_bytes"]
-    return min(SIZES["ahead.processes"], int(cores / SIZES["ahead.cores"]), room)
+def preimport_limit(cores: float, memory_bytes: int) -> int:
+    """How many processes may import early without taking time or memory from the check that runs."""
+    by_memory = memory_bytes // SIZES["preimports.memory_bytes"]
+    return min(SIZES["preimports.processes"], int(cores / SIZES["preimports.cores"]), by_memory)
 
 
 def _cores() -> float:
-    """Those that this process may run on, and no more than a container's quota is worth.
+    """Cores that this process may use, at most a container's quota.
 
     Source: Linux, "Control Group v2", cpu.max: microseconds of CPU time in each period of so many, or `max`.
     """
@@ -83,114 +85,104 @@ def _cores() -> float:
     return cores
 
 
-#: Exit statuses: every check was run and told of; the order is no order; files can't be written; GPUs are asked
-#: for and there are none.
-TOLD, NO_ORDER, NO_RESULTS, NO_GPU = 0, 2, 3, 6
+class SuiteStopped(BaseException):
+    """A signal requested the suite to end."""
 
 
-class Stopped(BaseException):
-    """The suite was asked to end by a signal."""
+def main(request_path: Path, results_path: Path, script: Path) -> int:
+    """Run the checks of a request; results are written after each, so that those before a crash remain.
 
-
-def main(order_path: Path, results_path: Path, script: Path) -> int:
-    """Run the checks of an order; results are written after each, so that a lost machine leaves those that it had.
-
-    Lines of JSON on stdout tell what begins and what came of it. script: `run.py`.
+    Prints a line of JSON at the begin and the end of each check. script: `run.py`.
     """
-    place = Path(tempfile.mkdtemp(prefix="envspec-suite-"))
+    folder = Path(tempfile.mkdtemp(prefix="envspec-suite-"))
     try:
-        return guarded(lambda: _main(order_path, results_path, script, place))
+        return guarded(lambda: _main(request_path, results_path, script, folder))
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _main(order_path: Path, results_path: Path, script: Path, place: Path) -> int:
+def _main(request_path: Path, results_path: Path, script: Path, folder: Path) -> int:
     adopt_orphans()
-    for number in ASKED_TO_END:
+    for number in TERMINATION_SIGNALS:
         signal.signal(number, _stop)
     try:
-        order = _order(order_path)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as fault:
-        print(f"the order can't be read: {type(fault).__name__}: {fault}", file=sys.stderr)
-        return NO_ORDER
-    if order.cuda and (reason := hardware.no_gpu()):
-        print(reason, file=sys.stderr)
+        request = SuiteRequest.read(request_path)
+        unknown = sorted({*request.checks, *request.required, *request.limits} - set(CHECKS))
+        if unknown:
+            raise ValueError(f"unknown check {', '.join(map(repr, unknown))}")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        print(f"cannot read the request: {type(error).__name__}: {error}", file=sys.stderr)
+        return BAD_REQUEST
+    try:
+        if request.cuda:
+            hardware.devices()
+    except hardware.NoDriver as error:
+        print(error, file=sys.stderr)
         return NO_GPU
-    report = _Report(order, results_path)
+    report = _Report(request, results_path)
     try:
         report.write(is_whole=False)
-        _run(supervisor.Run(order, order_path, script, place), report)
+        _run(SuiteRun(request, request_path, script, folder), report)
         report.write(is_whole=True)
-    except Stopped:
+    except SuiteStopped:
         report.write(is_whole=False)
         return 128 + signal.SIGTERM
-    except OSError as fault:
-        print(f"the suite can't go on: {fault}", file=sys.stderr)
+    except OSError as error:
+        print(f"the suite cannot continue: {error}", file=sys.stderr)
         return NO_RESULTS
     finally:
         end_all()
-        # The guard does so too: either may be killed.
-        shutil.rmtree(place, ignore_errors=True)
-    return TOLD
+        # The guard removes it too: either of the two may be killed.
+        shutil.rmtree(folder, ignore_errors=True)
+    return COMPLETED
 
 
-def _order(path: Path) -> Order:
-    order = orders.read(path)
-    unknown = sorted({*order.checks, *order.required, *order.limits} - set(CHECKS))
-    if unknown:
-        raise ValueError(f"there is no check {', '.join(map(repr, unknown))}")
-    return order
-
-
-def _run(run: supervisor.Run, report: _Report) -> None:
-    order, peaks, ahead = run.order, dict[str, Peak](), Ahead(run)
-    # In the table's order, whatever that of the words was: coldstart has to be the first, memory the last.
-    names = [each for each in CHECKS if each in order.checks]
-    for place, name in enumerate(names):
-        _say({"begin": name, "limit_s": order.limits.get(name, CHECKS[name].limit_s)})
-        begun = ahead.take(name) or supervisor.begin(name, run)
+def _run(run: SuiteRun, report: _Report) -> None:
+    request, peaks, preimports = run.request, dict[str, Peak](), Preimports(run)
+    # In the table's order, not the request's: coldstart has to be the first, memory the last.
+    names = [each for each in CHECKS if each in request.checks]
+    for number, name in enumerate(names, 1):
+        _print({"begin": name, "limit_s": request.limits.get(name, CHECKS[name].limit_s)})
+        started = preimports.take(name) or supervisor.start(name, run)
         if not CHECKS[name].alone:
-            ahead.begin(names[place + 1 :])
-        result = supervisor.attend(begun, run, peaks, ahead.processes)
-        result.required = name in order.required
-        if result.status is Status.PASSED:
-            peaks[name] = result.peak
-        report.add(result)
-        _say({"end": name, "status": result.status.value, "seconds": result.seconds, "reason": result.reason})
+            preimports.start(names[number:])
+        outcome = supervisor.run_turn(started, run, peaks, preimports.processes)
+        outcome.required = name in request.required
+        if outcome.status is Status.PASSED:
+            peaks[name] = outcome.peak
+        report.outcomes.append(outcome)
+        report.write(is_whole=False)
+        _print({"end": name, "status": outcome.status.value, "seconds": outcome.seconds, "reason": outcome.reason})
 
 
 class _Report:
-    """results.json, which is whole after every check."""
+    """results.json, valid at any time."""
 
-    def __init__(self, order: Order, path: Path) -> None:
-        self._order = order
+    def __init__(self, request: SuiteRequest, path: Path) -> None:
+        self._request = request
         self._path = path
         self._began = time.time()
         self._machine = hardware.describe()
-        self._results: list[Result] = []
-
-    def add(self, result: Result) -> None:
-        self._results.append(result)
-        self.write(is_whole=False)
+        self.outcomes: list[CheckOutcome] = []
 
     def write(self, *, is_whole: bool) -> None:
-        data: dict[str, Any] = {
+        data = {
             "format": FORMAT,
             "began_s": self._began,
             "seconds": time.time() - self._began,
             "is_whole": is_whole,
-            "device": self._order.device,
-            "seed": self._order.seed,
+            "device": self._request.device,
+            "seed": self._request.seed,
             "machine": self._machine,
-            "results": as_json(self._results),
+            "results": as_json(self.outcomes),
         }
-        beside = self._path.with_suffix(".part")
-        beside.write_text(json.dumps(data), encoding="utf-8")
-        beside.replace(self._path)
+        part = self._path.with_suffix(".part")
+        part.write_text(json.dumps(data), encoding="utf-8")
+        part.replace(self._path)
 
 
 def stop_at_end_of_stdin() -> None:
-    """End as by SIGTERM when whoever holds the other end of stdin is gone, however that came."""
+    """End as by SIGTERM when the process at the other end of stdin is gone, even if it was killed."""
 
     def wait() -> None:
         while os.read(0, 4096):
@@ -200,12 +192,12 @@ def stop_at_end_of_stdin() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _say(line: dict[str, Any]) -> None:
+def _print(line: dict[str, Any]) -> None:
     print(json.dumps(line), flush=True)
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
-    # Once is enough: a second one would end what takes the processes down.
-    for number in ASKED_TO_END:
+    # Once: a second signal would interrupt the end of the processes.
+    for number in TERMINATION_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    raise Stopped
+    raise SuiteStopped

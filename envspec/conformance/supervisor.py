@@ -17,194 +17,174 @@ from pathlib import Path
 
 from envspec.conformance import worker
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.events import Files, Heard, hear
-from envspec.conformance.processes import descendants, end_all
-from envspec.conformance.request import Order
-from envspec.conformance.results import Cause, Finding, Kind, Peak, Result, Status, as_json
+from envspec.conformance.events import CheckEvents, CheckFolder
+from envspec.conformance.processes import descendants, end_all, signal_name
+from envspec.conformance.request import SuiteRequest
+from envspec.conformance.results import Cause, CheckOutcome, Kind, Peak, Status, as_json
 
-#: What to do where neither the check itself nor its row in the table says it.
+#: Hints if neither the check itself nor its definition has one.
 _HINTS = {
-    Cause.CRASHED: "a package that was built for another one crashes like this: see what `family` and `lock` say",
-    Cause.OVER_LIMIT: "the end of its log says where every thread stood; --limit NAME=SECONDS gives it more time",
-    Cause.OUT_OF_MEMORY: "give the machine or the container more memory, or end what else uses this GPU",
+    Cause.CRASHED: "see the checks `family` and `lock`: a package that was built for another one crashes like this",
+    Cause.OVER_LIMIT: "see the stacks at the end of its log; --limit NAME=SECONDS gives it more time",
+    Cause.OUT_OF_MEMORY: "give the machine or the container more memory, or end other programs that use this GPU",
 }
-#: So many findings stand in a reason; all of them are among the findings.
-_TOLD = 8
-
-
-@dataclass(frozen=True)
-class End:
-    """How a process ended. status: negative for a signal. is_over: whether it was ended at its limit."""
-
-    status: int
-    is_over: bool
-    limit_s: float
-
-
-def judged(name: str, heard: Heard, end: End) -> Result:
-    """What came of a check; its times and its log are the caller's to add."""
-    result = Result(
-        name,
-        phases=heard.phases,
-        ahead=heard.ahead,
-        findings=heard.findings,
-        fingerprints=heard.fingerprints,
-        ran=heard.ran,
-        peak=heard.peak,
-    )
-    failure = _failure(heard, end)
-    if failure:
-        result.status = Status.FAILED
-        result.cause, result.reason = failure
-        of_its_end = _HINTS.get(result.cause, "")
-        # What a check says was about what it found, and not about its limit or the machine's memory.
-        is_its_own = result.cause not in (Cause.OVER_LIMIT, Cause.OUT_OF_MEMORY)
-        result.hint = next(iter(heard.hints), CHECKS[name].advice or of_its_end) if is_its_own else of_its_end
-    elif heard.not_run:
-        result.reason, result.hint = heard.not_run
-    elif not any(each.ok for each in heard.findings):
-        # Nothing was held against anything.
-        result.reason = next((each.told for each in heard.findings if each.kind is Kind.NOT_RUN), "nothing was tested")
-    else:
-        result.status = Status.PASSED
-    return result
-
-
-def _failure(heard: Heard, end: End) -> tuple[Cause, str] | None:
-    wrong = [each for each in heard.findings if each.ok is False]
-    if end.is_over:
-        return Cause.OVER_LIMIT, f"still running after {end.limit_s:g} s, {heard.place}"
-    if heard.raised:
-        cause = Cause.OUT_OF_MEMORY if heard.raised[0] == Cause.OUT_OF_MEMORY.value else Cause.RAISED
-        return cause, f"{heard.place}: {heard.raised[1]}"
-    if end.status not in (worker.DONE, worker.NOT_RUN) or not (heard.done or heard.not_run):
-        return _ended(end.status, heard.place)
-    if wrong:
-        more = [f"and {len(wrong) - _TOLD} more"] if len(wrong) > _TOLD else []
-        return Cause.FOUND, "; ".join([*map(told, wrong[:_TOLD]), *more])
-    return None
-
-
-def _ended(status: int, place: str) -> tuple[Cause, str]:
-    if status == -signal.SIGKILL:
-        return Cause.OUT_OF_MEMORY, f"killed {place}: most often the system or the container has run out of memory"
-    if status < 0:
-        number = -status
-        name = signal.Signals(number).name if number in set(signal.Signals) else "unknown"
-        return Cause.CRASHED, f"crashed {place}, by signal {number} ({name})"
-    return Cause.CRASHED, f"ended {place} with status {status} and without a word"
-
-
-def told(finding: Finding) -> str:
-    """A finding in one line."""
-    if finding.value is not None and finding.bound is not None:
-        unit = f" {finding.unit}" if finding.unit else ""
-        text = f"{finding.name}: {finding.value:.3g}{unit} where {finding.relation} {finding.bound:.3g}{unit} is asked"
-        return f"{text} ({finding.told})" if finding.told else text
-    return f"{finding.name}: {finding.told}" if finding.told else finding.name
-
-
-#: How much of what a check printed goes into the receipt, in characters of its end.
+#: Findings in a reason; the result lists all of them.
+_MAX_IN_REASON = 8
+#: Characters of a check's output that the receipt includes, from its end.
 LOG_CHARACTERS = 6000
-#: For the stacks of every thread to be written after the question for them.
+#: For every thread's stack to be written, in seconds.
 _STACKS_S = 0.3
 
 
 @dataclass(frozen=True)
-class Run:
-    """What all checks of a run have in common. script: the suite's `run.py`. place: where their folders are made."""
+class ProcessEnd:
+    """status: negative for a signal. timed_out: it was ended at its limit."""
 
-    order: Order
-    order_path: Path
-    script: Path
-    place: Path
+    status: int
+    timed_out: bool
+    limit_s: float
+
+
+def verdict(name: str, events: CheckEvents, end: ProcessEnd) -> CheckOutcome:
+    """The outcome of a check, without its times and its log."""
+    outcome = CheckOutcome(
+        name,
+        phases=events.phases,
+        preimports=events.preimports,
+        findings=events.findings,
+        fingerprints=events.fingerprints,
+        ran=events.ran,
+        peak=events.peak,
+    )
+    failure = _failure(events, end)
+    if failure:
+        outcome.status = Status.FAILED
+        outcome.cause, outcome.reason = failure
+        hint = _HINTS.get(outcome.cause, "")
+        # A check's own hints are about its findings, not about its time limit or memory.
+        is_own = outcome.cause not in (Cause.OVER_LIMIT, Cause.OUT_OF_MEMORY)
+        outcome.hint = next(iter(events.hints), CHECKS[name].advice or hint) if is_own else hint
+    elif events.not_run:
+        outcome.reason, outcome.hint = events.not_run
+    elif not any(each.ok for each in events.findings):
+        reasons = (each.detail for each in events.findings if each.kind is Kind.NOT_RUN)
+        outcome.reason = next(reasons, "nothing was tested")
+    else:
+        outcome.status = Status.PASSED
+    return outcome
+
+
+def _failure(events: CheckEvents, end: ProcessEnd) -> tuple[Cause, str] | None:
+    if end.timed_out:
+        return Cause.OVER_LIMIT, f"still running after {end.limit_s:g} s, {events.position}"
+    if events.raised:
+        return Cause(events.raised[0]), f"{events.position}: {events.raised[1]}"
+    if end.status not in (worker.DONE, worker.NOT_RUN) or not (events.done or events.not_run):
+        if end.status == -signal.SIGKILL:
+            reason = "most often because the system or container is out of memory"
+            return Cause.OUT_OF_MEMORY, f"killed {events.position}: {reason}"
+        if end.status < 0:
+            return Cause.CRASHED, f"crashed {events.position}, by {signal_name(-end.status)}"
+        return Cause.CRASHED, f"exited {events.position} with status {end.status} without a result"
+    wrong = [str(each) for each in events.findings if each.ok is False]
+    if wrong:
+        more = [f"and {len(wrong) - _MAX_IN_REASON} more"] if len(wrong) > _MAX_IN_REASON else []
+        return Cause.FOUND, "; ".join([*wrong[:_MAX_IN_REASON], *more])
+    return None
 
 
 @dataclass(frozen=True)
-class Begun:
-    """The process of a check: it imports what the check needs, and waits. turn: the pipe by which its turn is told."""
+class SuiteRun:
+    """What all checks of a run share. script: the suite's `run.py`. folder: for their folders."""
+
+    request: SuiteRequest
+    request_path: Path
+    script: Path
+    folder: Path
+
+
+@dataclass(frozen=True)
+class CheckProcess:
+    """A check's process, which imports and then waits. turn: descriptor of the pipe that starts its turn."""
 
     check: str
-    files: Files
+    folder: CheckFolder
     process: subprocess.Popen[bytes]
     turn: int
 
-    def drop(self) -> None:
-        """Take away what belongs to a process that has ended."""
+    def remove(self) -> None:
+        """Remove the files of a process that has ended."""
         os.close(self.turn)
-        shutil.rmtree(self.files.folder, ignore_errors=True)
+        shutil.rmtree(self.folder.path, ignore_errors=True)
 
 
-def begin(check: str, run: Run) -> Begun:
+def start(check: str, run: SuiteRun) -> CheckProcess:
     """Start the process of a check, in its turn or before.
 
     Raises:
-        OSError: there is no room for one more process, or for its folder.
+        OSError: no more processes or files can be created.
     """
-    files = Files(Path(tempfile.mkdtemp(prefix="envspec-check-", dir=run.place)))
-    files.scratch.mkdir()
-    shutil.copyfile(run.order_path, files.order)
-    files.events.touch()
-    heard, told = os.pipe()
+    folder = CheckFolder(Path(tempfile.mkdtemp(prefix="envspec-check-", dir=run.folder)))
+    folder.scratch.mkdir()
+    shutil.copyfile(run.request_path, folder.request)
+    folder.events.touch()
+    reader, writer = os.pipe()
     try:
-        return Begun(check, files, _process(check, files, run.script, heard), told)
+        return CheckProcess(check, folder, _popen(check, folder, run.script, reader), writer)
     except OSError:
-        os.close(told)
+        os.close(writer)
         raise
     finally:
-        os.close(heard)
+        os.close(reader)
 
 
-def attend(begun: Begun, run: Run, peaks: Mapping[str, Peak], waiting: Collection[int]) -> Result:
-    """It is this check's turn: see it to its end or to its limit; when this returns, none of its processes is left.
+def run_turn(started: CheckProcess, run: SuiteRun, peaks: Mapping[str, Peak], waiting: Collection[int]) -> CheckOutcome:
+    """Run a check until it ends or reaches its limit; when this returns, none of its processes is left.
 
-    peaks: of the checks before it. waiting: processes whose turn has not come, which are left alone.
+    peaks: of the checks before it. waiting: PIDs of checks whose turn is later; they keep running.
     """
-    limit_s = float(run.order.limits.get(begun.check, CHECKS[begun.check].limit_s))
+    limit_s = float(run.request.limits.get(started.check, CHECKS[started.check].limit_s))
     began = time.monotonic()
+    folder = started.folder
     try:
-        _tell_turn(begun, began, peaks)
-        end = _end(begun.process, limit_s, waiting)
-        heard = hear(begun.files.events)
-        log = _tail(begun.files.log)
+        folder.peaks.write_text(json.dumps(as_json(dict(peaks))), encoding="utf-8")
+        # Between the events of the process itself: its phases end before the turn or after.
+        with folder.events.open("a", encoding="utf-8") as events:
+            events.write(json.dumps({"turn": began}) + "\n")
+        # A process that has ended reads no more; its outcome is reported in its turn.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(started.turn, b"x")
+        end = _wait(started.process, limit_s, waiting)
+        outcome = verdict(started.check, CheckEvents.read(folder.events), end)
+        if outcome.status is Status.FAILED:
+            log = folder.log.read_text(encoding="utf-8", errors="replace").strip()
+            outcome.log = log if len(log) <= LOG_CHARACTERS else "[...] " + log[-LOG_CHARACTERS:]
     finally:
-        begun.drop()
-    result = judged(begun.check, heard, end)
-    result.seconds = time.monotonic() - began
-    result.limit_s = limit_s
-    result.log = log if result.status is Status.FAILED else ""
-    return result
+        started.remove()
+    outcome.seconds = time.monotonic() - began
+    outcome.limit_s = limit_s
+    return outcome
 
 
-def _tell_turn(begun: Begun, at: float, peaks: Mapping[str, Peak]) -> None:
-    begun.files.peaks.write_text(json.dumps(as_json(dict(peaks))), encoding="utf-8")
-    # Between the lines of the process itself, whose phases end before it or after.
-    with begun.files.events.open("a", encoding="utf-8") as events:
-        events.write(json.dumps({"turn": at}) + "\n")
-    # One that has ended hears no more; what came of it is said in its turn.
-    with contextlib.suppress(BrokenPipeError):
-        os.write(begun.turn, b"x")
-
-
-def _process(check: str, files: Files, script: Path, turn: int) -> subprocess.Popen[bytes]:
+def _popen(check: str, folder: CheckFolder, script: Path, turn: int) -> subprocess.Popen[bytes]:
     environ = {
         **os.environ,
         # Before any CUDA context: cuBLAS chooses its workspace when it is loaded.
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-        # What is tested stays as it is.
+        # The tested environment is not changed.
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUNBUFFERED": "1",
-        "TMPDIR": str(files.scratch),
-        # What was compiled at another time says nothing of a compiler here, wherever somebody keeps it.
-        "TORCHINDUCTOR_CACHE_DIR": str(files.scratch / "inductor"),
-        "TRITON_CACHE_DIR": str(files.scratch / "triton"),
+        "TMPDIR": str(folder.scratch),
+        # Code compiled in an earlier run would hide a missing compiler.
+        "TORCHINDUCTOR_CACHE_DIR": str(folder.scratch / "inductor"),
+        "TRITON_CACHE_DIR": str(folder.scratch / "triton"),
     }
-    command = [sys.executable, str(script), "--check", check, str(os.getpid()), str(files.folder), str(turn)]
-    with files.log.open("wb") as log:
+    command = [sys.executable, str(script), "--check", check, str(os.getpid()), str(folder.path), str(turn)]
+    with folder.log.open("wb") as log:
         return subprocess.Popen(  # noqa: S603 (this Python and this suite)
             command,
             env=environ,
-            cwd=files.scratch,
+            cwd=folder.scratch,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -213,37 +193,25 @@ def _process(check: str, files: Files, script: Path, turn: int) -> subprocess.Po
         )
 
 
-def _end(process: subprocess.Popen[bytes], limit_s: float, waiting: Collection[int]) -> End:
-    is_over = False
+def _wait(process: subprocess.Popen[bytes], limit_s: float, waiting: Collection[int]) -> ProcessEnd:
+    timed_out = False
     try:
         process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        is_over = True
-        _ask_for_stacks(process.pid)
+        timed_out = True
+        _request_stacks(process.pid)
     finally:
-        end_all(but=waiting)
+        end_all(exclude=waiting)
         process.wait()
-    return End(process.returncode, is_over, limit_s)
+    return ProcessEnd(process.returncode, timed_out, limit_s)
 
 
-def _ask_for_stacks(root: int) -> None:
+def _request_stacks(root: int) -> None:
     for each in {root, *descendants(root)}:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if _handles(each, signal.SIGUSR1):
+        with contextlib.suppress(OSError):
+            # A process without a handler would be ended by the signal.
+            status = Path("/proc", str(each), "status").read_text(encoding="utf-8")
+            caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+            if int(caught, 16) >> (signal.SIGUSR1 - 1) & 1:
                 os.kill(each, signal.SIGUSR1)
     time.sleep(_STACKS_S)
-
-
-def _handles(process: int, number: int) -> bool:
-    """Whether a process has a handler for a signal: one without would be ended by it."""
-    try:
-        status = Path("/proc", str(process), "status").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
-    return bool(int(caught, 16) >> (number - 1) & 1)
-
-
-def _tail(path: Path) -> str:
-    text = path.read_text(encoding="utf-8", errors="replace").strip()
-    return text if len(text) <= LOG_CHARACTERS else "[...] " + text[-LOG_CHARACTERS:]

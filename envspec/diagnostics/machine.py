@@ -1,7 +1,8 @@
-"""The machine that a lock is to run on: its platform, driver and GPUs, as read here or as somebody describes them."""
+"""The machine that a lock is to run on: its platform, driver and GPUs, as read from it or as described by the user."""
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 import sys
@@ -16,9 +17,8 @@ from envspec.facts import Facts
 from envspec.facts.gpu import ComputeCapability, capability_of, find_gpu
 from envspec.models import Platform
 
-#: The driver's own file, there as soon as its kernel module is loaded.
+#: The driver's own file; exists while its kernel module is loaded.
 DRIVER_FILE: Final = Path("/proc/driver/nvidia/version")
-
 _PLATFORMS: Final = {
     ("linux", "x86_64"): Platform.LINUX_64,
     ("linux", "aarch64"): Platform.LINUX_AARCH64,
@@ -27,8 +27,8 @@ _PLATFORMS: Final = {
 }
 
 
-class Told(Enum):
-    """Who tells of a machine: what is missing is not there (READ), or nobody said it (DESCRIBED)."""
+class MachineSource(Enum):
+    """Whether missing values do not exist (READ), or are unknown (DESCRIBED)."""
 
     READ = "read"
     DESCRIBED = "described"
@@ -36,7 +36,7 @@ class Told(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MachineGpu:
-    """name: as NVML or the user says it. capability: None where neither NVML nor the facts tell."""
+    """capability: None if neither NVML nor the facts have it."""
 
     name: str
     capability: ComputeCapability | None
@@ -44,8 +44,8 @@ class MachineGpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Nvml:
-    """What NVML says. driver: None where it does not answer; problem then says why."""
+class NvmlReading:
+    """driver: None if NVML does not work; problem is the reason then."""
 
     driver: str | None
     gpus: tuple[MachineGpu, ...]
@@ -54,20 +54,24 @@ class Nvml:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """driver: the Linux driver's version, None without one. problem: why GPUs could not be read; empty if they were."""
+    """driver: version of the Linux driver, None without one. problem: why GPUs could not be read."""
 
     platform: Platform
     driver: str | None
     gpus: tuple[MachineGpu, ...]
     problem: str = ""
-    told: Told = Told.READ
+    source: MachineSource = MachineSource.READ
+
+    @property
+    def is_described(self) -> bool:
+        return self.source is MachineSource.DESCRIBED
 
 
 def this_platform() -> Platform:
     """This machine's conda subdir.
 
     Raises:
-        UnfitMachine: a system or processor that envspec does not lock for.
+        UnfitMachine: envspec does not lock for its system or processor.
     """
     found = _PLATFORMS.get((sys.platform, platform.machine().lower()))
     if found is None:
@@ -78,57 +82,47 @@ def this_platform() -> Platform:
     return found
 
 
-def ask_nvml() -> Nvml:
-    """Driver and GPUs by NVIDIA's management library; a machine without it gives a `problem`, never an exception."""
-    import pynvml  # type: ignore[import-untyped]  # nvidia-ml-py ships no types
+def read_nvml() -> NvmlReading:
+    """Driver and GPUs; without NVML a reading with a `problem`, never an exception."""
+    from envspec.conformance.hardware import NoDriver, open_nvml
 
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return Nvml(None, (), f"NVML does not answer: {error}")
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(number) for number in range(pynvml.nvmlDeviceGetCount())]
-        gpus = tuple(
-            MachineGpu(
-                str(pynvml.nvmlDeviceGetName(handle)),
-                ComputeCapability(*pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
-                int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20,
+        with open_nvml() as nvml:
+            gpus = tuple(
+                MachineGpu(gpu.name, ComputeCapability.parse(gpu.compute_capability), gpu.memory_bytes // 2**20)
+                for gpu in nvml.gpus()
             )
-            for handle in handles
-        )
-        return Nvml(str(pynvml.nvmlSystemGetDriverVersion()), gpus)
-    except pynvml.NVMLError as error:
-        return Nvml(None, (), f"NVML failed: {error}")
-    finally:
-        pynvml.nvmlShutdown()
+            return NvmlReading(nvml.driver(), gpus)
+    except NoDriver as error:
+        return NvmlReading(None, (), str(error))
 
 
-def read_machine(driver_file: Path = DRIVER_FILE, nvml: Callable[[], Nvml] = ask_nvml) -> Machine:
-    """This machine. The driver's version is NVML's, else the one in its kernel module's file.
+def read_machine(driver_file: Path = DRIVER_FILE, nvml: Callable[[], NvmlReading] = read_nvml) -> Machine:
+    """This machine. The driver's version is NVML's, else that of its kernel module.
 
     Raises:
-        UnfitMachine: a system or processor that envspec does not lock for.
+        UnfitMachine: envspec does not lock for its system or processor.
     """
-    answer = nvml()
-    return Machine(this_platform(), answer.driver or _driver_of_file(driver_file), answer.gpus, answer.problem)
+    reading = nvml()
+    driver = reading.driver
+    if driver is None:
+        with contextlib.suppress(OSError):
+            driver = module_version(driver_file.read_text(encoding="utf-8", errors="replace"))
+    return Machine(this_platform(), driver, reading.gpus, reading.problem)
+
+
+def module_version(text: str) -> str | None:
+    """`NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build` -> `570.124.06`."""
+    found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
+    return found[1] if found else None
 
 
 def described_machine(where: Platform, driver: str | None, gpus: tuple[str, ...], facts: Facts) -> Machine:
-    """A machine that somebody describes (`--driver 550.54.15 --gpu H100`); what they leave out is not asked about.
+    """A machine as the user describes it (`--driver 550.54.15 --gpu H100`).
 
     Raises:
-        UnknownGpu: a name that no row has; the hint has the nearest ones.
+        UnknownGpu: a name that is not in the facts; the hint lists the nearest ones.
     """
     rows = [find_gpu(facts, name) for name in gpus]
     described = tuple(MachineGpu(row.name, capability_of(row)) for row in rows)
-    return Machine(where, driver, described, told=Told.DESCRIBED)
-
-
-def _driver_of_file(path: Path) -> str | None:
-    """`NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build`"""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
-    return found[1] if found else None
+    return Machine(where, driver, described, source=MachineSource.DESCRIBED)

@@ -38,14 +38,13 @@ _NPIPE: Final = "npipe:////./pipe/docker_engine"
 class EngineFacts:
     """What an engine is.
 
-    api: its version of the API, (1, 41). platform: what its containers are by default, None where envspec has no name
-    for it. memory_bytes: of its machine. containerd_store: images are kept by containerd, whose IDs are digests of
-    manifests. rootless: its root is an ordinary user of its machine. selinux: containers are confined by it.
+    platform: of its containers by default, None if envspec has no name for it. memory_bytes: of its machine.
+    containerd_store: images are kept by containerd, whose IDs are digests of manifests. rootless: its root is an
+    ordinary user of its machine. selinux: containers are confined by it.
     """
 
     name: str
     version: str
-    api: tuple[int, int]
     platform: Platform | None
     memory_bytes: int
     containerd_store: bool = False
@@ -116,12 +115,10 @@ def read_facts(version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFac
     components = [str(row.get("Name", "")) for row in version.get("Components") or ()]
     security = [str(option) for option in info.get("SecurityOptions") or ()]
     status = [str(value) for row in info.get("DriverStatus") or () for value in row]
-    major, _, minor = str(version.get("ApiVersion", "1.0")).partition(".")
     linux = str(version.get("Os") or info.get("OSType") or "linux") == "linux"
     return EngineFacts(
         name="podman" if any("podman" in name.lower() for name in components) else "docker",
         version=str(version.get("Version") or info.get("ServerVersion") or "of an unknown version"),
-        api=(int(major), int(minor or 0)),
         platform=_PLATFORMS.get(str(version.get("Arch", "")).replace("aarch64", "arm64")) if linux else None,
         memory_bytes=int(info.get("MemTotal") or 0),
         containerd_store="io.containerd.snapshotter.v1" in status,

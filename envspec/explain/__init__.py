@@ -1,1 +1,1 @@
-"""Why a lock is as it is: everything told here, the lock holds; nothing is resolved or fetched."""
+"""Why a lock is as it is, from the lock alone: nothing is resolved or fetched."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from envspec.models import SPEC, Asker, CondaPackage, Package, Resolution
+from envspec.models import SPEC, CondaPackage, Dependent, Package, Resolution
 from envspec.names import normalised
 
 
@@ -36,7 +36,7 @@ class _Step(NamedTuple):
     """A package of one half, or None for what no half holds (the spec), and what it asks for."""
 
     half: Half
-    asker: Asker
+    asker: Dependent
 
     @property
     def key(self) -> tuple[Half, str]:
@@ -62,13 +62,13 @@ class Pins:
 
     def to_wheel(self, package: Package) -> tuple[tuple[Link, ...], ...]:
         """For each who asked for a wheel the shortest way from the spec down to it."""
-        return self._ways(Half.WHEELS, package.name, package.askers)
+        return self._ways(Half.WHEELS, package.name, package.required_by)
 
     def to_conda(self, package: CondaPackage) -> tuple[tuple[Link, ...], ...]:
         """For each who asked for a conda package the shortest way from the spec down to it."""
-        return self._ways(Half.CONDA, package.name, package.askers)
+        return self._ways(Half.CONDA, package.name, package.required_by)
 
-    def _ways(self, half: Half, name: str, askers: Sequence[Asker]) -> tuple[tuple[Link, ...], ...]:
+    def _ways(self, half: Half, name: str, askers: Sequence[Dependent]) -> tuple[tuple[Link, ...], ...]:
         return tuple(self._way(self._step(half, asker), (half, name)) for asker in askers)
 
     def _way(self, last: _Step, asked: tuple[Half, str]) -> tuple[Link, ...]:
@@ -86,17 +86,17 @@ class Pins:
             if way[0].asker.name == SPEC:
                 break
             above = self._package(way[0])
-            for asker in sorted(above.askers) if above else ():
+            for asker in sorted(above.required_by) if above else ():
                 higher = self._step(way[0].half, asker)
                 if higher.key not in seen:
                     seen.add(higher.key)
                     waiting.append((higher, *way))
         return tuple(map(self._link, longest))
 
-    def _step(self, half: Half, asker: Asker) -> _Step:
+    def _step(self, half: Half, asker: Dependent) -> _Step:
         """Who asks. What asks for a wheel may be in a conda package: then it is that package."""
         if half is Half.WHEELS and asker.name not in self.wheels and asker.name in self._provided:
-            return _Step(Half.CONDA, Asker(self._provided[asker.name].name, asker.requirement))
+            return _Step(Half.CONDA, Dependent(self._provided[asker.name].name, asker.requirement))
         return _Step(half, asker)
 
     def _package(self, step: _Step) -> Package | CondaPackage | None:

@@ -1,4 +1,4 @@
-"""What a platform has to fetch."""
+"""Downloads of a platform."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LARGEST: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """What one platform has to fetch. size_bytes: of the files whose size is known. unsized: names of the others.
+    """Downloads of one platform. size_bytes: of the files with a known size. unsized: names of the others.
 
     largest: (name, bytes) of the biggest files, biggest first.
     """
@@ -23,7 +23,7 @@ class Download:
 
 
 def download_of(sizes: Mapping[str, int | None]) -> Download:
-    """sizes: name -> bytes, None where nobody says."""
+    """sizes: name -> bytes, None if unknown."""
     known = {name: size for name, size in sizes.items() if size is not None}
     largest = sorted(known.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]
     return Download(

@@ -1,4 +1,4 @@
-"""What there is to tell of a lock, and of one package in it."""
+"""Explanations of a lock and of one of its packages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from envspec.models import (
     Platform,
     Provided,
     Python,
-    Refusal,
+    Rejected,
     Resolution,
     WheelFile,
 )
@@ -39,8 +39,8 @@ _NOTHING: Final[Mapping[Platform, Sequence[SharedLibrary]]] = {}
 class PlatformExplanation:
     """One platform of a lock. glibc, macos: the newest and the oldest that its wheels may need.
 
-    download: of wheels. shared: CUDA libraries that the base image and the packages both hold. conda: what is fetched
-    from channels; None where nothing is.
+    download: wheels. shared: CUDA libraries in both the base image and the packages. conda: packages from channels;
+    None if there are none.
     """
 
     platform: Platform
@@ -55,7 +55,7 @@ class PlatformExplanation:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything that was decided for a lock. gpu_code_read: from wheels, see `code_read`. image: None off linux."""
+    """All decisions of a lock. gpu_code_read: from wheels, see `code_read`. image: None without a linux platform."""
 
     name: str
     as_of: datetime
@@ -84,15 +84,15 @@ class PackageFile:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A wheel's package on those platforms where all of this is the same.
+    """A wheel's package on the platforms with equal values.
 
-    chains: from the spec down to whoever asked for the package, the shortest for each who did.
+    chains: from the spec down to each package that requires it, the shortest ones.
     """
 
     version: str
     extras: tuple[str, ...]
     chains: tuple[tuple[Link, ...], ...]
-    newest: Refusal | None
+    newest: Rejected | None
     files: tuple[PackageFile, ...]
     gpu_code: tuple[GpuCode, ...]
     gpu_code_read: tuple[GpuCode, ...] = ()
@@ -100,7 +100,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class CondaFile:
-    """The archive of a conda package on one platform. built: None where its channel does not say."""
+    """The archive of a conda package on one platform. built: None if its channel does not show it."""
 
     platform: Platform
     build: str
@@ -116,22 +116,22 @@ class CondaFile:
 
 @dataclass(frozen=True, slots=True)
 class CondaVariant:
-    """A conda package on those platforms where all of this is the same. provides: the Python packages in it."""
+    """A conda package on the platforms with equal values. provides: the Python packages in it."""
 
     name: str
     version: str
     channel: str
     provides: tuple[Provided, ...]
     chains: tuple[tuple[Link, ...], ...]
-    newest: Refusal | None
+    newest: Rejected | None
     files: tuple[CondaFile, ...]
     gpu_code: tuple[GpuCode, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PackageExplanation:
-    """What a lock holds under a name. variants: wheels. conda: conda packages of that name, or with a Python package of
-    that name in them. absent: platforms of the lock that do without.
+    """The packages of a name. variants: wheels. conda: conda packages of that name, or with a Python package of that
+    name in them. absent: platforms of the lock without the package.
     """
 
     name: str
@@ -143,9 +143,9 @@ class PackageExplanation:
 def explain_lock(
     lock: Lock, shared: Mapping[Platform, Sequence[SharedLibrary]] = _NOTHING, seen: Seen = nobody_looked
 ) -> Explanation:
-    """Every decision with its reason and source, and what each platform fetches.
+    """Every decision with its reason and source, and the downloads of each platform.
 
-    shared: what `base_image.shared_libraries` finds that image and wheels both hold, for platforms with any.
+    shared: libraries in both image and packages, as `base_image.shared_libraries` finds them, for platforms with any.
     """
     return Explanation(
         name=lock.name,
@@ -171,12 +171,12 @@ def explain_lock(
 
 
 def explain_package(lock: Lock, name: str, seen: Seen = nobody_looked) -> PackageExplanation:
-    """Who asked for a package, what was refused, its GPU code and its files.
+    """What requires a package, which newer version was rejected, its GPU code and its files.
 
     name: in any spelling; a conda package is found by conda's name and by the names of the Python packages in it.
 
     Raises:
-        UsageError: the lock holds no such package; names those that look alike.
+        UsageError: the package is not in the lock; the message names similar ones.
     """
     wanted = normalised(name)
     variants: dict[tuple[object, ...], Variant] = {}
@@ -223,7 +223,7 @@ def _variant(lock: Lock, package: Package, pins: Pins, platform: Platform, seen:
         version=package.version,
         extras=package.extras,
         chains=pins.to_wheel(package),
-        newest=package.newest,
+        newest=package.rejected,
         files=(PackageFile(platform, package.file, package.uploaded),),
         gpu_code=_code(lock, platform, {package.name}),
         gpu_code_read=code_read(package, platform, seen),
@@ -250,7 +250,7 @@ def _conda_variant(lock: Lock, package: CondaPackage, pins: Pins, platform: Plat
         channel=package.channel,
         provides=package.provides,
         chains=pins.to_conda(package),
-        newest=package.newest,
+        newest=package.rejected,
         files=(file,),
         # The GPU code of what only a conda package holds goes by conda's name for it.
         gpu_code=() if package.name in pins.wheels else _code(lock, platform, {package.name}),
@@ -280,5 +280,5 @@ def _unknown(lock: Lock, name: str, wanted: str) -> UsageError:
         for package in resolution.conda:
             names |= {package.name, *(each.name for each in package.provides)}
     close = difflib.get_close_matches(wanted, sorted(names), n=3, cutoff=0.6)
-    hint = f"did you mean {' or '.join(close)}?" if close else "`envspec explain LOCK` without a name tells of the lock"
-    return UsageError(f"{lock.name} holds no package {name}", hint=hint)
+    hint = f"did you mean {' or '.join(close)}?" if close else "`envspec explain LOCK` without a name explains the lock"
+    return UsageError(f"package {name} is not in {lock.name}", hint=hint)

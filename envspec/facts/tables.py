@@ -424,11 +424,6 @@ class Facts:
         row = self.torch_release(torch)
         return row.default.get(platform.value) if row else None
 
-    def published_variants(self, torch: str) -> tuple[str, ...]:
-        """Every variant of the release on PyTorch's own indexes, oldest CUDA first; empty for an unknown release."""
-        row = self.torch_release(torch)
-        return row.published if row else ()
-
     def family_edges(self, package: str) -> tuple[EdgeRow, ...]:
         """Corrections of one package's metadata (normalised name)."""
         return tuple(row for row in self.edges if row.package == package)
@@ -475,12 +470,6 @@ class Facts:
     def releases_of(self, cuda: CudaVersion) -> tuple[str, ...]:
         """CUDA releases (`12.8.0`, `12.8.1`) of a minor version that have an image, oldest first."""
         return tuple(dict.fromkeys(row.cuda for row in self.images if minor(row.cuda) == cuda))
-
-    def image_of(self, release: str, flavor: str, os: str) -> ImageRow | None:
-        """The row that says that the tag exists."""
-        return next(
-            (row for row in self.images if row.cuda == release and flavor in row.flavors and os in row.os), None
-        )
 
     def digest_of(self, tag: str, platform: Platform) -> DigestRow | None:
         """The recorded digest of a tag on a platform; the manifest list's before one platform's own manifest."""

@@ -259,16 +259,12 @@ def fitting_set(facts: Facts, torch: str) -> Mapping[str, str]:
     return chosen
 
 
-def explain_family(facts: Facts, requests: Mapping[str, SpecifierSet]) -> str | None:
-    """Why requests for family members cannot be served together, with the set that fits; None where nothing is known
-    against them. requests: normalised name -> specifier, `torch` among them or not; other names are ignored.
-    """
-    mismatch = family_mismatch(facts, requests)
-    return str(mismatch) if mismatch else None
-
-
 def family_mismatch(facts: Facts, requests: Mapping[str, SpecifierSet]) -> FamilyMismatch | None:
-    """As `explain_family`, as an error to raise."""
+    """The error for requests that no torch release serves together; None if the data allows them.
+
+    Its hint names sets that fit. requests: normalised name -> specifier, with or without `torch`; other
+    names are ignored.
+    """
     torch, _ = split_label(requests.get("torch", SpecifierSet()))
     asked = [_asked(facts, name, requests[name]) for name in (*MEMBERS, "triton") if name in requests]
     candidates = list(_torch_candidates(facts, torch))

@@ -125,7 +125,7 @@ async def link(
 
 def _fields(package: CondaPackage) -> dict[str, object]:
     fields = asdict(package)
-    for name in ("provides", "askers", "newest"):
+    for name in ("provides", "required_by", "rejected"):
         del fields[name]
     return fields
 

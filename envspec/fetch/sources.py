@@ -38,8 +38,8 @@ from envspec.models import DIRECT_URL, BuiltWheel, Package, WheelFile
 from envspec.names import COMMIT
 from envspec.origins import origin_of
 from envspec.resolve import cache
-from envspec.resolve.pypi.index.client import OfflineMiss
-from envspec.resolve.pypi.index.remote_wheel import pour
+from envspec.resolve.pypi.index.remote_wheel import download_hashed
+from envspec.resolve.pypi.index.routing import OfflineMiss
 from envspec.spec import Requirement
 from envspec.spec.requirements import GitAddress
 
@@ -296,7 +296,8 @@ async def fetch_sdist(
             raise OfflineMiss(url)
         with tempfile.TemporaryFile() as file:
             async with open_http(context.environ) as http:
-                sha256 = await pour(http, filled(str(requirement.url), context.environ), file, _LARGEST_BYTES)
+                source = filled(str(requirement.url), context.environ)
+                sha256 = await download_hashed(http, source, file, _LARGEST_BYTES)
             await asyncio.to_thread(_keep, file, kept(sha256))
             known = {"asked": asked.isoformat(), "sha256": sha256}
         store.remember_answer(key, known)

@@ -28,8 +28,9 @@ from envspec.io.http_types import BadStatus, BrokenOff, Credential, Stalled, Unr
 from envspec.io.store import Store, StoredPage
 from envspec.models import DEFAULT_INDEX, Package
 from envspec.origins import PYTORCH_INDEX, origin_of
-from envspec.resolve.pypi.index.client import Index, NotListed, Upstream, unreadable
+from envspec.resolve.pypi.index.client import IndexClient, unreadable_page
 from envspec.resolve.pypi.index.page import BadPage, ListedFile, parse_page
+from envspec.resolve.pypi.index.routing import NotListed, PackageIndex
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -166,7 +167,7 @@ def archive_of(package: Package) -> Archive:
 class WheelUrls:
     """Addresses of the files of these packages. upstream: pages, from memory or from the network."""
 
-    def __init__(self, packages: Iterable[Package], upstream: Upstream, environ: Mapping[str, str]) -> None:
+    def __init__(self, packages: Iterable[Package], upstream: IndexClient, environ: Mapping[str, str]) -> None:
         self._packages = {(each.file.sha256, each.file.filename): each for each in packages}
         self._upstream = upstream
         self._environ = environ
@@ -186,7 +187,7 @@ class WheelUrls:
             found = await self._listed(index, package, _EVER)
         return self._upstream.authorised(index, (found or await self._asked(index, package)).url)
 
-    async def _asked(self, index: Index, package: Package) -> ListedFile:
+    async def _asked(self, index: PackageIndex, package: Package) -> ListedFile:
         found = await self._listed(index, package, self._upstream.began)
         if found is None:
             raise NetworkError(
@@ -196,7 +197,7 @@ class WheelUrls:
             )
         return found
 
-    async def _listed(self, index: Index, package: Package, as_of: datetime) -> ListedFile | None:
+    async def _listed(self, index: PackageIndex, package: Package, as_of: datetime) -> ListedFile | None:
         """The package's file as its page has it; None where it is not there."""
         try:
             page = await self._upstream.page(index, package.name, as_of)
@@ -249,24 +250,24 @@ def _netrc(environ: Mapping[str, str]) -> Path | None:
     return Path(environ["HOME"], ".netrc") if environ.get("HOME") else None
 
 
-def _index_of(package: Package, environ: Mapping[str, str]) -> Index | None:
+def _index_of(package: Package, environ: Mapping[str, str]) -> PackageIndex | None:
     """The index whose page names the file's address; None where the lock does."""
     name = package.file.index
     if name == DEFAULT_INDEX or not package.file.url:
-        return Index(DEFAULT_INDEX, default_index_url(environ))
+        return PackageIndex(DEFAULT_INDEX, default_index_url(environ))
     mirror = environ.get("ENVSPEC_PYTORCH_INDEX")
     if mirror and name.startswith(PYTORCH) and mirror != PYTORCH_INDEX:
         variant = name.removeprefix(PYTORCH)
-        return Index(name, mirror.format(variant=variant).rstrip("/") + "/", dated=False)
+        return PackageIndex(name, mirror.format(variant=variant).rstrip("/") + "/", dated=False)
     return None
 
 
-def _row_of(index: Index, package: Package, page: StoredPage) -> ListedFile | None:
+def _row_of(index: PackageIndex, package: Package, page: StoredPage) -> ListedFile | None:
     try:
         listing = parse_page(page.body, page.content_type, page.url)
-        rows = [listing.row(n) for n, name in enumerate(listing.names) if name == package.file.filename]
+        rows = [listing.file(n) for n, name in enumerate(listing.names) if name == package.file.filename]
     except BadPage as error:
-        raise unreadable(index, package.name, error) from error
+        raise unreadable_page(index, package.name, error) from error
     # The same name twice would be two files: the locked one is meant.
     return next((row for row in rows if row.sha256 == package.file.sha256), rows[0] if rows else None)
 
@@ -294,7 +295,7 @@ async def fetch_wheels(
     """
     async with AsyncExitStack() as stack:
         store = stack.enter_context(closing(Store(context.cache)))
-        upstream = Upstream(store, context.now)
+        upstream = IndexClient(store, context.now)
         opening = asyncio.Lock()
         stack.push_async_callback(upstream.close)
 

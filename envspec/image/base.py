@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from envspec.context import Connectivity
 from envspec.errors import NetworkError, UsageError
@@ -21,22 +21,14 @@ from envspec.registry.reference import Reference, is_digest, parse
 from envspec.registry.types import Kind, Manifest, read_json, read_manifest
 
 
-class Documents(Protocol):
-    """Manifests and configs by digest, checked: what was asked for once is kept."""
-
-    async def manifest(self, reference: Reference) -> Manifest: ...
-
-    async def config(self, reference: Reference, manifest: Manifest) -> Mapping[str, object]: ...
-
-
-async def base_on(lock: Lock, platform: Platform, documents: Documents) -> Base:
+async def base_for(lock: Lock, platform: Platform, documents: ManifestCache) -> Base:
     """The base of one platform's image.
 
     Raises:
-        UsageError: the lock has no base image, or none by digest. NotThere: the registry has it no more.
+        UsageError: the lock has no base image, or no digest of it. NotThere: the registry does not have it any more.
         BadBase: it can't be read.
     """
-    image, pinned = pinned_on(lock, platform)
+    image, pinned = pinned_base(lock, platform)
     name = f"{image.repository}:{image.tag}" if image.tag else image.repository
     reference = parse(image.repository).at(pinned.digest or "")
     manifest = await documents.manifest(reference)
@@ -45,7 +37,7 @@ async def base_on(lock: Lock, platform: Platform, documents: Documents) -> Base:
         if child is None:
             raise NotThere(
                 f"{name}@{pinned.digest} is not published for {platform.value}",
-                hint=f"it has {manifest.platforms_in_words or 'no platform'}; lock again with another base",
+                hint=f"lock again with another base; it has {manifest.platforms_in_words or 'no platform'}",
             )
         reference = reference.at(child.digest)
         manifest = await documents.manifest(reference)
@@ -54,27 +46,27 @@ async def base_on(lock: Lock, platform: Platform, documents: Documents) -> Base:
     return Base(name, pinned.digest or "", manifest.digest, config, _layers(manifest, config, str(reference)))
 
 
-def pinned_on(lock: Lock, platform: Platform) -> tuple[BaseImage, PinnedDigest]:
+def pinned_base(lock: Lock, platform: Platform) -> tuple[BaseImage, PinnedDigest]:
     """The base image and its digest for a platform.
 
     Raises:
-        UsageError: there is none; says what to do.
+        UsageError: there is none.
     """
     if lock.base_image is None:
         raise UsageError(
-            f"the lock {lock.name} names no base image, so there is nothing to put an image on",
-            hint="name one in the spec, by [cuda] or by `[image] base`, and lock again",
+            f"the lock {lock.name} has no base image to build on",
+            hint="set [cuda] or `[image] base` in the spec, and lock again",
         )
     if "://" in lock.base_image.repository:
-        # A spec can't say so: whoever changed the lock would have the login sent over plain http.
+        # A spec can't contain it: a changed lock could send the login over plain http.
         raise UsageError(
-            f"the lock {lock.name} names its base image by a URL", hint="lock again: an image is named by its host"
+            f"the base image of the lock {lock.name} is a URL", hint="lock again: an image's name begins with its host"
         )
     pinned = next((row for row in lock.base_image.digests if row.platform is platform), None)
     if pinned is None or pinned.digest is None:
         raise UsageError(
             f"the digest of {lock.base_image.repository}:{lock.base_image.tag} on {platform.value} is not in the lock",
-            hint="run `envspec lock SPEC` where its registry is reached, or name the base by digest in [image] base",
+            hint="run `envspec lock SPEC` on a machine that reaches its registry, or set [image] base to a digest",
         )
     return lock.base_image, pinned
 
@@ -83,14 +75,14 @@ def _layers(manifest: Manifest, config: Mapping[str, Any], where: str) -> tuple[
     rows = contents(manifest, where).layers
     if foreign := next((row.descriptor.digest for row in rows if row.is_foreign), None):
         raise BadBase(
-            f"{where}: its layer {foreign} is named by URLs of its owner's, and envspec fetches layers from the "
-            "image's registry alone",
-            hint="take another base image",
+            f"{where}: its layer {foreign} has URLs outside of the registry; envspec fetches layers from the image's "
+            "registry only",
+            hint="select another base image",
         )
     rootfs = config.get("rootfs")
     diff_ids = rootfs.get("diff_ids") if isinstance(rootfs, Mapping) else None
     if not isinstance(diff_ids, list) or len(rows) != len(diff_ids) or not all(map(is_digest, diff_ids)):
-        raise BadBase(f"{where}: its layers are not those of its config", hint="the image is damaged; take another one")
+        raise BadBase(f"{where}: its layers differ from its config", hint="select another image: this one is damaged")
     return tuple(Layer(diff_id, row.descriptor, "") for diff_id, row in zip(diff_ids, rows, strict=True))
 
 
@@ -98,10 +90,10 @@ _DOCUMENT: Final = "application/octet-stream"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptDocuments:
-    """`base.Documents` out of the cache, and what it lacks out of a registry.
+class ManifestCache:
+    """Checked manifests and configs by digest, from the cache or a registry.
 
-    opened: the client, made when needed. asking: told before a registry is asked.
+    opened: returns the client. asking: called before a request to a registry.
     """
 
     blobs: BlobStore
@@ -110,36 +102,35 @@ class KeptDocuments:
     asking: Callable[[], None]
 
     async def manifest(self, reference: Reference) -> Manifest:
-        """The manifest that `reference` names by digest.
+        """The manifest of a reference with a digest.
 
         Raises:
-            NetworkError: it is not to be had, or not in the cache where nothing may be fetched.
+            NetworkError: the request failed, or the manifest is not in the cache with --offline.
         """
         digest = reference.digest or ""
         body = self.blobs.read(digest)
-        if body is not None:
-            return read_manifest(body, "", where=str(reference), algorithm=digest.partition(":")[0])
-        registry = await self._registry(str(reference))
-        with _reaching(reference):
-            found = await registry.manifest(reference)
-        self.blobs.keep(found.digest, found.body)
-        return found
+        if body is None:
+            registry = await self._registry(str(reference))
+            with _mirror_hint(reference):
+                body = (await registry.manifest(reference)).body
+            self.blobs.write(digest, body)
+        return read_manifest(body, "", where=str(reference), algorithm=digest.partition(":")[0])
 
     async def config(self, reference: Reference, manifest: Manifest) -> Mapping[str, object]:
-        """The config that a manifest names, parsed. Raises as `manifest` does."""
+        """The config of a manifest, parsed. Raises as `manifest`."""
         where = f"{reference.name}: config {manifest.config}"
         body = self.blobs.read(manifest.config)
         if body is None:
             registry = await self._registry(where)
-            with _reaching(reference):
+            with _mirror_hint(reference):
                 body = await registry.config_bytes(reference, manifest)
-            self.blobs.keep(manifest.config, body)
+            self.blobs.write(manifest.config, body)
         return read_json(body, _DOCUMENT, where=where)
 
     async def _registry(self, what: str) -> Registry:
         if self.connectivity is Connectivity.OFFLINE:
             raise NetworkError(
-                f"{what} is not in the cache, and --offline forbids asking its registry",
+                f"{what} is not in the cache, and --offline forbids a request to its registry",
                 hint="run once without --offline",
             )
         self.asking()
@@ -147,12 +138,12 @@ class KeptDocuments:
 
 
 @contextmanager
-def _reaching(reference: Reference) -> Iterator[None]:
-    """A lock names the original registry, which need not be one that this machine reaches: says what helps."""
+def _mirror_hint(reference: Reference) -> Iterator[None]:
+    """A lock names the original registry, which this machine may not reach: mention --mirror."""
     try:
         yield
     except RequestFault as fault:
         raise NetworkError(
-            f"the base image {reference.name} can't be asked for: {fault.message}",
-            hint=f"{fault.hint}; where another registry stands in for it: `--mirror {reference.registry}=HOST`",
+            f"the base image {reference.name} can't be read: {fault.message}",
+            hint=f"{fault.hint}; if another registry has a copy: `--mirror {reference.registry}=HOST`",
         ) from fault

@@ -1,4 +1,4 @@
-"""What lies below the wheels, and who compiles modules: put together for one run."""
+"""The layers below the wheels, and builds of Python that can compile the image's bytecode."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from envspec.fetch.conda_link import Into, link
 from envspec.fetch.download import Downloads
 from envspec.fetch.types import Archive, python_archive
 from envspec.image.config import Base
-from envspec.image.layers.ownership import OwnedLists, Owner, owners_of
-from envspec.image.layers.partition import cut
-from envspec.image.layers.types import PREFIX, Source
+from envspec.image.layers.ownership import OwnedPathCache, OwningSource, path_owners
+from envspec.image.layers.partition import partition
+from envspec.image.layers.types import PREFIX, LayerSource
 from envspec.image.options import ImageStage
-from envspec.image.sources.bytecode import Build, Pyc, standalone_program, unpack_standalone
+from envspec.image.sources.bytecode import PycCompiler, PythonBuild, standalone_program, unpack_standalone
 from envspec.image.sources.conda import CondaSource, check_paths, conda_sources
 from envspec.image.sources.python import StandalonePython, Venv, home_of
 from envspec.io.cache import CONDA_PACKAGES, keeping
@@ -35,148 +35,130 @@ _STAGING: Final = "conda-staging"
 
 
 @dataclass(frozen=True, slots=True)
-class Foundation:
-    """What the layers of Python follow from. most: how many there may be. pyc: None for no bytecode."""
+class BaseLayers:
+    """The layers below the wheels: Python and conda's packages.
 
-    resolution: Resolution
-    base: Base
-    pyc: Pyc | None
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
-class Below:
-    """What lies below the wheels: the layers of Python and of conda's packages.
-
-    sources: at most as many as were requested. bring: fetches what they are made from. owners: path -> its owner, once
-    all is fetched.
+    fetch: fetches what the sources need. owners: path -> owner, callable after `fetch`.
     """
 
-    sources: tuple[Source, ...]
-    bring: Callable[[], Coroutine[object, object, None]]
+    sources: tuple[LayerSource, ...]
+    fetch: Callable[[], Coroutine[object, object, None]]
     owners: Callable[[], Mapping[str, str]]
 
 
-class PythonParts:
-    """The layers below the wheels, for the platforms of one build. `close` removes the linked conda packages.
+class PythonLayers:
+    """The base layers of one run's platforms. `close` removes the prefixes of its conda packages.
 
-    local: this machine's platform, None if envspec locks nothing for it. is_known: whether the store has a source's
-    layer.
+    local: this machine's platform, None if envspec does not support it. is_known: whether a source's layer is cached.
     """
 
-    def __init__(self, context: Context, local: Platform | None, is_known: Callable[[Owner], bool]) -> None:
+    def __init__(self, context: Context, local: Platform | None, is_known: Callable[[OwningSource], bool]) -> None:
         self._context = context
         self._local = local
         self._is_known = is_known
-        self._owned = OwnedLists(context.cache)
+        self._owned = OwnedPathCache(context.cache)
         self._staging = context.cache / _STAGING / secrets.token_hex(8)
-        self._held: int | None = None
+        self._lock: int | None = None
 
-    def below(self, foundation: Foundation) -> Below:
-        """Decided from the lock and the base's config alone.
+    def below(self, resolution: Resolution, base: Base, pyc: PycCompiler | None, most: int) -> BaseLayers:
+        """At most `most` layers, decided from the lock and the base's config alone.
 
         Raises:
-            UsageError: the lock names no Python that an image could have.
+            UsageError: the lock has no Python for an image.
         """
-        sources, bring = self._sources(foundation)
-
-        def owners() -> dict[str, str]:
-            return owners_of(self._owned.of(source) for source in sources)
-
-        return Below(sources, bring, owners)
+        sources, fetch = self._sources(resolution, base, pyc, most)
+        return BaseLayers(sources, fetch, lambda: path_owners(self._owned.get(source) for source in sources))
 
     def close(self) -> None:
-        """Remove what was linked for this run."""
-        if self._held is not None:
+        """Remove the run's staging folder."""
+        if self._lock is not None:
             shutil.rmtree(self._staging, ignore_errors=True)
-            os.close(self._held)
-            self._held = None
+            os.close(self._lock)
+            self._lock = None
 
-    def own_build(self, python: Python, platform: Platform, conda: Sequence[CondaPackage]) -> Build | None:
-        """The Python of the image itself, where this machine can run it."""
+    def own_build(self, python: Python, platform: Platform, conda: Sequence[CondaPackage]) -> PythonBuild | None:
+        """The image's own Python, if this machine can run it."""
         if platform is not self._local:
             return None
         if conda:
-            rows = [package for package in conda if package.name == "python"]
-            return self._conda_build(rows[0], platform) if rows else None
+            package = next((package for package in conda if package.name == "python"), None)
+            return self._conda_build(package, platform) if package else None
         archive = _archive_of(python)
+        if archive is None:
+            return None
         known = {row.sha256 for row in load_facts().standalone_pythons(python.series, platform)}
-        is_known = archive is not None and archive.sha256 in known
-        return self._standalone_build(python.version, archive, is_known)
+        return self._standalone_build(python, archive, is_known=archive.sha256 in known)
 
-    def other_build(self, python: Python) -> Build | None:
-        """A standalone build of the same exact version that this machine can run."""
+    def other_build(self, python: Python) -> PythonBuild | None:
+        """A standalone build of exactly this version for this machine."""
         if self._local is None:
             return None
         rows = load_facts().standalone_pythons(python.series, self._local)
         row = next((row for row in rows if row.version == python.version), None)
         if row is None:
             return None
-        return self._standalone_build(row.version, python_archive(row.version, row.url, row.sha256), is_known=True)
+        return self._standalone_build(python, python_archive(row.version, row.url, row.sha256), is_known=True)
 
     def _sources(
-        self, foundation: Foundation
-    ) -> tuple[tuple[Owner, ...], Callable[[], Coroutine[object, object, None]]]:
-        resolution, pyc = foundation.resolution, foundation.pyc
+        self, resolution: Resolution, base: Base, pyc: PycCompiler | None, most: int
+    ) -> tuple[tuple[OwningSource, ...], Callable[[], Coroutine[object, object, None]]]:
         python = resolution.target.python
         if resolution.conda:
             folder = self._staging / resolution.target.platform.value
             series = python.series if any(package.name == "python" for package in resolution.conda) else None
-            conda = conda_sources(resolution.conda, folder, series, pyc, share_of_conda(resolution, foundation.most))
+            conda = conda_sources(resolution.conda, folder, series, pyc, conda_layer_budget(resolution, most))
             return conda, lambda: self._link(conda, resolution.conda, resolution.target.platform, folder)
         if python.source in {"system", "base"}:
-            return (Venv(python, home_of(python, _environ_of(foundation))),), _nothing
+            return (Venv(python, home_of(python, _environ_of(base))),), _fetch_nothing
         archive = _archive_of(python)
         if archive is None:
             raise UsageError(
-                f"the lock is for Python {python.version}, and names no build of it that an image could have",
-                hint='set [env] python_source to "standalone" or "system", or take Python from conda, and lock again',
+                f"the lock has no build of Python {python.version} for an image",
+                hint='set [env] python_source to "standalone" or "system", or add Python to [conda], and lock again',
             )
         names = frozenset(package.name for package in resolution.packages)
         path = archive.path(self._context.cache)
-        return (StandalonePython(path, archive.sha256, python.version, names, pyc),), lambda: self._fetch([archive])
 
-    async def _fetch(self, archives: Sequence[Archive]) -> None:
-        await self._downloads().fetch(archives)
+        async def fetch() -> None:
+            await self._fetch(archive)
 
-    async def _link(
-        self, sources: Sequence[CondaSource], all_packages: Sequence[CondaPackage], platform: Platform, folder: Path
-    ) -> None:
-        """Link the packages of the layers that are not known yet, or of which nobody knows what they own."""
-        context = self._context
-        missing = [each for each in sources if not (self._is_known(each) and self._owned.known(each))]
-        packages = [package for source in missing for package in source.packages]
-        if not packages:
-            return
-        kept = await self._downloads().fetch(archives_of(packages))
-        await check_paths(packages, kept)
-        # What noarch packages become follows from Python's row, whether it is linked here or is in a known layer.
-        there = [each for each in all_packages if each.name == "python" and each not in packages]
-        with keeping(self._staging.parent):
-            await asyncio.to_thread(self._make_staging, folder)
-        into = Into(
-            folder,
-            f"/{PREFIX}",
-            context.cache / CONDA_PACKAGES,
-            platform,
-            frozenset(each.name for each in there),
-            self._held,
-        )
+        return (StandalonePython(path, archive.sha256, python.version, names, pyc),), fetch
 
-        def linked(done: int, total: int) -> None:
-            context.reporter.progress(Step(ImageStage.LINKING, done, total))
-
-        await link([*packages, *there], kept, into, context.environ, linked)
+    async def _fetch(self, archive: Archive) -> Path:
+        return (await self._downloads().fetch([archive]))[archive.sha256]
 
     def _downloads(self) -> Downloads:
         return Downloads(self._context, stage=ImageStage.FETCHING)
 
-    def _make_staging(self, folder: Path) -> None:
-        """A folder for one platform in this run's own; what killed runs left goes."""
-        folder.mkdir(parents=True)
-        if self._held is not None:
+    async def _link(
+        self, sources: Sequence[CondaSource], all_packages: Sequence[CondaPackage], platform: Platform, folder: Path
+    ) -> None:
+        """Link the packages of the layers that are not cached, or whose owned paths are not."""
+        context = self._context
+        missing = [each for each in sources if not (self._is_known(each) and self._owned.has(each))]
+        packages = [package for source in missing for package in source.packages]
+        if not packages:
             return
-        self._held = try_hold(self._staging, lambda: os.open(self._staging, os.O_RDONLY))
+        archives = await self._downloads().fetch(archives_of(packages))
+        await check_paths(packages, archives)
+        # noarch packages depend on Python's record, even if its own layer is cached.
+        python = [each for each in all_packages if each.name == "python" and each not in packages]
+        with keeping(self._staging.parent):
+            await asyncio.to_thread(self._make_staging, folder)
+        existing = frozenset(each.name for each in python)
+        into = Into(folder, f"/{PREFIX}", context.cache / CONDA_PACKAGES, platform, existing, self._lock)
+
+        def linked(done: int, total: int) -> None:
+            context.reporter.progress(Step(ImageStage.LINKING, done, total))
+
+        await link([*packages, *python], archives, into, context.environ, linked)
+
+    def _make_staging(self, folder: Path) -> None:
+        """Create a platform's folder in the run's own staging folder; remove those of killed runs."""
+        folder.mkdir(parents=True)
+        if self._lock is not None:
+            return
+        self._lock = try_hold(self._staging, lambda: os.open(self._staging, os.O_RDONLY))
         for other in self._staging.parent.iterdir():
             if other == self._staging:
                 continue
@@ -186,40 +168,34 @@ class PythonParts:
                     shutil.rmtree(other, ignore_errors=True)
                     os.close(descriptor)
 
-    def _standalone_build(self, version: str, archive: Archive | None, is_known: bool) -> Build | None:  # noqa: FBT001
-        if archive is None:
-            return None
+    def _standalone_build(self, python: Python, archive: Archive, *, is_known: bool) -> PythonBuild:
+        program = standalone_program(python.series)
+        return PythonBuild(
+            self._context.cache, archive.sha256, program, lambda: self._fetch(archive), unpack_standalone, is_known
+        )
 
-        async def fetch() -> Path:
-            return (await self._downloads().fetch([archive]))[archive.sha256]
-
-        series = ".".join(version.split(".")[:2])
-        program = standalone_program(series)
-        return Build(self._context.cache, archive.sha256, program, fetch, unpack_standalone, is_known)
-
-    def _conda_build(self, row: CondaPackage, platform: Platform) -> Build:
+    def _conda_build(self, package: CondaPackage, platform: Platform) -> PythonBuild:
         context = self._context
-
-        async def fetch() -> Path:
-            return (await self._downloads().fetch(archives_of([row])))[row.sha256]
+        (download,) = archives_of([package])
 
         async def unpack(archive: Path, folder: Path) -> None:
             into = Into(folder, f"/{PREFIX}", context.cache / CONDA_PACKAGES, platform)
-            await link([row], {row.sha256: archive}, into, context.environ, lambda _done, _total: None)
+            await link([package], {package.sha256: archive}, into, context.environ, lambda _done, _total: None)
 
-        series = ".".join(row.version.split(".")[:2])
-        return Build(context.cache, row.sha256, f"bin/python{series}", fetch, unpack)
+        series = ".".join(package.version.split(".")[:2])
+        return PythonBuild(context.cache, package.sha256, f"bin/python{series}", lambda: self._fetch(download), unpack)
 
 
-def share_of_conda(resolution: Resolution, most: int) -> int:
-    """How many layers conda's packages may have: their share, where they and the wheels want more than there are.
+def conda_layer_budget(resolution: Resolution, most: int) -> int:
+    """The maximum number of conda's layers: a proportional share if conda's packages and the wheels need too many.
 
-    most: of both together, less the one that wheels need at least.
+    most: for both together, less the one layer that wheels need at least.
     """
-    conda = len(cut([(each.name, each.size_bytes) for each in resolution.conda], most))
-    wheels = len(cut([(each.name, (each.built or each.file).size_bytes) for each in resolution.packages], most))
+    conda = len(partition([(each.name, each.size_bytes) for each in resolution.conda], most))
+    files = [(each.name, (each.built or each.file).size_bytes) for each in resolution.packages]
+    wheels = len(partition(files, most))
     if conda + wheels <= most + 1:
-        # Not `conda`: how many buckets there are follows from the room, and so would what is in each.
+        # Not `conda`: the number of buckets, and so their content, follows from the budget.
         return most
     return max(1, min(most, (most + 1) * conda // (conda + wheels)))
 
@@ -228,11 +204,10 @@ def _archive_of(python: Python) -> Archive | None:
     return python_archive(python.version, python.url, python.sha256) if python.url and python.sha256 else None
 
 
-def _environ_of(foundation: Foundation) -> dict[str, str]:
-    config = foundation.base.config.get("config")
-    rows = config.get("Env") if isinstance(config, Mapping) else None
-    return dict(str(row).partition("=")[::2] for row in rows) if isinstance(rows, Sequence) else {}
+def _environ_of(base: Base) -> dict[str, str]:
+    env = (base.config.get("config") or {}).get("Env") or ()
+    return dict(variable.partition("=")[::2] for variable in env)
 
 
-async def _nothing() -> None:
-    """A venv is made of nothing that would have to be fetched."""
+async def _fetch_nothing() -> None:
+    """A virtual environment needs no files."""

@@ -1,6 +1,6 @@
-"""From a lock to one platform's image: base, sources, layers, config. What the cache knows is not made again.
+"""Builds one platform's image from a lock: base, layers, config.
 
-Sources follow from the lock alone, so an image whose layers are known is told without a wheel at hand.
+Sources follow from the lock alone, so the ID of an image with cached layers needs no wheel.
 """
 
 from __future__ import annotations
@@ -10,38 +10,38 @@ import hashlib
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envspec.context import Context, ReporterOf, Step
+from envspec.context import Context, Step
 from envspec.credentials import without_credentials
 from envspec.errors import UsageError
 from envspec.fetch.types import Arrived, unheard
 from envspec.fetch.wheels import fetch_wheels, wheel_path
-from envspec.image.base import Documents, base_on
-from envspec.image.base_layers import Below, Foundation, PythonParts
+from envspec.image.base import ManifestCache, base_for
+from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.config import Base, annotations_of, image_config, image_of
-from envspec.image.gpu_code import GpuCodeWatch
-from envspec.image.layers.ownership import OwnedTwice, conflicts
-from envspec.image.layers.partition import cut
+from envspec.image.gpu_code import GpuCodeObserver
+from envspec.image.layers.ownership import FileConflict, entry_owners
+from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
-from envspec.image.layers.threads import StoppableSource
-from envspec.image.layers.types import Compression, Image, Layer, Source
+from envspec.image.layers.threads import CancellableSource
+from envspec.image.layers.types import Compression, Image, Layer, LayerSource
 from envspec.image.options import Bytecode, ImageOptions, ImageStage
 from envspec.image.services import ServicesSource, services_config
-from envspec.image.sources.bytecode import Pyc, find
-from envspec.image.sources.system import SystemOrder, make_system_layer
-from envspec.image.sources.wheel import LockedWheel, Scheme, WheelLists, WheelSource
+from envspec.image.sources.bytecode import PycCompiler, find_compiler
+from envspec.image.sources.system import SystemLayerRequest, build_system_layer
+from envspec.image.sources.wheel import LockedWheel, Scheme, WheelPathCache, WheelSource
 from envspec.io.archives import above
 from envspec.io.cache import keeping
 from envspec.io.tasks import together
 from envspec.models import DIRECT_URL, GpuCodeFound, Package, Platform, Resolution, SystemLayer
 
-#: moby's maxLayerDepth is 125; some are left for those who build on the image.
-MOST_LAYERS: Final = 120
-#: The least that is needed: one layer for Python, one for the wheels.
-_LEAST: Final = 2
+#: moby's maxLayerDepth is 125; some are left for images built on this one.
+MAX_LAYERS: Final = 120
+#: One layer for Python, one for the wheels.
+_MIN_LAYERS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,45 +49,39 @@ class _Plan:
     """The layers above the base, in order."""
 
     system: SystemLayer | None
-    below: Below
+    below: BaseLayers
     wheels: tuple[WheelSource, ...]
-    sources: tuple[Source, ...]
+    sources: tuple[LayerSource, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Assembled:
-    """An image with what it was made of. system: the layer that the lock may record.
-
-    found: the GPU code of the wheels, by the wheel's SHA-256.
-    """
+class BuiltImage:
+    """system: the layer for the lock's record. gpu_code: of the wheels, by the wheel's SHA-256."""
 
     image: Image
     base: Base
     system: SystemLayer | None
-    found: Mapping[str, GpuCodeFound]
+    gpu_code: Mapping[str, GpuCodeFound]
 
 
 class _Arrivals:
-    """Which files are in the cache by now, by SHA-256."""
+    """Files that are in the cache by now, by SHA-256."""
 
     def __init__(self) -> None:
         self._files: dict[str, asyncio.Event] = {}
-        self._has_ended = False
+        self._are_complete = False
 
-    def note(self, sha256: str) -> None:
-        """One is there."""
+    def add(self, sha256: str) -> None:
         self._files.setdefault(sha256, asyncio.Event()).set()
 
-    def end(self) -> None:
-        """All are there."""
-        self._has_ended = True
+    def complete(self) -> None:
+        self._are_complete = True
         for file in self._files.values():
             file.set()
 
     async def wait(self, files: Iterable[str]) -> None:
-        """Until all of these are there."""
         for sha256 in files:
-            if not self._has_ended:
+            if not self._are_complete:
                 await self._files.setdefault(sha256, asyncio.Event()).wait()
 
 
@@ -103,127 +97,131 @@ class ImageBuilder:
         options: ImageOptions,
         context: Context,
         store: LayerStore,
-        documents: Documents,
+        manifests: ManifestCache,
         local: Platform,
         with_built: Callable[[Sequence[Package]], Awaitable[object]],
     ) -> None:
         self._options = options
         self._context = context
         self._store = store
-        self._documents = documents
+        self._manifests = manifests
         self._local = local
         self._with_built = with_built
-        self._parts = PythonParts(context, local, lambda source: self._known(source) is not None)
+        self._python = PythonLayers(context, local, lambda source: self._cached(source) is not None)
 
     def close(self) -> None:
-        self._parts.close()
+        self._python.close()
 
-    async def build(self, platform: Platform) -> Assembled:
-        """The image of one platform, all of its layers known to the store.
+    async def build(self, platform: Platform) -> BuiltImage:
+        """The image of one platform; all of its layers are in the store.
 
         Raises:
-            UsageError: no base image, or one that leaves no room. OwnedTwice: two packages have one path.
-            NetworkError: something is not to be had, or is not what the lock says.
+            UsageError: no base image, or one with too many layers. FileConflict: two packages write one path.
+            NetworkError: a file can't be fetched, or differs from the lock.
         """
         lock = self._options.lock
         resolution = next(each for each in lock.resolutions if each.target.platform is platform)
-        base = await base_on(lock, platform, self._documents)
+        base = await base_for(lock, platform, self._manifests)
         plan = await self._plan(resolution, base)
         layers = await self._layers(resolution, plan)
-        conduct = services_config(lock.image)
-        config = image_config(lock, self._options.identity, platform, base, layers, conduct)
-        told = annotations_of(lock, self._options.identity, base)
-        image = image_of(platform, config, (*base.layers, *layers), told)
-        found = {sha256: code for layer in layers for sha256, code in layer.found}
-        return Assembled(image, base, plan.system, found)
+        config = image_config(lock, self._options.identity, platform, base, layers, services_config(lock.image))
+        annotations = annotations_of(lock, self._options.identity, base)
+        image = image_of(platform, config, (*base.layers, *layers), annotations)
+        return BuiltImage(image, base, plan.system, {sha: code for layer in layers for sha, code in layer.gpu_code})
 
     async def _plan(self, resolution: Resolution, base: Base) -> _Plan:
         lock, python = self._options.lock, resolution.target.python
-        budget = MOST_LAYERS - len(base.layers) - bool(lock.image.apt) - 1
-        if budget < _LEAST:
+        budget = MAX_LAYERS - len(base.layers) - bool(lock.image.apt) - 1
+        if budget < _MIN_LAYERS:
             raise UsageError(
-                f"{base.name} has {len(base.layers)} layers, and an image has at most {MOST_LAYERS}",
-                hint="squash the base, or take another one",
+                f"{base.name} has {len(base.layers)} layers, and an image has at most {MAX_LAYERS}",
+                hint="squash the base, or select another one",
             )
         system: SystemLayer | None = None
-        first: tuple[Source, ...] = ()
+        first: tuple[LayerSource, ...] = ()
         if lock.image.apt:
             system, source = await self._system_layer(resolution.target.platform, base)
             first = (source,)
 
-        def planned(pyc: Pyc | None) -> _Plan:
-            below = self._parts.below(Foundation(resolution, base, pyc, budget - 1))
+        def plan(pyc: PycCompiler | None) -> _Plan:
+            below = self._python.below(resolution, base, pyc, budget - 1)
             wheels = wheel_sources(resolution, self._context.cache, pyc, budget - len(below.sources))
-            sources = (*first, *below.sources, *wheels, ServicesSource(lock.image))
-            return _Plan(system, below, wheels, sources)
+            return _Plan(system, below, wheels, (*first, *below.sources, *wheels, ServicesSource(lock.image)))
 
         if self._options.bytecode is Bytecode.NONE:
-            return planned(None)
-        # The bytes follow from the version alone: the interpreter is looked for where some layer is not known.
-        plan = planned(Pyc(Path(), python.version))
-        if all(self._known(source) for source in plan.sources):
-            return plan
-        return planned(await self._compiler(resolution))
+            return plan(None)
+        # Bytecode follows from the version alone: an interpreter is only needed if a layer is not cached.
+        cached = plan(PycCompiler(Path(), python.version))
+        if all(self._cached(source) for source in cached.sources):
+            return cached
+        return plan(await self._compiler(resolution))
 
-    def _known(self, source: Source) -> Layer | None:
-        return self._store.known(source.key, self._options.compression)
+    def _cached(self, source: LayerSource) -> Layer | None:
+        return self._store.cached(source.key, self._options.compression)
 
     async def _layers(self, resolution: Resolution, plan: _Plan) -> list[Layer]:
-        known = [self._known(source) for source in plan.sources]
-        missing = [source for source, layer in zip(plan.sources, known, strict=True) if layer is None]
-        checked = self._checked(resolution, plan.below)
+        cached = [self._cached(source) for source in plan.sources]
+        missing = [source for source, layer in zip(plan.sources, cached, strict=True) if layer is None]
+        checked = self._conflict_mark(resolution, plan.below)
         is_checked = checked.exists()
         if not missing and is_checked:
-            return [layer for layer in known if layer is not None]
+            return [layer for layer in cached if layer is not None]
         if not is_checked or any(source in missing for source in plan.below.sources):
-            await plan.below.bring()
-        lists = WheelLists(self._context.cache)
-        unlisted = [] if is_checked else [source for source in plan.wheels if not lists.known(source)]
-        made = await self._fetch_and_make(resolution, missing, unlisted, lists)
-        if not is_checked and not await asyncio.to_thread(lists.are_apart, plan.wheels, plan.below.owners()):
-            await self._fetch(resolution, plan.wheels)
-            await asyncio.to_thread(_check_owners, plan)
+            await plan.below.fetch()
+        lists = WheelPathCache(self._context.cache)
+        unlisted = [] if is_checked else [source for source in plan.wheels if not lists.has(source)]
+        written = await self._fetch_and_write(resolution, missing, unlisted, lists)
+        if not is_checked:
+            owners = plan.below.owners()
+            if not await asyncio.to_thread(lists.are_disjoint, plan.wheels, owners):
+                await self._fetch(resolution, plan.wheels)
+                await asyncio.to_thread(check_conflicts, plan.wheels, owners)
         with keeping(checked.parent):
             checked.parent.mkdir(parents=True, exist_ok=True)
             checked.touch()
-        return [layer or made[source.key] for source, layer in zip(plan.sources, known, strict=True)]
+        return [layer or written[source.key] for source, layer in zip(plan.sources, cached, strict=True)]
 
-    async def _fetch_and_make(
-        self, resolution: Resolution, missing: Sequence[Source], unlisted: Sequence[WheelSource], lists: WheelLists
+    async def _fetch_and_write(
+        self,
+        resolution: Resolution,
+        missing: Sequence[LayerSource],
+        unlisted: Sequence[WheelSource],
+        lists: WheelPathCache,
     ) -> dict[str, Layer]:
-        """Key -> layer, of those that are missing: each is made when its own wheels are there.
+        """Key -> layer of the `missing` sources; each is written as soon as its own wheels are in the cache.
 
-        unlisted: layers whose wheels are read for their lists, be they missing or not.
+        unlisted: sources whose paths are not in `lists`, missing or not.
         """
-        keys = {source.key for source in missing}
+        keys, unlisted_keys = ({source.key for source in sources} for sources in (missing, unlisted))
         sources = [*missing, *(source for source in unlisted if source.key not in keys)]
-        unread = {source.key: source for source in unlisted}
-        wheels = [source for source in sources if isinstance(source, WheelSource)]
         arrivals = _Arrivals()
-        made: dict[str, Layer] = {}
+        written: dict[str, Layer] = {}
 
         async def fetch() -> None:
-            await self._fetch(resolution, wheels, arrivals.note)
-            arrivals.end()
+            wheels = [source for source in sources if isinstance(source, WheelSource)]
+            await self._fetch(resolution, wheels, arrivals.add)
+            arrivals.complete()
 
-        def make(source: Source, stopping: threading.Event) -> None:
-            if source.key in unread:
-                lists.learn(unread[source.key])
+        def write(source: LayerSource, cancel: threading.Event) -> None:
+            observer = None
+            if isinstance(source, WheelSource):
+                if source.key in unlisted_keys:
+                    lists.add(source)
+                observer = GpuCodeObserver(source)
             if source.key in keys:
-                watch = GpuCodeWatch(source) if isinstance(source, WheelSource) else None
-                stoppable = StoppableSource(source, stopping)
-                made[source.key] = self._store.make(stoppable, self._options.compression, watch)
+                cancellable = CancellableSource(source, cancel)
+                written[source.key] = self._store.write(cancellable, self._options.compression, observer)
 
-        await together([fetch(), self._make(sources, make, arrivals)])
-        return made
+        await together([fetch(), self._write_all(sources, write, arrivals)])
+        return written
 
     async def _fetch(self, resolution: Resolution, sources: Iterable[WheelSource], arrived: Arrived = unheard) -> None:
-        """Bring the wheels of these layers."""
-        wanted = {wheel.sha256 for source in sources for wheel in source.wheels}
-        await self.fetch_wheels([each for each in resolution.packages if _file_of(each)[1] in wanted], arrived)
+        needed = {wheel.sha256 for source in sources for wheel in source.wheels}
+        packages = [each for each in resolution.packages if (each.built or each.file).sha256 in needed]
+        await self.fetch_wheels(packages, arrived)
 
     async def fetch_wheels(self, packages: Sequence[Package], arrived: Arrived = unheard) -> None:
-        """The wheels of these packages into the cache; those of sources are built if nobody has them.
+        """Fetch the wheels of these packages into the cache; those of sources are built if nobody has them.
 
         Raises:
             NetworkError, WrongArchive, BuildFailed, UnfitMachine: as fetching and building do.
@@ -234,18 +232,19 @@ class ImageBuilder:
         if len(published) < len(packages):
             await self._with_built([each for each in packages if each.built])
 
-    async def _system_layer(self, platform: Platform, base: Base) -> tuple[SystemLayer, Source]:
+    async def _system_layer(self, platform: Platform, base: Base) -> tuple[SystemLayer, LayerSource]:
         """The layer of the packages that `[system]`, the services and the compiler need.
 
         Raises:
-            NoEngine: it has to be made, and nothing here can run a container. SystemDiffers: not what the lock says.
+            NoEngine: it must be built, and nothing on this machine can run a container. SystemDiffers: it differs from
+            the lock.
         """
         lock, context = self._options.lock, self._context
         locked = next((each for each in lock.system if each.platform is platform and each.base == base.manifest), None)
         if locked is not None and locked.apt != lock.image.apt:
             locked = None
         name = base.name.rpartition(":")[0] if ":" in base.name.rpartition("/")[2] else base.name
-        order = SystemOrder(
+        request = SystemLayerRequest(
             platform,
             f"{name}@{base.digest}",
             base.manifest,
@@ -255,40 +254,40 @@ class ImageBuilder:
             tuple(sorted(context.mirrors.items())),
         )
 
-        def log(line: str) -> None:
+        def on_line(_: str) -> None:
             context.reporter.progress(Step(ImageStage.SYSTEM))
-            context.reporter.log(line)
 
-        logged = replace(context, reporter=ReporterOf(context.reporter, log=log))
-        return await make_system_layer(order, logged, lambda source: self._store.make(source, Compression.GZIP))
+        return await build_system_layer(
+            request, context, lambda source: self._store.write(source, Compression.GZIP), on_line
+        )
 
-    async def _compiler(self, resolution: Resolution) -> Pyc:
-        parts, target = self._parts, resolution.target
-        return await find(
+    async def _compiler(self, resolution: Resolution) -> PycCompiler:
+        python, target = self._python, resolution.target
+        return await find_compiler(
             target.python,
             self._context,
             self._local,
             named=self._options.python,
-            own=parts.own_build(target.python, target.platform, resolution.conda),
-            other=parts.other_build(target.python),
+            own=python.own_build(target.python, target.platform, resolution.conda),
+            other=python.other_build(target.python),
         )
 
-    async def _make(
+    async def _write_all(
         self,
-        sources: Sequence[Source],
-        make: Callable[[Source, threading.Event], None],
+        sources: Sequence[LayerSource],
+        write: Callable[[LayerSource, threading.Event], None],
         arrivals: _Arrivals,
     ) -> None:
-        """Make layers in threads, `jobs` at once."""
+        """Write layers in `jobs` threads."""
         done = 0
-        stopping = threading.Event()
+        cancel = threading.Event()
         self._context.reporter.progress(Step(ImageStage.LAYERS, 0, len(sources)))
 
-        async def one(source: Source) -> None:
+        async def one(source: LayerSource) -> None:
             nonlocal done
             if isinstance(source, WheelSource):
                 await arrivals.wait(wheel.sha256 for wheel in source.wheels)
-            await asyncio.get_running_loop().run_in_executor(pool, make, source, stopping)
+            await asyncio.get_running_loop().run_in_executor(pool, write, source, cancel)
             done += 1
             self._context.reporter.progress(Step(ImageStage.LAYERS, done, len(sources)))
 
@@ -296,70 +295,54 @@ class ImageBuilder:
             try:
                 await together(one(source) for source in sources)
             finally:
-                # What has not begun is not begun any more; what has ends at its next file, and that is waited for.
-                stopping.set()
+                # Leaving the pool waits for its threads: each ends at its next entry.
+                cancel.set()
 
-    def _checked(self, resolution: Resolution, below: Below) -> Path:
-        """The file that says that these packages have been found to own no path twice."""
-        named = sorted(_file_of(each)[1] for each in resolution.packages)
-        named += [source.key for source in below.sources]
-        return self._context.cache / "image-owners" / hashlib.sha256("\n".join(named).encode()).hexdigest()
+    def _conflict_mark(self, resolution: Resolution, below: BaseLayers) -> Path:
+        """A file that exists once these packages were checked for conflicts."""
+        hashes = sorted((each.built or each.file).sha256 for each in resolution.packages)
+        hashes += [source.key for source in below.sources]
+        return self._context.cache / "image-owners" / hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
-def wheel_sources(resolution: Resolution, cache: Path, pyc: Pyc | None, budget: int) -> tuple[WheelSource, ...]:
-    """The wheels of one platform, big ones alone, small ones in buckets; at most `budget` layers.
+def wheel_sources(resolution: Resolution, cache: Path, pyc: PycCompiler | None, budget: int) -> tuple[WheelSource, ...]:
+    """The wheels of one platform in at most `budget` layers, see `partition`.
 
     Raises:
-        UsageError: a package whose wheel has not been built yet.
+        UsageError: the wheel of a package is not built yet.
     """
     target = resolution.target
     series = target.python.series
     scheme = Scheme.of_venv(series) if target.python.source in {"system", "base"} else Scheme.of(series)
-    packages = {package.name: package for package in resolution.packages}
-    unbuilt = [name for name, package in packages.items() if not _file_of(package)[0].endswith(".whl")]
-    if unbuilt:
+    files = {package.name: package.built or package.file for package in resolution.packages}
+    if unbuilt := sorted(name for name, file in files.items() if not file.filename.endswith(".whl")):
         raise UsageError(
-            f"no wheel of {', '.join(sorted(unbuilt))} has been built yet, only what it is built from is locked",
-            hint="run `envspec lock --image SPEC`: it builds them once and locks their hashes",
+            f"the lock contains only the source of {', '.join(unbuilt)}, not the wheel built from it",
+            hint="run `envspec lock --image SPEC`: it builds the wheels once and locks their hashes",
         )
-    sizes = [(name, _file_of(package)[2]) for name, package in packages.items()]
+    wheels = {package.name: _locked_wheel(package, cache) for package in resolution.packages}
     return tuple(
-        WheelSource(tuple(_locked(packages[name], cache) for name in names), scheme, pyc)
-        for names in cut(sizes, budget)
+        WheelSource(tuple(wheels[name] for name in names), scheme, pyc)
+        for names in partition([(name, file.size_bytes) for name, file in files.items()], budget)
     )
 
 
-def _locked(package: Package, cache: Path) -> LockedWheel:
-    filename, sha256, _ = _file_of(package)
-    is_named = package.file.index == DIRECT_URL and package.built is None
-    url = without_credentials(package.file.url) if is_named and package.file.url else None
-    return LockedWheel(package.name, package.version, filename, sha256, wheel_path(cache, package), url)
-
-
-def _file_of(package: Package) -> tuple[str, str, int | None]:
-    """File name, SHA-256 and size in bytes of what is installed."""
+def _locked_wheel(package: Package, cache: Path) -> LockedWheel:
     file = package.built or package.file
-    return file.filename, file.sha256, file.size_bytes
+    is_direct = package.file.index == DIRECT_URL and package.built is None
+    url = without_credentials(package.file.url) if is_direct and package.file.url else None
+    return LockedWheel(package.name, package.version, file.filename, file.sha256, wheel_path(cache, package), url)
 
 
-def _check_owners(plan: _Plan) -> None:
-    """Refuse two owners of one path.
-
-    Raises:
-        OwnedTwice: names both.
-    """
-    check_apart(plan.wheels, plan.below.owners())
-
-
-def check_apart(wheels: Sequence[WheelSource], below: Mapping[str, str]) -> None:
-    """Refuse two owners of one path. below: path -> owner, of the files and links of the layers below.
+def check_conflicts(wheels: Sequence[WheelSource], below: Mapping[str, str]) -> None:
+    """Check that no path has two owners. below: path -> owner, of the files and links in the base layers.
 
     Raises:
-        OwnedTwice: names both. BadWheel, OSError: a wheel can't be read.
+        FileConflict: names both. BadWheel, OSError: a wheel can't be read.
     """
-    owned = conflicts(listing for source in wheels for listing in source.listings())
+    owned = entry_owners(each for source in wheels for each in source.listings())
     folders = {folder: owner for path, owner in owned.items() for folder in above(path)}
     for path, owner in below.items():
-        # A folder in the place of a link of a lower layer would hide all that the link leads to.
+        # A folder over a lower layer's link would hide everything behind the link.
         if other := owned.get(path) or folders.get(path):
-            raise OwnedTwice(path, owner, other)
+            raise FileConflict(path, owner, other)

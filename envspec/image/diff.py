@@ -1,4 +1,4 @@
-"""What a pull of one image moves where another one is already: pure."""
+"""What a pull of one image transfers if another one is present."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from envspec.registry.types import Descriptor
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """An image that is compared. name: as the user wrote it. id: digest of its config, of `config_bytes` bytes."""
+class ComparedImage:
+    """name: as the user wrote it. id: digest of its config, of `config_bytes` bytes."""
 
     name: str
     id: str
@@ -22,14 +22,14 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ImageDiff:
-    """kept: layers that both have. moved: those that only the second has; removed: only the first.
+    """kept: layers of both. moved: only of the second. removed: only of the first.
 
-    chained: what an engine moves that names layers by all that lies below them, as Docker's own store does: everything
-    from the first layer on that differs.
+    chained: what an engine transfers that identifies a layer by all layers below it, as Docker's own store does: all
+    from the first different layer on.
     """
 
-    first: Side
-    second: Side
+    first: ComparedImage
+    second: ComparedImage
     kept: tuple[Layer, ...]
     moved: tuple[Layer, ...]
     removed: tuple[Layer, ...]
@@ -41,52 +41,52 @@ class ImageDiff:
 
     @property
     def moved_bytes(self) -> int:
-        """Of a pull by blobs, as containerd, podman and skopeo do it, with the config where it is another."""
+        """Bytes of a pull by blobs (containerd, podman, skopeo), with the config if it changed."""
         return size_of(self.moved) + (self.second.config_bytes if self.is_changed else 0)
 
     @property
     def chained_bytes(self) -> int:
-        """Of a pull by Docker's own store."""
+        """Bytes of a pull by Docker's own store."""
         return size_of(self.chained) + (self.second.config_bytes if self.is_changed else 0)
 
 
-def diff_images(first: Side, second: Side) -> ImageDiff:
-    """What moves from the one to the other. Layers are the same where their blobs are."""
+def diff_images(first: ComparedImage, second: ComparedImage) -> ImageDiff:
+    """Layers are equal if their blobs are."""
     before = {layer.blob.digest for layer in first.layers}
     after = {layer.blob.digest for layer in second.layers}
-    same = 0
-    while same < min(len(first.layers), len(second.layers)) and (
-        first.layers[same].diff_id == second.layers[same].diff_id
-    ):
-        same += 1
+    same = common_prefix([layer.diff_id for layer in first.layers], [layer.diff_id for layer in second.layers])
     return ImageDiff(
         first,
         second,
         kept=tuple(layer for layer in second.layers if layer.blob.digest in before),
-        moved=_once(layer for layer in second.layers if layer.blob.digest not in before),
-        removed=_once(layer for layer in first.layers if layer.blob.digest not in after),
-        chained=_once(second.layers[same:]),
+        moved=_unique(layer for layer in second.layers if layer.blob.digest not in before),
+        removed=_unique(layer for layer in first.layers if layer.blob.digest not in after),
+        chained=_unique(second.layers[same:]),
     )
 
 
+def common_prefix(one: Sequence[str], other: Sequence[str]) -> int:
+    """Length of the common prefix of two sequences."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
 def size_of(layers: Sequence[Layer]) -> int:
-    """Bytes of the layers' blobs."""
     return sum(layer.blob.size_bytes for layer in layers)
 
 
-def side_of(name: str, identity: str, manifest: Mapping[str, Any], config: Mapping[str, Any]) -> Side:
-    """An image from its documents.
+def compared_image(name: str, image_id: str, manifest: Mapping[str, Any], config: Mapping[str, Any]) -> ComparedImage:
+    """Parse an image's documents.
 
     Raises:
         LookupError, TypeError, ValueError: they are not an image's.
     """
-    rows = [Descriptor(row["mediaType"], row["digest"], int(row["size"])) for row in manifest["layers"]]
-    diff_ids = config["rootfs"]["diff_ids"]
-    told = [entry.get("created_by", "") for entry in config.get("history", ()) if not entry.get("empty_layer")]
-    words = told if len(told) == len(rows) else [""] * len(rows)
-    layers = tuple(Layer(each, row, word) for each, row, word in zip(diff_ids, rows, words, strict=True))
-    return Side(name, identity, int(manifest["config"]["size"]), layers)
+    blobs = [Descriptor(each["mediaType"], each["digest"], int(each["size"])) for each in manifest["layers"]]
+    history = [each.get("created_by", "") for each in config.get("history", ()) if not each.get("empty_layer")]
+    if len(history) != len(blobs):
+        history = [""] * len(blobs)
+    layers = tuple(Layer(*each) for each in zip(config["rootfs"]["diff_ids"], blobs, history, strict=True))
+    return ComparedImage(name, image_id, int(manifest["config"]["size"]), layers)
 
 
-def _once(layers: Iterable[Layer]) -> tuple[Layer, ...]:
+def _unique(layers: Iterable[Layer]) -> tuple[Layer, ...]:
     return tuple({layer.blob.digest: layer for layer in layers}.values())

@@ -1,11 +1,7 @@
-"""Images into a container engine: what it has already, and the rest as the tar that `docker load` reads.
+"""Loads images into a container engine, without the layers that it already has.
 
-    there = find(engine, image)                                # None: it is not there
-    kept = layers_there(engine, image)                         # their blobs need not even be at hand
-    there = load(engine, image, outputs.tar_of(files_without(image, tags, kept), ...))
-
-Sources: Docker Engine API 1.41, "ImageLoad"; moby, `image/tarexport/load.go`, which opens only layers whose chain the
-engine lacks (read in 20.10 and 28).
+Sources: Docker Engine API 1.41, "ImageLoad"; moby, `image/tarexport/load.go`, which opens only layers whose chain is
+missing in the engine (read in 20.10 and 28).
 """
 
 from __future__ import annotations
@@ -19,51 +15,51 @@ from envspec.engine import errors
 from envspec.engine.client import Engine
 from envspec.engine.errors import EngineRefused
 from envspec.image.config import LABEL_LOCK
+from envspec.image.diff import common_prefix
 from envspec.image.layers.types import Image
 from envspec.image.outputs import files_of
 from envspec.registry.types import Descriptor
 
 _LOADING: Final = "loading the image"
-_LOOKING: Final = "looking for the image"
-#: What a container starts with; `config` documents of both kinds of store have these.
-_CONDUCT: Final = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Labels", "ExposedPorts", "Healthcheck")
+_FINDING: Final = "looking for the image"
+#: What a container starts with; in the `config` documents of both kinds of store.
+_RUN_KEYS: Final = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Labels", "ExposedPorts", "Healthcheck")
 
 
-def find(engine: Engine, image: Image) -> str | None:
-    """The name by which the engine has exactly this image; None where it has not.
+def find_image(engine: Engine, image: Image) -> str | None:
+    """The engine's name of exactly this image; None if it does not have it.
 
-    Docker's own store names images by their config's digest. containerd's names them by a manifest's, which depends on
-    who packed the layers: there an image is the same where its layers' contents and its conduct are.
+    Docker's own store names an image by its config's digest. containerd's names it by a manifest's, which depends on
+    how its layers were packed: there, images are equal if their layers' contents and their run configs are.
 
     Raises:
         EngineRefused, EngineSilent: the engine fails.
     """
-    with engine.asked(_LOOKING):
-        if _inspected(engine, image.id) is not None:
+    with engine.asked(_FINDING):
+        if _inspect(engine, image.id) is not None:
             return image.id
         if not engine.facts.containerd_store:
             return None
-        wanted = json.loads(image.config)
-        lock = (wanted["config"].get("Labels") or {}).get(LABEL_LOCK)
-        rows = engine.client.images(filters={"label": f"{LABEL_LOCK}={lock}"} if lock else None)
-        for row in rows:
-            found = _inspected(engine, row["Id"])
-            if found is not None and is_same(found, wanted):
-                return str(row["Id"])
+        config = json.loads(image.config)
+        lock = (config["config"].get("Labels") or {}).get(LABEL_LOCK)
+        for summary in engine.client.images(filters={"label": f"{LABEL_LOCK}={lock}"} if lock else None):
+            found = _inspect(engine, summary["Id"])
+            if found is not None and is_same(found, config):
+                return str(summary["Id"])
     return None
 
 
-def is_same(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether an engine's description of an image (`GET /images/{name}/json`) is that of a config: pure."""
+def is_same(found: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether an engine's description of an image (`GET /images/{name}/json`) matches an image's config."""
     layers = (found.get("RootFS") or {}).get("Layers") or []
-    conduct = found.get("Config") or {}
-    return list(layers) == list(wanted["rootfs"]["diff_ids"]) and all(
-        (conduct.get(key) or None) == (wanted["config"].get(key) or None) for key in _CONDUCT
+    run = found.get("Config") or {}
+    return list(layers) == list(config["rootfs"]["diff_ids"]) and all(
+        (run.get(key) or None) == (config["config"].get(key) or None) for key in _RUN_KEYS
     )
 
 
-def layers_there(engine: Engine, image: Image) -> int:
-    """How many of its layers, from the lowest on, the engine has: a tar for `load` may leave out their blobs.
+def count_loaded_layers(engine: Engine, image: Image) -> int:
+    """How many of the image's lowest layers the engine has: a tar for `load` may omit their blobs.
 
     Raises:
         EngineRefused, EngineSilent: the engine fails.
@@ -72,67 +68,57 @@ def layers_there(engine: Engine, image: Image) -> int:
         # They read every layer of the tar.
         return 0
     most, diff_ids = 0, [layer.diff_id for layer in image.layers]
-    with engine.asked(_LOOKING):
-        for row in engine.client.images(all=True):
-            found = _inspected(engine, row["Id"])
-            have = ((found or {}).get("RootFS") or {}).get("Layers") or []
-            most = max(most, common(have, diff_ids))
+    with engine.asked(_FINDING):
+        for summary in engine.client.images(all=True):
+            found = _inspect(engine, summary["Id"]) or {}
+            most = max(most, common_prefix((found.get("RootFS") or {}).get("Layers") or [], diff_ids))
     return most
 
 
-def common(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many of their first items two sequences share."""
-    return next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
-
-
-def files_without(image: Image, tags: Sequence[str], there: int) -> list[tuple[str, bytes | Descriptor]]:
-    """What a tar for `load` holds: everything of the image but the blobs of its first `there` layers."""
-    needed = {layer.blob.digest for layer in image.layers[there:]}
-    left_out = {layer.blob.digest for layer in image.layers[:there]} - needed
+def files_to_load(image: Image, tags: Sequence[str], loaded: int) -> list[tuple[str, bytes | Descriptor]]:
+    """The files of a tar for `load`, without the blobs of the first `loaded` layers."""
+    needed = {layer.blob.digest for layer in image.layers[loaded:]}
+    omitted = {layer.blob.digest for layer in image.layers[:loaded]} - needed
     return [
         (name, content)
         for name, content in files_of([image], None, tags)
-        if isinstance(content, bytes) or content.digest not in left_out
+        if isinstance(content, bytes) or content.digest not in omitted
     ]
 
 
 def load(engine: Engine, image: Image, archive: Iterable[bytes]) -> str:
-    """Send a tar in the form of `docker load`; the name by which the engine then has the image.
-
-    archive: read once, as the engine takes it.
+    """Send a tar in the format of `docker load`; returns the engine's name of the image.
 
     Raises:
-        EngineRefused, EngineSilent: the engine fails, its disk is full, or it made another image of it.
+        EngineRefused, EngineSilent: the engine fails, its disk is full, or the loaded image is another one.
     """
-    with engine.asked(_LOADING), contextlib.closing(_sent(engine, archive)) as answers:
+    with engine.asked(_LOADING), contextlib.closing(_post(engine, archive)) as answers:
         for answer in answers:
             if "errorDetail" in answer or "error" in answer:
                 detail = answer.get("errorDetail") or {}
                 raise errors.refused(_LOADING, str(detail.get("message") or answer.get("error")))
-    there = find(engine, image)
-    if there is None:
+    name = find_image(engine, image)
+    if name is None:
         raise EngineRefused(
-            f"the engine ({engine.facts}) took the image and has none of its ID, {image.id}",
+            f"the engine ({engine.facts}) loaded the image, but has none with its ID, {image.id}",
             hint="load it from a file: `envspec image build LOCK --output FILE.tar` and `docker load -i FILE.tar`",
         )
-    return there
+    return name
 
 
-def name_it(engine: Engine, there: str, tag: str) -> None:
-    """Give an image that the engine has a name: `repository:tag`."""
+def tag_image(engine: Engine, image_id: str, tag: str) -> None:
+    """Tag one of the engine's images. tag: `repository:tag`."""
     repository, _, name = tag.rpartition(":")
     with engine.asked("naming the image"):
-        engine.client.tag(there, repository, name)
+        engine.client.tag(image_id, repository, name)
 
 
-def _sent(engine: Engine, archive: Iterable[bytes]) -> Generator[dict[str, Any], None, None]:
-    """The engine's answers to a load, as they come."""
+def _post(engine: Engine, archive: Iterable[bytes]) -> Generator[dict[str, Any], None, None]:
+    """The engine's answers to a load, as they arrive."""
     client = engine.client
     url = f"{client.base_url}/v{client.api_version}/images/load"
     headers = {"Content-Type": "application/x-tar"}
-    # It answers when it has read everything, and that takes as long as its disk does.
+    # The engine answers once it has read everything, which takes as long as its disk needs.
     with client.post(url, params={"quiet": 1}, data=archive, headers=headers, stream=True, timeout=None) as response:
         if not response.ok:
             raise errors.refused(_LOADING, _message(response.text))
@@ -148,10 +134,10 @@ def _message(text: str) -> str:
         return text
 
 
-def _inspected(engine: Engine, name: str) -> Mapping[str, Any] | None:
+def _inspect(engine: Engine, name: str) -> Mapping[str, Any] | None:
     from docker.errors import ImageNotFound, NotFound
 
-    # The SDK's types say nothing of it.
+    # The SDK declares no type.
     inspect = cast("Callable[[str], Mapping[str, Any]]", engine.client.inspect_image)
     try:
         return inspect(name)

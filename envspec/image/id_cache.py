@@ -1,6 +1,6 @@
-"""Images that were made before, told again from the lock's bytes alone.
+"""IDs of images built before, by the lock's bytes.
 
-On the way of `envspec image id` and of a push that finds its image there: it imports next to nothing.
+`envspec image id`, and a push of an image that the registry has, read nothing else: few imports.
 """
 
 from __future__ import annotations
@@ -16,34 +16,33 @@ from typing import Final
 from envspec import __version__
 from envspec.io.cache import CannotKeep, Notes
 
-#: Part of every key: changes whenever the same lock would give another image.
-MADE: Final = 2
+#: Part of every key: increase it if the same lock would give another image.
+FORM: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What came of a lock. ids: (platform, image ID). digest: of what a push puts under the tag."""
+class CachedIds:
+    """ids: (platform, image ID). digest: of what a push tags."""
 
     ids: tuple[tuple[str, str], ...]
     digest: str
 
 
 def key_of(lock: bytes, *options: str) -> str:
-    """Names what an image is made from. lock: envspec.lock, whole. options: what else the image follows from."""
-    told = [MADE, __version__, hashlib.sha256(lock).hexdigest(), *options]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    """lock: content of envspec.lock. options: everything else that determines the image."""
+    values = [FORM, __version__, hashlib.sha256(lock).hexdigest(), *options]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
-def recall(cache: Path, key: str) -> Known | None:
-    """What was remembered; None where nothing was, or nothing that can be read."""
+def read_ids(cache: Path, key: str) -> CachedIds | None:
     with suppress(ValueError, LookupError, TypeError):
         found = _notes(cache).read(key)
-        return Known(tuple((str(platform), str(identity)) for platform, identity in found["ids"]), found["digest"])
+        return CachedIds(tuple((str(platform), str(identity)) for platform, identity in found["ids"]), found["digest"])
     return None
 
 
-def remember(cache: Path, key: str, ids: Sequence[tuple[str, str]], digest: str) -> None:
-    """Keep it for the next time; a cache that can't be written remembers nothing."""
+def write_ids(cache: Path, key: str, ids: Sequence[tuple[str, str]], digest: str) -> None:
+    """Does nothing if the cache can't be written."""
     with suppress(CannotKeep):
         _notes(cache).write(key, {"ids": list(ids), "digest": digest})
 

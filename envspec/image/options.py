@@ -1,4 +1,4 @@
-"""What image to build, and the stages of a build. Values only."""
+"""Options of an image build, and its stages. Values only."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from envspec.models import Lock, Platform
 
 
 class ImageStage(Stages):
-    """What a build is at, in the order in which it comes there."""
+    """Stages of a build, in order."""
 
-    BASE = "reading the base image"
+    BASE = "resolving the base image"
     FETCHING = "fetching and checking packages"
     SYSTEM = "building the system layer"
     LINKING = "linking conda's packages"
-    LAYERS = "building layers"
+    LAYERS = "writing layers"
     BASE_LAYERS = "fetching the base's layers"
     WRITING = "writing the image"
     PUSHING = "pushing"
@@ -27,7 +27,7 @@ class ImageStage(Stages):
 
 
 class Bytecode(Enum):
-    """Whether the image holds compiled Python beside the sources."""
+    """Whether the image contains bytecode next to the sources."""
 
     COMPILED = "compiled"
     NONE = "none"
@@ -37,7 +37,7 @@ class Bytecode(Enum):
 class ImageOptions:
     """What image to build.
 
-    identity: of the lock, `lock.document.identity`. python: an interpreter that the user names for compiling.
+    identity: of the lock, `lockfile.document.identity`. python: an interpreter that the user names for compiling.
     """
 
     lock: Lock

@@ -1,4 +1,4 @@
-"""Images as files: an OCI layout in a folder, or in a tar that `docker load`, skopeo and podman read as well.
+"""Images as files: an OCI layout in a folder, or in a tar for `docker load`, skopeo and podman.
 
 Sources: OCI image specification 1.1, `image-layout.md`; moby, `image/tarexport` for `manifest.json`. Read 2026-11.
 """
@@ -14,27 +14,26 @@ from pathlib import Path
 from typing import Final
 
 from envspec.errors import EnvspecError, UsageError
-from envspec.image.config import canonical, entry
+from envspec.image.config import canonical, descriptor, entry
 from envspec.image.layers.types import Image
 from envspec.io.files import FULL, is_unfinished, placing, sweep
 from envspec.registry.reference import parse
-from envspec.registry.types import OCI_INDEX, Blob, Descriptor
+from envspec.registry.types import OCI_INDEX, Blob, Descriptor, digest_of
 
-#: Path -> content of everything in a layout, in the order in which it is written.
+#: (path, content) of all files of a layout.
 Files = Sequence[tuple[str, bytes | Descriptor]]
-#: Gives the bytes of a layer, wherever they are.
-Open = Callable[[Descriptor], Blob]
-#: Told of every piece that was written, in bytes.
-Moved = Callable[[int], None]
+OpenBlob = Callable[[Descriptor], Blob]
+#: Called with the size of each chunk that was written.
+OnBytes = Callable[[int], None]
 
 _LAYOUT: Final = canonical({"imageLayoutVersion": "1.0.0"})
 _BLOCK: Final = 512
-#: GNU tar's and Python's record: readers that read whole records are not left waiting.
+#: GNU tar's and Python's record: some readers wait for whole records.
 _RECORD: Final = 20 * _BLOCK
-#: When what is no blob is written; blobs between them.
-_TURNS: Final = {"oci-layout": 0, "manifest.json": 2, "index.json": 3}
+#: Order in which a layout is written; blobs are 1.
+_ORDER: Final = {"oci-layout": 0, "manifest.json": 2, "index.json": 3}
 _REF: Final = "org.opencontainers.image.ref.name"
-#: The whole name, by which containerd, podman from 4.0 on and Docker's containerd store go; the other is the tag alone.
+#: The whole name, used by containerd, podman from 4.0 on and Docker's containerd store; _REF is the tag alone.
 _NAME: Final = "io.containerd.image.name"
 
 
@@ -45,9 +44,9 @@ class CannotWrite(EnvspecError):
 
 
 def files_of(images: Sequence[Image], index: bytes | None, tags: Sequence[str]) -> list[tuple[str, bytes | Descriptor]]:
-    """Path -> content of everything in a layout, in the order in which it is written; each blob once.
+    """All files of a layout, in the order of a tar; each blob once.
 
-    index: the index of several platforms; None for one image. tags: `repository:tag`, for `docker load`.
+    index: of several platforms; None for one image. tags: `repository:tag`, for `docker load`.
     """
     blobs: dict[str, bytes | Descriptor] = {}
     for image in images:
@@ -57,22 +56,19 @@ def files_of(images: Sequence[Image], index: bytes | None, tags: Sequence[str]) 
         blobs[_path(image.digest)] = image.manifest
     top = [entry(image) for image in images]
     if index is not None:
-        from envspec.image.config import descriptor
-        from envspec.registry.types import digest_of
-
         blobs[_path(digest_of(index))] = index
         top = [descriptor(Descriptor(OCI_INDEX, digest_of(index), len(index)))]
-    for row in top:
-        if tags:
-            row["annotations"] = {_NAME: str(parse(tags[0])), _REF: tags[0].rpartition(":")[2]}
+    if tags:
+        for each in top:
+            each["annotations"] = {_NAME: str(parse(tags[0])), _REF: tags[0].rpartition(":")[2]}
     # Docker reads one image per tag: that of the first platform.
     docker = [
         {
             "Config": _path(image.id),
-            "RepoTags": list(tags) if place == 0 else None,
+            "RepoTags": list(tags) if number == 0 else None,
             "Layers": [_path(layer.blob.digest) for layer in image.layers],
         }
-        for place, image in enumerate(images)
+        for number, image in enumerate(images)
     ]
     index_json = canonical({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": top})
     return [
@@ -83,8 +79,8 @@ def files_of(images: Sequence[Image], index: bytes | None, tags: Sequence[str]) 
     ]
 
 
-def tar_of(files: Iterable[tuple[str, bytes | Descriptor]], opened: Open, moved: Moved) -> Iterator[bytes]:
-    """The layout as a tar, the same bytes for the same images."""
+def tar_of(files: Iterable[tuple[str, bytes | Descriptor]], opened: OpenBlob, moved: OnBytes) -> Iterator[bytes]:
+    """The layout as a deterministic tar."""
     written = 0
     for name, content in files:
         size = len(content) if isinstance(content, bytes) else content.size_bytes
@@ -100,36 +96,36 @@ def tar_of(files: Iterable[tuple[str, bytes | Descriptor]], opened: Open, moved:
     yield bytes(2 * _BLOCK + -(written + 2 * _BLOCK) % _RECORD)
 
 
-def write_tar(path: Path, files: Files, opened: Open, moved: Moved) -> None:
-    """Write the tar beside its place and move it there whole.
+def write_tar(path: Path, files: Files, opened: OpenBlob, moved: OnBytes) -> None:
+    """Write the tar to a temporary file and rename it.
 
     Raises:
         CannotWrite: no space, no permission.
     """
-    with _writing(path):
+    with _write_errors(path):
         sweep(path.parent, path.name)
         with placing(path) as file:
             for chunk in tar_of(files, opened, moved):
                 file.write(chunk)
 
 
-def write_layout(folder: Path, files: Files, opened: Open, moved: Moved) -> None:
-    """Write a layout; where one is already, its blobs are kept and its index is replaced last.
+def write_layout(folder: Path, files: Files, opened: OpenBlob, moved: OnBytes) -> None:
+    """Write a layout. An existing one keeps its blobs, and its index is replaced last.
 
-    Where none was, a fault leaves none. A run that is killed leaves what the next one goes on with.
+    After an error, no new layout is left; after a kill, the next run continues.
 
     Raises:
-        UsageError: the folder holds something that is no layout. CannotWrite: no space, no permission.
+        UsageError: the folder contains something else. CannotWrite: no space, no permission.
     """
-    check_places(None, folder)
+    check_outputs(None, folder)
     is_layout = _is_layout(folder)
-    with _writing(folder), _leaving_none(folder) if not is_layout else contextlib.nullcontext():
+    with _write_errors(folder), contextlib.nullcontext() if is_layout else _removed_on_error(folder):
         for each in (folder, *folder.glob("blobs/*")):
             sweep(each)
-        # oci-layout first: by it the next run knows a folder of ours. index.json last: without it there is no image.
-        for name, content in sorted(files, key=lambda row: _TURNS.get(row[0], 1)):
+        # oci-layout first: it marks a folder as envspec's. index.json last: without it there is no image.
+        for name, content in sorted(files, key=lambda file: _ORDER.get(file[0], 1)):
             path = folder / name
-            if not name.startswith("blobs/") or not _is_whole(path, content):
+            if not name.startswith("blobs/") or not _is_complete(path, content):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with placing(path) as file:
                     for chunk in _chunks(content, opened):
@@ -137,28 +133,28 @@ def write_layout(folder: Path, files: Files, opened: Open, moved: Moved) -> None
                         file.write(chunk)
 
 
-def check_places(tar: Path | None, layout: Path | None) -> None:
-    """Whether a tar and a layout may be written there: asked before hours go into what they hold.
+def check_outputs(tar: Path | None, layout: Path | None) -> None:
+    """Check the paths of outputs before the image is built.
 
     Raises:
-        UsageError: something of the user's is in the way.
+        UsageError: a path is in use for something else.
     """
     if tar is not None and tar.is_dir():
-        raise UsageError(f"{tar} is a folder", hint=f"name a file: {tar / 'image.tar'}")
+        raise UsageError(f"{tar} is a folder", hint=f"use a file name: {tar / 'image.tar'}")
     if layout is None or not layout.exists():
         return
     if not layout.is_dir():
-        raise UsageError(f"{layout} is a file", hint="name a folder for the layout")
+        raise UsageError(f"{layout} is a file", hint="use a folder for the layout")
     if not _is_layout(layout) and not all(map(is_unfinished, layout.iterdir())):
-        raise UsageError(f"{layout} holds something that is no OCI layout", hint="name an empty folder, or a new one")
+        raise UsageError(f"{layout} is neither empty nor an OCI layout", hint="use an empty or a new folder")
 
 
-def _chunks(content: bytes | Descriptor, opened: Open) -> Iterator[bytes]:
+def _chunks(content: bytes | Descriptor, opened: OpenBlob) -> Iterator[bytes]:
     return iter((content,)) if isinstance(content, bytes) else opened(content).chunks()
 
 
-def _is_whole(path: Path, content: bytes | Descriptor) -> bool:
-    """Files get their names when they are whole, so size tells; one that was cut by hand is written again."""
+def _is_complete(path: Path, content: bytes | Descriptor) -> bool:
+    """Compares sizes: files are renamed only when complete, and a truncated one is written again."""
     size = len(content) if isinstance(content, bytes) else content.size_bytes
     return path.is_file() and path.stat().st_size == size
 
@@ -172,7 +168,7 @@ def _path(digest: str) -> str:
 
 
 @contextlib.contextmanager
-def _leaving_none(folder: Path) -> Iterator[None]:
+def _removed_on_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -185,13 +181,13 @@ def _leaving_none(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def _write_errors(path: Path) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield
-    except OSError as fault:
-        what, way = f"{path} can't be written: {fault.strerror or fault}", "name another place"
-        if fault.errno in FULL:
+    except OSError as error:
+        what, hint = f"{path} can't be written: {error.strerror or error}", "use another path"
+        if error.errno in FULL:
             free = shutil.disk_usage(next(each for each in (path, *path.absolute().parents) if each.exists())).free
-            what, way = f"{what} ({free / 1e6:,.0f} MB are free there)", "make room or name another place"
-        raise CannotWrite(what, hint=f"{way}; what was made so far is kept in envspec's cache") from fault
+            what, hint = f"{what} ({free / 1e6:,.0f} MB are free there)", "free some space or use another path"
+        raise CannotWrite(what, hint=f"{hint}; the layers written so far stay in envspec's cache") from error

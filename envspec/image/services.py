@@ -1,4 +1,4 @@
-"""What an image holds and says beside its packages: working folder, services, their user. Pure, from the lock alone."""
+"""Working folder, services and their user in an image: pure, from the lock alone."""
 
 from __future__ import annotations
 
@@ -12,57 +12,56 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from envspec.errors import UsageError
-from envspec.image.config import Conduct
-from envspec.image.layers.types import PREFIX, Entry, InMemory, Kind
+from envspec.image.config import RunConfig
+from envspec.image.layers.types import PREFIX, Entry, EntryKind, InMemory
 from envspec.models import ImageSettings
 from envspec.names import SYSTEM_FOLDERS, WHITEOUT, is_of_the_system, is_whiteout
 
-#: Who runs the services. Ubuntu's images from 23.04 on have a user of that id too, so files are its own there.
+#: The services' user. Ubuntu's images from 23.04 on have a user with this ID too, who then owns the files.
 UID: Final = 1000
 GID: Final = 1000
 USER: Final = "envspec"
 HOME: Final = "home/envspec"
-#: Made at a container's start: tokens, host keys, logs. A volume there keeps host keys from one container to the next.
+#: Files of a running container: tokens, host keys, logs. A volume here keeps host keys across containers.
 STATE: Final = "var/lib/envspec"
-#: Where init and health check lie in an image.
-INSIDE: Final = "opt/envspec"
+#: Folder of init and health check.
+RUNTIME: Final = "opt/envspec"
 _PYTHON: Final = (f"/{PREFIX}/bin/python", "-I", "-S")
 _NS: Final = 1_000_000_000
-#: Folders of any system that are not what an entry of a layer is by default: root's, 0755.
+#: System folders that are not root's with mode 0755.
 _MODES: Final = {"tmp": 0o1777, "var/tmp": 0o1777, "root": 0o700}
-#: Links on every Debian and Ubuntu; a folder of a layer would take their place, and the system with it.
+#: Symlinks on every Debian and Ubuntu; a layer's folder would replace them and break the system.
 _LINKS: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "var/run", "var/lock")
 _TOKENS: Final = frozenset({"JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE"})
 
 
-def services_config(settings: ImageSettings) -> Conduct:
-    """How a container of the image starts: as one of the base does, or by init with the lock's services.
+def services_config(settings: ImageSettings) -> RunConfig:
+    """The base's run config without services, else init as the services' user.
 
-    Without services it is who the base says, which is root on NVIDIA's; what serves is never root.
+    Without services the user is the base's, root on NVIDIA's; services never run as root.
 
     Raises:
-        UsageError: a token in the image, which everybody who has the image would know; a working folder in a place
-            that only the base may make.
+        UsageError: a token in the image, known to everybody who has it; a working folder that only the base may create.
     """
-    folder_of(settings.workdir)
+    workdir_path(settings.workdir)
     if not settings.services:
-        return Conduct()
-    fixed = sorted(_TOKENS & dict(settings.env).keys())
-    if fixed:
+        return RunConfig()
+    if fixed := sorted(_TOKENS & dict(settings.env).keys()):
         raise UsageError(
             f"[image] env: {fixed[0]} would be the same in every container, for everybody who has the image",
-            hint=f"take it out; give it to a container (`docker run -e {fixed[0]}=...`), or have one made at its start",
+            hint=f"remove it; pass it to a container (`docker run -e {fixed[0]}=...`), or use the one generated at "
+            "its start",
         )
     healthcheck = {
-        "Test": ["CMD", *_PYTHON, f"/{INSIDE}/health.py"],
+        "Test": ["CMD", *_PYTHON, f"/{RUNTIME}/health.py"],
         "Interval": 30 * _NS,
         "Timeout": 20 * _NS,
         # Jupyter's first start compiles and migrates: half a minute on a slow disk.
         "StartPeriod": 60 * _NS,
         "Retries": 3,
     }
-    return Conduct(
-        entrypoint=(*_PYTHON, f"/{INSIDE}/init.py"),
+    return RunConfig(
+        entrypoint=(*_PYTHON, f"/{RUNTIME}/init.py"),
         user=f"{UID}:{GID}",
         ports=tuple(f"{service.port}/tcp" for service in sorted(settings.services, key=lambda each: each.port)),
         healthcheck=healthcheck,
@@ -72,7 +71,7 @@ def services_config(settings: ImageSettings) -> Conduct:
 
 @dataclass(frozen=True, slots=True)
 class ServicesSource:
-    """The last layer: the working folder, and init with its services and their user where there are some."""
+    """The last layer: the working folder; with services also init, their settings and their user's folders."""
 
     settings: ImageSettings
 
@@ -89,79 +88,73 @@ class ServicesSource:
         return f"user {USER}; {names}" if names else f"working folder {self.settings.workdir}"
 
     def entries(self) -> Iterator[Entry]:
-        """Small files only, so that the key can be taken over them."""
+        """Only small files: the key is computed from them."""
         found: dict[str, Entry] = {}
         for entry in (*_folders(self.settings), *_files(self.settings)):
             for parent in reversed(PurePosixPath(entry.path).parents):
                 if str(parent) != ".":
-                    found.setdefault(str(parent), Entry(str(parent), _MODES.get(str(parent), 0o755), Kind.FOLDER))
+                    found.setdefault(str(parent), Entry(str(parent), _MODES.get(str(parent), 0o755), EntryKind.FOLDER))
             found[entry.path] = entry
         yield from (found[path] for path in sorted(found, key=lambda path: path.split("/")))
 
 
-def folder_of(workdir: str) -> str | None:
-    """The working folder as a layer names it; None where it is one of the system's.
+def workdir_path(workdir: str) -> str | None:
+    """The working folder's path in a layer; None if it is a folder of the system.
 
     Raises:
-        UsageError: it can't be made without taking away what the base has there.
+        UsageError: it can't be created without hiding the base's files.
     """
     path = PurePosixPath(workdir)
     folder = (str(path).lstrip("/") or ".") if path.is_absolute() and ".." not in path.parts else None
+    own_folder = 'use a folder of your own, such as "/workspace"'
     if folder is None:
-        raise UsageError(f"[image] workdir: {workdir!r} is not an absolute path", hint='the usual one is "/workspace"')
+        raise UsageError(f"[image] workdir: {workdir!r} is not an absolute path", hint=own_folder)
     if any(folder == link or folder.startswith(f"{link}/") for link in _LINKS):
-        raise UsageError(
-            f"[image] workdir: {workdir} is in a folder that is a link in the base image",
-            hint='take one of your own, such as "/workspace"',
-        )
+        raise UsageError(f"[image] workdir: {workdir} is in a folder that is a link in the base image", hint=own_folder)
     if is_whiteout(folder):
         raise UsageError(
             f"[image] workdir: {workdir} would hide files of the base image",
-            hint=f"take a name that does not begin with {WHITEOUT}",
+            hint=f"use a name that does not begin with {WHITEOUT}",
         )
     if folder in {".", *SYSTEM_FOLDERS}:
         return None
     if is_of_the_system(folder):
-        # An entry for it would take it from root, and give it to the user of the services.
-        raise UsageError(
-            f"[image] workdir: {workdir} is a folder of the system's own",
-            hint='take one of your own, such as "/workspace"',
-        )
+        # An entry for it would change its owner from root to the services' user.
+        raise UsageError(f"[image] workdir: {workdir} is a folder of the system", hint=own_folder)
     return folder
 
 
 def _folders(settings: ImageSettings) -> Iterator[Entry]:
     uid, gid = (UID, GID) if settings.services else (0, 0)
-    workdir = folder_of(settings.workdir)
+    workdir = workdir_path(settings.workdir)
     if workdir is not None:
-        yield Entry(workdir, 0o755, Kind.FOLDER, uid=uid, gid=gid)
+        yield Entry(workdir, 0o755, EntryKind.FOLDER, uid=uid, gid=gid)
     if settings.services:
-        yield Entry(HOME, 0o755, Kind.FOLDER, uid=uid, gid=gid)
-        yield Entry(STATE, 0o700, Kind.FOLDER, uid=uid, gid=gid)
+        yield Entry(HOME, 0o755, EntryKind.FOLDER, uid=uid, gid=gid)
+        yield Entry(STATE, 0o700, EntryKind.FOLDER, uid=uid, gid=gid)
 
 
 def _files(settings: ImageSettings) -> Iterator[Entry]:
-    yield Entry("etc/profile.d/envspec.sh", 0o644, data=InMemory(_inside("profile.sh")))
-    if not settings.services:
-        return
-    for name in ("health.py", "init.py", "services.py", "sshd_config"):
-        yield Entry(f"{INSIDE}/{name}", 0o644, data=InMemory(_inside(name)))
-    yield Entry(f"{INSIDE}/services.json", 0o644, data=InMemory(_document(settings)))
+    yield Entry("etc/profile.d/envspec.sh", 0o644, data=InMemory(_runtime_file("profile.sh")))
+    if settings.services:
+        for name in ("health.py", "init.py", "services.py", "sshd_config"):
+            yield Entry(f"{RUNTIME}/{name}", 0o644, data=InMemory(_runtime_file(name)))
+        yield Entry(f"{RUNTIME}/services.json", 0o644, data=InMemory(_services_json(settings)))
 
 
-def _document(settings: ImageSettings) -> bytes:
-    """What init and health check read."""
+def _services_json(settings: ImageSettings) -> bytes:
+    """Read by init and health check."""
     services = [
         {"name": service.name, "port": service.port} | ({"logdir": service.logdir} if service.logdir else {})
         for service in settings.services
     ]
-    values = {"uid": UID, "gid": GID, "user": USER, "home": f"/{HOME}"}
-    document = {**values, "workdir": settings.workdir, "services": services}
+    user = {"uid": UID, "gid": GID, "user": USER, "home": f"/{HOME}"}
+    document = {**user, "workdir": settings.workdir, "services": services}
     return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
 
 
 @cache
-def _inside(name: str) -> bytes:
+def _runtime_file(name: str) -> bytes:
     return files("envspec.image.runtime").joinpath(name).read_bytes()
 
 

@@ -23,8 +23,7 @@ from typing import Final
 from envspec.errors import EnvspecError, UsageError
 from envspec.installer.types import InstallRequest
 from envspec.io.file_locks import is_still, try_hold
-from envspec.io.files import FULL, replace
-from envspec.lock.disk import make_directories, sync_directory
+from envspec.io.files import FULL, make_directories, replace, sync_directory
 
 #: envspec's own folder in an environment.
 FOLDER: Final = ".envspec"

@@ -20,7 +20,7 @@ from envspec.io import process
 from envspec.io.http_settings import ca_bundle, default_index_url
 from envspec.io.http_types import BadStatus
 from envspec.io.process import Bond, Ending, Finished, attend, run
-from envspec.lock.requirements import requirements_text
+from envspec.lockfile.export.requirements import requirements_text
 from envspec.models import DEFAULT_INDEX, Resolution, WheelFile
 
 # How the machine reaches the world, and where programs and Pythons are; nothing that says what is installed.

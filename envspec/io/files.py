@@ -25,6 +25,8 @@ from envspec.io.file_locks import try_hold
 #: No room: another way of writing would not find any either.
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
+#: What systems without fsync for directories answer (some network shares).
+_NO_SYNC: Final = frozenset({errno.EBADF, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _MARK: Final = ".envspec-"
 _BUFFER: Final = 1 << 20
 
@@ -104,6 +106,33 @@ def placing(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def make_directories(directory: Path) -> None:
+    """Create `directory` and its missing parents, mode 0755 whatever the umask."""
+    if directory.is_dir():
+        return
+    make_directories(directory.parent)
+    # Another run may have made it since.
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir()
+        directory.chmod(0o755)
+    if not directory.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(directory))
+
+
+def sync_directory(directory: Path) -> None:
+    """Have the names in `directory` on the disk; nothing on systems that can't (Windows, some network shares)."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as fault:
+        if fault.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def open_foreign(path: Path) -> IO[bytes]:
@@ -208,7 +237,7 @@ def tree_sha256(root: Path) -> str:
 def local_path(address: str, folder: Path) -> Path:
     """Where a local project is: by a `file:` URL, or by a path as seen from the spec's folder."""
     if address.startswith("file:"):
-        from urllib.request import url2pathname  # brings ssl, 15 ms
+        from urllib.request import url2pathname  # imports email, http and ssl: 15 ms
 
         return Path(url2pathname(urlsplit(address).path))
     return folder / Path(address).expanduser()

@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
-from envspec.verifier.record import BadRecord, wheel_contents
+from envspec.verifier.record import BadRecord, wheel_sha256
 
 #: Changes whenever the form of what is stored changes; older files are then not read any more.
 LAYOUT: Final = "v1"
@@ -113,7 +113,7 @@ class Store:
         """Remember the digest of a wheel's contents by its RECORD; None for a wheel that has none that can be read."""
         contents: str | None = None
         with suppress(BadRecord):
-            contents = wheel_contents(record) if record is not None else None
+            contents = wheel_sha256(record) if record is not None else None
         self._fresh["contents", wheel] = contents or ""
         self._put("INSERT OR REPLACE INTO contents VALUES (?, ?)", wheel, contents or "")
 

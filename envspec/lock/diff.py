@@ -12,12 +12,12 @@ from packaging.version import InvalidVersion, Version
 from envspec.lock.diff_conda import CondaChange, conda_changes
 from envspec.lock.diff_image import image_values
 from envspec.lock.diff_replaced import Replaced, is_replaced_wheel, replaced_files
-from envspec.lock.writer import moment
+from envspec.lockfile.toml_writer import time_text
 from envspec.models import BaseImage, GpuCode, Lock, Package, Platform, Resolution, Target
 
 
 class Move(Enum):
-    """What happened to a package. MOVED: to another version, and nobody can say which of the two is higher."""
+    """What happened to a package. MOVED: to another version; which of the two is higher is unknown."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -28,21 +28,26 @@ class Move(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """What identifies a wheel or sdist. index: its name in the lock."""
+
+    index: str
+    filename: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
 class FileChange:
-    """The file of a package on one platform, when its version stayed. From and to: index, file name, SHA-256."""
+    """The file of a package on one platform, if its version is the same."""
 
     platform: Platform
-    old_index: str
-    new_index: str
-    old_filename: str
-    new_filename: str
-    old_sha256: str
-    new_sha256: str
+    old: FileIdentity
+    new: FileIdentity
 
 
 @dataclass(frozen=True, slots=True)
 class PackageChange:
-    """One package, on those platforms of both locks where the same happened to it.
+    """One package, on the platforms of both locks with equal changes.
 
     old, new: versions; None before it was added and after it was removed. files: for Move.FILE alone.
     """
@@ -57,9 +62,9 @@ class PackageChange:
 
 @dataclass(frozen=True, slots=True)
 class ValueChange:
-    """One value of the lock. old, new: None where it is not there. platforms: none, when it has nothing to do with any.
+    """One value of the lock. old, new: None if it is missing. platforms: empty if it does not depend on them.
 
-    why: the reason that the new lock gives for it, or the old one where it is gone.
+    why: the reason in the new lock, or in the old one if the value was removed.
     """
 
     what: str
@@ -71,11 +76,10 @@ class ValueChange:
 
 @dataclass(frozen=True, slots=True)
 class LockDiff:
-    """Everything that differs, in the order in which it is shown.
+    """All differences, in the order of reports.
 
-    platforms: those of both locks; what differs on all of them is told without naming them. A platform that only one
-    lock has is a change of `environment`, and its packages are not listed. packages: of the PyPI half.
-    replaced: files of a version that both locks have; they are in none of the other lists.
+    platforms: those of both locks. A platform of one lock only is a change of `environment`, and its packages are not
+    listed. packages: from PyPI. replaced: files replaced at the same version; the other lists do not repeat them.
     """
 
     old_name: str
@@ -142,7 +146,7 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
     values: dict[tuple[str, Platform | None], str | None] = {
         ("name", None): lock.name,
         ("spec", None): lock.input_sha256[:12],
-        ("as_of", None): moment(lock.as_of),
+        ("as_of", None): time_text(lock.as_of),
         ("facts", None): lock.facts,
         ("platforms", None): ", ".join(sorted(platform.value for platform in resolutions)),
         ("gpus", None): ", ".join(lock.gpus),
@@ -172,12 +176,14 @@ def _environment(lock: Lock, other: Lock, both: Sequence[Platform]) -> _Values:
         words = [index.url, *index.packages, *(["undated"] if index.undated else [])]
         values[f"index.{index.name}", None] = " ".join(words)
     for name, as_of in lock.package_as_of:
-        values[f"as_of.{name}", None] = moment(as_of)
+        values[f"as_of.{name}", None] = time_text(as_of)
     for name, as_of in lock.conda_as_of:
-        values[f"conda_as_of.{name}", None] = moment(as_of)
+        values[f"conda_as_of.{name}", None] = time_text(as_of)
     for channel in lock.channels:
         if channel.part:
-            values[f"channel.{channel.name}.part", None] = f"{channel.part.rows:,} rows, sha256:{channel.part.sha256}"
+            values[f"channel.{channel.name}.part", None] = (
+                f"{channel.part.records:,} records, sha256:{channel.part.sha256}"
+            )
     for code in lock.gpu_code:
         values[f"gpu_code.{code.package}", code.platform] = _code(code)
     return {key: value for key, value in values.items() if value and (key[1] is None or key[1] in both)}
@@ -262,15 +268,10 @@ def _change(old: Package | None, new: Package | None, before: Target, after: Tar
     is_same = (old.file.filename, old.file.sha256) == (new.file.filename, new.file.sha256)
     if is_same or is_replaced_wheel(old, new, before, after):
         return None
-    file = FileChange(
-        platform,
-        old.file.index,
-        new.file.index,
-        old.file.filename,
-        new.file.filename,
-        old.file.sha256,
-        new.file.sha256,
+    before_file, after_file = (
+        FileIdentity(each.file.index, each.file.filename, each.file.sha256) for each in (old, new)
     )
+    file = FileChange(platform, before_file, after_file)
     return PackageChange(Move.FILE, new.name, old.version, new.version, (platform,), (file,))
 
 

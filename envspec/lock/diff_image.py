@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from envspec.lock.writer import moment, string
+from envspec.lockfile.toml_writer import string, time_text
 from envspec.models import ImageSettings, Lock, Platform, Service
 
 
@@ -18,7 +18,7 @@ def image_values(lock: Lock, other: Lock) -> dict[tuple[str, Platform | None], s
         values["image.workdir", None] = image.workdir
         values["image.compiler", None] = image.compiler
         values["image.apt", None] = " ".join(image.apt)
-        values["image.snapshot", None] = moment(image.snapshot) if image.snapshot else None
+        values["image.snapshot", None] = time_text(image.snapshot) if image.snapshot else None
         values |= {(f"image.env.{name}", None): _shown(value) for name, value in image.env}
         values["image.services", None] = " ".join(map(_service, image.services))
     made = {layer.platform for layer in other.system}

@@ -1,27 +1,24 @@
-"""What has another file, address or hash in the new lock although its version stayed: what a reviewer has to look at.
+"""Files, URLs and hashes that differ at the same version: a reviewer has to look at them.
 
-A publisher does not change a file that is out, so each of these has a reason that the version does not tell: another
-index or channel, a file uploaded later, a tag that moved, or a lock that was tampered with.
+Publishers do not change published files, so each has another reason: another index or channel, a file uploaded later, a
+tag that moved, or a lock that was tampered with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from envspec.models import BaseImage, CondaPackage, Lock, Package, Platform, Resolution, Target
 from envspec.origins import origin_of
 
-HEADING: Final = "same version, another file: find out why before you accept it"
-
-#: (what, old, new) of one file; empty where there is none.
+#: (what, old, new) of one file; empty if there is none.
 Changes = tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """One file at a version that both locks have, on those platforms where the same became of it.
+    """One file that was replaced at the same version, on the platforms with equal changes.
 
     kind: `wheel`, `conda package`, `built wheel`, `Python` or `base image`. changes: (what, old, new): index, channel,
     file, url, sha256, digest; those that differ.
@@ -133,24 +130,3 @@ def is_replaced_wheel(old: Package, new: Package, before: Target, after: Target)
     targets = ((each.python.series, each.glibc, each.macos) for each in (before, after))
     places = ((each.file.index, origin_of(each.file.url or "")) for each in (old, new))
     return len(set(targets)) == 1 or len(set(places)) > 1 or old.file.filename == new.file.filename
-
-
-def replaced_lines(replaced: Sequence[Replaced], there: Mapping[Replaced, str]) -> list[str]:
-    """Text. there: the platforms in words. Hashes whole: of two that begin alike one may be forged."""
-    lines: list[str] = []
-    for each in replaced:
-        where = f"  ({there[each]})" if there[each] else ""
-        lines.append(f"  {each.title}{where}")
-        for what, old, new in each.changes:
-            lines += [f"      {what:<7} {old or '(none)'}", f"           -> {new or '(none)'}"]
-    return lines
-
-
-def replaced_object(each: Replaced) -> Mapping[str, object]:
-    return {
-        "kind": each.kind,
-        "name": each.name,
-        "version": each.version,
-        "platforms": [platform.value for platform in each.platforms],
-        "changes": [{"what": what, "old": old or None, "new": new or None} for what, old, new in each.changes],
-    }

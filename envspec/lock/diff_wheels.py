@@ -1,7 +1,6 @@
-"""Packages whose version stayed while their wheel is one for other tags.
+"""Packages of the same version with wheels for other tags.
 
-When Python's series or the base's glibc moves, every compiled package is among them: told one by one they bury what
-matters.
+Another Python series or glibc changes the wheel of every compiled package: reported one by one they hide the rest.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from envspec.models import Platform
 
 @dataclass(frozen=True, slots=True)
 class Retagged:
-    """old, new: `cp311-cp311` or `manylinux_2_28_x86_64` where the rest of the tag stayed, else the whole tag.
+    """old, new: `cp311-cp311` or `manylinux_2_28_x86_64` if only that part of the tag differs, else the whole tag.
 
-    packages: `name version` of each whose wheel went from the one to the other on these platforms.
+    packages: `name version` of each package with this change on these platforms.
     """
 
     old: str
@@ -29,9 +28,9 @@ class Retagged:
 def without_retagged(
     changes: Sequence[PackageChange],
 ) -> tuple[tuple[PackageChange, ...], tuple[Retagged, ...]]:
-    """The changes that want a line of their own, and the others by what became of their tags.
+    """The changes that are reported one by one, and the others grouped by their tags.
 
-    A file of another index, or another file under the same name, is never among the others.
+    A file of another index, or another file of the same name, is always reported by itself.
     """
     rest: list[PackageChange] = []
     groups: dict[tuple[str, str, tuple[Platform, ...]], list[str]] = {}
@@ -45,7 +44,7 @@ def without_retagged(
 
 
 def _tag_changes(change: PackageChange) -> dict[tuple[str, str], list[Platform]]:
-    """(old tag, new tag) -> platforms; empty where anything but the tags of a wheel differs on any platform."""
+    """(old tag, new tag) -> platforms; empty if anything else differs on any platform."""
     found: dict[tuple[str, str], list[Platform]] = {}
     for file in change.files if change.move is Move.FILE else ():
         tags = _tags(file)
@@ -56,11 +55,11 @@ def _tag_changes(change: PackageChange) -> dict[tuple[str, str], list[Platform]]
 
 
 def _tags(file: FileChange) -> tuple[str, str] | None:
-    """What differs between two wheels of one release and build; None where more than the tag differs, or nothing."""
-    old_stem, *old = file.old_filename.rsplit("-", 3)
-    new_stem, *new = file.new_filename.rsplit("-", 3)
-    are_wheels = file.old_filename.endswith(".whl") and file.new_filename.endswith(".whl")
-    if not are_wheels or file.old_index != file.new_index or old_stem != new_stem or old == new:
+    """What differs between the tags of two wheels; None if more than the tags differs, or nothing."""
+    old_stem, *old = file.old.filename.rsplit("-", 3)
+    new_stem, *new = file.new.filename.rsplit("-", 3)
+    are_wheels = file.old.filename.endswith(".whl") and file.new.filename.endswith(".whl")
+    if not are_wheels or file.old.index != file.new.index or old_stem != new_stem or old == new:
         return None
     if len(old) != 3 or len(new) != 3:
         return None

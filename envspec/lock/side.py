@@ -8,10 +8,9 @@ from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
 from envspec.errors import UsageError
-from envspec.lock.document import load
-from envspec.lock.find import LOCKS, find_lock
-from envspec.lock.folder import read_lock
-from envspec.lock.head import LOCK_FILE
+from envspec.lockfile.document import load
+from envspec.lockfile.folder import LOCKS, find_lock, read_lock
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock
 
 #: Runs a command in a folder and gives its standard output, as `effects.process.output_of` does: FileNotFoundError

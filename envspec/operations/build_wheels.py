@@ -32,8 +32,7 @@ from envspec.io.cache import keeping
 from envspec.io.files import beside, local_path, tree_sha256
 from envspec.io.store import StoredMetadata
 from envspec.io.tasks import run_to_end
-from envspec.lock.canonical import public_indexes
-from envspec.lock.document import identity
+from envspec.lockfile.document import identity, public_indexes
 from envspec.models import (
     DEFAULT_INDEX,
     DIRECT_URL,
@@ -55,8 +54,7 @@ from envspec.operations.lock_state import SOURCE, LockState, Sources, Upgrade
 from envspec.operations.session import Session
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint, parse
-from envspec.resolve.pypi.index.client import OfflineMiss
-from envspec.resolve.pypi.index.routing import Source
+from envspec.resolve.pypi.index.routing import BuiltSource, OfflineMiss
 from envspec.resolve.pypi.request import indexes_of, sources_of
 from envspec.spec import Requirement, RequirementKind, Spec
 from envspec.spec.requirements import GitAddress, read_git, read_requirement
@@ -91,11 +89,11 @@ class WheelBuilder:
         return await make(order, self._context, tools)
 
     async def _interpreter(self, python: Python) -> Path | None:
-        from envspec.image.sources.bytecode import find
+        from envspec.image.sources.bytecode import find_compiler
 
         quiet = replace(self._context, reporter=SILENT)
         try:
-            return (await find(python, quiet, this_platform())).python
+            return (await find_compiler(python, quiet, this_platform())).python
         except UnfitMachine:
             return None
 
@@ -214,7 +212,7 @@ class _Making:
         self._commits: dict[str, str] = {}
         self.decisions: dict[str, Decision] = {}
 
-    async def source(self, requirement: Requirement, target: Target) -> Source:
+    async def source(self, requirement: Requirement, target: Target) -> BuiltSource:
         name, platform = requirement.name, target.platform.value
         self._context.reporter.progress(Step(f"building {name}", of=platform))
         found = await self._find(requirement, target)
@@ -231,7 +229,7 @@ class _Making:
         metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)
         self._state.store.remember_metadata(built.sha256, metadata)
         self._state.store.remember_record(built.sha256, await asyncio.to_thread(record_of, path))
-        return Source(
+        return BuiltSource(
             found.sdist or WheelFile(found.index, built.filename, built.sha256, built.size_bytes, found.url), built
         )
 
@@ -417,7 +415,7 @@ class Builds:
         if not _is_open(package):
             return package
         made = await self._builder.make(await self._order(package, part))
-        return replace(package, built=made.wheel, contents=await asyncio.to_thread(contents_of, made.path))
+        return replace(package, built=made.wheel, record_sha256=await asyncio.to_thread(contents_of, made.path))
 
     async def _order(self, package: Package, part: Resolution) -> BuildOrder:
         async def fetch() -> Path:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from envspec import __version__
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.request import Code, Locked, Nodes, Order, Start
+from envspec.conformance.request import LockedGpuCode, LockedStack, Nodes, SuiteRequest, SuiteStart
 from envspec.conformance.suite import NO_GPU
 from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
@@ -42,17 +42,15 @@ from envspec.image.options import ImageStage
 from envspec.io.files import read_foreign
 from envspec.io.process import Bond, Ending, Finished, attend
 from envspec.io.tasks import run_to_end
-from envspec.lock.document import identity
-from envspec.lock.find import find_lock
-from envspec.lock.folder import read_lock
-from envspec.lock.head import LOCK_FILE
-from envspec.lock.names import read_current
+from envspec.lockfile.document import identity
+from envspec.lockfile.folder import find_lock, read_current, read_lock
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock, Platform, Resolution
 from envspec.operations.container import compiled_folder, engine_platform, image_in_engine, this_user
 from envspec.operations.verify import expected_of, part_of
-from envspec.receipt.build import BadResults, Known, receipt
-from envspec.receipt.values import Here, Image, LockName, Receipt
-from envspec.receipt.values import Nodes as ReceiptNodes
+from envspec.receipts.build import BadResults, Known, receipt
+from envspec.receipts.model import Here, Image, LockName, Receipt
+from envspec.receipts.model import Nodes as ReceiptNodes
 
 
 class Device(Enum):
@@ -75,8 +73,7 @@ class Request:
     """What to test, and how.
 
     checks: empty for the spec's, or all if it names none. world_size: None for the spec's, or the number of GPUs.
-    limits: check -> seconds, instead of its own limit. ahead: how many checks may import
-    before their turn, None for as many as the cores allow.
+    limits: check -> seconds, instead of its own limit.
     """
 
     lock: Lock
@@ -88,10 +85,9 @@ class Request:
     nodes: Nodes = field(default_factory=Nodes)
     price: Price | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
-    ahead: int | None = None
 
 
-def order_of(request: Request, expected: Mapping[str, Any], start: Start) -> Order:
+def order_of(request: Request, expected: Mapping[str, Any], start: SuiteStart) -> SuiteRequest:
     """The request that the suite reads.
 
     expected: the environment of the lock, in the form of `envspec.verifier`.
@@ -104,7 +100,7 @@ def order_of(request: Request, expected: Mapping[str, Any], start: Start) -> Ord
     unknown = [name for name in (*named, *request.limits) if name not in CHECKS]
     if unknown:
         raise UsageError(f"there is no check {unknown[0]}", hint=f"use {', '.join(CHECKS)}")
-    return Order(
+    return SuiteRequest(
         device=request.device.value,
         checks=tuple(name for name in CHECKS if not named or name in named),
         required=tuple(name for name in CHECKS if asked and name in asked.checks and name in (named or CHECKS)),
@@ -115,24 +111,23 @@ def order_of(request: Request, expected: Mapping[str, Any], start: Start) -> Ord
         price_per_hour=request.price.amount if request.price else None,
         currency=request.price.currency if request.price else "",
         limits=request.limits,
-        ahead=request.ahead,
     )
 
 
-def text_of(order: Order) -> str:
+def text_of(order: SuiteRequest) -> str:
     """The request as the suite reads it."""
     return json.dumps(asdict(order), indent=1)
 
 
-def _locked(request: Request, expected: Mapping[str, Any]) -> Locked:
+def _locked(request: Request, expected: Mapping[str, Any]) -> LockedStack:
     lock, part = request.lock, request.resolution
-    return Locked(
+    return LockedStack(
         name=lock.name,
         python=part.target.python.version,
         packages={**_versions(part)},
         expected=expected,
         code=tuple(
-            Code(row.package, row.version, row.sm, row.ptx)
+            LockedGpuCode(row.package, row.version, row.sm, row.ptx)
             for row in lock.gpu_code
             if row.platform is part.target.platform
         ),
@@ -223,7 +218,7 @@ DOCUMENT: Final = "results.json"
 
 
 @contextlib.contextmanager
-def staged(order: Order) -> Iterator[Stage]:
+def staged(order: SuiteRequest) -> Iterator[Stage]:
     """The suite and its request, in a folder that is removed at the end.
 
     Raises:
@@ -308,7 +303,7 @@ def check_engine(engine: Engine) -> None:
     if engine.address.is_remote:
         raise UnfitMachine(
             f"the engine at {engine.address} is another machine: the suite can't be mounted there",
-            hint="run envspec on that machine, or `--here` in a Python of it",
+            hint="run envspec on that machine, or `--local` in a Python of it",
         )
 
 
@@ -470,7 +465,6 @@ class SuiteSelection:
     nodes: Nodes = field(default_factory=Nodes)
     price: Price | None = None
     limits: Mapping[str, float] = field(default_factory=dict)
-    ahead: int | None = None
 
 
 def run_conformance(
@@ -494,7 +488,7 @@ def _run_local(
     part = _linux_part(locked, this_platform())
     python = local_python(context.environ, location.python)
     request = _suite_request(locked, digest, part, selection)
-    order = order_of(request, _expected(request), Start())
+    order = order_of(request, _expected(request), SuiteStart())
     with staged(order) as stage:
         where = Here(python=str(python), prefix=str(python.parents[1]))
         with _partial_receipt(request, order, where, context, observer, stage):
@@ -512,7 +506,7 @@ def _run_in_container(
         compiled = compiled_folder(context.cache, image.id)
         Path(compiled).mkdir(parents=True, exist_ok=True)
         check_engine(engine)
-        start = Start(in_container=True, at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
+        start = SuiteStart(in_container=True, at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
         order = order_of(request, _expected(request), start)
         with staged(order) as stage:
             settings = settings_of(request, stage, engine, this_user(context.environ), location.gpus, compiled)
@@ -559,7 +553,6 @@ def _suite_request(locked: Lock, digest: str, part: Resolution, selection: Suite
         nodes=selection.nodes,
         price=selection.price,
         limits=selection.limits,
-        ahead=selection.ahead,
     )
 
 
@@ -580,7 +573,7 @@ def _expected(request: Request) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def _partial_receipt(
-    request: Request, order: Order, where: Image | Here, context: Context, observer: Observer, stage: Stage
+    request: Request, order: SuiteRequest, where: Image | Here, context: Context, observer: Observer, stage: Stage
 ) -> Iterator[None]:
     """Reports what was found until Ctrl-C, which ends the run all the same."""
     try:
@@ -619,7 +612,7 @@ def _read(stage: Stage) -> Mapping[str, Any]:
 
 def _receipt(
     request: Request,
-    order: Order,
+    order: SuiteRequest,
     where: Image | Here,
     context: Context,
     observer: Observer,
@@ -634,7 +627,7 @@ def _receipt(
             name=lock.name, sha256=request.lock_sha256, input_sha256=lock.input_sha256, identity=identity(lock)
         ),
         where=where,
-        asked=order.checks,
+        requested=order.checks,
         required=order.required,
         nodes=nodes,
         world_size=order.world_size,

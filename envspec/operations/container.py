@@ -27,10 +27,10 @@ from envspec.engine.container import (
 from envspec.engine.errors import EngineRefused
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
-from envspec.image.engine import find
+from envspec.image.engine import find_image
 from envspec.image.options import Bytecode, ImageOptions
 from envspec.io.cache import COMPILED
-from envspec.lock.document import identity
+from envspec.lockfile.document import identity
 from envspec.models import Lock, Platform
 from envspec.operations.image import Destinations, build
 
@@ -129,7 +129,7 @@ def image_in_engine(engine: Engine, lock: Lock, platform: Platform, context: Con
     options = ImageOptions(lock, identity(lock), (platform,), code)
     tag = f"envspec/{lock.name.lower()}:latest"
     (image,) = build(options, Destinations(load=tag, tag=tag), context).images
-    loaded = find(engine, image)
+    loaded = find_image(engine, image)
     if loaded is None:
         raise EngineRefused(
             f"image {image.id} was removed from the engine ({engine.facts}) meanwhile",

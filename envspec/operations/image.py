@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from envspec.context import Context, Step
 from envspec.errors import StaleLock, UnfitMachine, UsageError
 from envspec.image import outputs
-from envspec.image.build import Assembled
+from envspec.image.build import BuiltImage
 from envspec.image.config import OCI_CONFIG, annotations_of, index_of
 from envspec.image.layers.types import Image, Layer
 from envspec.image.options import Bytecode, ImageOptions, ImageStage
 from envspec.image.outputs import tar_of
 from envspec.io.tasks import run_to_end
-from envspec.lock.folder import read_lock, write_folder
+from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import ImageId, Lock, Platform
 from envspec.operations.image_session import ImageSession
 from envspec.operations.lock import lock_files
@@ -92,16 +92,6 @@ def diff(first: str, second: str, platform: Platform, context: Context) -> Image
     return run_to_end(_diff(first, second, platform, context))
 
 
-def build_by_docker(folder: Path, options: ImageOptions, destinations: Destinations, context: Context) -> str:
-    """Build a lock's Dockerfile by this machine's engine, under `wanted.tag`; the image's ID there.
-
-    Raises:
-        UsageError: an output that an engine does not write. NoEngine, BuildFailed: as they say.
-    """
-
-    return build_dockerfile(folder, options, destinations, context)
-
-
 async def _mirror(lock: Lock, target: str, context: Context) -> str:
     from envspec.operations.image_diff import mirror_base
 
@@ -116,7 +106,7 @@ async def _diff(first: str, second: str, platform: Platform, context: Context) -
 
 
 async def _build(options: ImageOptions, destinations: Destinations, context: Context) -> Built:
-    outputs.check_places(destinations.tar, destinations.layout)
+    outputs.check_outputs(destinations.tar, destinations.layout)
     async with ImageSession(options, context) as session:
         assembled = await session.build()
         images = tuple(each.image for each in assembled)
@@ -141,7 +131,7 @@ async def _build(options: ImageOptions, destinations: Destinations, context: Con
 
 
 async def _write(
-    write: Callable[[Path, outputs.Files, outputs.Open, outputs.Moved], object],
+    write: Callable[[Path, outputs.Files, outputs.OpenBlob, outputs.OnBytes], object],
     path: Path,
     files: outputs.Files,
     images: Sequence[Image],
@@ -171,7 +161,7 @@ def _compare(options: ImageOptions, image: Image) -> None:
             )
 
 
-async def load(session: ImageSession, assembled: Sequence[Assembled], tag: str) -> str:
+async def load(session: ImageSession, assembled: Sequence[BuiltImage], tag: str) -> str:
     """Load an image into the engine under a name; its ID there. Layers that the engine has are not sent.
 
     Raises:
@@ -183,38 +173,20 @@ async def load(session: ImageSession, assembled: Sequence[Assembled], tag: str) 
     return await asyncio.to_thread(_load, session, one, tag, asyncio.get_running_loop())
 
 
-def build_dockerfile(folder: Path, options: ImageOptions, destinations: Destinations, context: Context) -> str:
-    """See `pipeline.image.build_by_docker`."""
-    from envspec.engine.client import open_engine
-    from envspec.image.docker_builder import DockerOrder, build
-
-    if destinations.tar or destinations.layout or destinations.push:
-        raise UsageError(
-            "--builder docker builds into the engine; --output, --layout and --push are the other builder's",
-            hint="leave them out, then `docker save` or `docker push` what was built",
-        )
-    if len(options.platforms) > 1:
-        raise UsageError("an engine builds for one platform", hint="choose it by --platform")
-    [platform] = options.platforms
-    asked = DockerOrder(options.lock, folder, platform, destinations.tag, context.mirrors)
-    with open_engine(context.environ) as engine:
-        return build(engine, asked, context.environ, context.reporter.log)
-
-
-def _load(session: ImageSession, one: Assembled, tag: str, loop: asyncio.AbstractEventLoop) -> str:
+def _load(session: ImageSession, one: BuiltImage, tag: str, loop: asyncio.AbstractEventLoop) -> str:
     from envspec.image import engine as loading
 
     image, engine = one.image, session.clients.engine()
-    loaded = loading.find(engine, image)
+    loaded = loading.find_image(engine, image)
     if loaded is None:
-        existing = loading.layers_there(engine, image)
+        existing = loading.count_loaded_layers(engine, image)
         if existing < len(one.base.layers):
             asyncio.run_coroutine_threadsafe(session.fetch_base_layers([one]), loop).result()
-        files = loading.files_without(image, [tag], existing)
+        files = loading.files_to_load(image, [tag], existing)
         total = sum(len(content) if isinstance(content, bytes) else content.size_bytes for _, content in files)
         moved = session.clients.bytes_moved(ImageStage.LOADING, total)
         loaded = loading.load(engine, image, tar_of(files, session.open, moved))
-    loading.name_it(engine, loaded, tag)
+    loading.tag_image(engine, loaded, tag)
     return loaded
 
 
@@ -244,7 +216,7 @@ class _InMemory:
         yield self.body[start:]
 
 
-async def push(session: ImageSession, assembled: Sequence[Assembled], index: bytes | None, name: str) -> None:
+async def push(session: ImageSession, assembled: Sequence[BuiltImage], index: bytes | None, name: str) -> None:
     """Push images, several as one index. The tag is moved last.
 
     Raises:
@@ -296,8 +268,8 @@ def record_images_of(spec_path: Path, directory: Path, context: Context) -> tupl
         UsageError, UnfitMachine, EnvspecError: as `record_images` says.
     """
     from envspec.io.store import Store
-    from envspec.lock.document import identity
-    from envspec.lock.head import LOCK_FILE
+    from envspec.lockfile.document import identity
+    from envspec.lockfile.header import LOCK_FILE
     from envspec.operations.lock_cache import remember_ours
     from envspec.spec import load_spec
 

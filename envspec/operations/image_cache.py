@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from envspec.context import Context
 from envspec.errors import UsageError
-from envspec.image.id_cache import Known, key_of, recall, remember
-from envspec.lock.find import find_lock
-from envspec.lock.head import LOCK_FILE
-from envspec.lock.names import read_current
+from envspec.image.id_cache import CachedIds, key_of, read_ids, write_ids
+from envspec.lockfile.folder import find_lock, read_current
+from envspec.lockfile.header import LOCK_FILE
 
 if TYPE_CHECKING:
     from envspec.image.options import ImageOptions
@@ -56,19 +55,19 @@ class ImageRequest:
                 compression,
             )
 
-    def cached(self) -> Known | None:
+    def cached(self) -> CachedIds | None:
         """The images, if this machine has built them before."""
-        return recall(self._cache, self._key) if self._key else None
+        return read_ids(self._cache, self._key) if self._key else None
 
     def remember(self, built: Built) -> None:
         """Keep the IDs for the next time."""
         if self._key:
             rows = [(image.platform.value, image.id) for image in built.images]
-            remember(self._cache, self._key, rows, built.digest)
+            write_ids(self._cache, self._key, rows, built.digest)
 
     @cached_property
     def lock(self) -> Lock:
-        from envspec.lock.folder import read_lock
+        from envspec.lockfile.folder import read_lock
 
         return read_lock(self.folder)
 
@@ -76,7 +75,7 @@ class ImageRequest:
     def options(self) -> ImageOptions:
         from envspec.image.layers.types import Compression
         from envspec.image.options import Bytecode, ImageOptions
-        from envspec.lock.document import identity
+        from envspec.lockfile.document import identity
 
         return ImageOptions(
             lock=self.lock,

@@ -10,10 +10,10 @@ from typing import IO, Any
 
 from envspec.context import Context, Step
 from envspec.errors import StaleLock, UsageError
-from envspec.image.diff import Side, side_of
+from envspec.image.diff import ComparedImage, compared_image
 from envspec.image.options import ImageOptions, ImageStage
 from envspec.io.files import read_foreign
-from envspec.lock.head import LOCK_FILE
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock, Platform
 from envspec.operations.image_session import ImageSession
 from envspec.operations.session import Session
@@ -31,7 +31,7 @@ class NoImage(UsageError):
         super().__init__(f"{name}: {why}", hint=advice or forms)
 
 
-async def read_side(name: str, platform: Platform, context: Context) -> Side:
+async def read_side(name: str, platform: Platform, context: Context) -> ComparedImage:
     """The image that `name` means, on a platform where it has several.
 
     Raises:
@@ -46,13 +46,13 @@ async def read_side(name: str, platform: Platform, context: Context) -> Side:
 
 async def mirror_base(lock: Lock, target: str, context: Context) -> str:
     """Copy a lock's base image, whole and by digest; its new reference."""
-    from envspec.image.base import pinned_on
+    from envspec.image.base import pinned_base
     from envspec.registry.copy import mirror
 
     platforms = tuple(each.target.platform for each in lock.resolutions if each.target.platform.is_linux)
     wanted = {}
     for platform in platforms:
-        image, pinned = pinned_on(lock, platform)
+        image, pinned = pinned_base(lock, platform)
         wanted[pinned.digest or ""] = parse(f"{image.repository}:{image.tag}").at(pinned.digest or "")
     copied = parse(target)
     async with Session(context) as session:
@@ -65,7 +65,7 @@ async def mirror_base(lock: Lock, target: str, context: Context) -> str:
     return "\n".join(f"{copied.name}@{each.digest}" for each in found)
 
 
-def _of_path(name: str, platform: Platform) -> Side | None:
+def _of_path(name: str, platform: Platform) -> ComparedImage | None:
     """A layout or a tar; None where the name is neither."""
     path = Path(name)
     if (path / "oci-layout").is_file():
@@ -80,7 +80,7 @@ def _of_path(name: str, platform: Platform) -> Side | None:
         raise NoImage(name, f"no tar that can be read: {why}") from error
 
 
-def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> Side:
+def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> ComparedImage:
     """From a layout, whose files `read` gives."""
     try:
         row = json.loads(read("index.json"))["manifests"][0]
@@ -88,7 +88,7 @@ def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> Si
         if "manifests" in document:
             document = json.loads(read(_path(_child(name, document, platform))))
         identity = document["config"]["digest"]
-        return side_of(name, identity, document, json.loads(read(_path(identity))))
+        return compared_image(name, identity, document, json.loads(read(_path(identity))))
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
         raise NoImage(name, f"no image that can be read ({type(error).__name__}: {error})") from error
 
@@ -116,8 +116,7 @@ def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
 
 
 def _lock_of(name: str) -> Lock | None:
-    from envspec.lock.find import find_lock
-    from envspec.lock.folder import read_lock
+    from envspec.lockfile.folder import find_lock, read_lock
 
     try:
         folder = find_lock(name, Path())
@@ -140,8 +139,8 @@ def _is_in_a_registry(name: str) -> bool:
     return has_host or ":" in name or "@" in name
 
 
-async def _of_lock(name: str, lock: Lock, platform: Platform, context: Context) -> Side:
-    from envspec.lock.document import identity
+async def _of_lock(name: str, lock: Lock, platform: Platform, context: Context) -> ComparedImage:
+    from envspec.lockfile.document import identity
 
     locked = [each.target.platform for each in lock.resolutions if each.target.platform.is_linux]
     if not locked:
@@ -151,10 +150,10 @@ async def _of_lock(name: str, lock: Lock, platform: Platform, context: Context) 
     async with ImageSession(options, context) as session:
         [assembled] = await session.build()
     image = assembled.image
-    return side_of(name, image.id, json.loads(image.manifest), json.loads(image.config))
+    return compared_image(name, image.id, json.loads(image.manifest), json.loads(image.config))
 
 
-async def _of_registry(name: str, platform: Platform, context: Context) -> Side:
+async def _of_registry(name: str, platform: Platform, context: Context) -> ComparedImage:
     reference = parse(name)
     async with Session(context) as session:
         registry = await session.registry()
@@ -168,6 +167,6 @@ async def _of_registry(name: str, platform: Platform, context: Context) -> Side:
         manifest.check_is_single(name)
         config = await registry.config(reference, manifest)
     try:
-        return side_of(name, manifest.config, json.loads(manifest.body), config)
+        return compared_image(name, manifest.config, json.loads(manifest.body), config)
     except (LookupError, TypeError, ValueError) as error:
         raise NoImage(name, f"no image that can be read ({type(error).__name__}: {error})") from error

@@ -11,11 +11,11 @@ from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError
 from envspec.image import outputs
-from envspec.image.base import KeptDocuments
-from envspec.image.build import Assembled, ImageBuilder
-from envspec.image.layers.gzip import Gone
+from envspec.image.base import ManifestCache
+from envspec.image.build import BuiltImage, ImageBuilder
+from envspec.image.layers.gzip import ArchiveMissing
 from envspec.image.layers.store import BlobStore, LayerStore
-from envspec.image.layers.threads import StoppableBlob
+from envspec.image.layers.threads import CancellableBlob
 from envspec.image.layers.types import Image, Layer
 from envspec.image.options import ImageOptions, ImageStage
 from envspec.io.cache import keeping
@@ -39,7 +39,7 @@ class ImageSession:
         self.store = LayerStore(context.cache)
         self._layers: dict[str, Layer] = {}
         self._stopping = threading.Event()
-        documents = KeptDocuments(self.blobs, self.clients.registry, context.connectivity, self._reading_base)
+        documents = ManifestCache(self.blobs, self.clients.registry, context.connectivity, self._reading_base)
         self._builder = ImageBuilder(options, context, self.store, documents, this_platform(), self._built_wheels)
 
     async def __aenter__(self) -> ImageSession:
@@ -52,7 +52,7 @@ class ImageSession:
         self._stopping.set()
         await self.clients.__aexit__(kind, error, trace)
 
-    async def build(self) -> list[Assembled]:
+    async def build(self) -> list[BuiltImage]:
         """The images of all platforms, their layers written."""
         with keeping(self.context.cache):
             found = [await self._builder.build(platform) for platform in self.options.platforms]
@@ -66,7 +66,7 @@ class ImageSession:
         """A layer's bytes: of ours from the store, of the base's from the blobs."""
         layer = self._layers.get(descriptor.digest)
         blob = self.store.open(layer) if layer is not None else self.blobs.open(descriptor)
-        return StoppableBlob(blob, self._stopping)
+        return CancellableBlob(blob, self._stopping)
 
     async def with_wheels(self, use: Callable[[], Awaitable[_T]]) -> _T:
         """Do what reads layers; if wheels that they are made of have left the cache, fetch these and do it again.
@@ -76,18 +76,18 @@ class ImageSession:
         """
         try:
             return await use()
-        except Gone:
+        except ArchiveMissing:
             platforms = self.options.platforms
             parts = [part for part in self.options.lock.resolutions if part.target.platform in platforms]
             with keeping(self.context.cache):
                 await self._builder.fetch_wheels([each for part in parts for each in part.packages])
             return await use()
 
-    def writing(self, images: Sequence[Image]) -> outputs.Moved:
+    def writing(self, images: Sequence[Image]) -> outputs.OnBytes:
         """Reports what is written of images."""
         return self.clients.bytes_moved(ImageStage.WRITING, sum(size for _, size in _blobs_of(images)))
 
-    async def fetch_base_layers(self, assembled: Sequence[Assembled]) -> None:
+    async def fetch_base_layers(self, assembled: Sequence[BuiltImage]) -> None:
         """The base's layers into the cache, for outputs that hold them.
 
         Raises:
@@ -118,16 +118,16 @@ class ImageSession:
         ]
         await together(fetched, self.context.jobs)
 
-    def _look_at_gpu_code(self, assembled: Assembled) -> None:
+    def _look_at_gpu_code(self, assembled: BuiltImage) -> None:
         """Keep what the wheels hold for `explain`, and compare it with what the lock records."""
         from envspec.facts.tables import load_facts
         from envspec.image.gpu_code import compare
         from envspec.io.cache import keep
 
-        for sha256, code in assembled.found.items():
+        for sha256, code in assembled.gpu_code.items():
             keep(self.context.cache, sha256, code)
         if self.options.lock.gpu_code:
-            for text in compare(self.options.lock, assembled.image.platform, assembled.found, load_facts()):
+            for text in compare(self.options.lock, assembled.image.platform, assembled.gpu_code, load_facts()):
                 self.context.reporter.warning(text)
 
     async def _built_wheels(self, packages: Sequence[Package]) -> None:

@@ -21,10 +21,8 @@ from envspec.installer import conda as owners
 from envspec.installer.staging import relocate
 from envspec.installer.types import InstallRequest, InstallStage
 from envspec.io.tasks import run_to_end
-from envspec.lock.find import find_lock
-from envspec.lock.folder import read_lock
-from envspec.lock.head import LOCK_FILE
-from envspec.lock.names import read_current
+from envspec.lockfile.folder import find_lock, read_current, read_lock
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Platform, Resolution
 
 

@@ -17,17 +17,16 @@ from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import find_gpu
 from envspec.io.files import replace_file
 from envspec.io.store import Store
-from envspec.lock.check import Why, check
-from envspec.lock.check_rows import row_faults
-from envspec.lock.docker_served import File, Health, Served
-from envspec.lock.files import files_of
-from envspec.lock.folder import read_lock, write_folder
-from envspec.lock.head import LOCK_FILE
-from envspec.lock.names import read_current
+from envspec.lockfile.check import Why, check
+from envspec.lockfile.check_entries import mismatches
+from envspec.lockfile.export import files_of
+from envspec.lockfile.export.dockerfile import ContainerConfig, File, Health
+from envspec.lockfile.folder import read_current, read_lock, write_folder
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import ImageSettings, Lock, Resolution, Target
 from envspec.operations.lock_cache import is_ours, key_of, remember, remember_ours
 from envspec.operations.lock_state import CondaResult, LockRequest, LockState, PypiResult, Upgrade
-from envspec.resolve.upgrade import condas, known_names
+from envspec.resolve.upgrade import check_names, names_in_conda
 from envspec.spec import RequirementKind, Spec, load_spec
 from envspec.spec import set_as_of as with_as_of
 from envspec.spec.conda import name_of
@@ -146,7 +145,7 @@ def _with_what_is_new(state: LockState) -> LockState:
 def make(state: LockState) -> Lock:
     """The lock that a spec compiles to; writes nothing."""
     context = state.context
-    of_conda = condas(state.upgraded, state.old, _required_from_conda(state.spec))
+    of_conda = names_in_conda(state.upgraded, state.old, _required_from_conda(state.spec))
     conda = _conda(state, of_conda)
     targets, decisions = targets_of(state.spec, state.facts, state.as_of, conda.pythons)
     of_pypi = [name for name in state.upgraded if name not in of_conda]
@@ -167,15 +166,17 @@ def make(state: LockState) -> Lock:
     )
     kept = None if state.request.upgrade is Upgrade.ALL else state.old
     made = assemble(inputs, _identity(state.request.spec_path), kept, context, state.before)
-    for text in (*conda.warnings, *made.warnings):
+    for text in made.warnings:
         context.reporter.warning(text)
     return made.lock
 
 
 def _conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
     if state.spec.conda is None:
-        if state.request.channel_rows:
-            raise UsageError("--channel-rows: the spec has no [conda]", hint="remove it, or add [conda] to the spec")
+        if state.request.channel_repodata:
+            raise UsageError(
+                "--channel-repodata: the spec has no [conda]", hint="remove it, or add [conda] to the spec"
+            )
         return CondaResult()
     from envspec.operations.lock_conda import resolve_conda
 
@@ -233,7 +234,7 @@ def _upgradable(request: LockRequest, spec: Spec, old: Lock | None, context: Con
     """
     if old is not None:
         required = {requirement.name for requirement in spec.pip.dependencies}
-        known_names(request.upgrade_packages, old, required | _required_from_conda(spec))
+        check_names(request.upgrade_packages, old, required | _required_from_conda(spec))
     if spec.env.as_of is not None and (request.upgrade_packages or request.upgrade is Upgrade.ALL):
         context.reporter.warning(
             f"{request.spec_path}: as_of = {spec.env.as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ} excludes "
@@ -258,7 +259,7 @@ def _check_hosts(spec_path: Path, files: Mapping[str, bytes]) -> None:
         UsageError: names the first value that does not follow from the spec.
     """
     document = toml.loads(files[LOCK_FILE].decode())
-    faults = row_faults(toml.read_spec(spec_path), document, files)
+    faults = mismatches(toml.read_spec(spec_path), document, files)
     if faults:
         raise UsageError(
             f"{spec_path}: {faults[0]}",
@@ -290,7 +291,7 @@ def _old_lock(request: LockRequest, spec: Spec, facts: Facts, context: Context, 
         return _Old(old, old)
     from envspec.operations.old_lock import moments_of, versions_of
 
-    found = [reason for reason in check(request.spec_path, request.directory, None).reasons if reason.why is Why.ROW]
+    found = [reason for reason in check(request.spec_path, request.directory, None).reasons if reason.why is Why.ENTRY]
     for reason in found:
         context.reporter.warning(f"{reason.text}: resolved again")
     if found:
@@ -317,19 +318,19 @@ def _looked_up(old: Lock, request: LockRequest, spec: Spec, facts: Facts, contex
 
 
 def lock_files(lock: Lock) -> dict[str, bytes]:
-    """Every file of the lock's folder: `lock.files.files_of` with what a container of the image starts.
+    """Every file of the lock's folder: `lockfile.export.files_of` with what a container of the image starts.
 
     Raises:
         UsageError: settings that no image can have: a working folder that is the system's, a token for everybody.
     """
     if lock.base_image is None:
         return files_of(lock)
-    return files_of(lock, _served(lock.image))
+    return files_of(lock, _container_config(lock.image))
 
 
-def _served(settings: ImageSettings) -> Served:
+def _container_config(settings: ImageSettings) -> ContainerConfig:
     # Imported only for locks with an image.
-    from envspec.image.layers.types import InMemory, Kind
+    from envspec.image.layers.types import EntryKind, InMemory
     from envspec.image.services import HOME, USER, ServicesSource, services_config
 
     conduct = services_config(settings)
@@ -338,7 +339,7 @@ def _served(settings: ImageSettings) -> Served:
         tuple(check["Test"][1:]), check["Interval"], check["Timeout"], check["StartPeriod"], check["Retries"]
     )
     entries = list(ServicesSource(settings).entries())
-    return Served(
+    return ContainerConfig(
         entrypoint=conduct.entrypoint or (),
         user=conduct.user or "",
         name=USER if conduct.user else "",
@@ -346,7 +347,7 @@ def _served(settings: ImageSettings) -> Served:
         ports=conduct.ports,
         env=conduct.env,
         health=health or None,
-        folders=tuple((f"/{each.path}", each.mode) for each in entries if each.kind is Kind.FOLDER and each.uid),
+        folders=tuple((f"/{each.path}", each.mode) for each in entries if each.kind is EntryKind.FOLDER and each.uid),
         files=tuple(
             File(f"/{each.path}", each.mode, each.data.content.decode())
             for each in entries

@@ -17,10 +17,9 @@ from envspec.context import Context
 from envspec.errors import NetworkError
 from envspec.facts import Facts
 from envspec.io.tasks import run_to_end
-from envspec.lock.canonical import public_indexes
-from envspec.lock.conda_lock_file import without_md5
-from envspec.lock.document import identity
-from envspec.lock.head import FORMAT
+from envspec.lockfile.document import identity, public_indexes
+from envspec.lockfile.export.conda import without_md5
+from envspec.lockfile.header import FORMAT
 from envspec.models import (
     BaseImage,
     BuiltWheel,
@@ -40,7 +39,7 @@ from envspec.resolve.pypi.request import indexes_of
 from envspec.spec import Spec
 
 if TYPE_CHECKING:
-    from envspec.resolve.pypi.request import Composed
+    from envspec.resolve.pypi.resolve import TargetRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class LockInputs:
     as_of: datetime
     moments: Mapping[str, datetime]
     decisions: tuple[Decision, ...]
-    composed: tuple[Composed, ...]
+    composed: tuple[TargetRequest, ...]
     resolutions: tuple[Resolution, ...]
     channels: tuple[CondaChannel, ...] = ()
     conda_as_of: tuple[tuple[str, datetime], ...] = ()
@@ -87,7 +86,7 @@ def assemble(
     holds_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
     decided = inputs.composed if holds_torch else ()
     warnings = [
-        *(f"{q.question.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
+        *(f"{q.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
         *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
         *plan.warnings,
         *_without_digest(base, failure),
@@ -136,7 +135,7 @@ def _of_builds(before: Lock | None, as_of: datetime, indexes: tuple[NamedIndex, 
 def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tuple[Resolution, ...]:
     """With the wheels that were built of the same files for the same Python before."""
     built: dict[tuple[Target, str], tuple[BuiltWheel, str | None]] = {
-        (resolution.target, package.file.sha256): (package.built, package.contents)
+        (resolution.target, package.file.sha256): (package.built, package.record_sha256)
         for resolution in (before.resolutions if before else ())
         for package in resolution.packages
         if package.built
@@ -146,7 +145,7 @@ def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tup
 
     def known(package: Package, target: Target) -> Package:
         wheel, contents = built.get((target, package.file.sha256), (None, None))
-        return replace(package, built=wheel, contents=contents) if wheel and not package.built else package
+        return replace(package, built=wheel, record_sha256=contents) if wheel and not package.built else package
 
     return tuple(replace(r, packages=tuple(known(p, r.target) for p in r.packages)) for r in resolutions)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,13 +19,13 @@ from envspec.context import Context
 from envspec.data import facts_version
 from envspec.errors import StaleLock
 from envspec.io.store import Store
-from envspec.lock.check import check
-from envspec.lock.head import FORMAT, LOCK_FILE, unseal
-from envspec.lock.names import stage_prefix
+from envspec.lockfile.check import check
+from envspec.lockfile.folder import tidy, write_folder
+from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
 from envspec.spec.identity import input_sha256
 
 #: Part of every key: changes whenever the same inputs would make another lock.
-MADE: Final = "10"
+MADE: Final = "11"
 
 
 class Recalled(NamedTuple):
@@ -50,7 +49,7 @@ def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapp
         return None
     try:
         whole = (directory / LOCK_FILE).read_bytes()
-        unseal(whole, LOCK_FILE)
+        verify_checksum(whole, LOCK_FILE)
         old = hashlib.sha256(whole).hexdigest()
     except (OSError, StaleLock):
         old = ""
@@ -93,7 +92,7 @@ def without_resolving(spec_path: Path, directory: Path, resolver: str, context: 
     store = Store(context.cache)
     try:
         if _is_done(spec_path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
-            _tidy(directory)
+            tidy(directory)
             return ()
         key = key_of(spec_path, directory, resolver, facts_version(), context.environ)
         cached = recall(store, key) if key is not None else None
@@ -101,8 +100,6 @@ def without_resolving(spec_path: Path, directory: Path, resolver: str, context: 
         store.close()
     if cached is None:
         return None
-    from envspec.lock.folder import write_folder
-
     for text in cached.warnings:
         context.reporter.warning(text)
     return write_folder(directory, cached.files)
@@ -115,17 +112,7 @@ def _is_done(spec_path: Path, directory: Path) -> bool:
         return False
     body = (directory / LOCK_FILE).read_bytes()
     # Locks of wheels without a single digest of contents were written before there were any.
-    return b'source = "unresolved"' not in body and (b'\ncontents = "' in body or b'.whl"' not in body)
-
-
-def _tidy(directory: Path) -> None:
-    """Remove what a write that was killed left."""
-    real = directory.resolve()
-    with suppress(OSError):
-        if any(item.name.startswith(stage_prefix(real)) for item in real.parent.iterdir()):
-            from envspec.lock.folder import tidy
-
-            tidy(directory)
+    return b'source = "unresolved"' not in body and (b'\nrecord_sha256 = "' in body or b'.whl"' not in body)
 
 
 def _own(document: bytes) -> str:

@@ -14,13 +14,13 @@ from envspec.facts.conda import conda_names
 from envspec.io.tasks import run_to_end
 from envspec.models import CondaPackage, Lock, Platform
 from envspec.operations.lock_state import CondaResult, LockState, Upgrade
-from envspec.resolve.conda.channels import Seen
-from envspec.resolve.conda.pypi_names import Names, UnmappedName, archive_reader, provided_by, with_provides
-from envspec.resolve.conda.request import CondaMoments, channels_of, compose_conda, decisions_of
-from envspec.resolve.conda.solve import CondaAnswer, solve_all
-from envspec.resolve.engines import conda_engine
-from envspec.resolve.types import Channel
-from envspec.resolve.upgrade import are_names_of, free_rows, moved_rows, newer_rows, rows_of
+from envspec.resolve import solver
+from envspec.resolve.conda.channels import ChannelTimestamps
+from envspec.resolve.conda.pypi_names import PypiNames, UnmappedName, archive_reader, provided_by, with_provided
+from envspec.resolve.conda.request import channels_of, conda_request, decisions_of
+from envspec.resolve.conda.solve import CondaSolution, solve_all
+from envspec.resolve.types import Channel, Cutoffs
+from envspec.resolve.upgrade import conda_packages, has_name, moved_conda, newer_specs, without_names
 
 _Rows = Mapping[Platform, tuple[CondaPackage, ...]]
 _NONE: Final[Mapping[Platform, tuple[str, ...]]] = {}
@@ -38,7 +38,7 @@ def resolve_conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
         UsageError: the engine can't run on this machine, or a channel's variable is not set.
     """
     spec = state.spec
-    channels = channels_of(spec, state.context.environ, state.request.channel_rows)
+    channels = channels_of(spec, state.context.environ, state.request.channel_repodata)
     moments, answers = _Solver(state, channels, upgraded).solve()
     packages = run_to_end(_with_provides(state, channels, answers))
     return CondaResult(
@@ -47,7 +47,6 @@ def resolve_conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
         decisions=tuple(d for platform in packages for d in decisions_of(spec, state.facts, platform)),
         moments=moments,
         provided={platform: provided_by(rows) for platform, rows in packages.items()},
-        warnings=tuple(f"{a.request.platform.value}: {text}" for a in answers for text in a.warnings),
     )
 
 
@@ -59,18 +58,18 @@ class _Solver:
         self._channels = channels
         self._upgraded = tuple(upgraded)
 
-    def solve(self) -> tuple[dict[str, datetime], tuple[CondaAnswer, ...]]:
+    def solve(self) -> tuple[dict[str, datetime], tuple[CondaSolution, ...]]:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
         state = self._state
         keeps = state.request.upgrade is Upgrade.KEEP and state.spec.env.as_of is None
         old = state.old if keeps else None
         moments = dict(old.conda_as_of) if old else {}
         # The cutoff alone doesn't keep them: channels add records that were built before it, and patch others.
-        kept: _Rows = rows_of(old) if old else {}
+        kept: _Rows = conda_packages(old) if old else {}
         if old and self._upgraded:
             kept = self._upgrade(old)
-            moments |= dict.fromkeys(moved_rows(rows_of(old), kept), state.started)
-        answers = self._ask(CondaMoments(state.as_of, moments), kept)
+            moments |= dict.fromkeys(moved_conda(conda_packages(old), kept), state.started)
+        answers = self._ask(Cutoffs(state.as_of, moments), kept)
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for answer in answers for package in answer.packages}
         return {name: at for name, at in moments.items() if name in locked}, answers
@@ -78,44 +77,46 @@ class _Solver:
     def _upgrade(self, old: Lock) -> _Rows:
         """The packages after `--upgrade-package`: all may move up to now; what can stay stays."""
         state, names = self._state, self._upgraded
-        before = rows_of(old)
-        moments = CondaMoments(state.as_of, {}, state.started)
-        kept = {platform: free_rows(rows, names) for platform, rows in before.items()}
+        before = conda_packages(old)
+        moments = Cutoffs(state.as_of, {}, state.started)
+        kept = {platform: without_names(rows, names) for platform, rows in before.items()}
         answers = self._ask(moments, kept)
         behind = [name for name in names if not self._has_moved(name, before, answers)]
         bounds: dict[Platform, tuple[str, ...]] = {}
         # The solver keeps a package for the sake of another that stays, even if it could move both.
         for name in behind:
-            more = {platform: (*bounds.get(platform, ()), *newer_rows(rows, name)) for platform, rows in before.items()}
+            more = {
+                platform: (*bounds.get(platform, ()), *newer_specs(rows, name)) for platform, rows in before.items()
+            }
             with suppress(NoSolution):
                 answers = self._ask(moments, kept, more)
                 bounds = more
         return {answer.request.platform: answer.packages for answer in answers}
 
-    def _has_moved(self, name: str, before: _Rows, answers: Sequence[CondaAnswer]) -> bool:
+    def _has_moved(self, name: str, before: _Rows, answers: Sequence[CondaSolution]) -> bool:
         now = {answer.request.platform: answer.packages for answer in answers}
-        moved = moved_rows(before, now)
-        return any(p.name in moved for rows in before.values() for p in rows if are_names_of(p, (name,)))
+        moved = moved_conda(before, now)
+        return any(p.name in moved for rows in before.values() for p in rows if has_name(p, (name,)))
 
     def _ask(
-        self, moments: CondaMoments, kept: _Rows, bounds: Mapping[Platform, tuple[str, ...]] = _NONE
-    ) -> tuple[CondaAnswer, ...]:
+        self, moments: Cutoffs, kept: _Rows, bounds: Mapping[Platform, tuple[str, ...]] = _NONE
+    ) -> tuple[CondaSolution, ...]:
         state = self._state
         spec, facts = state.spec, state.facts
         plain = [
-            compose_conda(spec, platform, facts, moments, kept.get(platform, ()), self._channels)
+            conda_request(spec, platform, facts, moments, kept.get(platform, ()), self._channels)
             for platform in spec.env.platforms
         ]
         requests = [
             replace(request, constraints=(*request.constraints, *bounds.get(request.platform, ()))) for request in plain
         ]
-        seen = Seen(state.store, self._channels, spec.env.platforms)
+        seen = ChannelTimestamps(state.store, self._channels, spec.env.platforms)
         if state.context.is_offline:
             seen.check(moments.others or moments.as_of)
         try:
-            answers = run_to_end(solve_all(requests, conda_engine(state.request.conda_resolver), state.context))
+            answers = run_to_end(solve_all(requests, solver(state.request.conda_resolver), state.context))
             if not state.context.is_offline:
-                seen.remember(state.started)
+                seen.save(state.started)
             return answers
         except NetworkError as error:
             error.hint = _and_the_part(error.hint, state.old, self._channels)
@@ -124,25 +125,25 @@ class _Solver:
 
 def _and_the_part(hint: str | None, old: Lock | None, channels: Sequence[Channel]) -> str | None:
     """The hint, for a lock that was made from a part of a channel, with the option that names this part again."""
-    asked = {channel.url for channel in channels if channel.rows is None}
+    asked = {channel.url for channel in channels if channel.repodata is None}
     names = [channel.name for channel in old.channels if channel.part and channel.url in asked] if old else []
     if not names:
         return hint
-    again = f"the lock was made from a part of {names[0]}: --channel-rows {names[0]}=DIR uses such a part again"
+    again = f"the lock was made from a part of {names[0]}: --channel-repodata {names[0]}=DIR uses such a part again"
     return f"{hint}; {again}" if hint else again
 
 
 async def _with_provides(
-    state: LockState, channels: tuple[Channel, ...], answers: Sequence[CondaAnswer]
+    state: LockState, channels: tuple[Channel, ...], answers: Sequence[CondaSolution]
 ) -> dict[Platform, tuple[CondaPackage, ...]]:
     """The packages, with the Python packages that they install; some may stay unknown if [pip] requires nothing.
 
     Then no archive is read either: a lock must not contain more because archives could be fetched.
     """
     spec, environ = state.spec, state.context.environ
-    names = Names(spec.conda.names if spec.conda else {}, conda_names(), state.store)
+    names = PypiNames(spec.conda.names if spec.conda else {}, conda_names(), state.store)
     reader = archive_reader(channels, environ, offline=state.context.is_offline) if spec.pip.dependencies else None
-    found = await asyncio.gather(*(with_provides(answer.packages, names, reader) for answer in answers))
+    found = await asyncio.gather(*(with_provided(answer.packages, names, reader) for answer in answers))
     # Every platform has its own record of one package.
     unmapped = {(package.name, package.version): package for _, unknown in found for package in unknown}
     if unmapped and spec.pip.dependencies:

@@ -17,14 +17,14 @@ from envspec.io.tasks import run_to_end
 from envspec.models import Lock, Platform, Resolution, Target
 from envspec.operations.lock_state import LockState, PypiResult, Sources, Upgrade
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
-from envspec.resolve.engines import engine
+from envspec.resolve import resolver
 from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.request import Composed, Given, Moments, Places, compose, sources_of, wheel_urls
-from envspec.resolve.pypi.resolve import resolve_all
+from envspec.resolve.pypi.request import GivenPackages, IndexUrls, sources_of, target_request, wheel_urls
+from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.pypi.url_wheels import fetch_wheel
-from envspec.resolve.types import Provider
-from envspec.resolve.upgrade import keeping, moved
+from envspec.resolve.types import CondaProvided, Cutoffs
+from envspec.resolve.upgrade import moved_pypi, with_old_pins
 from envspec.spec import Requirement
 
 
@@ -39,7 +39,7 @@ class Pypi:
         self,
         state: LockState,
         targets: Sequence[Target],
-        provided: Mapping[Platform, Mapping[str, Provider]],
+        provided: Mapping[Platform, Mapping[str, CondaProvided]],
         upgraded: Sequence[str],
     ) -> None:
         self._state = state
@@ -49,37 +49,42 @@ class Pypi:
         # To upgrade single packages, the engines run several times.
         self._warn_once = cache(state.context.reporter.warning)
         environ = state.context.environ
-        self._places = Places(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
+        self._urls = IndexUrls(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
         self._wheels = run_to_end(_fetch_wheels(state, wheel_urls(state.spec)))
         self._sources = _sources(state, targets)
 
     def resolve(self) -> PypiResult:
         """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
         pinned = self._state.old
-        moments = Moments(self._state.as_of, _kept_moments(self._state))
+        moments = Cutoffs(self._state.as_of, _kept_moments(self._state))
         if pinned is not None and self._upgraded:
             pinned, moments = self._upgrade(pinned, moments)
         questions = self._composed(moments)
         # If single packages have moved, the cutoffs alone don't define the versions of the others.
-        asked = questions if pinned is None or not moments.names else [keeping(q, pinned) for q in questions]
+        asked = questions if pinned is None or not moments.names else [with_old_pins(q, pinned) for q in questions]
         resolutions = self._ask(asked)
         # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for resolution in resolutions for package in resolution.packages}
         own = {name: at for name, at in moments.names.items() if name in locked}
         return PypiResult(resolutions, tuple(questions), own, self._sources.decisions)
 
-    def _composed(self, moments: Moments) -> list[Composed]:
+    def _composed(self, moments: Cutoffs) -> list[TargetRequest]:
         state = self._state
-        given = (
-            (
+        return [
+            target_request(
+                state.spec,
                 target,
-                Given(self._wheels, self._sources.by_target.get(target, {}), self._provided.get(target.platform, {})),
+                state.facts,
+                moments,
+                GivenPackages(
+                    self._wheels, self._sources.by_target.get(target, {}), self._provided.get(target.platform, {})
+                ),
+                self._urls,
             )
             for target in self._targets
-        )
-        return [compose(state.spec, target, state.facts, moments, self._places, at_hand) for target, at_hand in given]
+        ]
 
-    def _upgrade(self, old: Lock, kept: Moments) -> tuple[Lock, Moments]:
+    def _upgrade(self, old: Lock, kept: Cutoffs) -> tuple[Lock, Cutoffs]:
         """The lock with the pins after `--upgrade-package`, and the cutoffs of those that moved.
 
         Everything may move up to now; what can stay stays.
@@ -90,10 +95,10 @@ class Pypi:
         # What was added to the spec is no part of the upgrade; torch's build is chosen again only for its family.
         still = dict.fromkeys(asked - before - set(names), kept.as_of)
         family = {"torch": state.started} if set(names) & set(INDEX_FAMILY) else {}
-        free = self._composed(Moments(kept.as_of, {**still, **family}, others=state.started))
+        free = self._composed(Cutoffs(kept.as_of, {**still, **family}, others=state.started))
 
         def moving(newer: Sequence[str]) -> tuple[Resolution, ...]:
-            return self._ask([keeping(q, old, but=names, newer=newer) for q in free])
+            return self._ask([with_old_pins(q, old, free=names, newer=newer) for q in free])
 
         # An engine keeps a package because of another one's pin, even if it could move both.
         newer: list[str] = []
@@ -104,16 +109,15 @@ class Pypi:
                 if tried == names:
                     break
         new = moving(newer)
-        moments = {**kept.names, **dict.fromkeys(moved(old, new), state.started), **still}
+        moments = {**kept.names, **dict.fromkeys(moved_pypi(old, new), state.started), **still}
         locked = {package.name for resolution in new for package in resolution.packages}
         own = {name: at for name, at in moments.items() if name in locked and at != kept.as_of}
         return replace(old, resolutions=new), replace(kept, names=own)
 
-    def _ask(self, questions: Sequence[Composed]) -> tuple[Resolution, ...]:
+    def _ask(self, questions: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
         state = self._state
         once = replace(state.context, reporter=ReporterOf(state.context.reporter, warning=self._warn_once))
-        asked = [q.question for q in questions]
-        return run_to_end(resolve_all(asked, engine(state.request.resolver), state.store, once, _later))
+        return run_to_end(resolve_all(questions, resolver(state.request.resolver), state.store, once, _later))
 
 
 def _kept_moments(state: LockState) -> dict[str, datetime]:
@@ -146,4 +150,4 @@ def _sources(state: LockState, targets: Sequence[Target]) -> Sources:
 def _later() -> None:
     """Import the modules of the next stage while the engines run."""
     import_module("envspec.operations.lock_assemble")
-    import_module("envspec.lock.files")
+    import_module("envspec.lockfile.export")

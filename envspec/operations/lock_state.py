@@ -17,9 +17,9 @@ from envspec.models import CondaChannel, CondaPackage, Decision, Lock, Platform,
 from envspec.spec import Spec
 
 if TYPE_CHECKING:
-    from envspec.resolve.pypi.index.routing import Source
-    from envspec.resolve.pypi.request import Composed
-    from envspec.resolve.types import Provider
+    from envspec.resolve.pypi.index.routing import BuiltSource
+    from envspec.resolve.pypi.resolve import TargetRequest
+    from envspec.resolve.types import CondaProvided
 
 
 #: For a registry that a lock does not depend on: one that is silent is not waited for like an index.
@@ -40,8 +40,8 @@ class Upgrade(Enum):
 class LockRequest:
     """One spec to lock.
 
-    resolver, conda_resolver: names in `envspec.resolve.engines`. upgrade_packages: normalised names that may move
-    although the rest stays. channel_rows: channel name -> a folder with its repodata, used instead of it.
+    resolver, conda_resolver: names in `envspec.resolve`. upgrade_packages: normalised names that may move although the
+    rest stays. channel_repodata: channel name -> a folder with its repodata, used instead of it.
     """
 
     spec_path: Path
@@ -50,7 +50,7 @@ class LockRequest:
     conda_resolver: str = "rattler"
     upgrade: Upgrade = Upgrade.KEEP
     upgrade_packages: tuple[str, ...] = ()
-    channel_rows: Mapping[str, Path] = field(default_factory=dict)
+    channel_repodata: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,7 @@ class CondaResult:
     channels: tuple[CondaChannel, ...] = ()
     decisions: tuple[Decision, ...] = ()
     moments: Mapping[str, datetime] = field(default_factory=dict)
-    provided: Mapping[Platform, Mapping[str, Provider]] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
+    provided: Mapping[Platform, Mapping[str, CondaProvided]] = field(default_factory=dict)
 
     @property
     def pythons(self) -> dict[Platform, str]:
@@ -105,7 +104,7 @@ class Sources:
     decisions: which commits they are.
     """
 
-    by_target: Mapping[Target, Mapping[str, Source]]
+    by_target: Mapping[Target, Mapping[str, BuiltSource]]
     decisions: tuple[Decision, ...] = ()
 
 
@@ -117,6 +116,6 @@ class PypiResult:
     """
 
     resolutions: tuple[Resolution, ...]
-    questions: tuple[Composed, ...] = ()
+    questions: tuple[TargetRequest, ...] = ()
     moments: Mapping[str, datetime] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()

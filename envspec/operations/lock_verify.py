@@ -20,10 +20,9 @@ from envspec.context import Context
 from envspec.errors import StaleLock, UsageError
 from envspec.facts import load_facts
 from envspec.io.store import Store
-from envspec.lock.folder import read_lock
-from envspec.lock.head import LOCK_FILE, unseal
-from envspec.lock.names import read_current
-from envspec.lock.plan import is_lock_file
+from envspec.lockfile.export import is_exported
+from envspec.lockfile.folder import read_current, read_lock
+from envspec.lockfile.header import LOCK_FILE, verify_checksum
 from envspec.models import Lock, Resolution
 from envspec.operations.lock import check_logins, lock_files, make
 from envspec.operations.lock_state import LockRequest, LockState
@@ -119,11 +118,11 @@ def _keeps_versions(spec: Spec, lock: Lock) -> bool:
 
 
 def _refuse_missing_parts(lock: Lock, request: LockRequest) -> None:
-    missing = [each.name for each in lock.channels if each.part and each.name not in request.channel_rows]
+    missing = [each.name for each in lock.channels if each.part and each.name not in request.channel_repodata]
     if missing:
         raise UsageError(
             f"{request.directory} was locked from a part of {', '.join(missing)}",
-            hint=f"name the rows of that part: --channel-rows {missing[0]}=DIR",
+            hint=f"name the repodata of that part: --channel-repodata {missing[0]}=DIR",
         )
 
 
@@ -161,11 +160,11 @@ def _recorded(lock: Lock) -> Iterator[str]:
 def _compare(directory: Path, made: Mapping[str, bytes]) -> tuple[Difference, ...]:
     """Every file that is not, byte for byte, what was made; of the document, value by value."""
     document = read_current(directory, LOCK_FILE)
-    head, body = unseal(document, str(directory / LOCK_FILE))
-    there = {each.name for each in directory.iterdir() if is_lock_file(each.name)}
+    head, body = verify_checksum(document, str(directory / LOCK_FILE))
+    there = {each.name for each in directory.iterdir() if is_exported(each.name)}
     rows: list[Difference] = []
     if document != made[LOCK_FILE]:
-        _, resolved = unseal(made[LOCK_FILE], LOCK_FILE)
+        _, resolved = verify_checksum(made[LOCK_FILE], LOCK_FILE)
         rows += _values(toml.loads(body.decode()), toml.loads(resolved.decode()))
         rows = rows or [Difference("", "", LOCK_FILE, "the same values", "written in another way")]
     for name in sorted({*head.files, *made, *there} - {LOCK_FILE}):

@@ -10,8 +10,8 @@ from typing import Final
 from envspec.errors import UsageError
 from envspec.models import Lock, Platform, Resolution
 from envspec.verifier.compare import compare
-from envspec.verifier.scan import NoEnvironment, Place, place_of
-from envspec.verifier.types import Drift, Expected, ExpectedConda, ExpectedPackage, Finding, Result
+from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment
+from envspec.verifier.types import Drift, DriftFinding, Expected, ExpectedConda, ExpectedPackage, VerifyResult
 
 #: The package that a finding about Python itself is of.
 PYTHON: Final = "python"
@@ -20,7 +20,7 @@ PYTHON: Final = "python"
 def expected_of(resolution: Resolution) -> Expected:
     """What an environment of one platform's part of a lock contains, and what it may contain besides."""
     return Expected(
-        packages=tuple(ExpectedPackage(each.name, each.version, each.contents) for each in resolution.packages),
+        packages=tuple(ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.packages),
         conda=tuple(ExpectedConda(each.name, each.version, each.build, each.sha256) for each in resolution.conda),
     )
 
@@ -41,14 +41,14 @@ def part_of(lock: Lock, platform: Platform) -> Resolution:
     )
 
 
-def verify(lock: Lock, platform: Platform, prefix: Path) -> Result:
+def verify(lock: Lock, platform: Platform, prefix: Path) -> VerifyResult:
     """Compare the environment in a folder with a lock; uses no network, changes nothing.
 
     Raises:
         UsageError: the folder holds no environment, or the lock has no such platform.
     """
     try:
-        place = place_of(prefix)
+        place = find_environment(prefix)
     except NoEnvironment as error:
         raise UsageError(str(error), hint="name the folder of a virtual or a conda environment by --prefix") from error
     part = part_of(lock, platform)
@@ -56,10 +56,10 @@ def verify(lock: Lock, platform: Platform, prefix: Path) -> Result:
     return replace(found, findings=(*_python(part.target.python.series, place), *found.findings))
 
 
-def _python(series: str, place: Place) -> Iterator[Finding]:
+def _python(series: str, place: PythonEnvironment) -> Iterator[DriftFinding]:
     """Another Python than the lock's, by the names of its site-packages folders; on Windows they have no version."""
     names = [site.parent.name for site in place.sites]
     # A free-threaded one's folder is python3.14t.
     series_found = [name.removeprefix("python").removesuffix("t") for name in names if name.startswith("python")]
     if series_found and series not in series_found:
-        yield Finding(PYTHON, Drift.VERSION, expected=series, found=", ".join(series_found))
+        yield DriftFinding(PYTHON, Drift.VERSION, expected=series, found=", ".join(series_found))

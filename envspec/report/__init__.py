@@ -1,77 +1,121 @@
-"""A receipt in the forms in which people and programs read it: one file a form, one table."""
+"""Values -> text for people, JSON for programs, Markdown, HTML and JUnit XML: the only renderers.
+
+A renderer is a function in a module of this package and a line in a table below.
+"""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from envspec.errors import UsageError
-from envspec.io.files import place
-from envspec.receipt.values import Receipt
+
+if TYPE_CHECKING:
+    from envspec.diagnostics.fit import FitReport
+    from envspec.explain.explanation import Explanation, PackageExplanation
+    from envspec.image.diff import ImageDiff
+    from envspec.lock.diff import LockDiff
+    from envspec.receipts.compare import Comparison
+    from envspec.receipts.model import Receipt
+
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A row of the table. file: its name in the folder. module: what has `render`, imported when it is used."""
+class Formats(Generic[T_contra]):
+    """Format -> module and function that render a value; the module is imported on use."""
 
-    file: str
-    module: str
+    def __init__(self, renderers: Mapping[str, str]) -> None:
+        self._renderers = renderers
 
-    def render(self, receipt: Receipt) -> str:
-        """The text of the file; the same for the same receipt."""
-        render: Callable[[Receipt], str] = import_module(self.module).render
-        return render(receipt)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._renderers)
+
+    def render(self, form: str, value: T_contra, width: int = 100) -> str:
+        """The value in a format; ends with a line feed. width: characters on a line of text."""
+        module, _, function = self._renderers[form].partition(":")
+        render = getattr(import_module(f"envspec.report.{module}"), function)
+        rendered: str = render(value, width) if form == "text" else render(value)
+        return rendered
 
 
-REPORTS: Final[Mapping[str, Report]] = {
-    "json": Report("receipt.json", "envspec.report.document"),
-    "junit": Report("receipt.xml", "envspec.report.junit"),
-    "markdown": Report("receipt.md", "envspec.report.markdown"),
-    "html": Report("receipt.html", "envspec.report.html"),
+RECEIPT: Final[Formats[Receipt]] = Formats(
+    {
+        "text": "receipt:as_text",
+        "json": "receipt:as_json",
+        "junit": "junit:as_junit",
+        "markdown": "receipt:as_markdown",
+        "html": "receipt:as_html",
+    }
+)
+COMPARISON: Final[Formats[Comparison]] = Formats(
+    {
+        "text": "comparison:as_text",
+        "json": "comparison:as_json",
+        "markdown": "comparison:as_markdown",
+        "html": "comparison:as_html",
+    }
+)
+LOCK_DIFF: Final[Formats[LockDiff]] = Formats(
+    {"text": "lock_diff:as_text", "json": "lock_diff:as_json", "markdown": "lock_diff:as_markdown"}
+)
+EXPLANATION: Final[Formats[Explanation | PackageExplanation]] = Formats(
+    {"text": "explanation:as_text", "json": "explanation:as_json"}
+)
+FIT: Final[Formats[FitReport]] = Formats({"text": "fit:as_text", "json": "fit:as_json"})
+IMAGE_DIFF: Final[Formats[ImageDiff]] = Formats({"text": "image_diff:as_text", "json": "image_diff:as_json"})
+
+#: Files of a receipt's folder -> format.
+RECEIPT_FILES: Final = {
+    "receipt.json": "json",
+    "receipt.xml": "junit",
+    "receipt.md": "markdown",
+    "receipt.html": "html",
 }
 
 
-def try_folder(folder: Path) -> None:
-    """Whether a receipt could be written there, asked before the run that it is of; nothing stays.
+def check_writable(folder: Path) -> None:
+    """Check that a receipt can be written to a folder before the run; leaves nothing behind.
 
     Raises:
-        UsageError: it could not.
+        UsageError: it can't.
     """
-    made: list[Path] = []
+    import tempfile
+
+    created: list[Path] = []
     try:
-        made += [each for each in (folder, *folder.parents) if not each.exists()]
+        created += [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as fault:
         raise _unwritable(folder, fault) from fault
     finally:
-        for each in made:
+        for each in created:
             with suppress(OSError):
                 each.rmdir()
 
 
 def _unwritable(path: Path, fault: OSError) -> UsageError:
-    return UsageError(f"{path} can't be written: {fault.strerror}", hint="make room there, or name another folder")
+    return UsageError(f"{path} can't be written: {fault.strerror}", hint="make room, or name another folder")
 
 
-def write(receipt: Receipt, folder: Path) -> list[Path]:
-    """Write every form into a folder, which is made where it is not there; their paths.
+def write_receipt(receipt: Receipt, folder: Path) -> list[Path]:
+    """Write RECEIPT_FILES into a folder, created if missing; returns their paths.
 
     Raises:
         UsageError: the folder can't be written.
     """
+    from envspec.io.files import place
+
     written = []
-    for report in REPORTS.values():
-        path = folder / report.file
-        text = report.render(receipt)
+    for name, form in RECEIPT_FILES.items():
+        path = folder / name
+        content = RECEIPT.render(form, receipt)
         try:
-            place(path, text.encode())
+            place(path, content.encode())
         except OSError as fault:
             raise _unwritable(path, fault) from fault
         written.append(path)

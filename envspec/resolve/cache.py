@@ -1,4 +1,4 @@
-"""Resolutions made before on this machine: the same question is answered without an engine and without a network."""
+"""Resolutions of earlier runs: an identical request needs neither a resolver nor a network."""
 
 from __future__ import annotations
 
@@ -9,39 +9,37 @@ from datetime import datetime
 from typing import Any, Final
 
 from envspec.io.store import Store
-from envspec.models import Asker, BuiltWheel, Package, Refusal, Resolution, Target, WheelFile
+from envspec.models import BuiltWheel, Dependent, Package, Rejected, Resolution, Target, WheelFile
 
-#: Part of every key: changes whenever the same question would get another answer, or its form changes.
-ANSWERS: Final = "8"
+#: Part of every key. Change it if the same request gives another result, or its stored form changes.
+FORMAT: Final = "9"
 
 
 def key_of(parts: object) -> str:
-    """A short name for a question: `parts` is JSON of everything that decides its answer."""
-    text = json.dumps([ANSWERS, parts], sort_keys=True, separators=(",", ":"), default=str)
+    """A short key. parts: JSON of everything that decides the result."""
+    text = json.dumps([FORMAT, parts], sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def recall(store: Store, key: str, target: Target) -> Resolution | None:
-    row = store.answer(key)
-    if row is None:
+def get(store: Store, key: str, target: Target) -> Resolution | None:
+    stored = store.answer(key)
+    if stored is None:
         return None
-    return Resolution(target, tuple(_package(package) for package in row["packages"]), tuple(row["warnings"]))
+    return Resolution(target, tuple(map(_package, stored["packages"])), tuple(stored["warnings"]))
 
 
-def remember(store: Store, key: str, resolution: Resolution) -> None:
+def put(store: Store, key: str, resolution: Resolution) -> None:
     packages = [asdict(package) for package in resolution.packages]
     store.remember_answer(key, {"packages": packages, "warnings": list(resolution.warnings)})
 
 
-def _package(row: dict[str, Any]) -> Package:
-    return Package(
-        name=row["name"],
-        version=row["version"],
-        file=WheelFile(**row["file"]),
-        askers=tuple(Asker(**asker) for asker in row["askers"]),
-        uploaded=datetime.fromisoformat(row["uploaded"]) if row["uploaded"] else None,
-        newest=Refusal(**row["newest"]) if row["newest"] else None,
-        extras=tuple(row["extras"]),
-        built=BuiltWheel(**row["built"]) if row.get("built") else None,
-        contents=row["contents"],
-    )
+def _package(fields: dict[str, Any]) -> Package:
+    made = {
+        "file": WheelFile(**fields["file"]),
+        "required_by": tuple(Dependent(**each) for each in fields["required_by"]),
+        "uploaded": datetime.fromisoformat(fields["uploaded"]) if fields["uploaded"] else None,
+        "rejected": Rejected(**fields["rejected"]) if fields["rejected"] else None,
+        "extras": tuple(fields["extras"]),
+        "built": BuiltWheel(**fields["built"]) if fields["built"] else None,
+    }
+    return Package(**{**fields, **made})

@@ -2,64 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from envspec.models import SPEC, Asker, CondaPackage, CudaVersion, Platform
+from envspec.models import SPEC, CondaPackage, CudaVersion, Dependent, Platform
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
-    """A Python package that conda installs, and the conda package that it is in.
+class Cutoffs:
+    """The newest upload and build times that count.
 
-    name: in PEP 503's form. version: PEP 440's. package: the conda package. channel: what the spec calls its channel.
-    askers: who asks for the conda package: the spec (`spec`), or conda packages.
+    names: packages with a cutoff of their own, by `--upgrade-package`. others: the cutoff of all other packages while
+    it is open which of them have to move too; None: `as_of`.
+    """
+
+    as_of: datetime
+    names: Mapping[str, datetime]
+    others: datetime | None = None
+
+
+def required_by(askers: Iterable[Dependent]) -> list[str]:
+    """The names of what requires a package, sorted: `the spec` and packages."""
+    return sorted({"the spec" if asker.name == SPEC else asker.name for asker in askers})
+
+
+@dataclass(frozen=True, slots=True)
+class CondaProvided:
+    """A Python package that conda installs.
+
+    name: normalised (PEP 503). version: PEP 440's. package: the conda package that contains it. channel: its channel as
+    the spec names it. askers: what requires the conda package.
     """
 
     name: str
     version: str
     package: str
     channel: str
-    askers: tuple[Asker, ...] = ()
+    askers: tuple[Dependent, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.name} {self.version} comes from {self.channel}"
 
     @property
-    def whence(self) -> str:
-        """`numpy 2.2.6 comes from conda-forge (conda's numpy, asked by scipy)`."""
-        names = sorted({"the spec" if asker.name == SPEC else asker.name for asker in self.askers})
+    def description(self) -> str:
+        """`numpy 2.2.6 comes from conda-forge (conda's numpy, required by scipy)`."""
+        names = required_by(self.askers)
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        asked = f", asked by {', '.join(names[:3])}{more}" if names else ""
-        return f"{self} (conda's {self.package}{asked})"
+        required = f", required by {', '.join(names[:3])}{more}" if names else ""
+        return f"{self} (conda's {self.package}{required})"
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A channel and where its rows are found.
+    """A conda channel.
 
-    name: as in the spec. url: its address without credentials, no `/` at the end: what the lock says.
-    address: the same with the user's credentials, for fetching. rows: a folder with `<subdir>/repodata.json` that
-    stands for the channel itself (a part of it, say); its rows keep the channel's own URLs. only: the subdirs that it
-    has, where the spec says so; empty: `noarch`, and each of the spec's platforms.
+    name: as in the spec. url: without credentials, no `/` at the end: what the lock records. address: the same with the
+    user's credentials. repodata: a folder with `<subdir>/repodata.json` that replaces the channel's own (a part of it,
+    for example); its records keep the channel's URLs. only: the platforms that the channel has, according to the spec;
+    empty: `noarch` and each of the spec's platforms.
     """
 
     name: str
     url: str
     address: str
-    rows: Path | None = None
+    repodata: Path | None = None
     only: tuple[str, ...] = ()
 
     @property
     def is_folder(self) -> bool:
-        return self.rows is not None or self.address.startswith("file:")
+        return self.repodata is not None or self.address.startswith("file:")
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualPackage:
-    """What the environment's machine has: `__cuda 12.8`, `__archspec 1 x86_64`. Never taken from this machine."""
+    """A property of the environment's machine: `__cuda 12.8`, `__archspec 1 x86_64`. Never read from this machine."""
 
     name: str
     version: str
@@ -71,14 +89,13 @@ class VirtualPackage:
 
 @dataclass(frozen=True, slots=True)
 class CondaRequest:
-    """One platform's question.
+    """What a conda solver solves for one platform.
 
-    channels: the first goes first. requirements: match specs in the spec's words, Python's among them.
-    constraints: match specs that hold for a package if something asks for it. cuda: the CUDA whose builds are required
-    of the packages that have such builds; None where a build for the CPU is meant.
-    as_of: no row that was built later is considered; undated: whether rows that do not say when they were built are.
-    of_platform: those of the requirements that only this platform's table has.
-    cuts: names with a moment of their own. locked: rows to keep where the requirements allow it.
+    channels: in strict priority. requirements: match specs as the spec writes them, Python's included. as_of: later
+    builds are ignored. constraints: match specs for packages that something else requires. of_platform: the
+    requirements of this platform's own table. cuda: packages that have CUDA builds must come as one, for this CUDA;
+    None: builds for the CPU are meant. undated: whether records without a build time count. cutoffs: names with an
+    `as_of` of their own. locked: packages to keep if the requirements allow them.
     """
 
     platform: Platform
@@ -90,8 +107,8 @@ class CondaRequest:
     of_platform: frozenset[str] = frozenset()
     cuda: CudaVersion | None = None
     undated: bool = False
-    cuts: Mapping[str, datetime] = field(default_factory=dict)
+    cutoffs: Mapping[str, datetime] = field(default_factory=dict)
     locked: tuple[CondaPackage, ...] = ()
 
-    def cut_of(self, name: str) -> datetime:
-        return self.cuts.get(name, self.as_of)
+    def cutoff_of(self, name: str) -> datetime:
+        return self.cutoffs.get(name, self.as_of)

@@ -1,4 +1,4 @@
-"""`--upgrade-package`: what stays, what must be newer, and what has moved. Pure."""
+"""`--upgrade-package`: what is kept, what has to be newer, and what has moved. Pure."""
 
 from __future__ import annotations
 
@@ -14,78 +14,75 @@ from envspec.errors import UsageError
 from envspec.models import CondaPackage, Lock, Package, Platform, Resolution
 
 if TYPE_CHECKING:
-    from envspec.resolve.pypi.request import Composed
+    from envspec.resolve.pypi.resolve import TargetRequest
 
 
-def known_names(names: Sequence[str], old: Lock, asked: Collection[str]) -> None:
-    """Refuse a name that neither the lock nor the spec has.
+def check_names(names: Sequence[str], old: Lock, required: Collection[str]) -> None:
+    """Refuse a name that is neither in the lock nor required by the spec.
 
     Raises:
-        UsageError: names it, and the one that was perhaps meant.
+        UsageError: with the closest name that exists.
     """
-    there = {package.name for resolution in old.resolutions for package in resolution.packages} | set(asked)
-    there |= {name for rows in rows_of(old).values() for package in rows for name in _names_of(package)}
+    existing = {package.name for resolution in old.resolutions for package in resolution.packages} | set(required)
+    existing |= {name for packages in conda_packages(old).values() for each in packages for name in _names_of(each)}
     for name in names:
-        if name not in there:
-            near = get_close_matches(name, sorted(there), n=1)
+        if name not in existing:
+            near = get_close_matches(name, sorted(existing), n=1)
             raise UsageError(
-                f"--upgrade-package {name}: neither the lock nor the spec has such a package",
-                hint=f"did you mean {near[0]}?" if near else "`envspec explain` lists what the lock has",
+                f"--upgrade-package {name}: no such package in the lock or the spec",
+                hint=f"did you mean {near[0]}?" if near else "list the lock's packages with `envspec explain`",
             )
 
 
-def keeping(composed: Composed, old: Lock, but: Collection[str] = (), newer: Collection[str] = ()) -> Composed:
-    """The question with the old pins of its platform preferred.
+def with_old_pins(
+    target: TargetRequest, old: Lock, free: Collection[str] = (), newer: Collection[str] = ()
+) -> TargetRequest:
+    """The request with the old pins of its platform as preferences.
 
-    but: names that are free to move. newer: names of which anything but what the lock has is wanted, and nothing older.
+    free: names without a preference. newer: names that must be newer than in the lock.
     """
-    question = composed.question
-    packages = [p for p in _packages(old, question.request.target.platform) if p.name not in but]
-    bounds = [_newer(p) for p in _packages(old, question.request.target.platform) if p.name in newer]
-    request = replace(
-        question.request,
-        preferences=tuple(sorted((p.name, p.version) for p in packages)),
-        constraints=tuple(sorted((*question.request.constraints, *bounds))),
-    )
-    return replace(composed, question=replace(question, request=request))
+    packages = _packages(old, target.request.target.platform)
+    preferences = sorted((each.name, each.version) for each in packages if each.name not in free)
+    bounds = [_newer(each) for each in packages if each.name in newer]
+    constraints = tuple(sorted((*target.request.constraints, *bounds)))
+    return replace(target, request=replace(target.request, preferences=tuple(preferences), constraints=constraints))
 
 
-def condas(names: Sequence[str], old: Lock | None, asked: Collection[str]) -> tuple[str, ...]:
-    """Those of the names that are, by conda's name or by PyPI's, conda packages of the lock, or asked of conda."""
-    packages = [package for rows in rows_of(old).values() for package in rows] if old else []
-    there = {name for package in packages for name in _names_of(package)} | set(asked)
-    return tuple(name for name in names if name in there)
+def names_in_conda(names: Sequence[str], old: Lock | None, required: Collection[str]) -> tuple[str, ...]:
+    """The names that are conda packages of the lock, by conda's name or PyPI's, or required from conda."""
+    packages = [package for each in conda_packages(old).values() for package in each] if old else []
+    existing = {name for package in packages for name in _names_of(package)} | set(required)
+    return tuple(name for name in names if name in existing)
 
 
-def rows_of(lock: Lock) -> dict[Platform, tuple[CondaPackage, ...]]:
+def conda_packages(lock: Lock) -> dict[Platform, tuple[CondaPackage, ...]]:
     return {resolution.target.platform: resolution.conda for resolution in lock.resolutions}
 
 
-def free_rows(rows: Sequence[CondaPackage], names: Collection[str]) -> tuple[CondaPackage, ...]:
-    """The rows to keep, where these normalised names are free to move."""
-    return tuple(package for package in rows if not are_names_of(package, names))
+def without_names(packages: Sequence[CondaPackage], names: Collection[str]) -> tuple[CondaPackage, ...]:
+    return tuple(package for package in packages if not has_name(package, names))
 
 
-def newer_rows(rows: Sequence[CondaPackage], name: str) -> tuple[str, ...]:
-    """Match specs of anything newer than what a normalised name has now."""
-    return tuple(f"{package.name} >{package.version}" for package in rows if are_names_of(package, (name,)))
+def newer_specs(packages: Sequence[CondaPackage], name: str) -> tuple[str, ...]:
+    """Match specs for anything newer than what a normalised name has now."""
+    return tuple(f"{package.name} >{package.version}" for package in packages if has_name(package, (name,)))
 
 
-def moved_rows(
+def moved_conda(
     old: Mapping[Platform, Sequence[CondaPackage]], new: Mapping[Platform, Sequence[CondaPackage]]
 ) -> set[str]:
-    """conda's names that have another row than before on some platform, or are new there."""
-    before = {platform: {package.url for package in rows} for platform, rows in old.items()}
+    """conda's names with another archive than before on some platform, or new there."""
+    before = {platform: {package.url for package in packages} for platform, packages in old.items()}
     return {
         package.name
-        for platform, rows in new.items()
-        for package in rows
+        for platform, packages in new.items()
+        for package in packages
         if package.url not in before.get(platform, ())
     }
 
 
-def are_names_of(package: CondaPackage, names: Collection[str]) -> bool:
-    """Whether one of the normalised names is the package's own, or that of a Python package in it."""
+def has_name(package: CondaPackage, names: Collection[str]) -> bool:
+    """Whether one of the normalised names is the package's, or that of a Python package in it."""
     return not _names_of(package).isdisjoint(names)
 
 
@@ -93,21 +90,20 @@ def _names_of(package: CondaPackage) -> set[str]:
     return {str(canonicalize_name(package.name)), *(provided.name for provided in package.provides)}
 
 
-def moved(old: Lock, new: Sequence[Resolution]) -> set[str]:
-    """The names that have another version than before on some platform, or are new there."""
-    pins = ((r.target.platform, {_pin(package) for package in r.packages}) for r in new)
-    return {name for platform, now in pins for name, _ in now - {_pin(p) for p in _packages(old, platform)}}
+def moved_pypi(old: Lock, new: Sequence[Resolution]) -> set[str]:
+    """Names with another version than before on some platform, or new there."""
+    found: set[str] = set()
+    for resolution in new:
+        before = {(package.name, package.version) for package in _packages(old, resolution.target.platform)}
+        found |= {package.name for package in resolution.packages if (package.name, package.version) not in before}
+    return found
 
 
 def _packages(lock: Lock, platform: Platform) -> tuple[Package, ...]:
     return next((r.packages for r in lock.resolutions if r.target.platform is platform), ())
 
 
-def _pin(package: Package) -> tuple[str, str]:
-    return package.name, package.version
-
-
 def _newer(package: Package) -> str:
-    # `>` would leave out post-releases, and a local version may not stand behind it (PEP 440).
+    # `>` excludes post-releases and takes no local version (PEP 440).
     version = Version(package.version).public
     return f"{package.name}>={version},!={version}"

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from envspec.credentials import channel_without_credentials, without_credentials
 from envspec.models import Platform
 from envspec.spec import values as f
 from envspec.spec.conda import PLACES
@@ -176,11 +175,6 @@ class Index(Section):
         default=Undated.REFUSE, description="Whether files without an upload time are taken, which `as_of` can't bound."
     )
 
-    @property
-    def public_url(self) -> str:
-        """The address as a lock may hold it."""
-        return without_credentials(self.url)
-
 
 class Pip(Section):
     """What comes from Python package indexes."""
@@ -270,11 +264,6 @@ class Conda(Section):
         description="What the environment's machine has, where it differs from what envspec takes for granted.",
         examples=[{"__linux": "6.8"}],
     )
-
-    @property
-    def public_channels(self) -> tuple[str, ...]:
-        """The channels as a lock may hold them: no user, no password, no token."""
-        return tuple(map(channel_without_credentials, self.channels))
 
     def dependencies_on(self, platform: Platform) -> tuple[str, ...]:
         """What is asked for on a platform: what all of them ask for, then its own."""

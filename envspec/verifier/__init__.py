@@ -1,1 +1,1 @@
-"""What is installed, against what a lock expects. Standard library alone, Python 3.9: it also runs inside of images."""
+"""An environment compared with a lock. Standard library of Python 3.9 only: it also runs in images."""

@@ -1,20 +1,27 @@
-"""An environment against its lock."""
+"""An environment compared with its lock."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from envspec.verifier import hashing
-from envspec.verifier.hashing import STRONG, Compared, Wanted, from_record, hash_all, is_bytecode
-from envspec.verifier.record import installed_contents, installed_place
+from envspec.verifier.hashing import (
+    STRONG,
+    Bytecode,
+    ExpectedFile,
+    compare_bytecode,
+    from_record,
+    hash_all,
+    is_bytecode,
+    source_of,
+)
+from envspec.verifier.record import installed_path, installed_sha256
 from envspec.verifier.scan import (
     CondaRecord,
     Distribution,
-    Place,
-    Walked,
+    PythonEnvironment,
     conda_records,
     distributions,
     normalised,
@@ -22,247 +29,208 @@ from envspec.verifier.scan import (
     shadows,
     walk,
 )
-from envspec.verifier.types import Counts, Drift, Expected, ExpectedConda, ExpectedPackage, Finding, Result
+from envspec.verifier.types import (
+    Drift,
+    DriftFinding,
+    Expected,
+    ExpectedConda,
+    ExpectedPackage,
+    VerifyCounts,
+    VerifyResult,
+)
 
 
 @dataclass
-class Owned:
-    """Files of an environment by their paths from its folder on.
+class OwnedFiles:
+    """Files that packages list, by paths relative to the environment; without those outside of it.
 
-    names: whose a file is, the first where there are several. unhashed: listed, and known by nothing but the name.
-    own_word: files with a hash that no digest in a lock covers.
+    owners: the first package that lists a path. unhashed: listed without a strong hash. record_only: how many files
+    have a hash that no digest in a lock covers.
     """
 
-    names: dict[str, str] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
     hashes: dict[str, dict[tuple[str, str], None]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     unhashed: dict[str, str] = field(default_factory=dict)
-    own_word: int = 0
+    record_only: int = 0
 
-    def wanted(self) -> Iterator[Wanted]:
-        for path, hashes in self.hashes.items():
-            yield Wanted(path, tuple(hashes), self.sizes.get(path, 0))
-
-    def take(self, path: str, owner: str, algorithm: str = "", digest: str = "", size_bytes: int = 0) -> None:
-        self.names.setdefault(path, owner)
-        # Bytecode is held against its source: installers compile over what a wheel brings, and images go without.
+    def add(self, path: str, owner: str, algorithm: str = "", digest: str = "", size_bytes: int = 0) -> None:
+        self.owners.setdefault(path, owner)
+        # Bytecode is compared with its source: installers compile again over a wheel's, and images omit it.
         if algorithm in STRONG and from_record(digest) and not is_bytecode(path):
             self.hashes.setdefault(path, {})[algorithm, digest] = None
             self.sizes[path] = max(size_bytes, self.sizes.get(path, 0))
 
-    def findings(self) -> Iterator[Finding]:
-        """Files of which nothing but the name is known, whoever lists them."""
-        for path, owner in self.unhashed.items():
-            if path not in self.hashes:
-                yield Finding(owner, Drift.UNHASHED, path)
+    def add_distribution(self, one: Distribution, environment: PythonEnvironment) -> None:
+        root, depth = f"{environment.prefix}{os.sep}", _depth(one, environment)
+        for entry in one.entries or ():
+            path = os.path.normpath(os.path.join(one.site, entry.path))  # noqa: PTH118 (40,000 times)
+            if not path.startswith(root):
+                continue
+            inside = path[len(root) :].replace(os.sep, "/")
+            self.add(inside, one.name, entry.algorithm, entry.digest, entry.size_bytes or 0)
+            is_covered = installed_path(entry.path, depth) is not None
+            if inside in self.hashes:
+                self.record_only += not is_covered
+            elif (is_covered or entry.algorithm) and not is_bytecode(inside):
+                self.unhashed[inside] = one.name
 
-
-def owned(found: Iterable[Distribution], conda: Iterable[CondaRecord], place: Place) -> Owned:
-    """What wheels and conda packages list. Files outside of the environment are nobody's."""
-    files = Owned()
-    for record in conda:
-        for path in record.paths:
-            files.take(path, record.name)
-        for each in record.files:
-            for algorithm, digest in each.hashes:
-                files.take(each.path, record.name, algorithm, digest, each.size_bytes)
-    condas = frozenset(files.names)
-    for one in found:
-        _take_rows(files, one, place, condas)
-    return files
-
-
-def is_condas(one: Distribution, place: Place, paths: Iterable[str] | frozenset[str]) -> bool:
-    """Whether a distribution was put there by conda: then its list of files is conda's."""
-    inside = f"{relative(str(one.site), place)}/{one.folder}"
-    return inside in paths or f"{inside}/METADATA" in paths or f"{inside}/RECORD" in paths
-
-
-def _take_rows(files: Owned, one: Distribution, place: Place, condas: frozenset[str]) -> None:
-    if one.rows is None or is_condas(one, place, condas):
-        return
-    root, depth = f"{place.prefix}{os.sep}", depth_of(one, place)
-    for row in one.rows:
-        path = os.path.normpath(os.path.join(one.site, row.path))  # noqa: PTH118 (40,000 times)
-        if not path.startswith(root):
-            continue
-        inside = path[len(root) :].replace(os.sep, "/")
-        files.take(inside, one.name, row.algorithm, row.digest, row.size_bytes or 0)
-        anchored = installed_place(row.path, depth) is not None
-        if inside in files.hashes:
-            files.own_word += not anchored
-        elif (anchored or row.algorithm) and not is_bytecode(inside):
-            files.unhashed[inside] = one.name
-
-
-def depth_of(one: Distribution, place: Place) -> int:
-    """How many folders a distribution's site-packages lies below the environment."""
-    return len(one.site.relative_to(place.prefix).parts)
-
-
-def relative(path: str, place: Place) -> str:
-    """A path from the environment's folder on, `/` between its parts."""
-    return os.path.relpath(path, place.prefix).replace(os.sep, "/")
-
-
-def unowned(paths: Sequence[str], files: Owned, place: Place) -> Iterator[Finding]:
-    """Files of a site-packages folder that nobody lists."""
-    start = len(str(place.prefix)) + 1
-    for path in paths:
-        inside = path[start:].replace(os.sep, "/")
-        if inside not in files.names:
-            yield Finding("", Drift.UNOWNED, inside)
+    def expected(self) -> Iterator[ExpectedFile]:
+        for path, hashes in self.hashes.items():
+            yield ExpectedFile(path, tuple(hashes), self.sizes.get(path, 0))
 
 
 @dataclass(frozen=True)
-class _There:
-    """What an environment says that it holds. wheels: the distributions that are not conda's."""
+class Installed:
+    """What an environment declares. wheels: without distributions that conda installed."""
 
-    place: Place
+    environment: PythonEnvironment
     wheels: tuple[Distribution, ...]
     conda: tuple[CondaRecord, ...]
-    files: Owned
+    files: OwnedFiles
+    unreadable: tuple[DriftFinding, ...]
 
 
-def compare(expected: Expected, place: Place) -> Result:
-    """Everything in which an environment is not what is expected; it is only read.
-
-    What can't be read is a finding, and nothing outside of the environment is looked at.
-    """
-    there, findings = _look(place)
-    findings += _packages(expected, there)
-    findings += _conda(expected.conda, there)
-    findings += (Finding(one.name, Drift.SHADOWED, str(hiding)) for one, hiding in shadows(there.wheels, place.path))
-    findings += there.files.findings()
-    files, read = _files(there)
-    findings += files
-    walked = [walk(str(site)) for site in place.sites]
-    compiled, counted = _bytecode(walked, there)
-    findings += compiled
-    findings += _beside(walked, there)
-    counts = replace(
-        counted,
-        **_kinds(expected, there),
-        packages=len(there.wheels),
-        conda=len(there.conda),
-        files=read.files,
-        size_bytes=read.size_bytes,
-        own_word=there.files.own_word,
-    )
-    return Result(tuple(sorted(set(findings), key=_order)), counts)
-
-
-def _order(each: Finding) -> tuple[str, ...]:
-    return each.package, list(Drift).index(each.drift).__format__("02"), each.path, each.expected, each.found
-
-
-def _look(place: Place) -> tuple[_There, list[Finding]]:
-    conda = tuple(conda_records(place.prefix))
-    condas = frozenset(path for record in conda for path in record.paths)
-    found: list[Distribution] = []
-    findings: list[Finding] = []
-    for site in place.sites:
+def read_installed(environment: PythonEnvironment) -> Installed:
+    """Read the metadata of all packages."""
+    files, wheels, unreadable = OwnedFiles(), list[Distribution](), list[DriftFinding]()
+    conda = tuple(conda_records(environment.prefix))
+    for record in conda:
+        for path in record.paths:
+            files.add(path, record.name)
+        for each in record.files:
+            for algorithm, digest in each.hashes:
+                files.add(each.path, record.name, algorithm, digest, each.size_bytes)
+    of_conda = frozenset(files.owners)
+    for site in environment.sites:
         try:
-            found += (one for one in distributions(site) if not is_condas(one, place, condas))
-        except OSError as fault:
-            where = relative(str(site), place)
-            findings.append(Finding("", Drift.UNREADABLE, where, found=fault.strerror or str(fault)))
-    return _There(place, tuple(found), conda, owned(found, conda, place)), findings
+            wheels += (one for one in distributions(site) if not _is_condas(one, environment, of_conda))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            unreadable.append(DriftFinding("", Drift.UNREADABLE, environment.relative(site), found=reason))
+    for one in wheels:
+        files.add_distribution(one, environment)
+    return Installed(environment, tuple(wheels), conda, files, tuple(unreadable))
 
 
-def _packages(expected: Expected, there: _There) -> Iterator[Finding]:
+def _is_condas(one: Distribution, environment: PythonEnvironment, paths: frozenset[str]) -> bool:
+    """Whether conda installed a distribution: then its list of files is conda's."""
+    inside = f"{environment.relative(one.site)}/{one.folder}"
+    return not paths.isdisjoint((inside, f"{inside}/METADATA", f"{inside}/RECORD"))
+
+
+def _depth(one: Distribution, environment: PythonEnvironment) -> int:
+    """How many folders a distribution's site-packages is below the environment."""
+    return len(one.site.relative_to(environment.prefix).parts)
+
+
+def compare(expected: Expected, environment: PythonEnvironment) -> VerifyResult:
+    """Find all differences; read only, and nothing outside of the environment. What can't be read is a finding."""
+    installed = read_installed(environment)
+    files = installed.files
+    findings = list(installed.unreadable)
+    findings += _packages(expected, installed)
+    findings += _conda(expected.conda, installed)
+    for one, hiding in shadows(installed.wheels, environment.path):
+        findings.append(DriftFinding(one.name, Drift.SHADOWED, str(hiding)))
+    for path, owner in files.unhashed.items():
+        if path not in files.hashes:
+            findings.append(DriftFinding(owner, Drift.UNHASHED, path))
+    hashed = hash_all(files.expected(), str(environment.prefix))
+    for each in hashed:
+        if each.drift is not None:
+            first = "=".join(next(iter(files.hashes[each.path])))
+            findings.append(DriftFinding(files.owners[each.path], each.drift, each.path, first, each.found))
+    bytecode: list[Path] = []
+    for site in environment.sites:
+        paths, compiled, unreadable = walk(str(site))
+        bytecode += (Path(path) for path in compiled if environment.relative(path) not in files.hashes)
+        start = len(str(environment.prefix)) + 1
+        inside = (path[start:].replace(os.sep, "/") for path in paths)
+        findings += (DriftFinding("", Drift.UNOWNED, path) for path in inside if path not in files.owners)
+        for folder, reason in unreadable:
+            findings.append(DriftFinding("", Drift.UNREADABLE, environment.relative(folder), found=reason))
+    compared, wrong = compare_bytecode(bytecode)
+    findings += (_bytecode_finding(path, reason, installed) for path, reason in wrong)
+    locked = {normalised(each.name): each.record_sha256 is not None for each in expected.packages}
+    has_digest = [locked.get(one.name) for one in installed.wheels]
+    counts = VerifyCounts(
+        packages=len(installed.wheels),
+        conda=len(installed.conda),
+        files=len(hashed),
+        size_bytes=sum(each.size_bytes for each in hashed),
+        against_lock=has_digest.count(True),
+        against_record=has_digest.count(False),
+        allowed=has_digest.count(None),
+        record_only=files.record_only,
+        bytecode_by_source=compared[Bytecode.BY_SOURCE],
+        bytecode_by_time=compared[Bytecode.BY_TIME],
+        bytecode_other_python=compared[Bytecode.OTHER_PYTHON],
+    )
+    return VerifyResult(tuple(sorted(set(findings), key=_sort_key)), counts)
+
+
+def _sort_key(each: DriftFinding) -> tuple[str, int, str, str, str]:
+    return each.package, list(Drift).index(each.drift), each.path, each.expected, each.found
+
+
+def _packages(expected: Expected, installed: Installed) -> Iterator[DriftFinding]:
     by_name: dict[str, list[Distribution]] = {}
-    for one in there.wheels:
+    for one in installed.wheels:
         by_name.setdefault(one.name, []).append(one)
     locked = {normalised(each.name): each for each in expected.packages}
     allowed = {normalised(name) for name in expected.allowed}
     for name, ones in by_name.items():
         if len(ones) > 1:
-            yield Finding(name, Drift.DUPLICATE, found=", ".join(one.folder for one in ones))
+            yield DriftFinding(name, Drift.DUPLICATE, found=", ".join(one.folder for one in ones))
         if name not in locked and name not in allowed:
-            yield Finding(name, Drift.EXTRA, found=ones[0].version)
+            yield DriftFinding(name, Drift.EXTRA, found=ones[0].version)
         for one in ones:
-            yield from _against(one, locked.get(name), there.place)
+            yield from _distribution(one, locked.get(name), installed.environment)
     for name in locked.keys() - by_name.keys():
-        yield Finding(name, Drift.MISSING, expected=locked[name].version)
+        yield DriftFinding(name, Drift.MISSING, expected=locked[name].version)
 
 
-def _against(one: Distribution, locked: ExpectedPackage | None, place: Place) -> Iterator[Finding]:
-    record = f"{relative(str(one.site / one.folder), place)}/RECORD"
+def _distribution(
+    one: Distribution, locked: ExpectedPackage | None, environment: PythonEnvironment
+) -> Iterator[DriftFinding]:
+    record = f"{environment.relative(one.site / one.folder)}/RECORD"
     if locked and not same_version(locked.version, one.version):
-        yield Finding(one.name, Drift.VERSION, expected=locked.version, found=one.version)
-    elif one.rows is None:
-        yield Finding(one.name, Drift.RECORD, record, found=one.fault)
-    elif locked and locked.contents is not None:
-        contents = installed_contents(one.rows, depth_of(one, place))
-        if contents != locked.contents:
-            yield Finding(one.name, Drift.RECORD, record, locked.contents, contents or "it has other hashes")
+        yield DriftFinding(one.name, Drift.VERSION, expected=locked.version, found=one.version)
+    elif one.entries is None:
+        yield DriftFinding(one.name, Drift.RECORD, record, found=one.problem)
+    elif locked and locked.record_sha256 is not None:
+        digest = installed_sha256(one.entries, _depth(one, environment))
+        if digest != locked.record_sha256:
+            yield DriftFinding(one.name, Drift.RECORD, record, locked.record_sha256, digest or "it has other hashes")
 
 
-def _kinds(expected: Expected, there: _There) -> dict[str, int]:
-    """How many of the installed distributions are compared with what; see `Counts`."""
-    locked = {normalised(each.name): each.contents is not None for each in expected.packages}
-    found = [locked.get(one.name) for one in there.wheels]
-    return {"anchored": found.count(True), "unanchored": found.count(False), "beside": found.count(None)}
-
-
-def _conda(expected: Sequence[ExpectedConda], there: _There) -> Iterator[Finding]:
+def _conda(expected: Sequence[ExpectedConda], installed: Installed) -> Iterator[DriftFinding]:
     locked = {each.name: each for each in expected}
-    names = [record.name for record in there.conda]
-    for record in there.conda:
-        yield from _against_conda(record, locked.get(record.name))
+    names = [record.name for record in installed.conda]
+    for record in installed.conda:
+        yield from _conda_package(record, locked.get(record.name))
         if names.count(record.name) > 1:
-            yield Finding(record.name, Drift.DUPLICATE, found=record.file)
+            yield DriftFinding(record.name, Drift.DUPLICATE, found=record.file)
     for name in locked.keys() - set(names):
-        yield Finding(name, Drift.MISSING, expected=f"{locked[name].version} {locked[name].build}")
+        yield DriftFinding(name, Drift.MISSING, expected=f"{locked[name].version} {locked[name].build}")
 
 
-def _against_conda(record: CondaRecord, locked: ExpectedConda | None) -> Iterator[Finding]:
+def _conda_package(record: CondaRecord, locked: ExpectedConda | None) -> Iterator[DriftFinding]:
     shown = f"{record.version} {record.build}"
-    if record.fault:
-        yield Finding(record.name, Drift.UNREADABLE, f"conda-meta/{record.file}", found=record.fault)
+    if record.problem:
+        yield DriftFinding(record.name, Drift.UNREADABLE, f"conda-meta/{record.file}", found=record.problem)
     elif locked is None:
-        yield Finding(record.name, Drift.EXTRA, found=shown)
+        yield DriftFinding(record.name, Drift.EXTRA, found=shown)
     elif (record.version, record.build) != (locked.version, locked.build):
-        yield Finding(record.name, Drift.VERSION, expected=f"{locked.version} {locked.build}", found=shown)
+        yield DriftFinding(record.name, Drift.VERSION, expected=f"{locked.version} {locked.build}", found=shown)
     elif record.sha256.lower() != locked.sha256.lower():
-        yield Finding(record.name, Drift.ARCHIVE, expected=locked.sha256, found=record.sha256 or "unknown")
+        yield DriftFinding(record.name, Drift.ARCHIVE, expected=locked.sha256, found=record.sha256 or "unknown")
 
 
-def _files(there: _There) -> tuple[list[Finding], Counts]:
-    files = there.files
-    hashed = hash_all(files.wanted(), str(there.place.prefix))
-    findings = [
-        Finding(files.names[each.path], each.drift, each.path, _first(files, each.path), each.found)
-        for each in hashed
-        if each.drift is not None
-    ]
-    return findings, Counts(files=len(hashed), size_bytes=sum(each.size_bytes for each in hashed))
-
-
-def _first(files: Owned, path: str) -> str:
-    return "=".join(next(iter(files.hashes[path])))
-
-
-def _bytecode(walked: Iterable[Walked], there: _There) -> tuple[list[Finding], Counts]:
-    files, place = there.files, there.place
-    paths = [path for each in walked for path in each.bytecode if relative(path, place) not in files.hashes]
-    counted, wrong = hashing.compare_all(map(Path, paths))
-    findings = []
-    for path, why in wrong:
-        inside, source = relative(str(path), place), hashing.source_of(path)
-        owner = files.names.get(inside) or files.names.get(relative(str(source), place), "")
-        findings.append(Finding(owner, Drift.UNREADABLE if why else Drift.BYTECODE, inside, found=why))
-    counts = Counts(
-        bytecode_by_source=counted[Compared.BY_SOURCE],
-        bytecode_by_time=counted[Compared.BY_TIME],
-        bytecode_other_python=counted[Compared.OTHER_PYTHON],
-    )
-    return findings, counts
-
-
-def _beside(walked: Iterable[Walked], there: _There) -> Iterator[Finding]:
-    for each in walked:
-        yield from unowned(each.files, there.files, there.place)
-        for folder, why in each.unreadable:
-            yield Finding("", Drift.UNREADABLE, relative(folder, there.place), found=why)
+def _bytecode_finding(path: Path, reason: str, installed: Installed) -> DriftFinding:
+    """reason: why it can't be read; empty if it differs from its source."""
+    environment, owners = installed.environment, installed.files.owners
+    inside, source = environment.relative(path), source_of(path)
+    owner = owners.get(inside) or (owners.get(environment.relative(source), "") if source else "")
+    return DriftFinding(owner, Drift.UNREADABLE if reason else Drift.BYTECODE, inside, found=reason)

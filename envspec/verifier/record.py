@@ -1,4 +1,4 @@
-"""RECORD, the list of a wheel's files, and the one digest that wheel and installation must agree on.
+"""RECORD, the list of a wheel's files, and its digest, which is equal for a wheel and what is installed from it.
 
 Sources: "Recording installed projects" and "Binary distribution format" (PyPA specifications).
 """
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-#: What stands before the path of a file that lies in the environment and outside of its site-packages.
+#: Prefix of a file that is in the environment and not in its site-packages.
 DATA: Final = "<data>/"
-#: Of a dist-info folder, what installers make or change.
-_INSTALLERS: Final = frozenset(
+#: Files of a dist-info folder that installers write or change.
+_INSTALLER_FILES: Final = frozenset(
     (
         "RECORD",
         "RECORD.jws",
@@ -28,24 +28,23 @@ _INSTALLERS: Final = frozenset(
         "uv_build.json",
     )
 )
-#: Of the environment, what installers write anew (scripts) or put where they like (headers).
+#: Folders of the environment whose files installers generate (scripts) or move (headers).
 _PROGRAMS: Final = ("bin/", "scripts/", "include/")
 # `<name>-<version>.data/<kind>/<path>`
-_SPREAD: Final = re.compile(r"[^/]+\.data/(purelib|platlib|data|scripts|headers)/(.+)", re.DOTALL)
-# Where a wheel's `data` leads into site-packages: the installed RECORD can't tell it from what stands at its root.
+_DATA_FOLDER: Final = re.compile(r"[^/]+\.data/(purelib|platlib|data|scripts|headers)/(.+)", re.DOTALL)
+# A wheel's `data` below site-packages: in the installed RECORD it looks like a file of the wheel's root.
 _SITE: Final = re.compile(r"(?:lib(?:64)?/python[\d.]+t?|lib)/site-packages/(.+)", re.DOTALL | re.IGNORECASE)
 
 
 class BadRecord(ValueError):
-    """A RECORD that can't be read."""
+    """A RECORD that cannot be read."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """A file of a RECORD. path: as it stands there, `/` between its parts.
+class RecordEntry:
+    """A file of a RECORD.
 
-    algorithm, digest: the hash's name, and its value in URL-safe base64 without padding; empty where there is none.
-    size_bytes: None where it is not told.
+    algorithm, digest: name of the hash, and its value in URL-safe base64 without padding; empty if there is none.
     """
 
     path: str
@@ -54,97 +53,90 @@ class Row:
     size_bytes: int | None = None
 
 
-def rows(text: str) -> Iterator[Row]:
-    """The files of a RECORD.
-
-    Raises:
-        BadRecord: it is no CSV of three columns.
-    """
+def record_entries(text: str) -> Iterator[RecordEntry]:
+    """Raises BadRecord unless the text is CSV of three columns."""
     try:
-        for line in csv.reader(text.splitlines(), strict=True):
-            if line:
-                yield _row(line)
-    except csv.Error as fault:
-        raise BadRecord(f"its RECORD is no CSV: {fault}") from fault
+        for columns in csv.reader(text.splitlines(), strict=True):
+            if not columns:
+                continue
+            if len(columns) != 3:
+                raise BadRecord(f"its RECORD has a line of {len(columns)} columns: {','.join(columns)!r}")
+            algorithm, _, digest = columns[1].partition("=")
+            path = posixpath.normpath(columns[0].replace("\\", "/"))
+            yield RecordEntry(path, algorithm, digest.rstrip("="), int(columns[2]) if columns[2].isdigit() else None)
+    except csv.Error as error:
+        raise BadRecord(f"its RECORD is not CSV: {error}") from error
 
 
-def _row(line: list[str]) -> Row:
-    if len(line) != 3:
-        raise BadRecord(f"its RECORD has a row of {len(line)} columns: {','.join(line)!r}")
-    path, told, size = line
-    algorithm, _, digest = told.partition("=")
-    path = posixpath.normpath(path.replace("\\", "/"))
-    return Row(path, algorithm, digest.rstrip("="), int(size) if size.isdigit() else None)
+def wheel_path(path: str) -> str | None:
+    """Where a wheel's file is installed: relative to site-packages, or to the environment after DATA.
 
-
-def wheel_place(path: str) -> str | None:
-    """Where a file of a wheel ends up: its path in site-packages, or after DATA in the environment; None for what
-    installers write themselves.
+    None for files that installers write themselves.
     """
-    spread = _SPREAD.fullmatch(path)
+    spread = _DATA_FOLDER.fullmatch(path)
     if spread is None:
-        return _anchored(path)
+        return _stable(path)
     kind, rest = spread[1], spread[2]
     if kind in ("scripts", "headers"):
         return None
     if kind in ("purelib", "platlib"):
-        return _anchored(rest)
+        return _stable(rest)
     inside = _SITE.fullmatch(rest)
-    return _anchored(inside[1]) if inside else _anchored(DATA + rest)
+    return _stable(inside[1]) if inside else _stable(DATA + rest)
 
 
-def installed_place(path: str, depth: int) -> str | None:
-    """The same for a row of an installed RECORD.
+def installed_path(path: str, depth: int) -> str | None:
+    """The same for an entry of an installed RECORD; None for files outside of the environment as well.
 
-    depth: how many folders site-packages lies below its environment: 3 for `lib/python3.11/site-packages`. None for
-    what lies outside of the environment as well.
+    depth: of site-packages below the environment: 3 for `lib/python3.11/site-packages`.
     """
     up = 0
     while path.startswith("../"):
         path, up = path[3:], up + 1
     if up == 0:
-        return None if posixpath.isabs(path) else _anchored(path)
-    return _anchored(DATA + path) if up == depth else None
+        return None if posixpath.isabs(path) else _stable(path)
+    return _stable(DATA + path) if up == depth else None
 
 
-def _anchored(place: str) -> str | None:
-    if place.endswith(".pyc"):
+def _stable(path: str) -> str | None:
+    """None for files that installers change."""
+    if path.endswith(".pyc"):
         return None
-    if place.startswith(DATA):
-        return None if place[len(DATA) :].lower().startswith(_PROGRAMS) else place
-    folder, _, name = place.partition("/")
-    return None if folder.endswith(".dist-info") and name in _INSTALLERS else place
+    if path.startswith(DATA):
+        return None if path[len(DATA) :].lower().startswith(_PROGRAMS) else path
+    folder, _, name = path.partition("/")
+    return None if folder.endswith(".dist-info") and name in _INSTALLER_FILES else path
 
 
-def contents_sha256(placed: Iterable[tuple[str | None, Row]]) -> str | None:
-    """SHA-256 (hexadecimal) of the sorted lines `<place>,<algorithm>=<hash>` of what installers leave as it is.
+def _sha256(entries: Iterable[tuple[str | None, RecordEntry]]) -> str | None:
+    """SHA-256 (hexadecimal) of the sorted lines `<path>,<algorithm>=<hash>` of files that installers do not change.
 
-    None where a file has another hash than SHA-256: some installers then write another one. Files without a hash don't
-    count; `compare` tells of those that are installed.
+    None if a file has another hash than SHA-256: some installers then write another one. Files without a hash do not
+    count; `compare` reports those that are installed.
     """
     lines = set()
-    for place, row in placed:
-        if place is None or not row.algorithm:
+    for path, entry in entries:
+        if path is None or not entry.algorithm:
             continue
-        if row.algorithm != "sha256":
+        if entry.algorithm != "sha256":
             return None
-        lines.add(f"{place},{row.algorithm}={row.digest}\n")
+        lines.add(f"{path},{entry.algorithm}={entry.digest}\n")
     return hashlib.sha256("".join(sorted(lines)).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def wheel_contents(record: bytes) -> str | None:
-    """The digest of a wheel's contents, from the RECORD in it; None where it can't be told.
+def wheel_sha256(record: bytes) -> str | None:
+    """The digest of a wheel, from the RECORD in it; None if there is no such digest.
 
     Raises:
         BadRecord
     """
     try:
         text = record.decode()
-    except UnicodeDecodeError as fault:
-        raise BadRecord(f"its RECORD is not UTF-8: {fault}") from fault
-    return contents_sha256((wheel_place(row.path), row) for row in rows(text))
+    except UnicodeDecodeError as error:
+        raise BadRecord(f"its RECORD is not UTF-8: {error}") from error
+    return _sha256((wheel_path(entry.path), entry) for entry in record_entries(text))
 
 
-def installed_contents(listed: Iterable[Row], depth: int) -> str | None:
-    """The digest of what is installed, from the RECORD beside it. depth: see `installed_place`."""
-    return contents_sha256((installed_place(row.path, depth), row) for row in listed)
+def installed_sha256(entries: Iterable[RecordEntry], depth: int) -> str | None:
+    """The digest of what is installed, from the RECORD beside it. depth: see `installed_path`."""
+    return _sha256((installed_path(entry.path, depth), entry) for entry in entries)

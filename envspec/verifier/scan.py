@@ -1,4 +1,4 @@
-"""What is in an environment.
+"""Contents of an environment.
 
 Source: conda's `PrefixRecord` and `paths.json` version 1.
 """
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from envspec.verifier.hashing import Wanted, from_hex
-from envspec.verifier.record import BadRecord, Row, rows
+from envspec.verifier.hashing import ExpectedFile, from_hex
+from envspec.verifier.record import BadRecord, RecordEntry, record_entries
 
 _RELEASE: Final = re.compile(
     r"v?(?:(\d+)!)?(\d+(?:\.\d+)*)[-_.]?((?:a|b|c|rc|alpha|beta|pre|preview)[-_.]?\d*)?"
@@ -25,18 +25,58 @@ _RELEASE: Final = re.compile(
 _SPELLINGS: Final = {"alpha": "a", "beta": "b", "c": "rc", "pre": "rc", "preview": "rc", "rev": "post", "r": "post"}
 
 
+class NoEnvironment(Exception):
+    """The folder is no Python environment."""
+
+
+@dataclass(frozen=True)
+class PythonEnvironment:
+    """prefix: its real path. sites: its site-packages.
+
+    path: Python's path in order, without its standard library; empty if shadowing is not checked.
+    """
+
+    prefix: Path
+    sites: tuple[Path, ...]
+    path: tuple[Path, ...] = ()
+
+    def relative(self, path: str | Path) -> str:
+        """A path relative to the environment, separated by `/`."""
+        return os.path.relpath(path, self.prefix).replace(os.sep, "/")
+
+
+def find_environment(prefix: Path, path: Sequence[str] = ()) -> PythonEnvironment:
+    """The environment in a folder. path: `sys.path` of its Python.
+
+    Raises:
+        NoEnvironment: it has no site-packages.
+    """
+    real = Path(os.path.realpath(prefix))
+    found = [*sorted(real.glob("lib/python3*/site-packages")), real / "Lib" / "site-packages"]
+    sites = tuple(folder for folder in found if folder.is_dir() and not folder.is_symlink())
+    if not sites:
+        raise NoEnvironment(f"{prefix} has no lib/python3.*/site-packages")
+    return PythonEnvironment(real, sites, search_path(path))
+
+
+def search_path(path: Sequence[str]) -> tuple[Path, ...]:
+    """`sys.path` as real folders, without this Python's standard library, which is first by design."""
+    library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+    library |= {os.path.join(folder, "lib-dynload") for folder in library}  # noqa: PTH118 (strings are compared)
+    folders = dict.fromkeys(os.path.realpath(each) for each in path)
+    return tuple(Path(each) for each in folders if each not in library and Path(each).is_dir())
+
+
 @dataclass(frozen=True)
 class Distribution:
-    """folder: `<name>.dist-info`. name: in PEP 503's form. rows: None where its RECORD is missing or can't be read;
-    fault says why.
-    """
+    """folder: `<name>.dist-info`. name: normalised (PEP 503). entries: None if RECORD can't be read; see problem."""
 
     site: Path
     folder: str
     name: str
     version: str
-    rows: tuple[Row, ...] | None
-    fault: str = ""
+    entries: tuple[RecordEntry, ...] | None
+    problem: str = ""
 
 
 def normalised(name: str) -> str:
@@ -68,7 +108,7 @@ def _stage(text: str | None) -> tuple[str, int] | None:
 
 
 def distributions(site: Path) -> Iterator[Distribution]:
-    """Everything that calls itself installed in a folder, sorted.
+    """Every installed distribution of a folder, sorted.
 
     Raises:
         OSError: the folder can't be read.
@@ -79,47 +119,46 @@ def distributions(site: Path) -> Iterator[Distribution]:
 
 
 def _distribution(site: Path, folder: str) -> Distribution:
-    name, version = _named(site / folder)
+    name, version = _name_and_version(site / folder)
+    entries, problem = None, "it has no RECORD"
     if not folder.endswith(".dist-info"):
-        return Distribution(site, folder, name, version, None, "it has no RECORD, as what setuptools installs itself")
-    try:
-        text = (site / folder / "RECORD").read_text(encoding="utf-8", errors="surrogateescape")
-        return Distribution(site, folder, name, version, tuple(rows(text)))
-    except FileNotFoundError:
-        return Distribution(site, folder, name, version, None, "it has no RECORD")
-    except (OSError, BadRecord) as fault:
-        return Distribution(site, folder, name, version, None, str(fault))
+        problem = "it has no RECORD: setuptools installed it"
+    else:
+        try:
+            text = (site / folder / "RECORD").read_text(encoding="utf-8", errors="surrogateescape")
+            entries, problem = tuple(record_entries(text)), ""
+        except FileNotFoundError:
+            pass
+        except (OSError, BadRecord) as error:
+            problem = str(error)
+    return Distribution(site, folder, name, version, entries, problem)
 
 
-def _named(folder: Path) -> tuple[str, str]:
-    """Name and version from METADATA, else from the folder's name."""
+def _name_and_version(folder: Path) -> tuple[str, str]:
+    """From METADATA, else from the folder's name."""
     stem = folder.name.rpartition(".")[0]
     name, _, version = stem.partition("-")
-    told = {"name": name, "version": version}
+    fields = {"name": name, "version": version}
     for file in ("METADATA", "PKG-INFO"):
         try:
             with (folder / file).open(encoding="utf-8", errors="replace") as lines:
-                told.update(_head(lines))
+                for line in lines:
+                    if not line.strip():
+                        break
+                    key, colon, value = line.partition(":")
+                    if colon and key.lower() in fields:
+                        fields[key.lower()] = value.strip()
             break
         except OSError:
             continue
-    return normalised(told["name"]), told["version"]
-
-
-def _head(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        if not line.strip():
-            return
-        key, colon, value = line.partition(":")
-        if colon and key.lower() in ("name", "version"):
-            yield key.lower(), value.strip()
+    return normalised(fields["name"]), fields["version"]
 
 
 @dataclass(frozen=True)
 class CondaRecord:
-    """One package. paths: everything that it owns, from the environment's folder on. files: those with a hash.
+    """A conda package. paths: everything that it owns, relative to the environment. files: those with a hash.
 
-    fault: why its list can't be read; then all else is empty.
+    problem: why its list can't be read; then the rest is empty.
     """
 
     file: str
@@ -128,25 +167,29 @@ class CondaRecord:
     build: str = ""
     sha256: str = ""
     paths: frozenset[str] = frozenset()
-    files: tuple[Wanted, ...] = ()
-    fault: str = ""
+    files: tuple[ExpectedFile, ...] = ()
+    problem: str = ""
 
 
 def conda_records(prefix: Path) -> Iterator[CondaRecord]:
-    """The packages of an environment, sorted by their files' names; none where it is not conda's."""
-    folder = prefix / "conda-meta"
-    if not folder.is_dir():
-        return
-    for path in sorted(folder.glob("*.json")):
+    """Its conda packages, sorted by file name; none if it is not a conda environment."""
+    for path in sorted((prefix / "conda-meta").glob("*.json")):
         try:
-            yield _record(path.name, json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as fault:
-            yield CondaRecord(path.name, name=path.stem.rsplit("-", 2)[0], fault=f"{type(fault).__name__}: {fault}")
+            yield _conda_record(path.name, json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            yield CondaRecord(path.name, name=path.stem.rsplit("-", 2)[0], problem=f"{type(error).__name__}: {error}")
 
 
-def _record(file: str, data: Any) -> CondaRecord:
+def _conda_record(file: str, data: Any) -> CondaRecord:
     listed = data.get("paths_data", {}).get("paths", [])
     paths = {str(each["_path"]) for each in listed} | {str(each) for each in data.get("files", [])}
+    files = []
+    for each in listed:
+        # A file with the environment's path written into it has another hash than in the archive.
+        digest = str(each.get("sha256_in_prefix") or each.get("sha256") or "")
+        if digest and each.get("path_type") != "softlink":
+            hashes = (("sha256", from_hex(digest)),)
+            files.append(ExpectedFile(str(each["_path"]), hashes, int(each.get("size_in_bytes") or 0)))
     return CondaRecord(
         file,
         str(data["name"]),
@@ -154,132 +197,70 @@ def _record(file: str, data: Any) -> CondaRecord:
         str(data["build"]),
         str(data.get("sha256") or ""),
         frozenset(paths),
-        tuple(_wanted(each) for each in listed if _hash(each) and each.get("path_type") != "softlink"),
+        tuple(files),
     )
 
 
-def _hash(listed: Any) -> str:
-    # With the environment's path written into it, a file has another hash than in the archive.
-    return str(listed.get("sha256_in_prefix") or listed.get("sha256") or "")
+def walk(folder: str) -> tuple[list[str], list[str], list[tuple[str, str]]]:
+    """(files, bytecode below `__pycache__`, unreadable folders with the reason), as full paths.
 
-
-def _wanted(listed: Any) -> Wanted:
-    return Wanted(str(listed["_path"]), (("sha256", from_hex(_hash(listed))),), int(listed.get("size_in_bytes") or 0))
-
-
-class NoEnvironment(Exception):
-    """The folder is no Python environment."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """prefix: the environment's folder, without links on its way. sites: its site-packages.
-
-    path: Python's path in order, without its own library, where somebody asks what comes before what.
+    Links to folders are among the files and not followed.
     """
-
-    prefix: Path
-    sites: tuple[Path, ...]
-    path: tuple[Path, ...] = ()
-
-
-def place_of(prefix: Path, path: Sequence[str] = ()) -> Place:
-    """The environment in a folder. path: a Python's `sys.path`, of the environment itself.
-
-    Raises:
-        NoEnvironment: there is no site-packages in it.
-    """
-    real = Path(os.path.realpath(prefix))
-    found = [*sorted(real.glob("lib/python3*/site-packages")), real / "Lib" / "site-packages"]
-    sites = tuple(folder for folder in found if folder.is_dir() and not folder.is_symlink())
-    if not sites:
-        raise NoEnvironment(f"{prefix} holds no lib/python3.*/site-packages")
-    return Place(real, sites, search_path(path))
-
-
-def search_path(path: Sequence[str]) -> tuple[Path, ...]:
-    """`sys.path` as real folders, without this Python's own library: it comes first by design."""
-    library = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-    library |= {os.path.join(folder, "lib-dynload") for folder in library}  # noqa: PTH118 (texts are compared)
-    folders = dict.fromkeys(os.path.realpath(each) for each in path)
-    return tuple(Path(each) for each in folders if each not in library and Path(each).is_dir())
-
-
-@dataclass(frozen=True)
-class Walked:
-    """Paths, each with the environment's folder before it.
-
-    files: all but bytecode below `__pycache__`, and links to folders, which are not gone into. bytecode: the rest.
-    unreadable: folders, with why.
-    """
-
-    files: tuple[str, ...]
-    bytecode: tuple[str, ...]
-    unreadable: tuple[tuple[str, str], ...]
-
-
-def walk(folder: str) -> Walked:
     files: list[str] = []
     bytecode: list[str] = []
     unreadable: list[tuple[str, str]] = []
-    waiting = [folder]
-    while waiting:
-        here = waiting.pop()
-        cached = os.path.basename(here) == "__pycache__"  # noqa: PTH119 (30,000 times)
+    queue = [folder]
+    while queue:
+        current = queue.pop()
+        is_cache = os.path.basename(current) == "__pycache__"  # noqa: PTH119 (30,000 times)
         try:
-            with os.scandir(here) as entries:
+            with os.scandir(current) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                    elif cached and entry.name.endswith(".pyc"):
-                        bytecode.append(entry.path)
-                    elif not cached:
+                        queue.append(entry.path)
+                    elif not is_cache:
                         files.append(entry.path)
-        except OSError as fault:
-            unreadable.append((here, fault.strerror or str(fault)))
-    return Walked(tuple(files), tuple(bytecode), tuple(unreadable))
+                    elif entry.name.endswith(".pyc"):
+                        bytecode.append(entry.path)
+        except OSError as error:
+            unreadable.append((current, error.strerror or str(error)))
+    return files, bytecode, unreadable
 
 
 def shadows(found: Iterable[Distribution], path: Sequence[Path]) -> Iterator[tuple[Distribution, Path]]:
-    """Each distribution with what hides a module of it. path: Python's, in its order, without its own library."""
-    held = {folder: _names(folder) for folder in path}
+    """Each distribution with a file or folder that hides a module of it. path: see `PythonEnvironment`."""
+    names = {folder: _module_files(folder) for folder in path}
     for each in found:
-        if each.site not in held:
+        if each.site not in names:
             continue
+        own = [entry.path for entry in each.entries or () if not entry.path.startswith(("../", "/"))]
+        modules = {file.split("/")[0].split(".")[0] for file in own}
         for folder in path[: path.index(each.site)]:
-            for hiding in _hiding(each, folder, held[folder]):
-                yield each, hiding
+            for name in (name for module in sorted(modules & names[folder].keys()) for name in names[folder][module]):
+                if _hides(folder / name, own):
+                    yield each, folder / name
 
 
-def _names(folder: Path) -> dict[str, list[str]]:
+def _module_files(folder: Path) -> dict[str, list[str]]:
     """Module -> the files or folders that may be it: `x`, `x.py`, `x.cpython-311-x86_64-linux-gnu.so`."""
     names: dict[str, list[str]] = {}
     try:
-        for entry in folder.iterdir():
+        for entry in sorted(folder.iterdir()):
             if not entry.name.endswith((".dist-info", ".egg-info", ".pth")):
                 names.setdefault(entry.name.split(".")[0], []).append(entry.name)
     except OSError:
-        # Python can't look into it either.
+        # Python can't read it either.
         return {}
     return names
 
 
-def _hiding(each: Distribution, folder: Path, names: dict[str, list[str]]) -> Iterator[Path]:
-    inside = [row.path for row in each.rows or () if not row.path.startswith(("../", "/"))]
-    for module in sorted({path.split("/")[0].split(".")[0] for path in inside} & names.keys()):
-        for name in sorted(names[module]):
-            if _hides(folder / name, inside):
-                yield folder / name
-
-
-def _hides(hiding: Path, paths: Sequence[str]) -> bool:
-    if not hiding.is_dir():
-        return hiding.suffix in (".py", ".pyc", ".so", ".pyd")
-    if any((hiding / f"__init__{end}").exists() for end in (".py", ".pyc")):
+def _hides(candidate: Path, paths: Sequence[str]) -> bool:
+    if not candidate.is_dir():
+        return candidate.suffix in (".py", ".pyc", ".so", ".pyd")
+    if any((candidate / f"__init__{end}").exists() for end in (".py", ".pyc")):
         return True
-    # A folder without it is a part of a namespace: it hides what it holds itself, and only where the locked one is a
-    # part of that namespace too.
-    top = f"{hiding.name}/"
+    # A folder without __init__ is a part of a namespace package: it hides only files that both parts have.
+    top = f"{candidate.name}/"
     if f"{top}__init__.py" in paths:
         return False
-    return any(path.startswith(top) and (hiding.parent / path).exists() for path in paths)
+    return any(path.startswith(top) and (candidate.parent / path).exists() for path in paths)

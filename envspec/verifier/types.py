@@ -1,8 +1,8 @@
-"""What is expected of an environment, and what was found: values that also travel as JSON."""
+"""What an environment should contain, and how it differs: values that also travel as JSON."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ExpectedPackage:
-    """A locked distribution. contents: see `record.wheel_contents`; None where the lock does not tell it."""
+    """A locked wheel. record_sha256: see `record.wheel_sha256`; None if it is not in the lock."""
 
     name: str
     version: str
-    contents: str | None = None
+    record_sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,24 @@ class ExpectedConda:
 
 @dataclass(frozen=True)
 class Expected:
-    """All that an environment is to hold. allowed: names of distributions that may be there beside it."""
+    """A whole environment. allowed: names of distributions that may be installed besides."""
 
     packages: tuple[ExpectedPackage, ...]
     conda: tuple[ExpectedConda, ...] = ()
     allowed: tuple[str, ...] = ("pip", "setuptools", "wheel")
 
+    @staticmethod
+    def of(data: Mapping[str, Any]) -> Expected:
+        """From the values of `asdict`."""
+        return Expected(
+            packages=tuple(ExpectedPackage(**each) for each in data["packages"]),
+            conda=tuple(ExpectedConda(**each) for each in data["conda"]),
+            allowed=tuple(data["allowed"]),
+        )
+
 
 class Drift(Enum):
-    """How something differs."""
+    """A kind of difference."""
 
     MISSING = "missing"
     VERSION = "version"
@@ -55,11 +64,29 @@ class Drift(Enum):
     ARCHIVE = "archive"
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that differs. package: its name, empty for a file that none owns. path: from the environment's folder.
+_TEXTS = {
+    Drift.MISSING: "{expected} is not installed",
+    Drift.VERSION: "{found} is installed, the lock has {expected}",
+    Drift.EXTRA: "{found} is installed and is not in the lock",
+    Drift.DUPLICATE: "is installed more than once: {found}",
+    Drift.SHADOWED: "{path} is earlier on Python's path and hides it",
+    Drift.RECORD: "{path}: its list of files is not the locked wheel's: {found}",
+    Drift.CHANGED: "{path} was changed",
+    Drift.FILE_MISSING: "{path} is missing",
+    Drift.UNREADABLE: "{path} cannot be read: {found}",
+    Drift.LEADS_OUT: "{path} is not checked: it links out of the environment, to {found}",
+    Drift.UNHASHED: "{path} is listed without a strong hash",
+    Drift.UNOWNED: "{path} belongs to no package",
+    Drift.BYTECODE: "{path} was not compiled from its source",
+    Drift.ARCHIVE: "was installed from another archive: SHA-256 {found}, the lock has {expected}",
+}
 
-    expected, found: versions, hashes or words, as far as there are any.
+
+@dataclass(frozen=True)
+class DriftFinding:
+    """One difference. package: empty for a file of no package. path: relative to the environment.
+
+    expected, found: versions, hashes or reasons, if there are any.
     """
 
     package: str
@@ -74,90 +101,42 @@ class Finding:
         return _TEXTS[self.drift].format(path=self.path, expected=self.expected, found=self.found)
 
 
-_TEXTS = {
-    Drift.MISSING: "{expected} is not installed",
-    Drift.VERSION: "{found} is installed, the lock has {expected}",
-    Drift.EXTRA: "{found} is installed, and the lock does not have it",
-    Drift.DUPLICATE: "is installed more than once: {found}",
-    Drift.SHADOWED: "{path} comes before it on Python's path and hides it",
-    Drift.RECORD: "{path}: its list of files is not the locked wheel's: {found}",
-    Drift.CHANGED: "{path} was changed",
-    Drift.FILE_MISSING: "{path} is missing",
-    Drift.UNREADABLE: "{path} can't be read: {found}",
-    Drift.LEADS_OUT: "{path} is not looked at: it leads out of the environment, to {found}",
-    Drift.UNHASHED: "{path} is listed without a hash that counts",
-    Drift.UNOWNED: "{path} belongs to no package",
-    Drift.BYTECODE: "{path} was not compiled from its source",
-    Drift.ARCHIVE: "was linked from another archive: SHA-256 {found}, the lock has {expected}",
-}
-
-
 @dataclass(frozen=True)
-class Counts:
-    """What was compared, and how.
+class VerifyCounts:
+    """What was compared, and with what.
 
-    files, size_bytes: whose bytes were hashed. anchored: packages whose list of files is compared with the lock's own
-    digest; unanchored: locked ones for which it has none; beside: those that the lock only allows. Both of these are
-    compared with nothing but the list beside them. own_word: files, such as programs, that
-    are compared with that list alone in every package. bytecode that is listed with a hash is among `files`; by_source:
-    compared by its source's hash; by_time: Python itself looks at time and size; other_python: not this one's, and
-    not looked at.
+    files, size_bytes: hashed. against_lock: packages whose list of files is compared with a digest in the lock;
+    against_record: locked packages without such a digest; allowed: installed packages that the lock only allows. Both
+    are compared with nothing but their own RECORD, as are the files in `record_only` (programs, for example) of all
+    packages. bytecode_by_source: compared with its source's hash; by_time: left to Python, which compares time and
+    size; other_python: of another Python, not checked. Bytecode that a package lists with a hash is among `files`.
     """
 
     packages: int = 0
     conda: int = 0
     files: int = 0
     size_bytes: int = 0
-    anchored: int = 0
-    unanchored: int = 0
-    beside: int = 0
-    own_word: int = 0
+    against_lock: int = 0
+    against_record: int = 0
+    allowed: int = 0
+    record_only: int = 0
     bytecode_by_source: int = 0
     bytecode_by_time: int = 0
     bytecode_other_python: int = 0
 
 
 @dataclass(frozen=True)
-class Result:
-    """findings: sorted by package, then by kind and path; none where the environment is what it should be."""
+class VerifyResult:
+    """findings: sorted by package, kind and path; none if the environment is as locked."""
 
-    findings: tuple[Finding, ...]
-    counts: Counts
+    findings: tuple[DriftFinding, ...]
+    counts: VerifyCounts
 
     @property
     def is_same(self) -> bool:
         return not self.findings
 
-
-def expected_to_json(expected: Expected) -> str:
-    return json.dumps(asdict(expected), sort_keys=True)
-
-
-def expected_from_json(text: str) -> Expected:
-    """Raises ValueError, KeyError or TypeError for anything that `expected_to_json` did not write."""
-    data: Any = json.loads(text)
-    return Expected(
-        packages=tuple(ExpectedPackage(**each) for each in data["packages"]),
-        conda=tuple(ExpectedConda(**each) for each in data["conda"]),
-        allowed=tuple(data["allowed"]),
-    )
-
-
-def result_object(result: Result) -> dict[str, Any]:
-    """JSON's values for a result: `same`, `findings`, each with its `text`, and `counts`."""
-    found = [{**asdict(each), "drift": each.drift.value, "text": each.text} for each in result.findings]
-    return {"same": result.is_same, "findings": found, "counts": asdict(result.counts)}
-
-
-def result_to_json(result: Result) -> str:
-    return json.dumps(result_object(result), sort_keys=True)
-
-
-def result_from_json(text: str) -> Result:
-    """Raises ValueError, KeyError or TypeError for anything that `result_to_json` did not write."""
-    data: Any = json.loads(text)
-    names = ("package", "path", "expected", "found")
-    found = (
-        Finding(drift=Drift(each["drift"]), **{name: str(each[name]) for name in names}) for each in data["findings"]
-    )
-    return Result(tuple(found), Counts(**data["counts"]))
+    def as_json(self) -> dict[str, Any]:
+        """`same`, `findings`, each with its `text`, and `counts`."""
+        found = [{**asdict(each), "drift": each.drift.value, "text": each.text} for each in self.findings]
+        return {"same": self.is_same, "findings": found, "counts": asdict(self.counts)}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stack import stack
+from tests.support.machines.stack import stack
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broken_stack import spoiled
-from tests.support.suite import Told, assert_nothing_left, order, run
+from tests.support.machines.stack import spoiled
+from tests.support.machines.suite import SuiteOutput, assert_nothing_left, make_request, run
 
 pytestmark = pytest.mark.stack
 
@@ -15,29 +15,29 @@ pytestmark = pytest.mark.stack
 _ONE = {"OMP_NUM_THREADS": "1"}
 
 
-def _with(python: Path, folder: Path, fault: str) -> Told:
-    told = run(python, order("amp"), folder / "run", environ=_ONE | spoiled(folder / "fault", fault))
+def _with(python: Path, folder: Path, fault: str) -> SuiteOutput:
+    output = run(python, make_request("amp"), folder / "run", environ=_ONE | spoiled(folder / "fault", fault))
     assert_nothing_left(folder / "run")
-    assert told.status == 0
-    assert told.results["amp"]["status"] == "failed"
-    assert told.results["amp"]["cause"] == "found"
-    return told
+    assert output.status == 0
+    assert output.results["amp"]["status"] == "failed"
+    assert output.results["amp"]["cause"] == "found"
+    return output
 
 
-def _wrong(told: Told) -> set[str]:
-    return {name for name, finding in told.findings("amp").items() if finding["ok"] is False}
+def _wrong(output: SuiteOutput) -> set[str]:
+    return {name for name, finding in output.findings("amp").items() if finding["ok"] is False}
 
 
-def test_a_right_stack_passes_and_says_what_it_could_not_try(torch_any: Path, tmp_path: Path) -> None:
-    told = run(torch_any, order("amp"), tmp_path, environ=_ONE)
+def test_a_right_stack_passes_and_reports_what_it_could_not_run(torch_any: Path, tmp_path: Path) -> None:
+    output = run(torch_any, make_request("amp"), tmp_path, environ=_ONE)
     assert_nothing_left(tmp_path)
-    result, findings = told.results["amp"], told.findings("amp")
+    result, findings = output.results["amp"], output.findings("amp")
     assert result["status"] == "passed", result
     assert [name for name, each in findings.items() if each["kind"] == "not run"] == ["memory against fp32"]
-    assert int(findings["parameters"]["told"]) >= 10_000_000
-    assert findings["the output's type in fp16"]["told"] == "torch.float16"
+    assert int(findings["parameters"]["detail"]) >= 10_000_000
+    assert findings["the output's type in fp16"]["detail"] == "torch.float16"
     assert findings["the first gradient in fp16"]["bound"] == 4 * 2**-11
-    assert "60 steps" in findings["the loss in bf16"]["told"]
+    assert "60 steps" in findings["the loss in bf16"]["detail"]
 
 
 def test_a_gradient_that_is_16_times_too_large_is_found(torch_29: Path, tmp_path: Path) -> None:
@@ -52,12 +52,12 @@ def test_a_gradient_that_is_16_times_too_large_is_found(torch_29: Path, tmp_path
 
     torch.amp.GradScaler.unscale_ = wrong
     """
-    told = _with(torch_29, tmp_path, fault)
-    finding = told.findings("amp")["the first gradient in fp16"]
+    output = _with(torch_29, tmp_path, fault)
+    finding = output.findings("amp")["the first gradient in fp16"]
     assert finding["ok"] is False
     assert finding["value"] == pytest.approx(15, rel=1e-2)
-    assert "its norm is 16 times fp32's" in told.results["amp"]["reason"]
-    assert "the first gradient in bf16" not in _wrong(told)
+    assert "its norm is 16 times fp32's" in output.results["amp"]["reason"]
+    assert "the first gradient in bf16" not in _wrong(output)
 
 
 def test_a_gradient_that_is_halved_is_found(torch_29: Path, tmp_path: Path) -> None:
@@ -65,17 +65,17 @@ def test_a_gradient_that_is_halved_is_found(torch_29: Path, tmp_path: Path) -> N
     scale = torch.amp.GradScaler.scale
     torch.amp.GradScaler.scale = lambda self, loss: scale(self, loss) / (2 if self.is_enabled() else 1)
     """
-    told = _with(torch_29, tmp_path, fault)
-    assert told.findings("amp")["the first gradient in fp16"]["value"] == pytest.approx(0.5, rel=1e-2)
-    assert "the first gradient in fp16" in _wrong(told)
+    output = _with(torch_29, tmp_path, fault)
+    assert output.findings("amp")["the first gradient in fp16"]["value"] == pytest.approx(0.5, rel=1e-2)
+    assert "the first gradient in fp16" in _wrong(output)
 
 
 def test_a_scaler_that_never_skips_is_found(torch_any: Path, tmp_path: Path) -> None:
     fault = """
     torch.amp.GradScaler._maybe_opt_step = lambda self, optimizer, state, *more, **words: optimizer.step(*more, **words)
     """
-    told = _with(torch_any, tmp_path, fault)
-    assert _wrong(told) == {"a step that overflows is skipped", "training goes on after an overflow"}
+    output = _with(torch_any, tmp_path, fault)
+    assert _wrong(output) == {"a step that overflows is skipped", "training goes on after an overflow"}
 
 
 def test_a_scale_that_stays_is_found(torch_29: Path, tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_a_scale_that_stays_is_found(torch_29: Path, tmp_path: Path) -> None:
 
     torch.amp.GradScaler.update = wrong
     """
-    told = _with(torch_29, tmp_path, fault)
-    assert _wrong(told) == {
+    output = _with(torch_29, tmp_path, fault)
+    assert _wrong(output) == {
         "the scale grows after its interval",
         "a step that overflows halves the scale",
         "training goes on after an overflow",
@@ -110,6 +110,6 @@ def test_autocast_and_a_scaler_that_are_off_are_found(torch_29: Path, tmp_path: 
 
     torch.amp.autocast.__init__, torch.amp.GradScaler.__init__ = without, off
     """
-    told = _with(torch_29, tmp_path, fault)
-    assert _wrong(told) >= {"the output's type in bf16", "the output's type in fp16", "GradScaler is enabled"}
-    assert told.findings("amp")["the output's type in bf16"]["told"] == "torch.float32"
+    output = _with(torch_29, tmp_path, fault)
+    assert _wrong(output) >= {"the output's type in bf16", "the output's type in fp16", "GradScaler is enabled"}
+    assert output.findings("amp")["the output's type in bf16"]["detail"] == "torch.float32"

@@ -1,4 +1,4 @@
-"""The checks' own lines for GPUs, on a card that is none (`tests.support.cpu_as_gpu`): they run, and they judge.
+"""The checks' own lines for GPUs, on a CPU that is a GPU (`tests.support.machines.cpu_as_gpu`): they run, and judge.
 
 The numbers are a CPU's and right, so every check has to pass. It says nothing of CUDA, of a driver or of a card.
 """
@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from envspec.conformance.checks import CHECKS
-from tests.support import cpu_as_gpu, made_driver, suite
-from tests.support.broken_stack import spoiled
+from tests.support.machines import cpu_as_gpu, suite
+from tests.support.machines import driver as made_driver
+from tests.support.machines.stack import spoiled
 
 pytestmark = [
     pytest.mark.stack,
@@ -35,56 +36,56 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def _run(
     python: Path, driver: Mapping[str, str], folder: Path, *checks: str, gpus: int = 1, fault: str = ""
-) -> suite.Told:
+) -> suite.SuiteOutput:
     hook = spoiled(folder / "hook", f"{cpu_as_gpu.LOADED}\n{textwrap.dedent(fault)}")
-    asked = suite.order(*checks, device="cuda", locked=_LOCKED)
-    told = suite.run(python, asked, folder / "run", environ={**made_driver.says(gpus), **driver, **hook})
+    requested = suite.make_request(*checks, device="cuda", locked=_LOCKED)
+    output = suite.run(python, requested, folder / "run", environ={**made_driver.says(gpus), **driver, **hook})
     suite.assert_nothing_left(folder / "run")
-    return told
+    return output
 
 
 def test_every_check_passes_and_says_what_one_gpu_cannot(
     torch_29: Path, driver: dict[str, str], tmp_path: Path
 ) -> None:
-    told = _run(torch_29, driver, tmp_path, *CHECKS)
-    assert {name: each["reason"] for name, each in told.results.items() if each["status"] != "passed"} == {
+    output = _run(torch_29, driver, tmp_path, *CHECKS)
+    assert {name: each["reason"] for name, each in output.results.items() if each["status"] != "passed"} == {
         "lock": "no lock is given"
     }
-    assert set(told.results) == set(CHECKS)
-    assert [each["name"] for each in told.document["machine"]["gpus"]] == ["NVIDIA H100 80GB HBM3"]
-    products = told.findings("matmul")
+    assert set(output.results) == set(CHECKS)
+    assert [each["name"] for each in output.document["machine"]["gpus"]] == ["NVIDIA H100 80GB HBM3"]
+    products = output.findings("matmul")
     assert all(products[f"integers in {name}"]["ok"] for name in ("fp32", "tf32", "fp16", "bf16", "fp8"))
-    assert told.findings("amp")["fp16's memory"]["value"] > 0
-    assert told.findings("ddp")["NCCL between ranks"]["kind"] == "not run"
-    assert told.findings("ddp")["gloo, 2 ranks: gradient against one process"]["ok"]
-    assert told.findings("fsdp")["FSDP2, nccl, 1 rank: gradient against one process"]["ok"]
-    loader = told.findings("dataloader")
+    assert output.findings("amp")["fp16's memory"]["value"] > 0
+    assert output.findings("ddp")["NCCL between ranks"]["kind"] == "not run"
+    assert output.findings("ddp")["gloo, 2 ranks: gradient against one process"]["ok"]
+    assert output.findings("fsdp")["FSDP2, nccl, 1 rank: gradient against one process"]["ok"]
+    loader = output.findings("dataloader")
     assert loader["2 workers, pinned, epoch 1, pinned"]["ok"]
     assert loader["GPU busy while training"]["value"] == 87
     assert loader["the loader's pace"]["value"] > 0
-    memory = told.findings("memory")
+    memory = output.findings("memory")
     assert memory["allocated for what is held"]["ok"] and memory["the card's memory"]["value"] == 85e9
-    assert "runs: yes; is fine-tuned: no" in memory["a model of 7 billion parameters"]["told"]
+    assert "runs: yes; can be fine-tuned: no" in memory["a model of 7 billion parameters"]["detail"]
     assert memory["peak of amp"]["value"] > 0
 
 
 def test_two_gpus_are_two_ranks_of_nccl(torch_29: Path, driver: dict[str, str], tmp_path: Path) -> None:
-    told = _run(torch_29, driver, tmp_path, "device", "ddp", "fsdp", gpus=2)
-    assert {each["status"] for each in told.results.values()} == {"passed"}, told.results
-    exact = told.findings("ddp")["nccl, 2 ranks: collectives of integers are exact"]["told"]
+    output = _run(torch_29, driver, tmp_path, "device", "ddp", "fsdp", gpus=2)
+    assert {each["status"] for each in output.results.values()} == {"passed"}, output.results
+    exact = output.findings("ddp")["nccl, 2 ranks: collectives of integers are exact"]["detail"]
     assert "all-reduce of bfloat16" in exact and "reduce-scatter of float16" in exact
-    assert told.findings("ddp")["nccl, 2 ranks: bus bandwidth of all-reduce"]["value"] > 0
-    assert "NCCL between ranks" not in told.findings("fsdp")
+    assert output.findings("ddp")["nccl, 2 ranks: bus bandwidth of all-reduce"]["value"] > 0
+    assert "NCCL between ranks" not in output.findings("fsdp")
 
 
 def test_an_older_card_has_fewer_types(torch_26: Path, driver: dict[str, str], tmp_path: Path) -> None:
     turing = {"TORCH_GPU": "Tesla T4, 75", "TORCH_GPU_BYTES": "16000000000"}
-    told = _run(torch_26, {**driver, **turing}, tmp_path, "matmul", "amp", "memory")
-    assert {each["status"] for each in told.results.values()} == {"passed"}, told.results
-    lacking = {name for name, each in told.findings("matmul").items() if each["kind"] == "not run"}
+    output = _run(torch_26, {**driver, **turing}, tmp_path, "matmul", "amp", "memory")
+    assert {each["status"] for each in output.results.values()} == {"passed"}, output.results
+    lacking = {name for name, each in output.findings("matmul").items() if each["kind"] == "not run"}
     assert lacking == {"tf32", "bf16", "fp8"}
-    assert told.findings("amp")["bf16"]["kind"] == "not run"
-    assert told.findings("memory")["a model of 7 billion parameters"]["told"].startswith("runs: no")
+    assert output.findings("amp")["bf16"]["kind"] == "not run"
+    assert output.findings("memory")["a model of 7 billion parameters"]["detail"].startswith("runs: no")
 
 
 @pytest.mark.parametrize(

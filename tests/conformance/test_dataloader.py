@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from tests.support import suite
-from tests.support.broken_stack import spoiled
+from tests.support.machines import suite
+from tests.support.machines.stack import spoiled
 
 pytestmark = pytest.mark.stack
 
 
 def test_every_way_of_loading_gives_the_same(torch_any: Path, tmp_path: Path) -> None:
-    told = suite.run(torch_any, suite.order("dataloader"), tmp_path)
-    result = told.results["dataloader"]
+    output = suite.run(torch_any, suite.make_request("dataloader"), tmp_path)
+    result = output.results["dataloader"]
     assert result["status"] == "passed", result
-    findings = told.findings("dataloader")
+    findings = output.findings("dataloader")
     exact = {name for name, each in findings.items() if each["kind"] == "exact"}
     assert exact == {
         "no worker, epoch 1",
@@ -41,18 +41,20 @@ def test_every_way_of_loading_gives_the_same(torch_any: Path, tmp_path: Path) ->
 def test_the_pictures_are_the_same_with_every_torch(torch_26: Path, torch_29: Path, tmp_path: Path) -> None:
     prints = set()
     for python in (torch_26, torch_29):
-        told = suite.run(python, suite.order("dataloader"), tmp_path / python.parts[-3])
-        (fingerprint,) = told.results["dataloader"]["fingerprints"]
+        output = suite.run(python, suite.make_request("dataloader"), tmp_path / python.parts[-3])
+        (fingerprint,) = output.results["dataloader"]["fingerprints"]
         assert fingerprint["level"] == "universal"
         prints.add(fingerprint["digest"])
     assert len(prints) == 1
 
 
 def _spoiled(python: Path, folder: Path, module: str, body: str) -> Mapping[str, Any]:
-    told = suite.run(python, suite.order("dataloader"), folder / "run", environ=spoiled(folder / "bad", body, module))
+    output = suite.run(
+        python, suite.make_request("dataloader"), folder / "run", environ=spoiled(folder / "bad", body, module)
+    )
     suite.assert_nothing_left(folder / "run")
-    assert told.results["dataloader"]["status"] == "failed"
-    return told.results["dataloader"]
+    assert output.results["dataloader"]["status"] == "failed"
+    return output.results["dataloader"]
 
 
 def test_a_loader_that_drops_a_sample_is_found(torch_29: Path, tmp_path: Path) -> None:
@@ -95,7 +97,7 @@ def test_a_sample_with_one_wrong_byte_is_found(torch_29: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("end", "words"), [("os._exit(1)", "exited unexpectedly"), ("os.kill(os.getpid(), 9)", "Killed")]
 )
-def test_a_worker_that_dies_is_told(torch_any: Path, tmp_path: Path, end: str, words: str) -> None:
+def test_a_worker_that_dies_is_reported(torch_any: Path, tmp_path: Path, end: str, words: str) -> None:
     body = f"""
         import os
         parent = os.getpid()
@@ -118,16 +120,16 @@ def _can_mount() -> bool:
 
 @pytest.mark.skipif(os.getuid() != 0 or not _can_mount(), reason="mounting a /dev/shm of its own needs root")
 def test_64_mb_of_shared_memory_are_too_few_for_many_workers(torch_any: Path, tmp_path: Path) -> None:
-    """What a container gets that was not asked for more."""
+    """The default of containers."""
     script = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
     before = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
-    told = suite.run(torch_any, suite.order("dataloader"), tmp_path, before=before)
-    result = told.results["dataloader"]
+    output = suite.run(torch_any, suite.make_request("dataloader"), tmp_path, before=before)
+    result = output.results["dataloader"]
     assert (result["status"], result["cause"]) == ("failed", "found")
-    findings = told.findings("dataloader")
+    findings = output.findings("dataloader")
     free, used = findings["shared memory, free"], findings["shared memory, used"]
-    assert free["ok"] is False and "308 MB; 67 MB are free in /dev/shm" in free["told"]
-    assert used["ok"] is False and "out of shared memory: " in used["told"]
+    assert free["ok"] is False and "308 MB; 67 MB are free in /dev/shm" in free["detail"]
+    assert used["ok"] is False and "out of shared memory: " in used["detail"]
     assert "--shm-size" in result["hint"]
     # Small batches have room in it.
     assert findings["4 workers, prefetch 4, epoch 1"]["ok"] is True

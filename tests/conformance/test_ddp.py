@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.broken_stack import at_loss, spoiled, spoiled_ddp
-from tests.support.suite import Told, assert_nothing_left, order, run
+from tests.support.machines.stack import at_loss, spoiled, spoiled_ddp
+from tests.support.machines.suite import SuiteOutput, assert_nothing_left, make_request, run
 
 pytestmark = pytest.mark.stack
 
@@ -20,21 +20,21 @@ _INTEGERS = "gloo, 2 ranks: collectives of integers are exact"
 _EQUAL = {what: f"gloo, 2 ranks: {what} are equal bit by bit across ranks" for what in ("gradients", "parameters")}
 
 
-def _broken(python: Path, folder: Path, fault: dict[str, str], **more: Any) -> Told:
-    told = run(python, order("ddp", **more), folder / "run", environ=fault)
+def _broken(python: Path, folder: Path, fault: dict[str, str], **more: Any) -> SuiteOutput:
+    output = run(python, make_request("ddp", **more), folder / "run", environ=fault)
     assert_nothing_left(folder / "run")
-    assert told.results["ddp"]["status"] == "failed"
-    return told
+    assert output.results["ddp"]["status"] == "failed"
+    return output
 
 
-def _wrong(told: Told) -> set[str]:
-    return {name for name, finding in told.findings("ddp").items() if finding["ok"] is False}
+def _wrong(output: SuiteOutput) -> set[str]:
+    return {name for name, finding in output.findings("ddp").items() if finding["ok"] is False}
 
 
-def test_a_right_stack_passes_and_tells_its_bandwidth(torch_any: Path, tmp_path: Path) -> None:
-    told = run(torch_any, order("ddp"), tmp_path)
+def test_a_right_stack_passes_and_reports_its_bandwidth(torch_any: Path, tmp_path: Path) -> None:
+    output = run(torch_any, make_request("ddp"), tmp_path)
     assert_nothing_left(tmp_path)
-    result, findings = told.results["ddp"], told.findings("ddp")
+    result, findings = output.results["ddp"], output.findings("ddp")
     assert result["status"] == "passed", result
     assert {_GRADIENT, _NORM, _PARAMETERS, _INTEGERS, *_CLIPPING, *_EQUAL.values()} <= findings.keys()
     assert findings[_GRADIENT]["value"] <= findings[_GRADIENT]["bound"] == 1e-5
@@ -43,11 +43,11 @@ def test_a_right_stack_passes_and_tells_its_bandwidth(torch_any: Path, tmp_path:
     assert levels == {"sum of integers over 2 ranks": "universal", "gloo, 2 ranks: gradients": "keyed"}
 
 
-def test_three_ranks_where_three_are_asked_for(torch_29: Path, tmp_path: Path) -> None:
-    told = run(torch_29, order("ddp", world_size=3), tmp_path)
+def test_three_ranks_where_three_are_requested(torch_29: Path, tmp_path: Path) -> None:
+    output = run(torch_29, make_request("ddp", world_size=3), tmp_path)
     assert_nothing_left(tmp_path)
-    assert told.results["ddp"]["status"] == "passed"
-    assert "gloo, 3 ranks: norm by torch's clipping, rank 2" in told.findings("ddp")
+    assert output.results["ddp"]["status"] == "passed"
+    assert "gloo, 3 ranks: norm by torch's clipping, rank 2" in output.findings("ddp")
 
 
 def test_a_sum_that_nobody_divides_doubles_the_norm(torch_29: Path, tmp_path: Path) -> None:
@@ -57,10 +57,10 @@ def test_a_sum_that_nobody_divides_doubles_the_norm(torch_29: Path, tmp_path: Pa
 
     replica.register_comm_hook(None, summed)
     """
-    told = _broken(torch_29, tmp_path, spoiled_ddp(tmp_path / "fault", fault))
+    output = _broken(torch_29, tmp_path, spoiled_ddp(tmp_path / "fault", fault))
     # Ranks that are wrong in the same way are equal bit by bit, and no cosine shows a factor.
-    assert _wrong(told) == {_GRADIENT, _NORM, _PARAMETERS, *_CLIPPING}
-    assert told.findings("ddp")[_NORM]["value"] == pytest.approx(1, abs=0.1)
+    assert _wrong(output) == {_GRADIENT, _NORM, _PARAMETERS, *_CLIPPING}
+    assert output.findings("ddp")[_NORM]["value"] == pytest.approx(1, abs=0.1)
 
 
 def test_a_gradient_16_times_too_large_is_found(torch_26: Path, tmp_path: Path) -> None:
@@ -70,9 +70,9 @@ def test_a_gradient_16_times_too_large_is_found(torch_26: Path, tmp_path: Path) 
 
     replica.module[-1].register_forward_hook(scaled)
     """
-    told = _broken(torch_26, tmp_path, spoiled_ddp(tmp_path / "fault", fault))
-    assert _wrong(told) == {_GRADIENT, _NORM, _PARAMETERS, *_CLIPPING}
-    assert told.findings("ddp")[_NORM]["value"] > 10
+    output = _broken(torch_26, tmp_path, spoiled_ddp(tmp_path / "fault", fault))
+    assert _wrong(output) == {_GRADIENT, _NORM, _PARAMETERS, *_CLIPPING}
+    assert output.findings("ddp")[_NORM]["value"] > 10
 
 
 def test_a_sum_of_integers_that_is_wrong_by_one_is_found_and_named(torch_29: Path, tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ def test_a_sum_of_integers_that_is_wrong_by_one_is_found_and_named(torch_29: Pat
 
     torch.distributed.all_reduce = wrong
     """
-    told = _broken(torch_29, tmp_path, spoiled(tmp_path / "fault", fault))
-    assert _wrong(told) == {_INTEGERS}
-    assert told.findings("ddp")[_INTEGERS]["told"] == "all-reduce of int64 at rank 1"
+    output = _broken(torch_29, tmp_path, spoiled(tmp_path / "fault", fault))
+    assert _wrong(output) == {_INTEGERS}
+    assert output.findings("ddp")[_INTEGERS]["detail"] == "all-reduce of int64 at rank 1"
 
 
 def test_a_rank_out_of_step_is_found_and_named(torch_29: Path, tmp_path: Path) -> None:
@@ -100,27 +100,27 @@ def test_a_rank_out_of_step_is_found_and_named(torch_29: Path, tmp_path: Path) -
     with torch.no_grad():
         weight[0, 0] = torch.nextafter(weight[0, 0], torch.tensor(9.0))
     """
-    told = _broken(torch_29, tmp_path, at_loss(tmp_path / "fault", fault))
+    output = _broken(torch_29, tmp_path, at_loss(tmp_path / "fault", fault))
     # One bit: within every bound, and yet these replicas go apart.
-    assert _wrong(told) == {_EQUAL["parameters"]}
-    assert "rank 1 differs from rank 0" in told.results["ddp"]["reason"]
+    assert _wrong(output) == {_EQUAL["parameters"]}
+    assert "rank 1 differs from rank 0" in output.results["ddp"]["reason"]
 
 
 def test_a_killed_rank_is_named_with_its_signal_and_its_place(torch_any: Path, tmp_path: Path) -> None:
-    told = _broken(torch_any, tmp_path, at_loss(tmp_path / "fault", "os.kill(os.getpid(), 9)"))
-    assert "rank 1 was killed by signal 9 (SIGKILL) in the phase 'step 2'" in told.results["ddp"]["reason"]
-    assert told.results["ddp"]["seconds"] < 100
+    output = _broken(torch_any, tmp_path, at_loss(tmp_path / "fault", "os.kill(os.getpid(), 9)"))
+    assert "rank 1 was killed by signal 9 (SIGKILL) in the phase 'step 2'" in output.results["ddp"]["reason"]
+    assert output.results["ddp"]["seconds"] < 100
 
 
-def test_a_rank_that_raises_is_named_with_what_it_said(torch_29: Path, tmp_path: Path) -> None:
-    told = _broken(torch_29, tmp_path, at_loss(tmp_path / "fault", "raise ArithmeticError('no loss today')"))
-    assert "rank 1 raised in the phase 'step 2': ArithmeticError: no loss today" in told.results["ddp"]["reason"]
+def test_a_rank_that_raises_is_named_with_its_error(torch_29: Path, tmp_path: Path) -> None:
+    output = _broken(torch_29, tmp_path, at_loss(tmp_path / "fault", "raise ArithmeticError('no loss today')"))
+    assert "rank 1 raised in the phase 'step 2': ArithmeticError: no loss today" in output.results["ddp"]["reason"]
 
 
 def test_a_rank_that_hangs_is_over_the_limit_and_the_log_shows_where(torch_29: Path, tmp_path: Path) -> None:
     fault = at_loss(tmp_path / "fault", "import time; time.sleep(3600)")
     # Well before the other rank's own patience ends (`distributed.timeout_s`).
-    told = _broken(torch_29, tmp_path, fault, limits={"ddp": 30})
-    assert told.results["ddp"]["cause"] == "over its limit"
-    assert "still running after 30 s, in the phase 'ranks of gloo, 2 ranks'" in told.results["ddp"]["reason"]
-    assert "sitecustomize.py" in told.results["ddp"]["log"]
+    output = _broken(torch_29, tmp_path, fault, limits={"ddp": 30})
+    assert output.results["ddp"]["cause"] == "over its limit"
+    assert "still running after 30 s, in the phase 'ranks of gloo, 2 ranks'" in output.results["ddp"]["reason"]
+    assert "sitecustomize.py" in output.results["ddp"]["log"]

@@ -6,48 +6,47 @@ import base64
 import csv
 import hashlib
 import io
-import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from envspec.lock.folder import read_lock
+from envspec.lockfile.folder import read_lock
 from envspec.operations.verify import expected_of
-from envspec.verifier.types import expected_to_json
-from tests.support import suite
-from tests.support.stack import copied, replace, site_packages
+from tests.support.machines import suite
+from tests.support.machines.stack import copied, replace, site_packages
 from tests.support.user import ROOT
 
 pytestmark = pytest.mark.stack
 
 
 def locked(name: str = "pytorch-2.9") -> dict[str, Any]:
-    """What the committed lock says, as the suite is told."""
+    """The committed lock, as in the request of the suite."""
     (part,) = read_lock(ROOT / "locks" / name).resolutions
     return {
         "name": name,
         "packages": {each.name: each.version for each in part.packages},
-        "expected": json.loads(expected_to_json(expected_of(part))),
+        "expected": asdict(expected_of(part)),
         "code": [],
     }
 
 
-def ran(python: Path, folder: Path, name: str = "pytorch-2.9", **environ: str) -> suite.Told:
-    told = suite.run(python, suite.order("lock", locked=locked(name)), folder, environ=environ)
+def ran(python: Path, folder: Path, name: str = "pytorch-2.9", **environ: str) -> suite.SuiteOutput:
+    output = suite.run(python, suite.make_request("lock", locked=locked(name)), folder, environ=environ)
     suite.assert_nothing_left(folder)
-    return told
+    return output
 
 
 @pytest.mark.parametrize("name", ["pytorch-2.9", "pytorch-2.6"])
 def test_the_locked_stack_passes_with_its_libraries(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     python = request.getfixturevalue("torch_29" if name == "pytorch-2.9" else "torch_26")
-    told = ran(python, tmp_path, name)
-    assert told.results["lock"]["status"] == "passed", told.results["lock"]["reason"]
-    findings = told.findings("lock")
+    output = ran(python, tmp_path, name)
+    assert output.results["lock"]["status"] == "passed", output.results["lock"]["reason"]
+    findings = output.findings("lock")
     assert "lists of files against the lock" not in findings, "every package is anchored"
-    of_packages, cuda = (int(word) for word in findings["libraries in memory"]["told"].split() if word.isdigit())
+    of_packages, cuda = (int(word) for word in findings["libraries in memory"]["detail"].split() if word.isdigit())
     assert of_packages > cuda > 5
     assert findings["files"]["value"] > 6e9
 
@@ -86,7 +85,7 @@ def test_a_package_added_by_hand_is_found(torch_29: Path, tmp_path: Path) -> Non
     (site / "loose.pth").write_text("import sys\n")
     result = ran(python, tmp_path / "run").results["lock"]
     assert result["status"] == "failed"
-    assert "byhand: 1.0 is installed, and the lock does not have it" in result["reason"]
+    assert "byhand: 1.0 is installed and is not in the lock" in result["reason"]
     assert "loose.pth belongs to no package" in result["reason"]
 
 
@@ -101,5 +100,5 @@ def test_another_cudnn_before_the_locked_one_is_found(torch_29: Path, tmp_path: 
         shutil.copyfile(path, other / path.name)
     result = ran(torch_29, tmp_path / "run", LD_LIBRARY_PATH=str(other)).results["lock"]
     assert result["status"] == "failed", "LD_LIBRARY_PATH did not come first"
-    assert f"{other}/libcudnn" in result["reason"] and "no locked package brought it" in result["reason"]
+    assert f"{other}/libcudnn" in result["reason"] and "belongs to no locked package" in result["reason"]
     assert "LD_LIBRARY_PATH" in result["hint"]

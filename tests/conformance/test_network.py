@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from envspec.conformance.distributed import launch
-from tests.support import netns
-from tests.support.netns import Namespace
+from tests.support.machines import netns
+from tests.support.machines.netns import Namespace
 
 
 @pytest.fixture
@@ -44,13 +44,15 @@ def test_a_name_that_leads_nowhere_names_no_interface() -> None:
 
 def test_a_free_port_can_be_had() -> None:
     with socket.socket() as one:
-        one.bind((launch.LOOPBACK, launch.free_port()))
+        one.bind(("127.0.0.1", launch.free_port()))
 
 
 @pytest.mark.parametrize("address", ["10.77.0.1", "10.77.0.2", "fd77::1", "fd77::2"])
 def test_the_interface_is_the_one_that_leads_there(nodes: tuple[Namespace, Namespace], address: str) -> None:
     """Also towards this machine's own address, where the rendezvous is on it."""
-    asked = f"from envspec.conformance import network; print(network.interface_towards({address!r}, 29500))"
-    command = [*nodes[0].words, sys.executable, "-c", asked]
+    requested = (
+        f"from envspec.conformance.distributed import launch; print(launch.interface_towards({address!r}, 29500))"
+    )
+    command = [*nodes[0].words, sys.executable, "-c", requested]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == netns.LINK

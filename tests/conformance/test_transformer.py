@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broken_stack import spoiled
-from tests.support.suite import Told, assert_nothing_left, order, run
+from tests.support.machines.stack import spoiled
+from tests.support.machines.suite import SuiteOutput, assert_nothing_left, make_request, run
 
 pytestmark = pytest.mark.stack
 
@@ -15,25 +15,25 @@ _ONE = {"OMP_NUM_THREADS": "1"}
 _NO_COMPILER = ("/usr/bin/env", "-u", "CC", "-u", "CXX")
 
 
-def _wrong(told: Told) -> set[str]:
-    return {name for name, finding in told.findings("transformer").items() if finding["ok"] is False}
+def _wrong(output: SuiteOutput) -> set[str]:
+    return {name for name, finding in output.findings("transformer").items() if finding["ok"] is False}
 
 
 def test_a_right_stack_passes_and_says_which_kernels_ran(torch_any: Path, tmp_path: Path) -> None:
-    asked = order("transformer", price_per_hour=2.0, currency="EUR")
+    requested = make_request("transformer", price_per_hour=2.0, currency="EUR")
     kept = tmp_path / "kept"
     # Somebody's cache, in which a graph that was compiled elsewhere would be found.
     environ = _ONE | {"TORCHINDUCTOR_CACHE_DIR": str(kept), "TRITON_CACHE_DIR": str(kept)}
-    told = run(torch_any, asked, tmp_path / "run", environ=environ)
+    output = run(torch_any, requested, tmp_path / "run", environ=environ)
     assert_nothing_left(tmp_path / "run")
-    result, findings = told.results["transformer"], told.findings("transformer")
+    result, findings = output.results["transformer"], output.findings("transformer")
     assert result["status"] == "passed", result
     assert not kept.exists()
-    assert "flash in bf16" in findings["attention's kernels that ran"]["told"]
+    assert "flash in bf16" in findings["attention's kernels that ran"]["detail"]
     kernels = ("efficient", "cuDNN")
     left_out = {f"{name} attention in {dtype}" for name in kernels for dtype in ("fp32", "bf16", "fp16")}
     assert {name for name, each in findings.items() if each["kind"] == "not run"} == left_out
-    assert findings["torch.compile runs"]["told"] == "1 graphs were compiled"
+    assert findings["torch.compile runs"]["detail"] == "1 graphs were compiled"
     price = findings["tokens for the price"]
     fastest = max(each["value"] for name, each in findings.items() if name.startswith("tokens a second"))
     assert price["unit"] == "1/EUR"
@@ -43,21 +43,21 @@ def test_a_right_stack_passes_and_says_which_kernels_ran(torch_any: Path, tmp_pa
 def test_without_a_compiler_it_says_so_and_what_to_do(torch_any: Path, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     environ = _ONE | {"PATH": str(tmp_path / "bin")}
-    asked = order("transformer", price_per_hour=2.5)
-    told = run(torch_any, asked, tmp_path / "run", environ=environ, before=_NO_COMPILER)
+    requested = make_request("transformer", price_per_hour=2.5)
+    output = run(torch_any, requested, tmp_path / "run", environ=environ, before=_NO_COMPILER)
     assert_nothing_left(tmp_path / "run")
-    result = told.results["transformer"]
+    result = output.results["transformer"]
     assert (result["status"], result["cause"]) == ("failed", "found")
-    assert [name for name, each in told.findings("transformer").items() if each["ok"] is False] == [
+    assert [name for name, each in output.findings("transformer").items() if each["ok"] is False] == [
         "torch.compile runs"
     ]
-    price = told.findings("transformer")["tokens for the price"]
-    assert (price["unit"], price["told"]) == ("1/currency unit", "2.5 an hour"), "a price needs no currency"
+    price = output.findings("transformer")["tokens for the price"]
+    assert (price["unit"], price["detail"]) == ("1/currency unit", "2.5 an hour"), "a price needs no currency"
     assert '[image] compiler = "auto"' in result["hint"]
     assert "InvalidCxxCompiler: No working C++ compiler found" in result["reason"]
 
 
-def test_a_compiler_that_fails_is_told_by_its_own_words(torch_29: Path, tmp_path: Path) -> None:
+def test_a_compiler_that_fails_is_reported_with_its_own_message(torch_29: Path, tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     folder.mkdir()
     compiler = folder / "g++"
@@ -65,20 +65,20 @@ def test_a_compiler_that_fails_is_told_by_its_own_words(torch_29: Path, tmp_path
     compiler.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
     compiler.chmod(0o755)
     environ = _ONE | {"PATH": str(folder)}
-    told = run(torch_29, order("transformer"), tmp_path / "run", environ=environ, before=_NO_COMPILER)
+    output = run(torch_29, make_request("transformer"), tmp_path / "run", environ=environ, before=_NO_COMPILER)
     assert_nothing_left(tmp_path / "run")
-    result = told.results["transformer"]
+    result = output.results["transformer"]
     assert (result["status"], result["cause"]) == ("failed", "found")
     assert "as: error: no assembler" in result["reason"]
 
 
 def test_compiling_that_is_switched_off_is_not_taken_for_compiling(torch_29: Path, tmp_path: Path) -> None:
-    told = run(torch_29, order("transformer"), tmp_path, environ=_ONE | {"TORCHDYNAMO_DISABLE": "1"})
+    output = run(torch_29, make_request("transformer"), tmp_path, environ=_ONE | {"TORCHDYNAMO_DISABLE": "1"})
     assert_nothing_left(tmp_path)
-    finding = told.findings("transformer")["torch.compile runs"]
+    finding = output.findings("transformer")["torch.compile runs"]
     assert finding["ok"] is False
-    assert finding["told"] == "0 graphs were compiled"
-    assert told.results["transformer"]["status"] == "failed"
+    assert finding["detail"] == "0 graphs were compiled"
+    assert output.results["transformer"]["status"] == "failed"
 
 
 def test_attention_without_its_scale_is_found_in_every_kernel(torch_29: Path, tmp_path: Path) -> None:
@@ -89,11 +89,11 @@ def test_attention_without_its_scale_is_found_in_every_kernel(torch_29: Path, tm
     """
     # What is compiled plays no part here, and takes the longest.
     environ = _ONE | spoiled(tmp_path / "fault", fault) | {"TORCHDYNAMO_DISABLE": "1"}
-    told = run(torch_29, order("transformer"), tmp_path / "run", environ=environ)
+    output = run(torch_29, make_request("transformer"), tmp_path / "run", environ=environ)
     assert_nothing_left(tmp_path / "run")
-    result = told.results["transformer"]
+    result = output.results["transformer"]
     assert (result["status"], result["cause"]) == ("failed", "found")
-    wrong = _wrong(told)
+    wrong = _wrong(output)
     cases = {f"{kernel} attention in {dtype}" for kernel in ("math", "flash") for dtype in ("fp32", "bf16", "fp16")}
     assert {f"{case}, {part}" for case in cases for part in ("output", "gradient")} <= wrong
 
@@ -109,8 +109,8 @@ def test_a_kernel_that_is_wrong_in_one_type_alone_is_named(torch_29: Path, tmp_p
     torch.nn.functional.scaled_dot_product_attention = wrong
     """
     environ = _ONE | spoiled(tmp_path / "fault", fault) | {"TORCHDYNAMO_DISABLE": "1"}
-    told = run(torch_29, order("transformer"), tmp_path / "run", environ=environ)
+    output = run(torch_29, make_request("transformer"), tmp_path / "run", environ=environ)
     assert_nothing_left(tmp_path / "run")
-    wrong = _wrong(told)
+    wrong = _wrong(output)
     assert "flash attention in bf16, output" in wrong
     assert not any("fp32" in name or "fp16" in name for name in wrong)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import netns
-from tests.support.broken_stack import at_loss
-from tests.support.netns import Namespace
-from tests.support.suite import Told, assert_nothing_left, order, processes, run
+from tests.support.machines import netns
+from tests.support.machines.netns import Namespace
+from tests.support.machines.stack import at_loss
+from tests.support.machines.suite import SuiteOutput, assert_nothing_left, make_request, processes, run
 
 pytestmark = pytest.mark.stack
 
@@ -35,13 +35,13 @@ def nodes() -> Iterator[tuple[Namespace, Namespace]]:
 @contextlib.contextmanager
 def _running(
     python: Path, nodes: tuple[Namespace, Namespace], folder: Path, checks: list[str], environ: dict[str, str]
-) -> Iterator[list[Future[Told]]]:
+) -> Iterator[list[Future[SuiteOutput]]]:
     """The suite on both; when the block ends, nothing of it is left on either."""
     folders = [folder / str(rank) for rank in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        asked = [_order(checks, nodes, rank) for rank in range(2)]
+        requested = [_order(checks, nodes, rank) for rank in range(2)]
         yield [
-            pool.submit(run, python, asked[rank], folders[rank], environ=environ, before=nodes[rank].words)
+            pool.submit(run, python, requested[rank], folders[rank], environ=environ, before=nodes[rank].words)
             for rank in range(2)
         ]
     for each in folders:
@@ -50,7 +50,7 @@ def _running(
 
 def _order(checks: list[str], nodes: tuple[Namespace, Namespace], rank: int) -> dict[str, object]:
     rendezvous = {"count": 2, "rank": rank, "rendezvous": f"{nodes[0].address}:{_PORT}"}
-    return order(*checks, world_size=1, nodes=rendezvous)
+    return make_request(*checks, world_size=1, nodes=rendezvous)
 
 
 def _wait_for(path: Path) -> None:
@@ -63,10 +63,10 @@ def _wait_for(path: Path) -> None:
 def test_both_pass_and_are_equal_bit_by_bit(torch_29: Path, nodes: tuple[Namespace, Namespace], tmp_path: Path) -> None:
     with _running(torch_29, nodes, tmp_path, ["ddp", "fsdp"], {}) as running:
         both = [each.result() for each in running]
-    for told in both:
-        assert {name: each["status"] for name, each in told.results.items()} == {"ddp": "passed", "fsdp": "passed"}
-        assert told.findings("ddp")["gloo, 2 ranks on 2 nodes: gradient against one process"]["ok"]
-    one, other = ([each["digest"] for each in told.results["fsdp"]["fingerprints"]] for told in both)
+    for output in both:
+        assert {name: each["status"] for name, each in output.results.items()} == {"ddp": "passed", "fsdp": "passed"}
+        assert output.findings("ddp")["gloo, 2 ranks on 2 nodes: gradient against one process"]["ok"]
+    one, other = ([each["digest"] for each in output.results["fsdp"]["fingerprints"]] for output in both)
     assert one == other
 
 
@@ -83,10 +83,12 @@ def test_a_node_that_dies_is_named_by_the_other(
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
         died = time.monotonic()
-        told = running[0].result()
+        output = running[0].result()
     assert time.monotonic() - died < 60
-    assert told.results["ddp"]["status"] == "failed"
-    assert "node 1 is lost: no word from it for 3.5 s, the last in the phase 'step 2'" in told.results["ddp"]["reason"]
+    assert output.results["ddp"]["status"] == "failed"
+    assert (
+        "node 1 is lost: no word from it for 3.5 s, the last in the phase 'step 2'" in output.results["ddp"]["reason"]
+    )
     assert not running[1].result().results
 
 
@@ -113,9 +115,11 @@ def test_a_node_whose_link_is_down_is_named_by_the_other(
     assert "node 0 is lost: the rendezvous, which it holds, does not answer any more" in other["reason"]
 
 
-def test_a_node_that_never_comes_is_told(torch_29: Path, nodes: tuple[Namespace, Namespace], tmp_path: Path) -> None:
-    told = run(torch_29, _order(["ddp"], nodes, 0), tmp_path, before=nodes[0].words)
+def test_a_node_that_never_comes_is_reported(
+    torch_29: Path, nodes: tuple[Namespace, Namespace], tmp_path: Path
+) -> None:
+    output = run(torch_29, _order(["ddp"], nodes, 0), tmp_path, before=nodes[0].words)
     assert_nothing_left(tmp_path)
-    assert told.results["ddp"]["cause"] == "raised"
-    assert "not every node joined within 60 s" in told.results["ddp"]["reason"]
-    assert "1/2 clients joined" in told.results["ddp"]["reason"]
+    assert output.results["ddp"]["cause"] == "raised"
+    assert "not every node joined within 60 s" in output.results["ddp"]["reason"]
+    assert "1/2 clients joined" in output.results["ddp"]["reason"]

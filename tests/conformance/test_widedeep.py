@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import suite
-from tests.support.broken_stack import spoiled
-from tests.support.stack import copied, site_packages
+from tests.support.machines import suite
+from tests.support.machines.stack import copied, site_packages, spoiled
 
 pytestmark = pytest.mark.stack
 
 
 def test_wide_and_deep_learns(torch_any: Path, tmp_path: Path) -> None:
-    told = suite.run(torch_any, suite.order("widedeep"), tmp_path)
-    result = told.results["widedeep"]
+    output = suite.run(torch_any, suite.make_request("widedeep"), tmp_path)
+    result = output.results["widedeep"]
     assert result["status"] == "passed", result
-    assert told.findings("widedeep")["accuracy above the baseline"]["value"] >= 0.35
+    assert output.findings("widedeep")["accuracy above the baseline"]["value"] >= 0.35
     assert "pytorch_widedeep" in result["ran"]
     suite.assert_nothing_left(tmp_path)
 
@@ -41,15 +40,15 @@ def test_wide_and_deep_learns(torch_any: Path, tmp_path: Path) -> None:
 )
 def test_what_does_not_learn_is_found(torch_29: Path, tmp_path: Path, module: str, body: str) -> None:
     bad = spoiled(tmp_path / "bad", body, module)
-    told = suite.run(torch_29, suite.order("widedeep"), tmp_path / "run", environ=bad)
-    result = told.results["widedeep"]
+    output = suite.run(torch_29, suite.make_request("widedeep"), tmp_path / "run", environ=bad)
+    result = output.results["widedeep"]
     assert (result["status"], result["cause"]) == ("failed", "found"), result["reason"]
-    assert "accuracy above the baseline: " in result["reason"] and "where >= 0.35 is asked" in result["reason"]
+    assert "accuracy above the baseline: " in result["reason"] and "must be >= 0.35" in result["reason"]
     suite.assert_nothing_left(tmp_path / "run")
 
 
 def test_without_it_it_is_not_run(torch_29: Path, tmp_path: Path) -> None:
     python = copied(torch_29, tmp_path / "stack")
     (site_packages(python) / "pytorch_widedeep").rename(tmp_path / "pytorch_widedeep")
-    result = suite.run(python, suite.order("widedeep"), tmp_path / "run").results["widedeep"]
+    result = suite.run(python, suite.make_request("widedeep"), tmp_path / "run").results["widedeep"]
     assert (result["status"], result["reason"]) == ("not run", "pytorch_widedeep is not installed")

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from tests.support import docker_registry, nvidia_hook, standin
-from tests.support.engine import OwnEngine, connect, own_engine, program
+from tests.support.machines import driver as nvidia_hook
+from tests.support.machines import program, standin
+from tests.support.machines.engine import OwnEngine, connect, own_engine
+from tests.support.servers import docker_registry
 
 
 @pytest.fixture(scope="session")

@@ -12,17 +12,16 @@ import pytest
 from docker import DockerClient
 
 from tests.integration.test_build_sdists import serving, with_files
-from tests.support import standin
-from tests.support.confinement import confined, path_with_bubblewrap, prey
-from tests.support.containers import removed
-from tests.support.ecosystem import release
-from tests.support.engine import program
-from tests.support.image_builds import tar_of
-from tests.support.index_server import IndexServer
-from tests.support.projects import File, day
-from tests.support.standin import Pushed
+from tests.support.builders.ecosystem import release
+from tests.support.builders.images import tar_of
+from tests.support.builders.projects import File, day
+from tests.support.builders.wheels import Artifact, sdist
+from tests.support.machines import program, standin
+from tests.support.machines.confinement import confined, path_with_bubblewrap, prey
+from tests.support.machines.engine import removed
+from tests.support.machines.standin import Pushed
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
-from tests.support.wheels import Artifact, sdist
 
 pytestmark = [pytest.mark.engine, confined]
 

@@ -1,4 +1,4 @@
-"""The Dockerfile that a lock brings, built by the real engine: by BuildKit, and by the builder before it."""
+"""The Dockerfile of a lock, built by the docker program: with BuildKit, and with the classic builder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import tarfile
 import threading
 import uuid
@@ -22,16 +23,16 @@ import pytest
 from docker import DockerClient
 from docker.errors import APIError
 
-from envspec.engine.build import Build, Builder, BuildFailed, build
-from envspec.engine.client import Engine, open_engine
-from tests.support import standin
-from tests.support.containers import removed, run_in
-from tests.support.ecosystem import release
-from tests.support.index_server import IndexServer
-from tests.support.standin import Pushed
+from tests.support.builders.ecosystem import release
+from tests.support.machines import NotRun, standin
+from tests.support.machines.engine import removed, run_in
+from tests.support.machines.standin import Pushed
+from tests.support.servers.index import IndexServer
 from tests.support.user import User
 
 pytestmark = pytest.mark.engine
+
+BUILDERS = pytest.mark.parametrize("buildkit", ["1", "0"], ids=["buildkit", "classic"])
 
 SERIES = ".".join(standin.PYTHON.split(".")[:2])
 ODD = 'a  "b" $HOME \\ \\n # ü \''
@@ -99,12 +100,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]
         yield address, sha256
 
 
-@pytest.fixture
-def opened() -> Iterator[Engine]:
-    with open_engine(os.environ) as found:
-        yield found
-
-
 def spec(base: Pushed, files: tuple[str, str], platforms: str) -> str:
     address, sha256 = files
     other = hashlib.sha256(b"of another architecture: nobody unpacks it\n").hexdigest()
@@ -122,7 +117,7 @@ def spec(base: Pushed, files: tuple[str, str], platforms: str) -> str:
 
 
 def remove_steps(engine: DockerClient, lines: Iterable[str]) -> None:
-    """What the older builder keeps of each step, by its log; what has a name, or is below another image, stays."""
+    """Remove the classic builder's image of each step, except images with a name or with another image on top."""
     steps = dict.fromkeys(
         found[1] for line in lines if (found := re.fullmatch(r" ?---> ([0-9a-f]{12})", line.rstrip()))
     )
@@ -133,38 +128,61 @@ def remove_steps(engine: DockerClient, lines: Iterable[str]) -> None:
                 engine.images.remove(str(image.id))
 
 
+class BuildFailed(Exception):
+    """The message is the output of `docker build`."""
+
+
+def docker_with(buildkit: str) -> str:
+    """The first docker program on PATH that has this builder: Docker 23 and later have BuildKit only with buildx."""
+    for folder in os.get_exec_path():
+        path = Path(folder, "docker")
+        environ = {**os.environ, "DOCKER_BUILDKIT": buildkit}
+        if not path.is_file():
+            continue
+        if subprocess.run([path, "build", "--help"], check=False, env=environ, capture_output=True).returncode == 0:
+            return str(path)
+    raise NotRun(f"no docker program that builds with DOCKER_BUILDKIT={buildkit} is installed")
+
+
 @contextmanager
-def built(
-    engine: DockerClient, opened: Engine, folder: Path, builder: Builder, index: IndexServer, base: Pushed
-) -> Iterator[str]:
-    """The image of a lock's folder, for a while."""
+def built(engine: DockerClient, folder: Path, buildkit: str, index: IndexServer, base: Pushed) -> Iterator[str]:
+    """The tag of the image of a lock's folder, which is removed at the end."""
+    docker = docker_with(buildkit)
     tag = f"envspec-test/dockerfile:{uuid.uuid4().hex[:8]}"
-    lines: list[str] = []
-    try:
-        with removed(engine, tag, f"{base.name.rpartition(':')[0]}@{base.digest}"):
-            asked = Build(folder, tag, {"PIP_INDEX_URL": index.url}, network="host")
-            yield build(opened, asked, builder, lines.append)
-    finally:
-        remove_steps(engine, lines)
+    words = ("--network=host", f"--build-arg=PIP_INDEX_URL={index.url}", f"--tag={tag}", str(folder))
+    with removed(engine, tag, f"{base.name.rpartition(':')[0]}@{base.digest}"):
+        done = subprocess.run(
+            [docker, "build", *words],
+            check=False,
+            env={**os.environ, "DOCKER_BUILDKIT": buildkit},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            if done.returncode:
+                raise BuildFailed(done.stdout)
+            yield tag
+        finally:
+            remove_steps(engine, done.stdout.splitlines())
 
 
-@pytest.mark.parametrize("builder", Builder)
+@BUILDERS
 @pytest.mark.parametrize("platforms", ['["linux-64"]', '["linux-64", "linux-aarch64"]'], ids=["one", "two"])
 def test_the_image_holds_what_the_lock_says(
     engine: DockerClient,
-    opened: Engine,
     standin_base: Pushed,
     index: IndexServer,
     files: tuple[str, str],
     tmp_path: Path,
-    builder: Builder,
+    buildkit: str,
     platforms: str,
 ) -> None:
     user = User(tmp_path, index.url)
     user.writes(spec(standin_base, files, platforms))
     ran = user.locks()
     assert ran.status == 0, ran.stderr
-    with built(engine, opened, user.lock, builder, index, standin_base) as image:
+    with built(engine, user.lock, buildkit, index, standin_base) as image:
         done = run_in(engine, image, "python", "-c", ASK, network_mode="none")
         assert done.status == 0, done.output
         assert json.loads(done.stdout) == {
@@ -184,35 +202,20 @@ def test_the_image_holds_what_the_lock_says(
         assert labels["org.opencontainers.image.base.digest"] == standin_base.digest
 
 
-@pytest.mark.parametrize("builder", Builder)
+@BUILDERS
 def test_another_python_than_the_locked_one_is_refused(
     engine: DockerClient,
-    opened: Engine,
     standin_base: Pushed,
     index: IndexServer,
     files: tuple[str, str],
     tmp_path: Path,
-    builder: Builder,
+    buildkit: str,
 ) -> None:
     user = User(tmp_path, index.url)
     user.writes(spec(standin_base, (files[0], "ab" * 32), '["linux-64"]'))
     assert user.locks().status == 0
     with (
         pytest.raises(BuildFailed, match="sha256sum"),
-        built(engine, opened, user.lock, builder, index, standin_base),
+        built(engine, user.lock, buildkit, index, standin_base),
     ):
         pass
-
-
-def test_the_command_shows_what_the_builder_says(
-    standin_base: Pushed, index: IndexServer, files: tuple[str, str], tmp_path: Path
-) -> None:
-    user = User(tmp_path, index.url, ENVSPEC_REGISTRY_MIRRORS=f"docker.io={standin_base.registry}")
-    user.writes(spec(standin_base, (files[0], "ab" * 32), '["linux-64"]'))
-    assert user.locks().status == 0
-    tag = f"envspec-test/dockerfile:{uuid.uuid4().hex[:8]}"
-    ran = user.runs("image", "build", user.lock, "--builder", "docker", "--no-pyc", "--tag", tag)
-    assert (ran.status, ran.stdout) == (6, ""), ran.stderr
-    log, _, told = ran.stderr.partition("error: ")
-    assert "python.tar.gz: FAILED" in log
-    assert "the lines above" in told

@@ -17,9 +17,9 @@ from docker import DockerClient
 from envspec.engine.container import LABEL
 from envspec.models import BaseImage, ImageSettings, Lock, PinnedDigest, Platform, Python
 from tests.engine.test_engine_run import PATIENCE_S, screen, wait_until_none
-from tests.support.containers import image_of_programs, removed
-from tests.support.environments import make_lock, write_lock
-from tests.support.run_container import DRIVER
+from tests.support.builders.environments import make_lock, write_lock
+from tests.support.machines.engine import image_of_programs, removed
+from tests.support.machines.run_container import DRIVER
 from tests.support.user import User, refused
 
 pytestmark = pytest.mark.engine

@@ -13,14 +13,15 @@ from docker import DockerClient
 from envspec.engine.client import Engine, open_engine
 from envspec.engine.errors import EngineRefused
 from envspec.image import engine as loading
-from envspec.image.config import Conduct, annotations_of, image_config, image_of
+from envspec.image.config import RunConfig, annotations_of, image_config, image_of
 from envspec.image.layers.types import Image, Layer
 from envspec.image.outputs import tar_of
 from envspec.models import Lock, Platform
 from envspec.registry.types import Descriptor
-from tests.support.containers import removed
-from tests.support.images import MemoryBlob, base, plain_layer, plain_tar
-from tests.support.run_container import lock_of
+from tests.support.builders.images import MemoryBlob, base, plain_layer
+from tests.support.builders.images import tar_of as plain_tar
+from tests.support.machines.engine import removed
+from tests.support.machines.run_container import lock_of
 
 pytestmark = pytest.mark.engine
 
@@ -43,7 +44,7 @@ class Made:
         lock: Lock = lock_of()
         below = base(self.layer("base"))
         layers = tuple(self.layer(name) for name in names)
-        config = image_config(lock, self.run, Platform.LINUX_64, below, layers, Conduct(command=("true",)))
+        config = image_config(lock, self.run, Platform.LINUX_64, below, layers, RunConfig(command=("true",)))
         return image_of(Platform.LINUX_64, config, (*below.layers, *layers), annotations_of(lock, self.run, below))
 
     def open(self, descriptor: Descriptor) -> MemoryBlob:
@@ -52,7 +53,7 @@ class Made:
 
     def load(self, engine: Engine, image: Image, tags: Sequence[str] = (), there: int = 0) -> str:
         self.opened.clear()
-        files = loading.files_without(image, tags, there)
+        files = loading.files_to_load(image, tags, there)
         return loading.load(engine, image, tar_of(files, self.open, lambda _: None))
 
 
@@ -67,15 +68,15 @@ def opened(engine: DockerClient) -> Iterator[Engine]:
 def test_an_image_is_loaded_found_and_named(engine: DockerClient, opened: Engine) -> None:
     made = Made()
     image = made.image("one", "two")
-    assert loading.find(opened, image) is None
+    assert loading.find_image(opened, image) is None
     tag = f"envspec-test/load:{made.run[:8]}"
     with removed(engine, tag, f"{tag}b", image.id):
         there = made.load(opened, image, [tag])
-        assert there == loading.find(opened, image)
+        assert there == loading.find_image(opened, image)
         assert engine.images.get(tag).id == there
         if not opened.facts.containerd_store:
             assert there == image.id
-        loading.name_it(opened, there, f"{tag}b")
+        loading.tag_image(opened, there, f"{tag}b")
         assert engine.images.get(f"{tag}b").id == there
         created = engine.images.get(there).attrs["Created"]
         assert datetime.fromisoformat(created.replace("Z", "+00:00")) == datetime(2026, 11, 1, tzinfo=timezone.utc)
@@ -87,10 +88,10 @@ def test_layers_that_are_there_are_not_sent_again(engine: DockerClient, opened: 
     made = Made()
     first, second = made.image("one", "two"), made.image("one", "other")
     with removed(engine, first.id, second.id):
-        assert loading.layers_there(opened, first) == 0
+        assert loading.count_loaded_layers(opened, first) == 0
         made.load(opened, first)
         assert len(made.opened) == 3
-        kept = loading.layers_there(opened, second)
+        kept = loading.count_loaded_layers(opened, second)
         assert kept == 2
         assert made.load(opened, second, there=kept) == second.id
         assert made.opened == [second.layers[2].blob.digest]

@@ -15,7 +15,7 @@ from envspec.engine.client import Engine, Present, open_engine, present
 from envspec.engine.errors import EngineRefused
 from envspec.registry.reference import BadReference
 from tests.engine.test_engine_load import Made
-from tests.support.containers import removed
+from tests.support.machines.engine import removed
 
 pytestmark = pytest.mark.engine
 

@@ -26,9 +26,9 @@ import pytest
 from docker import DockerClient
 
 from envspec.engine.container import LABEL
-from tests.support.containers import image_of_programs
-from tests.support.engine import NotRun, OwnEngine, connect, program
-from tests.support.nvidia_hook import records
+from tests.support.machines import NotRun, program
+from tests.support.machines.driver import records
+from tests.support.machines.engine import OwnEngine, connect, image_of_programs
 
 pytestmark = pytest.mark.engine
 
@@ -66,7 +66,7 @@ def nothing_left(engine: DockerClient) -> Iterator[None]:
 
 def command(image: str, *words: str, **more: Any) -> list[str]:
     asked = json.dumps({"image": image, "command": words, **more})
-    return [sys.executable, "-m", "tests.support.run_container", asked]
+    return [sys.executable, "-m", "tests.support.machines.run_container", asked]
 
 
 def ran(

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Serve
-from tests.support import docker_registry
-from tests.support.engine import program
-from tests.support.environments import pin
-from tests.support.image_builds import X86, Builder, image_lock, keep_base, make_base, small_wheel
-from tests.support.projects import File
-from tests.support.wheels import padding, wheel
+from tests.support.builders.environments import pin
+from tests.support.builders.images import X86, Builder, image_lock, keep_base, make_base, small_wheel
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import padding, wheel
+from tests.support.machines import program
+from tests.support.servers import docker_registry
 
 pytestmark = pytest.mark.engine
 

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from tests.support import standin
-from tests.support.containers import removed, run_in
-from tests.support.engine import OwnEngine, program
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import padding, wheel
+from tests.support.machines import program, standin
+from tests.support.machines.engine import OwnEngine, removed, run_in
+from tests.support.servers.index import IndexServer
 from tests.support.user import User
-from tests.support.wheels import padding, wheel
 
 pytestmark = pytest.mark.engine
 

@@ -18,12 +18,12 @@ from docker import DockerClient
 from envspec.image.config import canonical, image_of
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.tar import EPOCH_S
-from envspec.image.layers.types import Compression, Entry, Image, InMemory, Kind, Layer
+from envspec.image.layers.types import Compression, Entry, EntryKind, Image, InMemory, Layer
 from envspec.image.outputs import files_of, tar_of, write_layout
 from envspec.models import Platform
-from tests.support.containers import created, removed
-from tests.support.engine import program
-from tests.support.layer_sources import Listed, file, folders_of, zipped
+from tests.support.builders.entries import Listed, file, folders_of, zipped
+from tests.support.machines import program
+from tests.support.machines.engine import created, removed
 
 pytestmark = pytest.mark.engine
 
@@ -39,8 +39,8 @@ CONTENTS = {
     f"{DEEPER}/file.py": b"pax",
 }
 SETUID = Entry("opt/env/setuid", 0o4755, data=InMemory(b"#!/bin/sh\n"), uid=1000, gid=1000)
-SYMLINK = Entry("opt/env/link", 0o777, Kind.SYMLINK, target="lib/spliced.so")
-HARDLINK = Entry("opt/env/same", 0o644, Kind.HARDLINK, target="opt/env/lib/stored.bin")
+SYMLINK = Entry("opt/env/link", 0o777, EntryKind.SYMLINK, target="lib/spliced.so")
+HARDLINK = Entry("opt/env/same", 0o644, EntryKind.HARDLINK, target="opt/env/lib/stored.bin")
 
 
 def source(cache: Path, run: str) -> Listed:
@@ -86,7 +86,7 @@ def check(tar: tarfile.TarFile) -> None:
 def test_the_engine_unpacks_it(tmp_path: Path, engine: DockerClient, compression: Compression) -> None:
     """Docker 20.10 refuses zstd (moby#40866)."""
     store = LayerStore(tmp_path)
-    layer = store.make(source(tmp_path, os.urandom(8).hex()), compression)
+    layer = store.write(source(tmp_path, os.urandom(8).hex()), compression)
     made = image(layer)
     with removed(engine, made.id):
         chunks = tar_of(files_of([made], None, []), lambda _: store.open(layer), lambda _: None)
@@ -104,7 +104,7 @@ def test_skopeo_reads_it(tmp_path: Path, compression: Compression) -> None:
     """It unpacks the layer on the way, and hashes what comes out of it."""
     skopeo = program("skopeo")
     store = LayerStore(tmp_path)
-    layer = store.make(source(tmp_path, "skopeo"), compression)
+    layer = store.write(source(tmp_path, "skopeo"), compression)
     made = image(layer)
     layout = tmp_path / "layout"
     write_layout(layout, files_of([made], None, []), lambda _: store.open(layer), lambda _: None)

@@ -10,9 +10,8 @@ from docker import DockerClient
 from docker.errors import APIError
 from docker.types import DeviceRequest
 
-from tests.support.containers import image_of_programs, run_in
-from tests.support.engine import OwnEngine, connect, own_engine
-from tests.support.nvidia_hook import records
+from tests.support.machines.driver import records
+from tests.support.machines.engine import OwnEngine, connect, image_of_programs, own_engine, run_in
 
 pytestmark = pytest.mark.engine
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import standin
-from tests.support.engine import program
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import wheel
+from tests.support.machines import program, standin
+from tests.support.servers.index import IndexServer
 from tests.support.user import User
-from tests.support.wheels import wheel
 
 pytestmark = pytest.mark.engine
 

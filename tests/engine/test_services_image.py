@@ -21,15 +21,14 @@ from docker.models.containers import Container
 
 from envspec.context import Context
 from envspec.image.layers.store import LayerStore
-from envspec.image.layers.types import Compression, Source
+from envspec.image.layers.types import Compression, LayerSource
 from envspec.image.services import ServicesSource, services_config
-from envspec.image.sources.system import SystemOrder, make_system_layer, read_list
-from envspec.image.sources.system_container import Builder
+from envspec.image.sources.system import SystemLayerRequest, build_system_layer, read_entries
+from envspec.image.sources.system_container import ContainerTool
 from envspec.models import ImageSettings, Platform, Service
-from tests.support import standin
-from tests.support.containers import created, removed, run_in
-from tests.support.engine import program
-from tests.support.image_services import wait_for
+from tests.support.machines import program, standin
+from tests.support.machines.engine import created, removed, run_in
+from tests.support.machines.services import wait_for
 
 # The packages come from Debian's archive, as the stand-in knows it.
 pytestmark = [pytest.mark.engine, pytest.mark.network]
@@ -54,11 +53,17 @@ def image(
     cache = tmp_path_factory.mktemp("cache")
     store = LayerStore(cache)
     below = f"{standin_base.name.rpartition(':')[0]}@{standin_base.digest}"
-    order = SystemOrder(Platform.LINUX_64, below, standin_base.layout.manifest, SETTINGS.apt, builder=Builder.DOCKER)
-    machine = Context(os.environ, cache, cache)
-    made = make_system_layer(order, machine, lambda source: store.make(source, Compression.GZIP))
-    _, system = asyncio.run(made)
-    assert not [each.path for each in read_list(system.folder) if "ssh_host" in each.path]
+    request = SystemLayerRequest(
+        Platform.LINUX_64, below, standin_base.layout.manifest, SETTINGS.apt, builder=ContainerTool.DOCKER
+    )
+    installing = build_system_layer(
+        request,
+        Context(os.environ, cache, cache),
+        lambda source: store.write(source, Compression.GZIP),
+        lambda _: None,
+    )
+    _, system = asyncio.run(installing)
+    assert not [each.path for each in read_entries(system.folder) if "ssh_host" in each.path]
     conduct = services_config(SETTINGS)
     steps = [
         f"FROM {below}",
@@ -71,9 +76,9 @@ def image(
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as tar:
         files = {"Dockerfile": "\n".join(steps).encode()}
-        sources: tuple[Source, ...] = (system, ServicesSource(SETTINGS))
+        sources: tuple[LayerSource, ...] = (system, ServicesSource(SETTINGS))
         for place, source in enumerate(sources):
-            files[f"{place}.tar"] = b"".join(store.tar(store.make(source, Compression.GZIP)))
+            files[f"{place}.tar"] = b"".join(store.tar(store.write(source, Compression.GZIP)))
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)

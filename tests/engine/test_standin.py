@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
-from tests.support import standin
-from tests.support.containers import removed, run_in
-from tests.support.engine import program
+from tests.support.machines import program, standin
+from tests.support.machines.engine import removed, run_in
 
 pytestmark = pytest.mark.engine
 

@@ -20,10 +20,11 @@ import pytest
 from docker import DockerClient
 from packaging.utils import canonicalize_name
 
-from tests.support import e2e, standin
-from tests.support.containers import Done, removed, run_in
+from tests.support import e2e
+from tests.support.machines import standin
+from tests.support.machines.engine import Done, removed, run_in
 from tests.support.user import User, refused
-from tests.support.workflow_repository import WHOLE, Repository
+from tests.support.workflows import WHOLE, Repository
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from envspec.verifier.record import wheel_contents
+from envspec.verifier.record import wheel_sha256
 from tests.integration.test_build_sdists import serving, with_files
-from tests.support import ecosystem
-from tests.support.confinement import confined
-from tests.support.environments import BASE, RUNNING, run_in
-from tests.support.image_builds import Builder, keep_base, make_base
-from tests.support.index_server import IndexServer
-from tests.support.projects import File, day
+from tests.support.builders import ecosystem
+from tests.support.builders.environments import BASE, RUNNING, run_in
+from tests.support.builders.images import Builder, keep_base, make_base
+from tests.support.builders.projects import File, day
+from tests.support.builders.wheels import sdist, wheel
+from tests.support.builders.zips import member
+from tests.support.machines.confinement import confined
+from tests.support.servers.index import IndexServer
 from tests.support.user import refused
-from tests.support.wheels import sdist, wheel
-from tests.support.zips import member
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
 
@@ -126,7 +126,7 @@ def test_a_branch_is_locked_by_its_commit_and_its_wheel(tmp_path: Path, index: I
         **row["built"],  # type: ignore[dict-item]
     }
     assert user.pins() == {"own": "1.0", "lib": "1.0.0", "app": "1.0.0"}
-    assert {"name": "own", "requirement": "lib>=1"} in user.packages()["lib"]["askers"]
+    assert {"name": "own", "requirement": "lib>=1"} in user.packages()["lib"]["required_by"]
     told = [row for row in user.document()["decision"] if row["what"] == "source.own"]
     assert [(row["value"], row["source"]) for row in told] == [
         (f"{repository.url}@{commit}", f"own @ {repository.url}@main")
@@ -223,7 +223,7 @@ def test_the_requirements_name_the_wheel_and_where_it_is(tmp_path: Path, index: 
     built = row["built"]
     assert isinstance(built, dict)
     assert f"own==1.0 \\\n    --hash=sha256:{built['sha256']}" in text
-    assert f"# {built['filename']}, built of {repository.url}@" in text
+    assert f"# {built['filename']}, built from {repository.url}@" in text
     subprocess.run([BASE, "-m", "venv", tmp_path / "venv"], check=True)
     pip = [str(tmp_path / "venv" / "bin" / "pip"), "install", "--quiet", "--require-hashes", "--no-deps"]
     found = user.cache / "archives" / str(built["sha256"])
@@ -271,7 +271,7 @@ def test_a_local_wheel_and_a_local_sdist(tmp_path: Path, index: IndexServer, for
     user = user_of(tmp_path / "user", index, f"own @ {form.format(tmp_path / made.filename)}")
     row = locked(user)
     assert row["version"] == "3.0" and row["built"]["sha256"] == made.sha256  # type: ignore[index]
-    assert row["contents"] == wheel_contents(member(made.data, ".dist-info/RECORD"))
+    assert row["record_sha256"] == wheel_sha256(member(made.data, ".dist-info/RECORD"))
     source = sdist("own", "4.0")
     (tmp_path / source.filename).write_bytes(source.data)
     user = user_of(tmp_path / "other", index, f"own @ {form.format(tmp_path / source.filename)}")

@@ -12,12 +12,12 @@ import pytest
 from envspec.build.reproducible import is_pure
 from envspec.context import Context, ReporterOf
 from envspec.diagnostics.machine import this_platform
-from envspec.models import DEFAULT_INDEX, Asker, BuiltWheel, Package, Python, Resolution, Target, WheelFile
+from envspec.models import DEFAULT_INDEX, BuiltWheel, Dependent, Package, Python, Resolution, Target, WheelFile
 from envspec.operations.build_wheels import Builds
 from envspec.operations.session import Session
-from tests.support import locks
-from tests.support.confinement import confined
-from tests.support.environments import RUNNING
+from tests.support.builders import locks
+from tests.support.builders.environments import RUNNING
+from tests.support.machines.confinement import confined
 
 pytestmark = confined
 
@@ -49,7 +49,7 @@ async def built(package: Package, cache: Path) -> tuple[BuiltWheel, bytes]:
 @pytest.mark.parametrize(("filename", "sha256"), [(name, row[0]) for name, row in SDISTS.items()], ids=list(SDISTS))
 def test_it_gives_the_same_bytes_twice(tmp_path: Path, filename: str, sha256: str) -> None:
     name, _, version = filename.removesuffix(".tar.gz").rpartition("-")
-    package = Package(name, version, WheelFile(DEFAULT_INDEX, filename, sha256, None), (Asker("spec", name),))
+    package = Package(name, version, WheelFile(DEFAULT_INDEX, filename, sha256, None), (Dependent("spec", name),))
     first, again = (asyncio.run(built(package, tmp_path / each)) for each in ("a", "b"))
     assert is_pure(first[0].filename)
     assert first == again

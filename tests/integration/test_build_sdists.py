@@ -18,17 +18,17 @@ from threading import Thread
 
 import pytest
 
-from envspec.lock.folder import read_lock, write_folder
+from envspec.lockfile.folder import read_lock, write_folder
 from envspec.operations.lock import lock_files
-from tests.support import ecosystem
-from tests.support.confinement import confined, path_with_bubblewrap
-from tests.support.environments import BASE, RUNNING, SERIES, run_in
-from tests.support.faults import Status
-from tests.support.image_builds import Builder, keep_base, make_base
-from tests.support.index_server import IndexServer
-from tests.support.projects import File, day
+from tests.support.builders import ecosystem
+from tests.support.builders.environments import BASE, RUNNING, SERIES, run_in
+from tests.support.builders.images import Builder, keep_base, make_base
+from tests.support.builders.projects import File, day
+from tests.support.builders.wheels import Artifact, sdist, wheel
+from tests.support.machines.confinement import confined, path_with_bubblewrap
+from tests.support.servers.faults import Status
+from tests.support.servers.index import IndexServer
 from tests.support.user import IMPATIENT, refused
-from tests.support.wheels import Artifact, sdist, wheel
 
 pytestmark = confined
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Serve
-from tests.support.command import environment, envspec, on_a_terminal
+from tests.support.user import environment, envspec, on_a_terminal
 
 
 def surroundings(home: Path, index_url: str, proxy: str = "http://127.0.0.1:9") -> dict[str, str]:

@@ -16,12 +16,12 @@ from typing import Final
 import pytest
 
 from envspec.cli.main import COMMANDS
-from envspec.lock.document import dump
-from envspec.lock.folder import write_folder
-from envspec.lock.head import LOCK_FILE
+from envspec.lockfile.document import dump
+from envspec.lockfile.folder import write_folder
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Decision
-from tests.support.command import command_line, environment, envspec, on_a_terminal
-from tests.support.locks import example
+from tests.support.builders.locks import example
+from tests.support.user import command_line, environment, envspec, on_a_terminal
 
 #: Letters that neither ASCII nor Latin-1 nor Windows's Cyrillic page all have.
 FOREIGN = "größer als 2.9 — ≥ 3.0 😀"

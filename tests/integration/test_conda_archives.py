@@ -11,12 +11,12 @@ import pytest
 from envspec.facts.conda import conda_names
 from envspec.io.store import Store
 from envspec.models import CondaPackage, Provided
-from envspec.resolve.conda.pypi_names import Names, archive_reader, held_by, with_provides
+from envspec.resolve.conda.pypi_names import PypiNames, archive_reader, provided_in, with_provided
 from envspec.resolve.types import Channel
-from tests.support.conda_archive import CondaArchive, Form, archive, distribution
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_server import CondaServer
-from tests.support.faults import Body, Fault, Stall, Status, Truncate
+from tests.support.builders.conda_archive import CondaArchive, Form, archive, distribution
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Body, Fault, Stall, Status, Truncate
 
 TOOLS = archive("corp-tools", "1.0", distribution("Corp.Toolbox", "1.0.post1"), depends=["python"], python="noarch")
 OLD = archive(
@@ -68,7 +68,7 @@ def read(
         return await archive_reader(channels, BRIEF, offline=offline)(locked(held, url))
 
     paths = asyncio.run(once())
-    return None if paths is None else held_by(paths)
+    return None if paths is None else provided_in(paths)
 
 
 @FORMS
@@ -79,7 +79,7 @@ def test_from_a_server_and_from_a_folder(forge: CondaChannel, server: CondaServe
 
 
 @FORMS
-def test_offline_no_server_is_asked(server: CondaServer, held: CondaArchive) -> None:
+def test_offline_no_server_is_contacted(server: CondaServer, held: CondaArchive) -> None:
     assert read(held, server.channel_url("forge"), offline=True) is None
     assert server.requests == []
 
@@ -111,7 +111,7 @@ def test_nobody_there_and_nothing_there(tmp_path: Path) -> None:
     assert read(TOOLS, tmp_path.as_uri()) is None
 
 
-def test_what_archives_tell_is_asked_once(tmp_path: Path, server: CondaServer) -> None:
+def test_what_archives_contain_is_read_once(tmp_path: Path, server: CondaServer) -> None:
     url = server.channel_url("forge")
     packages = [locked(held, url) for held in (TOOLS, OLD)]
 
@@ -119,7 +119,7 @@ def test_what_archives_tell_is_asked_once(tmp_path: Path, server: CondaServer) -
         store = Store(tmp_path)
         try:
             reader = archive_reader([Channel("forge", url, url)], {}, offline=False)
-            return asyncio.run(with_provides(packages, Names({}, conda_names(), store), reader))
+            return asyncio.run(with_provided(packages, PypiNames({}, conda_names(), store), reader))
         finally:
             store.close()
 

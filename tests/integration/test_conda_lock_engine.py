@@ -19,17 +19,15 @@ from envspec.io.process import Finished
 from envspec.models import CondaPackage, CudaVersion, Platform
 from envspec.resolve.conda.channels import opened
 from envspec.resolve.conda.conda_lock import CondaLock, allowed, failure
-from envspec.resolve.conda.cuda_builds import cuda_constraint
-from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.conda.records import package_of
-from envspec.resolve.conda.solver import CondaEngine, CondaUnsolvable
-from envspec.resolve.pypi.resolver import EngineFault
+from envspec.resolve.conda.records import cuda_constraint, package_of
+from envspec.resolve.conda.solver import CondaSolver, CondaUnsolvable, Rattler
+from envspec.resolve.pypi.resolver import ResolverError
 from envspec.resolve.types import Channel, CondaRequest, VirtualPackage
-from tests.support import conda_packages
-from tests.support.conda_archive import milliseconds
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_server import CondaServer
-from tests.support.conda_shim import calls, shim
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_archive import milliseconds
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.machines.conda_shim import calls, shim
+from tests.support.servers.channel import CondaServer
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class World:
             as_of=datetime(2025, 12, 1, tzinfo=timezone.utc),
         )
 
-    async def solved(self, engine: CondaEngine, request: CondaRequest, name: str) -> list[CondaPackage]:
+    async def solved(self, engine: CondaSolver, request: CondaRequest, name: str) -> list[CondaPackage]:
         work = self.folder / "work" / name
         work.mkdir(parents=True)
         async with opened(request.channels, self.folder / "cache", {}, offline=False) as channels:
@@ -95,7 +93,7 @@ def _requests(world: World) -> Mapping[str, CondaRequest]:
         "undated, and a moment of its own": replace(
             world.request("undated", "filelock", "ffmpeg"),
             undated=True,
-            cuts={"filelock": datetime(2026, 3, 1, tzinfo=timezone.utc)},
+            cutoffs={"filelock": datetime(2026, 3, 1, tzinfo=timezone.utc)},
         ),
     }
 
@@ -229,15 +227,15 @@ def test_a_channel_over_http_is_not_named_to_it(world: World, monkeypatch: pytes
         f"{channel.url}/noarch/{world.forge.find('greet').filename}"
     ]
     (asked,) = [call for call in calls(program) if "create" in call["words"]]
-    told = json.dumps(asked)
-    assert "secret" not in told
-    assert "127.0.0.1" not in told
+    found_text = json.dumps(asked)
+    assert "secret" not in found_text
+    assert "127.0.0.1" not in found_text
     assert asked["environ"].keys().isdisjoint({"CONDA_CHANNELS", "CONDA_FLAGS", "PIP_INDEX_URL"})
     assert asked["environ"]["CONDA_OVERRIDE_GLIBC"] == "2.39"
     assert asked["environ"]["HOME"].startswith(str(world.folder))
 
 
-def test_no_solution_is_told_in_the_executables_words(world: World) -> None:
+def test_no_solution_is_reported_in_the_executables_words(world: World) -> None:
     request = world.request("pytorch 2.8.*", "numpy <1.20")
     with pytest.raises(CondaUnsolvable) as raised:
         asyncio.run(world.solved(CondaLock(world.environ), request, "unsolvable"))
@@ -275,8 +273,10 @@ def test_no_solution_is_told_in_the_executables_words(world: World) -> None:
 )
 def test_the_refusals_of_conda_and_mamba_are_read(answer: Mapping[str, object], expected: str, tmp_path: Path) -> None:
     """As conda-lock's `print_proc` passes them on; the words are those of conda 25 and mamba 2 in their trackers."""
-    told = json.dumps(answer, indent=2).replace("WORK", str(tmp_path))
-    stderr = f"Could not lock\n    Command: ['conda']\n    STDOUT:\n{told}\n    STDERR:\nx\nTraceback: {tmp_path}\n"
+    found_text = json.dumps(answer, indent=2).replace("WORK", str(tmp_path))
+    stderr = (
+        f"Could not lock\n    Command: ['conda']\n    STDOUT:\n{found_text}\n    STDERR:\nx\nTraceback: {tmp_path}\n"
+    )
     found = failure(Finished(1, "", stderr), tmp_path, "/usr/bin/conda")
     assert isinstance(found, CondaUnsolvable)
     assert found.message == expected
@@ -286,8 +286,8 @@ def test_another_failure_of_conda_is_a_fault(tmp_path: Path) -> None:
     answer = {"exception_name": "NoSpaceLeftError", "message": f"no space left at {tmp_path}/tmp/x, go away"}
     stderr = f"    STDOUT:\n{json.dumps(answer)}\nsubprocess.CalledProcessError: returned non-zero\n"
     found = failure(Finished(1, "", stderr), tmp_path, "/usr/bin/mamba")
-    assert isinstance(found, EngineFault)
-    assert found.message == "conda-lock with mamba ended with status 1: no space left at ..., go away"
+    assert isinstance(found, ResolverError)
+    assert found.message == "conda-lock with mamba exited with status 1: no space left at ..., go away"
 
 
 def test_what_it_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_what_it_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert engine.unable({"PATH": "/nonexistent"}) == "no conda, mamba or micromamba on PATH"
     assert engine.unable({}) == "no conda, mamba or micromamba on PATH"
     monkeypatch.setitem(sys.modules, "conda_lock", None)  # what an interpreter without it finds
-    assert engine.unable({"PATH": str(tmp_path)}) == "conda-lock is not installed"
+    assert engine.unable({"PATH": str(tmp_path)}) == "not installed; get it with `pip install 'envspec[conda-lock]'`"
 
 
 def test_a_broken_executable_is_a_fault_not_a_refusal(world: World, tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_broken_executable_is_a_fault_not_a_refusal(world: World, tmp_path: Pa
     conda.write_text("#!/bin/sh\necho 'cannot open shared object' >&2\nexit 127\n")
     conda.chmod(0o755)
     engine = CondaLock({"PATH": f"{tmp_path}{os.pathsep}{os.defpath}"})
-    with pytest.raises(EngineFault, match="conda-lock with conda ended with status 1"):
+    with pytest.raises(ResolverError, match="conda-lock with conda exited with status 1"):
         asyncio.run(world.solved(engine, world.request("greet"), "broken"))
 
 

@@ -22,21 +22,21 @@ from envspec.context import Connectivity, Context
 from envspec.errors import EnvspecError, NetworkError, NoSolution
 from envspec.facts import load_facts
 from envspec.io.store import Store
-from envspec.models import Asker, Package, Platform, Python, Resolution, Target
-from envspec.resolve import engines
-from envspec.resolve.pypi.conflicts import BothHalves
-from envspec.resolve.pypi.request import Composed, Given, Moments, Places, compose
-from envspec.resolve.pypi.resolve import resolve_all
-from envspec.resolve.types import Provider
+from envspec.models import Dependent, Package, Platform, Python, Resolution, Target
+from envspec.resolve import resolver
+from envspec.resolve.pypi.errors import PypiCondaConflict
+from envspec.resolve.pypi.request import GivenPackages, IndexUrls, target_request
+from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
+from envspec.resolve.types import CondaProvided, Cutoffs
 from envspec.spec import parse_spec
 from tests.conftest import Serve
-from tests.support import ecosystem
-from tests.support.ecosystem import compiled, release
-from tests.support.faults import Body, Fault, Status
-from tests.support.index_server import IndexServer
-from tests.support.projects import PLAIN, File, day
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import compiled, release
+from tests.support.builders.projects import PLAIN, File, day
+from tests.support.builders.wheels import Artifact, sdist, wheel
+from tests.support.servers.faults import Body, Fault, Status
+from tests.support.servers.index import IndexServer
 from tests.support.user import CUT_OFF, HASTY
-from tests.support.wheels import Artifact, sdist, wheel
 
 AS_OF = datetime(2026, 6, 1, tzinfo=timezone.utc)
 NOW = datetime(2026, 11, 1, tzinfo=timezone.utc)
@@ -53,11 +53,13 @@ def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def from_conda(name: str, version: str, package: str = "", askers: Sequence[str] = ("scipy",)) -> dict[str, Provider]:
+def from_conda(
+    name: str, version: str, package: str = "", askers: Sequence[str] = ("scipy",)
+) -> dict[str, CondaProvided]:
     """What a platform has of conda, to be joined with `|`. askers: who asks for it; `spec` is the spec itself."""
     package = package or name
-    asked = tuple(Asker(asker, f"{package} >=1") for asker in askers)
-    return {name: Provider(name, version, package, "conda-forge", asked)}
+    asked = tuple(Dependent(asker, f"{package} >=1") for asker in askers)
+    return {name: CondaProvided(name, version, package, "conda-forge", asked)}
 
 
 class Project:
@@ -69,33 +71,34 @@ class Project:
         self.engine = engine
 
     def composed(
-        self, *asked: str, provided: Mapping[str, Provider], pip: str = "", rest: str = "", target: Target = TARGET
-    ) -> Composed:
+        self, *asked: str, provided: Mapping[str, CondaProvided], pip: str = "", rest: str = "", target: Target = TARGET
+    ) -> TargetRequest:
         text = (
             f'[env]\nname = "x"\npython = "{target.python.version}"\nplatforms = ["{target.platform.value}"]\n'
             f'[pip]\ndependencies = {list(asked)}\n{pip}\n{rest}\n[conda]\nchannels = ["conda-forge"]\n'
         )
         spec = parse_spec(text, "spec.toml", NOW)
-        places = Places(self.index.url, "http://127.0.0.1:9/whl/{variant}")
-        return compose(spec, target, load_facts(), Moments(AS_OF, {}), places, Given(provided=provided))
+        urls = IndexUrls(self.index.url, "http://127.0.0.1:9/whl/{variant}")
+        return target_request(spec, target, load_facts(), Cutoffs(AS_OF, {}), GivenPackages(provided=provided), urls)
 
     def resolves(
-        self, *asked: str, provided: Mapping[str, Provider], pip: str = "", rest: str = "", offline: bool = False
+        self, *asked: str, provided: Mapping[str, CondaProvided], pip: str = "", rest: str = "", offline: bool = False
     ) -> Resolution:
         return self.answers([self.composed(*asked, provided=provided, pip=pip, rest=rest)], offline=offline)[0]
 
-    def answers(self, questions: Sequence[Composed], *, offline: bool = False) -> tuple[Resolution, ...]:
+    def answers(self, questions: Sequence[TargetRequest], *, offline: bool = False) -> tuple[Resolution, ...]:
         store = Store(self.folder)
         environ = {"PATH": os.defpath, "HOME": str(self.folder), **HASTY, **CUT_OFF}
-        asked = [composed.question for composed in questions]
         connectivity = Connectivity.OFFLINE if offline else Connectivity.ONLINE
         context = Context(environ, self.folder, self.folder, connectivity, now=lambda: NOW)
         try:
-            return asyncio.run(resolve_all(asked, engines.engine(self.engine), store, context))
+            return asyncio.run(resolve_all(questions, resolver(self.engine), store, context))
         finally:
             store.close()
 
-    def refuses(self, *asked: str, provided: Mapping[str, Provider], pip: str = "", rest: str = "") -> EnvspecError:
+    def refuses(
+        self, *asked: str, provided: Mapping[str, CondaProvided], pip: str = "", rest: str = ""
+    ) -> EnvspecError:
         with pytest.raises(EnvspecError) as caught:
             self.resolves(*asked, provided=provided, pip=pip, rest=rest)
         return caught.value
@@ -131,13 +134,13 @@ def test_what_conda_provides_is_no_package(tmp_path: Path, public: IndexServer, 
     project = Project(tmp_path, public, engine)
     found = project.resolves("app", provided=from_conda("base", "1.4.0") | from_conda("numpy", "2.2.6"))
     assert pins(found) == {"app": "1.0.0", "left": "1.0.0", "right": "1.0.0"}
-    assert package(found, "left").askers == (Asker("app", "left"),)
+    assert package(found, "left").required_by == (Dependent("app", "left"),)
     # The end of each for its RECORD, and no whole one.
     assert not [each for each in public.requests if each.path.endswith(".whl") and not each.range]
     assert not [request for request in public.requests if "numpy" in request.path]
 
 
-def test_what_is_asked_for_and_provided_is_not_installed_twice(tmp_path: Path, public: IndexServer) -> None:
+def test_what_is_required_and_provided_is_not_installed_twice(tmp_path: Path, public: IndexServer) -> None:
     project = Project(tmp_path, public)
     provided = from_conda("base", "2.0.0") | from_conda("left", "0.9.0")
     assert pins(project.resolves("base>=1.2", "right", provided=provided)) == {"right": "1.0.0"}
@@ -163,7 +166,7 @@ def test_what_conda_holds_back(tmp_path: Path, public: IndexServer, engine: str,
     """`lone` 1.0.0 needs no numpy at all: nothing that is locked says what excludes 2.0.0."""
     found = Project(tmp_path, public, engine).resolves(name, provided=from_conda("numpy", "2.2.6"))
     assert pins(found) == {name: "1.0.0"}
-    newest = package(found, name).newest
+    newest = package(found, name).rejected
     assert newest is not None
     assert (newest.version, newest.why) == ("2.0.0", "needs numpy<2, and numpy 2.2.6 comes from conda-forge")
 
@@ -173,15 +176,15 @@ def test_what_conda_excludes(tmp_path: Path, public: IndexServer, engine: str) -
     provided = from_conda("numpy", "2.2.6") | from_conda("because", "1.0") | from_conda("these", "1.0")
     error = Project(tmp_path, public, engine).refuses("strict", "lone==1.*", provided=provided)
     assert isinstance(error, NoSolution)
-    assert "numpy 2.2.6 comes from conda-forge (conda's numpy, asked by scipy)" in error.message
+    assert "numpy 2.2.6 comes from conda-forge (conda's numpy, required by scipy)" in error.message
     assert "strict" in error.message
     assert error.message.count("comes from") == 1
-    assert error.hint == "bound numpy in [conda] dependencies, or put what asks for another numpy there as well"
+    assert error.hint == "bound numpy in [conda] dependencies, or put what requires another numpy there as well"
 
 
 def test_what_only_conda_could_bring_newer(tmp_path: Path, public: IndexServer) -> None:
     error = Project(tmp_path, public).refuses("app", provided=from_conda("base", "2.0.0", "base-lib"))
-    assert "base 2.0.0 comes from conda-forge (conda's base-lib, asked by scipy)" in error.message
+    assert "base 2.0.0 comes from conda-forge (conda's base-lib, required by scipy)" in error.message
     assert "bound base-lib in [conda]" in (error.hint or "")
 
 
@@ -190,7 +193,7 @@ def test_extras_come_from_the_index(tmp_path: Path, public: IndexServer, engine:
     found = Project(tmp_path, public, engine).resolves("kit[all]", provided=from_conda("kit", "2.0.0"))
     older = {"web-compat": "1.0.0"} if TARGET.python.series == "3.10" else {}
     assert pins(found) == {"speedups": "1.0.0", "web-lib": "1.0.0", **older}
-    assert package(found, "speedups").askers == (Asker("kit", "speedups>=1"),)
+    assert package(found, "speedups").required_by == (Dependent("kit", "speedups>=1"),)
 
 
 @pytest.mark.parametrize(("asked", "installed"), [("kit", set()), ("Kit[FAST]>=2", {"speedups"})])
@@ -228,7 +231,7 @@ def test_a_page_that_fails_where_extras_are_looked_up(tmp_path: Path, serve: Ser
 
 
 def test_a_private_name_is_looked_up_at_its_own_index(tmp_path: Path, serve: Serve, public: IndexServer) -> None:
-    """A name that a spec sends to one index is never told to another, also where conda provides it."""
+    """A name that a spec sends to one index is never sent to another, also where conda provides it."""
     private = serve(
         [
             release("corp-app", "3.0.0", requires=["corp-core[fast]"]),
@@ -325,10 +328,10 @@ def test_condas_torch_needs_no_build_of_pypis(tmp_path: Path, family: IndexServe
 def test_members_of_the_family_go_with_condas_torch_only(tmp_path: Path, family: IndexServer, engine: str) -> None:
     project = Project(tmp_path, family, engine)
     error = project.refuses("timm", provided=TORCH)
-    assert isinstance(error, BothHalves)
+    assert isinstance(error, PypiCondaConflict)
     assert error.message == (
-        "torchvision is asked by timm; torch 2.8.0 comes from conda-forge, "
-        "and PyPI's torchvision is built for PyPI's torch"
+        "torchvision is required by timm; torch 2.8.0 comes from conda-forge, "
+        "but PyPI's torchvision is built for PyPI's torch"
     )
     assert error.hint == "put torchvision into [conda] dependencies"
     both = TORCH | from_conda("torchvision", "0.23.0", askers=["spec"])
@@ -337,7 +340,7 @@ def test_members_of_the_family_go_with_condas_torch_only(tmp_path: Path, family:
 
 def test_a_torch_that_conda_does_not_have(tmp_path: Path, family: IndexServer) -> None:
     error = Project(tmp_path, family).refuses("future-trainer", provided=TORCH)
-    assert "torch 2.8.0 comes from conda-forge (conda's pytorch, asked by the spec)" in error.message
+    assert "torch 2.8.0 comes from conda-forge (conda's pytorch, required by the spec)" in error.message
     assert "bound pytorch in [conda] dependencies" in (error.hint or "")
 
 
@@ -345,7 +348,7 @@ def test_wheels_that_are_compiled_beside_pypis_torch(tmp_path: Path, family: Ind
     project = Project(tmp_path, family)
     found = project.resolves("kernels", "tokens", "trainer", provided=TORCH)
     assert found.warnings == (
-        "kernels 0.5.0 is compiled and needs torch: its wheel was built beside PyPI's, and torch 2.8.0 comes from "
+        "kernels 0.5.0 is compiled and needs torch: its wheel was built against PyPI's, and torch 2.8.0 comes from "
         "conda-forge; if it does not load, take kernels from conda as well",
     )
     assert project.resolves("tokens", "numpy", provided=from_conda("numpy", "2.2.0")).warnings == ()

@@ -16,14 +16,13 @@ import pytest
 
 from envspec.context import Connectivity, Context
 from envspec.errors import EnvspecError, NetworkError, NoSolution, UsageError
-from envspec.models import Asker, ChannelPart, CondaPackage, CudaVersion, Platform
-from envspec.resolve.conda.channels import part_sha256
-from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.conda.solve import CondaAnswer, solve_all
+from envspec.models import ChannelPart, CondaPackage, CudaVersion, Dependent, Platform
+from envspec.resolve.conda.channels import repodata_sha256
+from envspec.resolve.conda.solve import CondaSolution, solve_all
+from envspec.resolve.conda.solver import Rattler
 from envspec.resolve.types import Channel, CondaRequest
-from tests.support.conda_requests import AS_OF, request
-from tests.support.conda_rows import BUILT, Row, files_of, row, write_channel
-from tests.support.raw_server import RESET, Answer, Asked, RawServer, reply
+from tests.support.builders.conda_channel import AS_OF, BUILT, Row, files_of, request, row, write_channel
+from tests.support.servers.loopback import RESET, Answer, Asked, RawServer, reply
 
 ROWS = [
     row("python", "3.13.1", depends=["libc"]),
@@ -41,11 +40,11 @@ def on_disk(folder: Path, rows: Sequence[Row] = ROWS, name: str = "forge") -> Ch
     return Channel(name, url, url)
 
 
-def solve(*asked: CondaRequest, cache: Path, offline: bool = False) -> tuple[CondaAnswer, ...]:
+def solve(*asked: CondaRequest, cache: Path, offline: bool = False) -> tuple[CondaSolution, ...]:
     return asyncio.run(solved(*asked, cache=cache, offline=offline))
 
 
-async def solved(*asked: CondaRequest, cache: Path, offline: bool = False) -> tuple[CondaAnswer, ...]:
+async def solved(*asked: CondaRequest, cache: Path, offline: bool = False) -> tuple[CondaSolution, ...]:
     connectivity = Connectivity.OFFLINE if offline else Connectivity.ONLINE
     return await solve_all(asked, Rattler(), Context(QUICK, cache, cache, connectivity))
 
@@ -54,7 +53,7 @@ def one(asked: CondaRequest, cache: Path) -> dict[str, CondaPackage]:
     return {package.name: package for package in solve(asked, cache=cache)[0].packages}
 
 
-def pins(answer: CondaAnswer) -> list[str]:
+def pins(answer: CondaSolution) -> list[str]:
     return [f"{package.name} {package.version}" for package in answer.packages]
 
 
@@ -79,14 +78,14 @@ def test_rows_come_whole_and_sorted_with_who_asked_and_what_was_refused(tmp_path
         constrains=("other <1",),
         license="MIT",
         license_family="OTHER",
-        askers=(Asker("python", "libc"),),
+        required_by=(Dependent("python", "libc"),),
     )
-    assert python.askers == (Asker("spec", "python 3.13.*"), Asker("tool", "python >=3.10"))
-    assert python.newest is not None
-    assert (python.newest.version, python.newest.why) == ("3.14.0", "the spec asks for python 3.13.*")
-    assert (tool.noarch, tool.subdir, tool.askers) == ("python", "noarch", (Asker("spec", "tool"),))
-    assert tool.newest is not None
-    assert (tool.newest.version, tool.newest.why) == ("2.0", "it needs python >=3.14, and here is python 3.13.1")
+    assert python.required_by == (Dependent("spec", "python 3.13.*"), Dependent("tool", "python >=3.10"))
+    assert python.rejected is not None
+    assert (python.rejected.version, python.rejected.why) == ("3.14.0", "the spec requires python 3.13.*")
+    assert (tool.noarch, tool.subdir, tool.required_by) == ("python", "noarch", (Dependent("spec", "tool"),))
+    assert tool.rejected is not None
+    assert (tool.rejected.version, tool.rejected.why) == ("2.0", "it needs python >=3.14, and python is 3.13.1")
 
 
 def test_platforms_are_solved_together_and_each_for_itself(tmp_path: Path) -> None:
@@ -106,7 +105,7 @@ def test_the_first_channel_that_has_a_name_is_the_only_one_for_it(tmp_path: Path
     first = on_disk(tmp_path, [row("a", "1", depends=["b"])], "first")
     second = on_disk(tmp_path, [row("a", "2"), row("b", "1")], "second")
     found = one(request("a", channels=[first, second]), tmp_path / "cache")
-    assert [(p.name, p.version, p.channel, p.newest) for p in found.values()] == [
+    assert [(p.name, p.version, p.channel, p.rejected) for p in found.values()] == [
         ("a", "1", "first", None),
         ("b", "1", "second", None),
     ]
@@ -117,7 +116,7 @@ def test_a_channel_that_a_requirement_names_goes_before(tmp_path: Path) -> None:
     second = on_disk(tmp_path, [row("a", "2"), row("a", "3"), row("b", "2")], "second")
     asked = request(f"{second.url}::a <3", "b", channels=[first, second])
     found = one(asked, tmp_path / "cache")
-    assert [(p.version, p.channel, p.newest.version if p.newest else None) for p in found.values()] == [
+    assert [(p.version, p.channel, p.rejected.version if p.rejected else None) for p in found.values()] == [
         ("2", "second", "3"),
         ("1", "first", None),
     ]
@@ -146,7 +145,7 @@ def test_the_same_on_every_hash_seed(tmp_path: Path) -> None:
         "at = pathlib.Path(sys.argv[1]); url = (at / 'forge').as_uri();"
         "print(solve(request('python 3.13.*', 'tool', 'x', channels=[Channel('f', url, url)]), cache=at / 'c'))"
     )
-    told = [
+    found_text = [
         subprocess.run(
             [sys.executable, "-c", code, str(tmp_path)],
             env={**os.environ, "PYTHONHASHSEED": seed},
@@ -156,8 +155,8 @@ def test_the_same_on_every_hash_seed(tmp_path: Path) -> None:
         ).stdout
         for seed in ("1", "2")
     ]
-    assert told[0] == told[1]
-    assert "CondaPackage" in told[0]
+    assert found_text[0] == found_text[1]
+    assert "CondaPackage" in found_text[0]
 
 
 # --- moments
@@ -175,19 +174,19 @@ MOVING = [
 def test_nothing_later_than_as_of_is_considered(tmp_path: Path) -> None:
     asked = request("a", channels=[on_disk(tmp_path, MOVING)], as_of=BUILT)
     found = one(asked, tmp_path / "cache")
-    assert [(p.version, p.newest) for p in found.values()] == [("1", None), ("1", None)]
+    assert [(p.version, p.rejected) for p in found.values()] == [("1", None), ("1", None)]
 
 
 @pytest.mark.parametrize(
-    ("as_of", "cuts", "expected"),
+    ("as_of", "cutoffs", "expected"),
     [(BUILT, {"a": LATER}, ["a 2", "b 1"]), (LATER, {"a": BUILT}, ["a 1", "b 2"])],
     ids=["later", "earlier"],
 )
 def test_a_name_may_have_a_moment_of_its_own(
-    as_of: datetime, cuts: Mapping[str, datetime], expected: list[str], tmp_path: Path
+    as_of: datetime, cutoffs: Mapping[str, datetime], expected: list[str], tmp_path: Path
 ) -> None:
     channel = on_disk(tmp_path, MOVING)
-    (answer,) = solve(request("a", channels=[channel], as_of=as_of, cuts=cuts), cache=tmp_path / "cache")
+    (answer,) = solve(request("a", channels=[channel], as_of=as_of, cutoffs=cutoffs), cache=tmp_path / "cache")
     assert pins(answer) == expected
     package = answer.packages[0]
     as_it_is = next(each for each in MOVING if each.filename == package.filename)
@@ -198,7 +197,7 @@ def test_a_name_may_have_a_moment_of_its_own(
 
 def test_rows_without_a_date_are_taken_where_the_spec_says_so(tmp_path: Path) -> None:
     asked = request("a", channels=[on_disk(tmp_path, [row("a", "1", built=None)])])
-    with pytest.raises(NoSolution, match="does not say when it was built"):
+    with pytest.raises(NoSolution, match="has no build time"):
         solve(asked, cache=tmp_path / "cache")
     assert one(replace(asked, undated=True), tmp_path / "cache")["a"].timestamp_ms is None
 
@@ -228,7 +227,7 @@ def test_a_folder_of_rows_stands_for_a_channel(tmp_path: Path) -> None:
         f"{url}/linux-64/python-3.13.1-0.conda",
     ]
     assert {package.channel for package in answer.packages} == {"forge"}
-    assert answer.channels[0].part == ChannelPart(6, part_sha256(folder))
+    assert answer.channels[0].part == ChannelPart(6, repodata_sha256(folder))
     lines = subprocess.run(
         "sha256sum */repodata.json | sha256sum",
         shell=True,
@@ -237,7 +236,7 @@ def test_a_folder_of_rows_stands_for_a_channel(tmp_path: Path) -> None:
         capture_output=True,
         check=True,
     )
-    assert lines.stdout.split()[0].decode() == part_sha256(folder)
+    assert lines.stdout.split()[0].decode() == repodata_sha256(folder)
 
 
 @pytest.mark.parametrize(
@@ -300,10 +299,10 @@ def test_a_package_that_gave_up_its_cuda_builds_stays_new(tmp_path: Path) -> Non
 
 def http(
     answer: Callable[[Asked], Answer], asked: Callable[[str], CondaRequest], cache: Path, times: int = 1
-) -> tuple[list[tuple[CondaAnswer, ...]], list[Asked], str]:
+) -> tuple[list[tuple[CondaSolution, ...]], list[Asked], str]:
     """What came of solving over a server, what it was asked, and its address."""
 
-    async def run() -> tuple[list[tuple[CondaAnswer, ...]], list[Asked], str]:
+    async def run() -> tuple[list[tuple[CondaSolution, ...]], list[Asked], str]:
         async with RawServer(answer) as server:
             try:
                 found = [await solved(asked(server.host), cache=cache) for _ in range(times)]
@@ -360,8 +359,8 @@ def test_credentials_reach_the_server_and_nothing_else(tmp_path: Path) -> None:
         f"{url}/forge/linux-64/libc-2-0.conda",
         f"{url}/forge/linux-64/python-3.13.1-0.conda",
     ]
-    told = repr((found[0].packages, found[0].channels))
-    assert not [secret for secret in SECRETS if secret in told]
+    found_text = repr((found[0].packages, found[0].channels))
+    assert not [secret for secret in SECRETS if secret in found_text]
     kept = b"".join(file.read_bytes() for file in (tmp_path / "cache").rglob("*") if file.is_file())
     assert not [secret for secret in SECRETS[1:] if secret.encode() in kept]
     assert (tmp_path / "cache" / "conda" / "rows").stat().st_mode & 0o077 == 0  # the token is in there
@@ -378,15 +377,15 @@ FAULTS: dict[str, tuple[Callable[[Asked], Answer], str]] = {
     "broken": (lambda _: reply(500), r"/forge/\S+: HTTP 500 \(the server failed\)"),
     "broken_file": (only("repodata.json", reply(500)), r"/forge/\S+/repodata.json: HTTP 500"),
     "forbidden": (lambda _: reply(403), r"/forge: HTTP 403 \(forbidden\)"),
-    "locked": (lambda _: reply(401), r"/forge: HTTP 401 \(credentials needed, or wrong\)"),
+    "locked": (lambda _: reply(401), r"/forge: HTTP 401 \(credentials missing or wrong\)"),
     "reset": (lambda _: [RESET], r"/forge/\S+: the connection broke"),
-    "stalled": (only("repodata.json", [60.0]), r"/forge\S*: no whole answer within 2 s"),
-    "stalled_inside": (only("64/repodata.json", [HEAD, b"{", 60.0]), r"/forge\S*: no whole answer within 2 s"),
-    "truncated": (only("64/repodata.json", reply(200, WHOLE[:-40])), r"/forge: what it sent is not rows of a channel"),
-    "html": (only("repodata.json", reply(200, b"<html>")), r"/forge\S*: what it sent is not rows of a channel"),
+    "stalled": (only("repodata.json", [60.0]), r"/forge\S*: no complete answer within 2 s"),
+    "stalled_inside": (only("64/repodata.json", [HEAD, b"{", 60.0]), r"/forge\S*: no complete answer within 2 s"),
+    "truncated": (only("64/repodata.json", reply(200, WHOLE[:-40])), r"/forge: the answer is not a channel's repodata"),
+    "html": (only("repodata.json", reply(200, b"<html>")), r"/forge\S*: the answer is not a channel's repodata"),
     "html_everywhere": (
         lambda _: reply(200, b"<html>"),
-        r"/forge\S*: (?:what it sent is not rows|the answer is not HTTP)",
+        r"/forge\S*: (?:the answer is not a channel's repodata|the answer is not HTTP)",
     ),
 }
 
@@ -417,9 +416,9 @@ def test_what_was_garbled_once_is_fetched_again(tmp_path: Path) -> None:
             return reply(200, WHOLE[:-40] if broken.pop() else WHOLE, {"ETag": '"1"'})
         return honest(asked)
 
-    async def run() -> tuple[CondaAnswer, ...]:
+    async def run() -> tuple[CondaSolution, ...]:
         async with RawServer(once) as server:
-            with pytest.raises(NetworkError, match="what it sent is not rows of a channel"):
+            with pytest.raises(NetworkError, match="the answer is not a channel's repodata"):
                 await solved(at(server.host), cache=tmp_path / "cache")
             broken.append(False)
             return await solved(at(server.host), cache=tmp_path / "cache")
@@ -436,7 +435,7 @@ def test_a_connection_that_drops_once_is_tried_again(tmp_path: Path) -> None:
             return [HEAD, b"{", RESET]
         return honest(asked)
 
-    async def run() -> tuple[CondaAnswer, ...]:
+    async def run() -> tuple[CondaSolution, ...]:
         async with RawServer(dropping) as server:
             world = Context({"ENVSPEC_HTTP_TOTAL_S": "30"}, tmp_path, tmp_path / "cache")
             return await solve_all([at(server.host)], Rattler(), world)

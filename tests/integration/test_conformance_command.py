@@ -1,4 +1,4 @@
-"""`envspec conformance --here`, on small environments without torch: what runs, what it says, and how it ends."""
+"""`envspec conformance --local`, on small environments without torch: what runs, what it says, and how it ends."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ import pytest
 from envspec.conformance.checks import CHECKS
 from envspec.models import Conformance, Lock
 from tests.conftest import Serve
-from tests.support.environments import BASE, installs, make_lock, pin, write_lock
-from tests.support.projects import File
+from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import wheel
+from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
-from tests.support.wheels import wheel
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the suite runs on Linux only")
 
@@ -30,7 +31,19 @@ TOOL: Final = wheel("tool", "1.0", files={"tool/__init__.py": b"__version__ = '1
 
 @pytest.fixture
 def user(tmp_path: Path, serve: Serve) -> User:
+    (tmp_path / "temporary").mkdir()
     return User(tmp_path, serve([File(TOOL)]).url)
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> User:
+    """A lock with its environment, for tests that change neither."""
+    user = User(tmp_path_factory.mktemp("unchanged"), "http://127.0.0.1:9/")
+    with IndexServer([File(TOOL)]) as index:
+        user.environ["ENVSPEC_DEFAULT_INDEX"] = index.url
+        lock_of(user)
+    (user.folder / "temporary").mkdir()
+    return user
 
 
 def lock_of(user: User, **more: Any) -> Lock:
@@ -44,15 +57,13 @@ def lock_of(user: User, **more: Any) -> Lock:
 
 def proves(user: User, *words: str, device: str = "cpu") -> Ran:
     python = user.folder / "env" / "bin" / "python"
-    command = ["conformance", "lock", "--here", "--python", str(python), "--device", device, *words]
+    command = ["conformance", "lock", "--local", "--python", str(python), "--device", device, *words]
     return user.runs(*command, environ={"TMPDIR": str(user.folder / "temporary")})
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def temporary(user: User) -> Path:
-    folder = user.folder / "temporary"
-    folder.mkdir()
-    return folder
+    return user.folder / "temporary"
 
 
 def receipt(user: User) -> dict[str, Any]:
@@ -105,22 +116,21 @@ def test_a_changed_file_fails_and_is_named(user: User) -> None:
     assert receipt(user)["here"]["is_locked"] is False
 
 
-def test_gpus_are_asked_for_and_there_are_none(user: User, temporary: Path) -> None:
-    lock_of(user)
-    told = refused(proves(user, device="cuda"), 2)
+def test_gpus_are_asked_for_and_there_are_none(unchanged: User) -> None:
+    told = refused(proves(unchanged, device="cuda"), 2)
     assert "has no CUDA to test" in told
-    assert list(temporary.iterdir()) == []
+    assert list((unchanged.folder / "temporary").iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["--check", "matmull"], "there is no check matmull"),
-        (["--image", "some:image"], "--here and --image name two places"),
-        (["--gpus", "0"], "--gpus is for a container, and --here tests in none"),
-        (["--no-pyc"], "--no-pyc is for a container"),
-        (["--offline"], "--offline is for a container"),
-        (["--mirror", "docker.io=127.0.0.1:5000"], "--mirror is for a container"),
+        (["--image", "some:image"], "--local and --image exclude each other"),
+        (["--gpus", "0"], "--gpus is for containers, and --local uses none"),
+        (["--no-pyc"], "--no-pyc is for containers"),
+        (["--offline"], "--offline is for containers"),
+        (["--mirror", "docker.io=127.0.0.1:5000"], "--mirror is for containers"),
         (["--limit", "matmull=3"], "there is no check matmull"),
         (["--limit", "lock"], "--limit lock: the form is NAME=SECONDS"),
         (["--world-size", "none"], "--world-size none"),
@@ -132,14 +142,12 @@ def test_gpus_are_asked_for_and_there_are_none(user: User, temporary: Path) -> N
         (["--price", "cheap"], "--price cheap: not an amount"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_runs(user: User, words: list[str], told: str) -> None:
-    lock_of(user)
-    assert told in refused(proves(user, *words), 2)
+def test_what_does_not_fit_is_refused_before_anything_runs(unchanged: User, words: list[str], told: str) -> None:
+    assert told in refused(proves(unchanged, *words), 2)
 
 
-def test_a_folder_that_takes_no_receipt_is_told_of_before_the_suite_runs(user: User) -> None:
-    lock_of(user)
-    ran = proves(user, "--report", "/proc/receipts")
+def test_a_folder_that_takes_no_receipt_is_told_of_before_the_suite_runs(unchanged: User) -> None:
+    ran = proves(unchanged, "--report", "/proc/receipts")
     assert "/proc/receipts can't be written" in refused(ran, 2)
     assert ran.stderr.startswith("error: "), "no check has run"
 
@@ -147,7 +155,7 @@ def test_a_folder_that_takes_no_receipt_is_told_of_before_the_suite_runs(user: U
 def test_lines_are_as_wide_as_asked_for(user: User) -> None:
     lock_of(user)
     python = str(user.folder / "env" / "bin" / "python")
-    words = ["conformance", "lock", "--here", "--python", python, "--device", "cpu", "--check", "lock"]
+    words = ["conformance", "lock", "--local", "--python", python, "--device", "cpu", "--check", "lock"]
     ran = user.runs(*words, environ={"COLUMNS": "48"})
     assert ran.status == 0, ran.stderr
     # A path has no place to be broken at.
@@ -156,7 +164,7 @@ def test_lines_are_as_wide_as_asked_for(user: User) -> None:
 
 def test_a_python_that_is_none(user: User) -> None:
     lock_of(user)
-    ran = user.runs("conformance", "lock", "--here", "--python", "nowhere/python", "--device", "cpu")
+    ran = user.runs("conformance", "lock", "--local", "--python", "nowhere/python", "--device", "cpu")
     assert "nowhere/python: no program" in refused(ran, 2)
 
 
@@ -173,7 +181,7 @@ def test_however_it_is_ended_nothing_is_left(user: User, temporary: Path, number
     lock_of(user)
     _sleeping_torch(user)
     python = str(user.folder / "env" / "bin" / "python")
-    words = ["conformance", "lock", "--here", "--python", python, "--device", "cpu", "--report", "receipts"]
+    words = ["conformance", "lock", "--local", "--python", python, "--device", "cpu", "--report", "receipts"]
     child = subprocess.Popen(
         [sys.executable, "-m", "envspec", *words],
         cwd=user.folder,
@@ -191,19 +199,6 @@ def test_however_it_is_ended_nothing_is_left(user: User, temporary: Path, number
     assert number == signal.SIGKILL or list(temporary.iterdir()) == []
 
 
-@pytest.mark.parametrize("count", [0, 1])
-def test_checks_import_before_their_turn_as_many_as_asked(user: User, count: int) -> None:
-    lock_of(user)
-    (site,) = (user.folder / "env").glob("lib/python3*/site-packages")
-    (site / "torch").mkdir()
-    (site / "torch" / "__init__.py").write_text("import time\ntime.sleep(2)\n")
-    words = ["--check", "matmul", "--check", "dataloader", "--report", "receipts", "--ahead", str(count)]
-    assert proves(user, *words).status == 7
-    first, second = receipt(user)["checks"]
-    assert first["ahead"] == []
-    assert [each["name"] for each in second["ahead"]] == ["import torch"] * count
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_was_found_until_then_is_in_the_receipt(user: User, temporary: Path, number: int) -> None:
     """coldstart has come to its end, and the next check hangs."""
@@ -217,7 +212,7 @@ def test_what_was_found_until_then_is_in_the_receipt(user: User, temporary: Path
     text += f"if not first.exists():\n    first.touch()\n    raise ImportError('once')\n{begun.read_text()}"
     begun.write_text(text)
     python = str(user.folder / "env" / "bin" / "python")
-    words = ["conformance", "lock", "--here", "--python", python, "--device", "cpu", "--report", "receipts"]
+    words = ["conformance", "lock", "--local", "--python", python, "--device", "cpu", "--report", "receipts"]
     child = subprocess.Popen(
         [sys.executable, "-m", "envspec", *words],
         cwd=user.folder,
@@ -252,14 +247,14 @@ def _processes_of(python: str) -> list[str]:
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             line = (entry / "cmdline").read_bytes().split(b"\0")
-            if line[0] == python.encode() and b"--here" not in line:
+            if line[0] == python.encode() and b"--local" not in line:
                 found.append(" ".join(part.decode() for part in line))
     return found
 
 
 def test_a_program_that_is_no_python(user: User) -> None:
     lock_of(user)
-    ran = user.runs("conformance", "lock", "--here", "--python", "/bin/true", "--device", "cpu")
+    ran = user.runs("conformance", "lock", "--local", "--python", "/bin/true", "--device", "cpu")
     assert "the suite exited with status 0 without results: no output" in refused(ran, 6)
 
 

@@ -12,7 +12,8 @@ from typing import Final
 
 import pytest
 
-from tests.support import made_driver, suite
+from tests.support.machines import driver as made_driver
+from tests.support.machines import suite
 
 pytestmark = pytest.mark.skipif(not made_driver.CAN, reason="a driver is made with gcc")
 
@@ -54,20 +55,20 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**made_driver.made(folder), "PYTHONPATH": str(folder)}
 
 
-def _run(driver: Mapping[str, str], folder: Path, **more: str) -> suite.Told:
+def _run(driver: Mapping[str, str], folder: Path, **more: str) -> suite.SuiteOutput:
     code = {"package": "torch", "version": "2.9.1", "sm": ["sm_80", "sm_90"], "ptx": []}
     libraries = {"package": "nvidia-nvshmem-cu12", "version": "3.3.20", "sm": ["sm_100"], "ptx": []}
     locked = {"name": "x", "packages": {}, "code": [code, libraries], "minimum_driver": "525.60.13"}
-    asked = suite.order("device", device="cuda", locked=locked)
-    return suite.run(Path(sys.executable), asked, folder / "run", environ={**driver, **_RIGHT, **more})
+    requested = suite.make_request("device", device="cuda", locked=locked)
+    return suite.run(Path(sys.executable), requested, folder / "run", environ={**driver, **_RIGHT, **more})
 
 
 def test_what_fits_passes(driver: Mapping[str, str], tmp_path: Path) -> None:
-    told = _run(driver, tmp_path)
-    result = told.results["device"]
+    output = _run(driver, tmp_path)
+    result = output.results["device"]
     assert result["status"] == "passed", result
     assert result["ran"]["driver"] == "570.124.06"
-    findings = told.findings("device")
+    findings = output.findings("device")
     exact = {name for name, each in findings.items() if each["kind"] == "exact"}
     assert exact == {
         "GPUs",
@@ -75,14 +76,14 @@ def test_what_fits_passes(driver: Mapping[str, str], tmp_path: Path) -> None:
         "GPU 1 is one of NVML's",
         "every GPU",
         "driver",
-        "GPU code for sm_90 of torch here",
+        "GPU code for sm_90 of the installed torch",
         "GPU code for sm_90 of torch 2.9.1 of the lock",
         "first kernel on GPU 0",
         "first kernel on GPU 1",
     }
     # A part of NVIDIA's own that lacks the card judges nothing.
     assert findings["GPU code for sm_90 of nvidia-nvshmem-cu12 3.3.20 of the lock"]["kind"] == "informing"
-    assert told.document["machine"]["topology"] == {"0-1": "NV4"}
+    assert output.document["machine"]["topology"] == {"0-1": "NV4"}
 
 
 @pytest.mark.parametrize(
@@ -91,8 +92,11 @@ def test_what_fits_passes(driver: Mapping[str, str], tmp_path: Path) -> None:
         ({"TORCH_GPUS": "1"}, "GPUs: torch sees 1, CUDA shows 2"),
         ({"NVML_GPUS": "3"}, "every GPU: torch sees 2 of NVML's 3"),
         ({"TORCH_GPU": "NVIDIA A100-SXM4-80GB, 80"}, "GPU 0 is one of NVML's: NVIDIA A100-SXM4-80GB"),
-        ({"DRIVER": "470.57.02"}, "driver: driver 470.57.02; the lock asks for 525.60.13 or newer"),
-        ({"TORCH_CODE": "sm_80 sm_100"}, "GPU code for sm_90 of torch here: torch here has sm_80 sm_100"),
+        ({"DRIVER": "470.57.02"}, "driver: driver 470.57.02; the lock requires 525.60.13 or newer"),
+        (
+            {"TORCH_CODE": "sm_80 sm_100"},
+            "GPU code for sm_90 of the installed torch: the installed torch has sm_80 sm_100",
+        ),
         ({"TORCH_SUM": "0"}, "first kernel on GPU 0: 0 + 1 + ... + 999 = 0"),
     ],
 )
@@ -104,9 +108,9 @@ def test_what_does_not_fit_fails(driver: Mapping[str, str], tmp_path: Path, faul
 
 def test_a_slice_of_a_gpu_is_one_of_its_machine(driver: Mapping[str, str], tmp_path: Path) -> None:
     mig = {"TORCH_GPU": "NVIDIA H100 80GB HBM3 MIG 1g.10gb, 90", "NVML_GPUS": "1"}
-    told = _run(driver, tmp_path, **mig)
-    assert told.results["device"]["status"] == "passed"
-    assert "every GPU" not in told.findings("device")
+    output = _run(driver, tmp_path, **mig)
+    assert output.results["device"]["status"] == "passed"
+    assert "every GPU" not in output.findings("device")
 
 
 @pytest.mark.parametrize(
@@ -115,5 +119,5 @@ def test_a_slice_of_a_gpu_is_one_of_its_machine(driver: Mapping[str, str], tmp_p
 def test_without_a_gpu_the_suite_ends_with_the_drivers_words(
     driver: Mapping[str, str], tmp_path: Path, fault: dict[str, str], words: str
 ) -> None:
-    told = _run(driver, tmp_path, **fault)
-    assert told.status == 6 and words in told.stderr and not told.document
+    output = _run(driver, tmp_path, **fault)
+    assert output.status == 6 and words in output.stderr and not output.document

@@ -21,13 +21,13 @@ from envspec.fetch.wheels import fetch_wheels, wheel_path
 from envspec.io.http_types import Patience
 from envspec.io.store import Store
 from envspec.models import Package
-from envspec.resolve.pypi.index.client import Index
+from envspec.resolve.pypi.index.routing import PackageIndex
 from tests.conftest import Serve
-from tests.support.environments import pin
-from tests.support.faults import Body, Corrupt, Drop, Status, Truncate
-from tests.support.index_server import IndexServer
-from tests.support.projects import MIRROR, PLAIN, Caching, Dialect, File, Hashes, Hrefs, Pages, Ranges
-from tests.support.wheels import Artifact, padding, sdist, wheel
+from tests.support.builders.environments import pin
+from tests.support.builders.projects import MIRROR, PLAIN, Caching, Dialect, File, Hashes, Hrefs, Pages, Ranges
+from tests.support.builders.wheels import Artifact, padding, sdist, wheel
+from tests.support.servers.faults import Body, Corrupt, Drop, Status, Truncate
+from tests.support.servers.index import IndexServer
 
 APP: Final = wheel("app", "1.0")
 #: Larger than what is gathered before a thread writes it.
@@ -130,7 +130,7 @@ def test_an_address_that_is_gone_is_looked_up_again(fetcher: Fetcher, serve: Ser
     fetcher.fetches(pin(APP))
     wheel_path(fetcher.cache, pin(APP)).unlink()
     store = Store(fetcher.cache)
-    key = Index("default", fetcher.index).key
+    key = PackageIndex("default", fetcher.index).key
     page = store.page(key, "app")
     assert page is not None
     store.remember_page(key, "app", replace(page, url=page.url.replace("/simple/", "/old/simple/"), etag=None))

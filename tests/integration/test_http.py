@@ -17,7 +17,7 @@ import pytest
 from envspec.io import http_types
 from envspec.io.http import Http, open_http
 from envspec.io.http_types import Credential, Patience, Response
-from tests.support.raw_server import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
+from tests.support.servers.loopback import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
 
 QUICK = Patience(connect_s=1.0, stall_s=0.3, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)
 

@@ -14,20 +14,21 @@ import pytest
 
 from envspec.models import ImageId, Lock
 from tests.support import preloaded
-from tests.support.environments import SERIES, pin
-from tests.support.image_builds import (
+from tests.support.builders.environments import SERIES, pin
+from tests.support.builders.images import (
     ARM,
     X86,
+    Around,
     Builder,
     hold_base,
     image_lock,
     make_base,
     modules,
     small_wheel,
+    standing,
 )
-from tests.support.image_scene import Around, standing
+from tests.support.builders.wheels import Artifact, padding, wheel
 from tests.support.user import refused
-from tests.support.wheels import Artifact, padding, wheel
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
 

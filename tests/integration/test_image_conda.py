@@ -19,25 +19,25 @@ from envspec.context import Context, ReporterOf, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, NoSolution
 from envspec.fetch.conda_link import BadPackage
-from envspec.image.base_layers import Below, Foundation, PythonParts
+from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.config import Base
-from envspec.image.layers.ownership import Owner
+from envspec.image.layers.ownership import OwningSource
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import PREFIX, Compression, Entry, InMemory, Layer
 from envspec.image.options import ImageStage
-from envspec.image.sources.bytecode import Pyc, made_of
+from envspec.image.sources.bytecode import PycCompiler, unpacked_build
 from envspec.models import CondaPackage, Python
-from tests.support import conda_packages
-from tests.support.conda_archive import PREFIX as PLACEHOLDER
-from tests.support.conda_archive import CondaArchive, Form, Link, Program, archive
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.entries import content, told
-from tests.support.environments import RUNNING, SERIES, conda_row, make_lock
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_archive import PREFIX as PLACEHOLDER
+from tests.support.builders.conda_archive import CondaArchive, Form, Link, Program, archive
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.entries import content, told
+from tests.support.builders.environments import RUNNING, SERIES, conda_row, make_lock
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 
 LIB: Final = f"{PREFIX}/lib/python{SERIES}/site-packages"
-OURS: Final = Pyc(Path(sys.executable), RUNNING)
+OURS: Final = PycCompiler(Path(sys.executable), RUNNING)
 NAMES: Final = ("python", "greet", "pathwise", "libpathwise", "oldstyle")
 
 
@@ -73,7 +73,7 @@ class Builder:
 
     cache: Path
     channel: CondaChannel
-    is_known: Callable[[Owner], bool] = lambda _: False
+    is_known: Callable[[OwningSource], bool] = lambda _: False
     linked: list[tuple[int, int]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -91,23 +91,27 @@ class Builder:
             found.append(conda_row(self.channel.find(name, version, subdir=subdir), self.channel.url))
         return found
 
-    def parts(self) -> PythonParts:
+    def parts(self) -> PythonLayers:
         def progress(step: Step) -> None:
             if step.stage == ImageStage.LINKING:
                 self.linked.append((step.done, step.total))
 
         reporter = ReporterOf(progress=progress, warning=self.warnings.append)
-        return PythonParts(Context({}, self.cache, self.cache, reporter=reporter), this_platform(), self.is_known)
+        return PythonLayers(Context({}, self.cache, self.cache, reporter=reporter), this_platform(), self.is_known)
 
-    def below(self, parts: PythonParts, rows: Sequence[CondaPackage], pyc: Pyc | None = None, most: int = 20) -> Below:
+    def below(
+        self, parts: PythonLayers, rows: Sequence[CondaPackage], pyc: PycCompiler | None = None, most: int = 20
+    ) -> BaseLayers:
         (resolution,) = make_lock(conda=rows).resolutions
-        return parts.below(Foundation(resolution, Base("b", "sha256:0", "sha256:0", {}), pyc, most))
+        return parts.below(resolution, Base("b", "sha256:0", "sha256:0", {}), pyc, most)
 
-    def entries(self, rows: Sequence[CondaPackage], pyc: Pyc | None = None, most: int = 20) -> list[list[Entry]]:
+    def entries(
+        self, rows: Sequence[CondaPackage], pyc: PycCompiler | None = None, most: int = 20
+    ) -> list[list[Entry]]:
         parts = self.parts()
         try:
             below = self.below(parts, rows, pyc, most)
-            asyncio.run(below.bring())
+            asyncio.run(below.fetch())
             found = [list(source.entries()) for source in below.sources]
             for layer in found:
                 assert told(layer)
@@ -188,7 +192,7 @@ def test_bytecode_is_made_anew(builder: Builder) -> None:
 
 
 @pytest.mark.parametrize("pyc", [OURS, None], ids=["pyc", "no-pyc"])
-def test_the_same_from_another_cache_and_umask(pyc: Pyc | None, builder: Builder, tmp_path: Path) -> None:
+def test_the_same_from_another_cache_and_umask(pyc: PycCompiler | None, builder: Builder, tmp_path: Path) -> None:
     rows = builder.rows(*NAMES, "native", "twin-a")
     one = [told(layer) for layer in builder.entries(rows, pyc)]
     again = [told(layer) for layer in builder.entries(rows, pyc)]
@@ -207,8 +211,8 @@ def test_the_same_layers_from_another_cache(builder: Builder, tmp_path: Path) ->
         parts = one.parts()
         try:
             below = one.below(parts, rows, OURS)
-            asyncio.run(below.bring())
-            return [LayerStore(one.cache).make(source, Compression.GZIP) for source in below.sources]
+            asyncio.run(below.fetch())
+            return [LayerStore(one.cache).write(source, Compression.GZIP) for source in below.sources]
         finally:
             parts.close()
 
@@ -216,7 +220,7 @@ def test_the_same_layers_from_another_cache(builder: Builder, tmp_path: Path) ->
     assert made == layers(Builder(tmp_path / "another", builder.channel)) and len(made) > 1
     # What was linked is gone, and the layers can still be read.
     store, sources = LayerStore(builder.cache), builder.below(builder.parts(), rows, OURS).sources
-    known = [store.known(source.key, Compression.GZIP) for source in sources]
+    known = [store.cached(source.key, Compression.GZIP) for source in sources]
     assert known == made
     for layer in made:
         tar = hashlib.sha256()
@@ -230,10 +234,10 @@ def test_condas_own_python_compiles(builder: Builder) -> None:
     rows = builder.rows("oldstyle", "python")
     build = parts.own_build(Python(RUNNING, "conda"), this_platform(), rows)
     assert build is not None
-    path = asyncio.run(made_of(build))
+    path = asyncio.run(unpacked_build(build))
     assert path == builder.cache / "pythons" / rows[1].sha256 / f"bin/python{SERIES}" and path.exists()
     shutil.rmtree(builder.cache / "archives")
-    assert asyncio.run(made_of(build)) == path
+    assert asyncio.run(unpacked_build(build)) == path
     assert parts.own_build(Python(RUNNING, "conda"), this_platform(), rows[:1]) is None
 
 
@@ -247,7 +251,7 @@ def test_only_what_is_not_known_is_linked(builder: Builder) -> None:
     parts = builder.parts()
     try:
         below = builder.below(parts, rows)
-        asyncio.run(below.bring())
+        asyncio.run(below.fetch())
         (mine,) = (source for source in below.sources if "filelock" in source.title)
         count = len(mine.packages)  # type: ignore[attr-defined]
         assert builder.linked[-1] == (count, count) and "python" not in mine.title
@@ -273,7 +277,7 @@ def owners_of(builder: Builder, rows: Sequence[CondaPackage]) -> dict[str, str]:
     parts = builder.parts()
     try:
         below = builder.below(parts, rows)
-        asyncio.run(below.bring())
+        asyncio.run(below.fetch())
         return dict(below.owners())
     finally:
         parts.close()
@@ -290,7 +294,7 @@ def test_the_folder_that_was_linked_into_goes(builder: Builder) -> None:
 def test_a_folder_that_another_run_uses_stays(builder: Builder) -> None:
     one, other = builder.parts(), builder.parts()
     for parts in (one, other):
-        asyncio.run(builder.below(parts, builder.rows("python")).bring())
+        asyncio.run(builder.below(parts, builder.rows("python")).fetch())
     assert len(list((builder.cache / "conda-staging").iterdir())) == 2
     one.close()
     other.close()
@@ -319,7 +323,7 @@ def test_different_files_at_one_path(most: int, builder: Builder) -> None:
     parts = builder.parts()
     try:
         below = builder.below(parts, builder.rows("twin-a", "rival"), most=most)
-        asyncio.run(below.bring())
+        asyncio.run(below.fetch())
         with pytest.raises(NoSolution) as caught:
             below.owners()
         assert "opt/env/share/same.txt" in caught.value.message
@@ -369,7 +373,7 @@ def test_keys_follow_from_the_rows(builder: Builder, tmp_path: Path) -> None:
     assert keys != [source.key for source in builder.below(builder.parts(), rows, OURS).sources]
     patched = [replace(rows[0], depends=("other",)), *rows[1:]]
     assert len(set(keys) & {source.key for source in builder.below(builder.parts(), patched).sources}) == len(keys) - 1
-    reasons = [replace(row, askers=(), provides=()) for row in rows]
+    reasons = [replace(row, required_by=(), provides=()) for row in rows]
     assert keys == [source.key for source in builder.below(builder.parts(), reasons).sources]
 
 

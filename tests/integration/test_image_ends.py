@@ -19,27 +19,30 @@ from typing import Final
 import pytest
 
 from tests.support import preloaded
-from tests.support.faults import Stall
-from tests.support.image_builds import (
+from tests.support.builders.images import (
+    Around,
     Builder,
     small_wheel,
+    standing,
 )
-from tests.support.image_scene import Around, standing
-from tests.support.projects import File
-from tests.support.push_registry import Sleep
-from tests.support.small_disk import needs_mounts, on_a_disk
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact, Method, padding, wheel
+from tests.support.machines.small_disk import needs_mounts, on_a_disk
+from tests.support.servers.faults import Stall
+from tests.support.servers.registry import Sleep
+from tests.support.tries import tries
 from tests.support.user import Running, refused
-from tests.support.wheels import Artifact, Method, padding, wheel
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
 
-MOMENTS: Final = 50
+MOMENTS: Final = tries(50)
 SEED: Final = 20261120
 SMALL: Final[tuple[Artifact, ...]] = (small_wheel("one"), small_wheel("two"), small_wheel("three"))
 #: 120 MB where it is not packed, and little on its way.
 BULKY: Final = tuple(
     wheel(name, "1.0", files={f"{name}/zeros": bytes(60_000_000)}, method=Method.DEFLATED) for name in ("wide", "long")
 )
+
 #: Enough modules that compiling them takes a while.
 MANY: Final = wheel("many", "1.0", files={f"many/m{number}.py": b"x = 1\n" * 40 for number in range(3000)})
 #: A wait that takes this long is a failure.

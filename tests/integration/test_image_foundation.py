@@ -14,31 +14,33 @@ from hypothesis import strategies as st
 from envspec.context import Context
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, UsageError
-from envspec.image.base_layers import Below, Foundation, PythonParts, share_of_conda
+from envspec.image.base_layers import BaseLayers, PythonLayers, conda_layer_budget
 from envspec.image.config import Base
-from envspec.image.layers.partition import cut
+from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import PREFIX, Compression, Layer
-from envspec.image.sources.bytecode import Pyc
+from envspec.image.sources.bytecode import PycCompiler
 from envspec.io.http_types import Patience
 from envspec.models import CondaPackage, Package, Python, Resolution, Target
-from tests.support import standalone
-from tests.support.environments import make_lock, pin
-from tests.support.standalone import SERIES, VERSION
-from tests.support.wheels import wheel
+from tests.support.builders import standalone
+from tests.support.builders.environments import make_lock, pin
+from tests.support.builders.standalone import SERIES, VERSION
+from tests.support.builders.wheels import wheel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="images are made on Linux and macOS only")
 
 
-def foundation(python: Python, *wheels: Package, environ: tuple[str, ...] = (), pyc: Pyc | None = None) -> Foundation:
+def below(
+    cache: Path, python: Python, *wheels: Package, environ: tuple[str, ...] = (), pyc: PycCompiler | None = None
+) -> BaseLayers:
     (resolution,) = make_lock(python=python, wheels=wheels).resolutions
     base = Base("base", "sha256:0", "sha256:0", {"config": {"Env": list(environ)}})
-    return Foundation(resolution, base, pyc, 20)
+    return parts(cache).below(resolution, base, pyc, 20)
 
 
-def parts(cache: Path) -> PythonParts:
+def parts(cache: Path) -> PythonLayers:
     context = Context({}, cache, cache, jobs=2, timeouts=Patience(backoff_s=0.01))
-    return PythonParts(context, this_platform(), lambda _: False)
+    return PythonLayers(context, this_platform(), lambda _: False)
 
 
 def locked(folder: Path) -> Python:
@@ -47,22 +49,21 @@ def locked(folder: Path) -> Python:
     return Python(VERSION, "standalone", archive.as_uri().replace("+", "%2B"), sha256)
 
 
-def brought(cache: Path, asked: Foundation) -> Below:
-    below = parts(cache).below(asked)
-    asyncio.run(below.bring())
-    return below
+def fetched(layers: BaseLayers) -> BaseLayers:
+    asyncio.run(layers.fetch())
+    return layers
 
 
 @pytest.mark.parametrize("compression", Compression)
 def test_a_standalone_python_is_the_same_layer_from_every_cache(compression: Compression, tmp_path: Path) -> None:
     python = locked(tmp_path)
-    asked = foundation(python, pyc=Pyc(Path(sys.executable), VERSION))
+    pyc = PycCompiler(Path(sys.executable), VERSION)
     made: list[Layer] = []
     for name in ("one", "two/deeper"):
         mask = os.umask(0o077 if made else 0o022)
         try:
-            (source,) = brought(tmp_path / name, asked).sources
-            made.append(LayerStore(tmp_path / name).make(source, compression))
+            (source,) = fetched(below(tmp_path / name, python, pyc=pyc)).sources
+            made.append(LayerStore(tmp_path / name).write(source, compression))
         finally:
             os.umask(mask)
     assert made[0] == made[1]
@@ -71,28 +72,27 @@ def test_a_standalone_python_is_the_same_layer_from_every_cache(compression: Com
 
 
 def test_what_a_standalone_python_owns(tmp_path: Path) -> None:
-    below = brought(tmp_path / "cache", foundation(locked(tmp_path)))
-    owners = below.owners()
+    owners = fetched(below(tmp_path / "cache", locked(tmp_path))).owners()
     assert owners[f"{PREFIX}/bin/pip"] == f"Python {VERSION}"
-    # Told again without the archive.
-    again = parts(tmp_path / "cache").below(foundation(locked(tmp_path)))
+    # Cached: the archive is not needed again.
+    again = below(tmp_path / "cache", locked(tmp_path))
     (tmp_path / "cache/archives").rename(tmp_path / "gone")
     assert again.owners() == owners
 
 
 def test_a_locked_pip_takes_the_place_of_the_archives(tmp_path: Path) -> None:
     python = locked(tmp_path)
-    plain, other = foundation(python), foundation(python, pin(wheel("pip", "26.0")))
-    assert f"{PREFIX}/bin/pip" not in brought(tmp_path / "cache", other).owners()
-    keys = {source.key for asked in (plain, other) for source in parts(tmp_path / "cache").below(asked).sources}
-    assert len(keys) == 2
+    plain = below(tmp_path / "cache", python)
+    other = below(tmp_path / "cache", python, pin(wheel("pip", "26.0")))
+    assert f"{PREFIX}/bin/pip" not in fetched(other).owners()
+    assert plain.sources[0].key != other.sources[0].key
 
 
 def test_an_archive_that_is_not_to_be_had(tmp_path: Path) -> None:
     python = locked(tmp_path)
     (tmp_path / "cpython-1+2.tar.gz").unlink()
     with pytest.raises(NetworkError, match=f"Python {VERSION}"):
-        brought(tmp_path / "cache", foundation(python))
+        fetched(below(tmp_path / "cache", python))
 
 
 @pytest.mark.parametrize(
@@ -104,16 +104,16 @@ def test_an_archive_that_is_not_to_be_had(tmp_path: Path) -> None:
     ],
 )
 def test_an_images_own_python(origin: str, environ: tuple[str, ...], home: str, tmp_path: Path) -> None:
-    below = brought(tmp_path, foundation(Python(VERSION, origin), environ=environ))
-    (source,) = below.sources
+    layers = fetched(below(tmp_path, Python(VERSION, origin), environ=environ))
+    (source,) = layers.sources
     target = {entry.path: entry.target for entry in source.entries()}[f"{PREFIX}/bin/python"]
     assert target == f"{home}/python{SERIES}"
-    assert f"{PREFIX}/pyvenv.cfg" in below.owners()
+    assert f"{PREFIX}/pyvenv.cfg" in layers.owners()
 
 
 def test_a_python_that_nobody_can_have(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="names no build of it that an image could have") as caught:
-        parts(tmp_path).below(foundation(Python(VERSION, "spec")))
+    with pytest.raises(UsageError, match=r"has no build of Python .* for an image") as caught:
+        below(tmp_path, Python(VERSION, "spec"))
     assert caught.value.hint
 
 
@@ -134,12 +134,12 @@ def _resolution(conda: list[int | None], wheels: list[int | None]) -> Resolution
 @given(_SIZES, _SIZES, st.integers(1, 118))
 def test_conda_leaves_layers_for_wheels(conda: list[int | None], wheels: list[int | None], most: int) -> None:
     resolution = _resolution(conda, wheels)
-    share = share_of_conda(resolution, most)
+    share = conda_layer_budget(resolution, most)
     assert 1 <= share <= most
     mine = [(row.name, row.size_bytes) for row in resolution.conda]
-    groups, wanted = cut(mine, share), cut(mine, most)
+    groups, wanted = partition(mine, share), partition(mine, most)
     left = most + 1 - len(groups)
     rows = [(package.name, package.file.size_bytes) for package in resolution.packages]
-    assert left >= 1 and len(cut(rows, left)) <= left
-    if len(wanted) + len(cut(rows, most)) <= most + 1:
-        assert groups == wanted and left >= len(cut(rows, most))
+    assert left >= 1 and len(partition(rows, left)) <= left
+    if len(wanted) + len(partition(rows, most)) <= most + 1:
+        assert groups == wanted and left >= len(partition(rows, most))

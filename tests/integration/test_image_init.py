@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from envspec.models import Service
-from tests.support.image_services import Place, free_port, lay, wait_for
+from tests.support.machines.services import Place, free_port, lay, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="not run: images are for Linux")
 

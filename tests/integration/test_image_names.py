@@ -12,8 +12,7 @@ import pytest
 
 from envspec.models import Lock
 from tests.support import preloaded
-from tests.support.image_builds import Builder, small_wheel
-from tests.support.image_scene import Around, standing
+from tests.support.builders.images import Around, Builder, small_wheel, standing
 from tests.support.user import refused
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
@@ -110,7 +109,7 @@ def test_a_base_that_is_not_reached_is_named_with_the_way_to_a_mirror(scene: Sce
     lock = scene.builder.writes_lock(scene.lock)
     impatient = {"ENVSPEC_HTTP_ATTEMPTS": "1", "ENVSPEC_REGISTRY_MIRRORS": "docker.io=127.0.0.1:9"}
     told = refused(scene.builder.image("build", lock, "--no-pyc", **impatient), 5)
-    assert "the base image docker.io/nvidia/cuda can't be asked for: http://127.0.0.1:9/" in told
+    assert "the base image docker.io/nvidia/cuda can't be read: http://127.0.0.1:9/" in told
     assert "--mirror docker.io=HOST" in told
     assert scene.builder.id_of(lock, "--no-pyc", "--mirror", f"docker.io={scene.registry.host}", **impatient)
 

@@ -13,32 +13,34 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from envspec.image.layers.types import Entry
-from envspec.image.sources.bytecode import Module, Pyc, compiled
+from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
 from envspec.image.sources.wheel import Scheme, WheelSource
 from envspec.models import Lock, Python
 from tests.conftest import Serve
 from tests.support import preloaded
-from tests.support.environments import RUNNING, pin
-from tests.support.image_builds import (
+from tests.support.builders.entries import content as content_of
+from tests.support.builders.environments import RUNNING, pin
+from tests.support.builders.images import (
     X86,
+    Around,
     Builder,
     image_lock,
     keep_base,
     make_base,
     modules,
     small_wheel,
+    standing,
 )
-from tests.support.image_scene import Around, standing
-from tests.support.projects import File
-from tests.support.wheel_trees import content_of, locked
-from tests.support.wheels import Method, padding, wheel
+from tests.support.builders.projects import File
+from tests.support.builders.wheel_trees import locked
+from tests.support.builders.wheels import Method, padding, wheel
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="runs are children of a forking parent: Linux only")
 
@@ -155,7 +157,7 @@ SURROUNDINGS: Final[dict[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("what", SURROUNDINGS)
 def test_surroundings(what: str, scene: Scene, tmp_path: Path) -> None:
     builder, lock = scene.somebody(tmp_path)
-    ran = builder.runs("image", "build", lock, **SURROUNDINGS[what])
+    ran = builder.runs_anew("image", "build", lock, **SURROUNDINGS[what])
     assert (ran.status, ran.stdout) == (0, f"{scene.ids[0]}\n"), ran.stderr
 
 
@@ -201,7 +203,7 @@ def test_wheels_in_any_order_are_the_same_layer(tmp_path: Path) -> None:
     for each in WHEELS[1:]:
         paths.append(tmp_path / each.filename)
         paths[-1].write_bytes(each.data)
-    pyc = Pyc(Path(sys.executable), RUNNING)
+    pyc = PycCompiler(Path(sys.executable), RUNNING)
 
     def told(order: tuple[Path, ...]) -> tuple[str, list[tuple[Entry, bytes]]]:
         source = WheelSource(tuple(map(locked, order)), Scheme.of("3.11"), pyc)
@@ -215,6 +217,7 @@ def test_wheels_in_any_order_are_the_same_layer(tmp_path: Path) -> None:
         assert told(order) == first
 
 
+@cache
 def pythons() -> dict[str, Path]:
     """Interpreters by their exact version: the running one, pyenv's, and those on PATH."""
     root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
@@ -229,12 +232,9 @@ def pythons() -> dict[str, Path]:
     return found
 
 
-PYTHONS: Final = pythons()
-
-
 def python_of(series: str) -> tuple[str, Path]:
     """The newest at hand."""
-    found = [(version, path) for version, path in PYTHONS.items() if version.startswith(f"{series}.")]
+    found = [(version, path) for version, path in pythons().items() if version.startswith(f"{series}.")]
     if not found:
         pytest.skip(f"no Python {series} is at hand, neither pyenv's nor on PATH")
     return max(found)
@@ -247,8 +247,8 @@ def test_bytecode_does_not_depend_on_what_was_compiled_before(series: str) -> No
     texts["late.py"] = b"def g(a, b):\n    return {a, 'x', 'pack1', ('y', 'z')}\nKNOWN = {'a0', 'b'}\n"
 
     def by(order: list[str], jobs: int) -> dict[str, bytes]:
-        wanted = [Module(name, 1 << 20, partial(texts.__getitem__, name)) for name in order]
-        return dict(zip(order, compiled(Pyc(path, version, jobs), wanted), strict=True))
+        wanted = [SourceModule(name, 1 << 20, partial(texts.__getitem__, name)) for name in order]
+        return dict(zip(order, compile_modules(PycCompiler(path, version, jobs), wanted), strict=True))
 
     order = sorted(texts)
     first = by(order, 1)
@@ -288,18 +288,19 @@ def test_the_id_that_every_python_gave_so_far(version: str, fixed: Callable[[str
     """The tests run on CPython 3.10 to 3.13, and each has to come to these."""
     builder, lock = fixed(version)
     assert builder.id_of(lock, "--no-pyc") == GOLDEN[version]["no-pyc"]
-    if version not in PYTHONS:
+    if version not in pythons():
         pytest.skip(f"no Python {version} is at hand to compile with; without bytecode the ID is right")
-    assert builder.id_of(lock, "--python", PYTHONS[version]) == GOLDEN[version]["pyc"]
+    assert builder.id_of(lock, "--python", pythons()[version]) == GOLDEN[version]["pyc"]
 
 
 def builders() -> dict[str, Path]:
     """Interpreters, by series, that have what envspec needs: nox's, and those that ENVSPEC_TEST_BUILDERS names."""
     named = [Path(text) for text in os.environ.get("ENVSPEC_TEST_BUILDERS", "").split(os.pathsep) if text]
-    needed = "aiohttp, click, installer, isal, packaging, zstandard"
+    needed = "aiohttp, click, installer, isal, packaging"
     found: dict[str, Path] = {}
     for path in (*named, *sorted(ROOT.glob(".nox/*/bin/python"))):
-        ask = f"import sys, {needed}; print('%d.%d' % sys.version_info[:2])"
+        zstd = "__import__('backports.zstd' if sys.version_info < (3, 14) else 'compression.zstd')"
+        ask = f"import sys, {needed}; {zstd}; print('%d.%d' % sys.version_info[:2])"
         done = subprocess.run([path, "-I", "-c", ask], capture_output=True, text=True, check=False)
         if done.returncode == 0:
             found.setdefault(done.stdout.strip(), path)

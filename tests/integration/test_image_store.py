@@ -19,16 +19,17 @@ from typing import Final
 
 import pytest
 
-from envspec.image.layers.gzip import BadArchive, Gone
-from envspec.image.layers.recipe import Damaged
-from envspec.image.layers.store import LayerStore, NotOurs, WrongBlob
+from envspec.image.layers.gzip import ArchiveMissing, BadArchive
+from envspec.image.layers.recipe import LayerDamaged
+from envspec.image.layers.store import LayerStore, UnknownLayer, WrongBlob
 from envspec.image.layers.types import Compression, Entry, Layer, OnDisk
 from envspec.io.cache import CannotKeep
 from envspec.models import GpuCodeFound
-from tests.support.layer_sources import Listed, file, folder, wheel_like
+from tests.support.builders.entries import Listed, file, folder, wheel_like
+from tests.support.tries import tries
 
 SEED: Final = 20261120
-MOMENTS: Final = 50
+MOMENTS: Final = tries(50)
 NOISE: Final = hashlib.shake_128(b"a library").digest(300_000)
 FORK: Final = multiprocessing.get_context("fork")
 
@@ -65,13 +66,13 @@ def test_what_was_made_once_is_known(tmp_path: Path, compression: Compression) -
     asked: list[int] = []
     source = wheels(tmp_path, lambda: asked.append(1))[3]
     store = LayerStore(tmp_path)
-    assert store.known(source.key, compression) is None
-    layer = store.make(source, compression)
+    assert store.cached(source.key, compression) is None
+    layer = store.write(source, compression)
     assert digest(bytes_of(store, layer)) == layer.blob.digest
     assert digest(b"".join(store.tar(layer))) == layer.diff_id
     assert (layer.created_by, layer.blob.media_type) == (source.title, compression.media_type)
     again = LayerStore(tmp_path)
-    assert again.known(source.key, compression) == again.make(source, compression) == layer
+    assert again.cached(source.key, compression) == again.write(source, compression) == layer
     assert bytes_of(again, layer) == bytes_of(store, layer)
     assert len(asked) == 1
 
@@ -80,20 +81,20 @@ def test_one_recipe_serves_every_compression(tmp_path: Path) -> None:
     asked: list[int] = []
     source = wheels(tmp_path, lambda: asked.append(1))[3]
     store = LayerStore(tmp_path)
-    by_gzip = store.make(source, Compression.GZIP)
-    assert store.known(source.key, Compression.ZSTD) is None
-    plain = store.make(source, Compression.NONE)
+    by_gzip = store.write(source, Compression.GZIP)
+    assert store.cached(source.key, Compression.ZSTD) is None
+    plain = store.write(source, Compression.NONE)
     assert (plain.diff_id, plain.blob.digest) == (by_gzip.diff_id, by_gzip.diff_id)
-    late = store.make(source, Compression.ZSTD)
+    late = store.write(source, Compression.ZSTD)
     assert len(asked) == 1
     shutil.rmtree(tmp_path / "image-layers")
-    assert store.make(source, Compression.ZSTD) == late
+    assert store.write(source, Compression.ZSTD) == late
     assert kept(tmp_path) == ["1.json", "1.side", "1.zst", "1.zstd.json"]
 
 
 def test_no_second_copy_of_the_wheels(tmp_path: Path) -> None:
     source = wheels(tmp_path)[0]
-    layer = LayerStore(tmp_path).make(source, Compression.GZIP)
+    layer = LayerStore(tmp_path).write(source, Compression.GZIP)
     files = [path for path in (tmp_path / "image-layers").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < layer.blob.size_bytes / 100
 
@@ -104,7 +105,7 @@ def test_threads_at_once_make_it_once(tmp_path: Path) -> None:
 
     def make(_: int) -> Layer:
         together.wait()
-        return store.make(source, Compression.GZIP)
+        return store.write(source, Compression.GZIP)
 
     source = wheels(tmp_path, lambda: asked.append(1))[1]
     store = LayerStore(tmp_path)
@@ -135,7 +136,7 @@ def test_processes_at_once_make_it_once(tmp_path: Path) -> None:
 def _make_all(cache: Path, sources: list[Listed], compression: Compression = Compression.GZIP) -> None:
     store = LayerStore(cache)
     for source in sources:
-        store.make(source, compression)
+        store.write(source, compression)
 
 
 @pytest.mark.parametrize("compression", [Compression.GZIP, Compression.ZSTD])
@@ -145,7 +146,7 @@ def test_killed_at_any_moment(tmp_path: Path, compression: Compression) -> None:
     _make_all(tmp_path, sources, compression)
     longest_s = time.monotonic() - begin
     store = LayerStore(tmp_path)
-    expected = [store.known(source.key, compression) for source in sources]
+    expected = [store.cached(source.key, compression) for source in sources]
     assert None not in expected
     blobs = [bytes_of(store, layer) for layer in expected if layer]
     moments = random.Random(SEED)
@@ -162,14 +163,14 @@ def test_killed_at_any_moment(tmp_path: Path, compression: Compression) -> None:
         child.kill()
         child.join()
         store = LayerStore(tmp_path)
-        found = [store.known(source.key, compression) for source in sources]
+        found = [store.cached(source.key, compression) for source in sources]
         outcomes["cut short" if None in found else "done"] += 1
         for layer, whole, blob in zip(found, expected, blobs, strict=True):
             if layer is not None:
                 assert layer == whole
                 assert bytes_of(store, layer) == blob
         # The folder is free at once, and what the killed run left is gone after the next.
-        assert [store.make(source, compression) for source in sources] == expected
+        assert [store.write(source, compression) for source in sources] == expected
         each = ["1.json", "1.side"] if compression is Compression.GZIP else ["1.json", "1.side", "1.zst", "1.zstd.json"]
         assert kept(tmp_path) == sorted(each * len(sources))
     assert all(outcomes.values()), outcomes
@@ -179,7 +180,7 @@ def _on_a_full_disk(cache: Path, source: Listed, compression: Compression, limit
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
-        LayerStore(cache).make(source, compression)
+        LayerStore(cache).write(source, compression)
     except CannotKeep as fault:
         os.write(os.open(told, os.O_WRONLY), str(fault).encode()[:limit])
         os._exit(fault.exit_code)
@@ -190,7 +191,7 @@ def test_no_space_left(tmp_path: Path, compression: Compression) -> None:
     """The system's limit on a file's size stands for the disk's end; faults and places are the same."""
     contents = [file(f"opt/{number}", NOISE[number:200_000]) for number in range(3)]
     source = Listed((folder("opt"), *contents), "generated")
-    expected = LayerStore(tmp_path / "whole").make(source, compression)
+    expected = LayerStore(tmp_path / "whole").write(source, compression)
     told = tmp_path / "told"
     told.touch()
     for limit in (1000, 100_000, 300_000, expected.blob.size_bytes - 1):
@@ -201,7 +202,7 @@ def test_no_space_left(tmp_path: Path, compression: Compression) -> None:
         assert told.read_text().startswith("no space left in envspec's cache, ")
         assert not kept(tmp_path / "cache")
     store = LayerStore(tmp_path / "cache")
-    assert store.make(source, compression) == expected
+    assert store.write(source, compression) == expected
 
 
 def test_a_real_full_disk(tmp_path: Path) -> None:
@@ -213,7 +214,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
         source = Listed((folder("opt"), *(file(f"opt/{number}", NOISE[number:]) for number in range(9))), "generated")
         for compression in Compression:
             with pytest.raises(CannotKeep, match="No space left on device"):
-                LayerStore(place).make(source, compression)
+                LayerStore(place).write(source, compression)
             assert not kept(place)
     finally:
         os.system(f"umount {place}")
@@ -222,32 +223,32 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
 def test_a_cache_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "image-layers").write_text("a file in the way")
     with pytest.raises(CannotKeep, match="can't be used"):
-        LayerStore(tmp_path).make(Listed((), "empty"), Compression.GZIP)
+        LayerStore(tmp_path).write(Listed((), "empty"), Compression.GZIP)
 
 
 def test_an_archive_that_has_gone(tmp_path: Path) -> None:
     source = wheels(tmp_path)[0]
     store = LayerStore(tmp_path)
-    layer, small = store.make(source, Compression.GZIP), store.make(source, Compression.ZSTD)
+    layer, small = store.write(source, Compression.GZIP), store.write(source, Compression.ZSTD)
     archive = tmp_path / "archives/0/wheel-0.whl"
     whole = archive.read_bytes()
     blob, packed = bytes_of(store, layer), bytes_of(store, small)
     archive.unlink()
     # What it is stays known; a form that is a file of its own can still be read.
-    assert store.known(source.key, Compression.GZIP) == layer
+    assert store.cached(source.key, Compression.GZIP) == layer
     assert bytes_of(store, small) == packed
-    with pytest.raises(Gone) as gone:
+    with pytest.raises(ArchiveMissing) as gone:
         store.open(layer)
     assert (gone.value.archive, gone.value.exit_code) == (archive, 5)
     archive.write_bytes(whole[:-1])
-    with pytest.raises(Gone):
+    with pytest.raises(ArchiveMissing):
         store.tar(layer)
     archive.write_bytes(whole)
     assert bytes_of(store, layer) == blob
     archive.unlink()
     shutil.rmtree(tmp_path / "image-layers")
-    with pytest.raises(Gone):
-        store.make(source, Compression.GZIP)
+    with pytest.raises(ArchiveMissing):
+        store.write(source, Compression.GZIP)
 
 
 @pytest.mark.parametrize("what", ["archive", "side file", "table"])
@@ -255,60 +256,60 @@ def test_an_archive_that_has_gone(tmp_path: Path) -> None:
 def test_damage_is_found_when_it_is_read(tmp_path: Path, what: str, form: Compression) -> None:
     source = wheels(tmp_path)[0]
     store = LayerStore(tmp_path)
-    layer = store.make(source, form)
+    layer = store.write(source, form)
     (side,) = (tmp_path / "image-layers").rglob("*.side")
     path = tmp_path / "archives/0/wheel-0.whl" if what == "archive" else side
     whole = path.read_bytes()
     at = {"archive": 50_000, "side file": 30, "table": len(whole) - 20}[what]
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-    with pytest.raises(Damaged, match="damaged in envspec's cache"):
+    with pytest.raises(LayerDamaged, match="damaged in envspec's cache"):
         bytes_of(store, layer)
-    assert store.known(source.key, form) is None
+    assert store.cached(source.key, form) is None
     if what == "archive":
         with pytest.raises(BadArchive, match=r"wheel-0\.whl"):
-            store.make(source, form)
+            store.write(source, form)
         path.write_bytes(whole)
-    assert digest(bytes_of(store, store.make(source, form))) == layer.blob.digest
+    assert digest(bytes_of(store, store.write(source, form))) == layer.blob.digest
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"found": 1}'])
 def test_a_head_that_is_broken_is_none(tmp_path: Path, content: bytes) -> None:
     source = wheels(tmp_path)[0]
     store = LayerStore(tmp_path)
-    layer = store.make(source, Compression.ZSTD)
+    layer = store.write(source, Compression.ZSTD)
     for head in (tmp_path / "image-layers").rglob("*.json"):
         head.write_bytes(content)
-    assert store.known(source.key, Compression.ZSTD) is None
-    assert store.make(source, Compression.ZSTD) == layer
+    assert store.cached(source.key, Compression.ZSTD) is None
+    assert store.write(source, Compression.ZSTD) == layer
     assert kept(tmp_path) == ["1.json", "1.side", "1.zst", "1.zstd.json"]
 
 
 def test_a_packed_form_that_was_damaged_is_found_when_it_is_read_and_made_again(tmp_path: Path) -> None:
     source = wheels(tmp_path)[0]
     store = LayerStore(tmp_path)
-    layer = store.make(source, Compression.ZSTD)
+    layer = store.write(source, Compression.ZSTD)
     (form,) = (tmp_path / "image-layers").rglob("*.zst")
     packed = bytearray(form.read_bytes())
     packed[len(packed) // 2] ^= 1
     form.write_bytes(packed)
     with pytest.raises(WrongBlob, match="was damaged"):
         bytes_of(store, layer)
-    assert store.known(source.key, Compression.ZSTD) is None
-    assert digest(bytes_of(store, store.make(source, Compression.ZSTD))) == layer.blob.digest
+    assert store.cached(source.key, Compression.ZSTD) is None
+    assert digest(bytes_of(store, store.write(source, Compression.ZSTD))) == layer.blob.digest
 
 
 def test_a_cache_that_was_moved(tmp_path: Path) -> None:
     source = wheels(tmp_path / "old")[0]
-    layer = LayerStore(tmp_path / "old").make(source, Compression.GZIP)
+    layer = LayerStore(tmp_path / "old").write(source, Compression.GZIP)
     (tmp_path / "old").rename(tmp_path / "new")
     store = LayerStore(tmp_path / "new")
-    assert store.known(source.key, Compression.GZIP) == layer
+    assert store.cached(source.key, Compression.GZIP) == layer
     assert digest(bytes_of(store, layer)) == layer.blob.digest
 
 
 def test_a_layer_of_another_store(tmp_path: Path) -> None:
-    layer = LayerStore(tmp_path / "a").make(wheels(tmp_path)[0], Compression.GZIP)
-    with pytest.raises(NotOurs):
+    layer = LayerStore(tmp_path / "a").write(wheels(tmp_path)[0], Compression.GZIP)
+    with pytest.raises(UnknownLayer):
         LayerStore(tmp_path / "b").open(layer)
 
 
@@ -323,10 +324,10 @@ def test_what_a_watcher_found_is_kept(tmp_path: Path) -> None:
             return code
 
     source = wheels(tmp_path)[0]
-    assert LayerStore(tmp_path).make(source, Compression.GZIP, Watch()).found == code
-    known = LayerStore(tmp_path).known(source.key, Compression.NONE)
+    assert LayerStore(tmp_path).write(source, Compression.GZIP, Watch()).gpu_code == code
+    known = LayerStore(tmp_path).cached(source.key, Compression.NONE)
     assert known is not None
-    assert known.found == code
+    assert known.gpu_code == code
 
 
 def test_a_source_that_fails_leaves_nothing(tmp_path: Path) -> None:
@@ -335,7 +336,7 @@ def test_a_source_that_fails_leaves_nothing(tmp_path: Path) -> None:
     for told in (3, 300):
         source = Listed((file("a", NOISE), Entry("b", 0o644, data=OnDisk(changed, told))), "two files")
         with pytest.raises(BadArchive, match="it changed while it was read"):
-            LayerStore(tmp_path).make(source, Compression.ZSTD)
+            LayerStore(tmp_path).write(source, Compression.ZSTD)
         assert not kept(tmp_path)
 
 
@@ -348,7 +349,7 @@ def test_memory_does_not_grow_with_the_layer(tmp_path: Path) -> None:
         # Threads bring stacks and arenas: address space, not memory.
         resource.setrlimit(resource.RLIMIT_AS, (used + 160_000_000,) * 2)
         store = LayerStore(tmp_path)
-        layer = store.make(source, Compression.NONE)
+        layer = store.write(source, Compression.NONE)
         assert sum(map(len, store.open(layer).chunks())) == layer.blob.size_bytes > 200_000_000
 
     child = FORK.Process(target=bounded)
@@ -360,7 +361,7 @@ def test_memory_does_not_grow_with_the_layer(tmp_path: Path) -> None:
 def test_any_reader_of_gzip_takes_it(tmp_path: Path) -> None:
     source = wheels(tmp_path)[2]
     store = LayerStore(tmp_path)
-    layer = store.make(source, Compression.GZIP)
+    layer = store.write(source, Compression.GZIP)
     blob = tmp_path / "layer.tar.gz"
     blob.write_bytes(bytes_of(store, layer))
     with gzip.open(blob) as opened:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from envspec.image.gpu_code import GpuCodeWatch
+from envspec.image.gpu_code import GpuCodeObserver
 from envspec.image.sources.wheel import WheelSource
 from envspec.models import GpuCodeFound
-from tests.support.wheel_trees import (
+from tests.support.builders.entries import content as content_of
+from tests.support.builders.wheel_trees import (
     SERIES,
-    content_of,
     differences,
     hashed,
     locked,
@@ -61,7 +61,7 @@ def test_the_gpu_code_of_a_wheel(tmp_path: Path) -> None:
         )
     )
     source = WheelSource((wheel,), scheme_of_pip(), None)
-    watch = GpuCodeWatch(source)
+    watch = GpuCodeObserver(source)
     for entry in source.entries():
         if (scan := watch(entry)) is not None:
             scan.write(content_of(entry))

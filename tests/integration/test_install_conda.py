@@ -13,11 +13,10 @@ import pytest
 from envspec.diagnostics.machine import this_platform
 from envspec.models import CondaPackage
 from tests.conftest import Serve
-from tests.support import conda_packages
-from tests.support.conda_archive import CondaArchive, Program, archive, impostor
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_server import CondaServer
-from tests.support.environments import (
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_archive import CondaArchive, Program, archive, impostor
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.environments import (
     SERIES,
     conda_row,
     installs,
@@ -31,11 +30,12 @@ from tests.support.environments import (
     write_lock,
     wrong_rows,
 )
-from tests.support.faults import Body, Drop, Fault, Stall, Status, Truncate
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import wheel
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Body, Drop, Fault, Stall, Status, Truncate
+from tests.support.servers.index import IndexServer
 from tests.support.user import IMPATIENT, User, refused
-from tests.support.wheels import wheel
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 

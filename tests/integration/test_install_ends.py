@@ -17,12 +17,10 @@ import pytest
 from envspec.diagnostics.machine import this_platform
 from envspec.installer.staging import partial_of
 from tests.conftest import Serve
-from tests.support import conda_packages
-from tests.support.command import command_line
-from tests.support.conda_archive import archive
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_server import CondaServer
-from tests.support.environments import (
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_archive import archive
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.environments import (
     conda_row,
     installs,
     left_beside,
@@ -32,12 +30,13 @@ from tests.support.environments import (
     starts,
     write_lock,
 )
-from tests.support.faults import Stall
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
-from tests.support.small_disk import needs_mounts, on_a_disk
-from tests.support.user import Ran, Running, User, refused
-from tests.support.wheels import padding, wheel
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import padding, wheel
+from tests.support.machines.small_disk import needs_mounts, on_a_disk
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Stall
+from tests.support.servers.index import IndexServer
+from tests.support.user import Ran, Running, User, command_line, refused
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 

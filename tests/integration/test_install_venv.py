@@ -19,9 +19,8 @@ import pytest
 from envspec.diagnostics.machine import this_platform
 from envspec.models import Platform, Python
 from tests.conftest import Serve
-from tests.support import environments
-from tests.support.command import on_a_terminal
-from tests.support.environments import (
+from tests.support.builders import environments
+from tests.support.builders.environments import (
     BASE,
     RUNNING,
     SERIES,
@@ -35,11 +34,11 @@ from tests.support.environments import (
     write_lock,
     wrong_rows,
 )
-from tests.support.faults import Corrupt, Drop, Stall, Status, Truncate
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
-from tests.support.user import IMPATIENT, Ran, User, refused
-from tests.support.wheels import Artifact, core_metadata, wheel
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact, core_metadata, wheel
+from tests.support.servers.faults import Corrupt, Drop, Stall, Status, Truncate
+from tests.support.servers.index import IndexServer
+from tests.support.user import IMPATIENT, Ran, User, on_a_terminal, refused
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="envspec installs on Linux and macOS only")
 

@@ -15,13 +15,13 @@ from uv import find_uv_bin
 
 from envspec.image.layers.types import InMemory
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
-from envspec.verifier.record import installed_contents, rows, wheel_contents
-from tests.support.environments import BASE, SERIES, installs, make_lock, pin, write_lock
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
+from envspec.verifier.record import installed_sha256, record_entries, wheel_sha256
+from tests.support.builders.environments import BASE, SERIES, installs, make_lock, pin, write_lock
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact, wheel
+from tests.support.builders.zips import member
+from tests.support.servers.index import IndexServer
 from tests.support.user import User
-from tests.support.wheels import Artifact, wheel
-from tests.support.zips import member
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="paths of scripts and data are others there")
 
@@ -55,11 +55,11 @@ WHEELS: Final = (
 
 
 def own(artifact: Artifact) -> str | None:
-    return wheel_contents(member(artifact.data, ".dist-info/RECORD"))
+    return wheel_sha256(member(artifact.data, ".dist-info/RECORD"))
 
 
 def installed(record: str) -> str | None:
-    return installed_contents(rows(record), depth=len(SITE.split("/")))
+    return installed_sha256(record_entries(record), depth=len(SITE.split("/")))
 
 
 def found(prefix: Path) -> dict[str, str | None]:

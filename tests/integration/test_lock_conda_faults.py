@@ -9,14 +9,14 @@ from typing import Final
 
 import pytest
 
-from tests.support import conda_packages
 from tests.support.ahead import ahead
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_packages import GOLDEN_PYTHON
-from tests.support.conda_server import CondaServer
-from tests.support.ecosystem import release
-from tests.support.faults import Body, Corrupt, Drip, Drop, Fault, Redirects, Stall, Status, Truncate
-from tests.support.index_server import IndexServer
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.conda_packages import GOLDEN_PYTHON
+from tests.support.builders.ecosystem import release
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Body, Corrupt, Drip, Drop, Fault, Redirects, Stall, Status, Truncate
+from tests.support.servers.index import IndexServer
 from tests.support.user import IMPATIENT, Ran, User, refused
 
 ROWS: Final = "/forge/*/repodata.json*"
@@ -28,10 +28,10 @@ ONCE: Final = {"ENVSPEC_HTTP_ATTEMPTS": "1"}
 
 @dataclass(frozen=True)
 class Case:
-    """fault: on every path of `path`, so many times or for good. told: what the message must hold; empty: it locks."""
+    """fault: on every path of `path`, `times` or always. expected_message: parts of the message; empty: it locks."""
 
     fault: Fault
-    told: tuple[str, ...] = ()
+    expected_message: tuple[str, ...] = ()
     path: str = "/forge/*"
     times: int | None = None
 
@@ -45,12 +45,12 @@ CASES: Final[dict[str, Case]] = {
     "401": Case(Status(401), ("/forge", "HTTP 401", "credentials")),
     "drops": Case(Drop(100), ("/forge", "broke off"), PLAIN_ROWS),
     "drops-before-a-byte": Case(Drop(0), ("/forge", "broke"), PLAIN_ROWS),
-    "stalls": Case(Stall(), ("/forge", "no whole answer within 3 s", "ENVSPEC_HTTP_TOTAL_S"), ROWS),
-    "drips": Case(Drip(), ("/forge", "no whole answer within 3 s"), PLAIN_ROWS),
-    "truncated": Case(Truncate(300), ("/forge", "not rows of a channel"), ROWS),
-    "corrupt": Case(Corrupt(), ("/forge", "not rows of a channel"), ROWS),
-    "empty": Case(Truncate(0), ("/forge", "not rows of a channel"), ROWS),
-    "login-page": Case(Body(b"<html>please log in</html>", "text/html"), ("/forge", "not rows of a channel"), ROWS),
+    "stalls": Case(Stall(), ("/forge", "no complete answer within 3 s", "ENVSPEC_HTTP_TOTAL_S"), ROWS),
+    "drips": Case(Drip(), ("/forge", "no complete answer within 3 s"), PLAIN_ROWS),
+    "truncated": Case(Truncate(300), ("/forge", "not a channel's repodata"), ROWS),
+    "corrupt": Case(Corrupt(), ("/forge", "not a channel's repodata"), ROWS),
+    "empty": Case(Truncate(0), ("/forge", "not a channel's repodata"), ROWS),
+    "login-page": Case(Body(b"<html>please log in</html>", "text/html"), ("/forge", "not a channel's repodata"), ROWS),
     "redirects-without-end": Case(Redirects(), ("/forge",), ROWS),
     "no-zst": Case(Status(404), path="/forge/*/repodata.json.zst"),
     "no-shards": Case(Status(404), path="*shards*"),
@@ -102,7 +102,7 @@ class World:
             for file, data in old.items():
                 (user.lock / file).write_bytes(data)
             slow = isinstance(case.fault, (Stall, Drip))
-            patience = {} if case.told else {"ENVSPEC_HTTP_ATTEMPTS": "2"}
+            patience = {} if case.expected_message else {"ENVSPEC_HTTP_ATTEMPTS": "2"}
             return Outcome(user.locks(**patience, **(IMPATIENT if slow else {})), old, user, server.root)
 
 
@@ -125,12 +125,12 @@ def outcome(request: pytest.FixtureRequest, world: World) -> Iterator[Callable[[
 @pytest.mark.parametrize("case", CASES)
 def test_fault(outcome: Callable[[str], Outcome], case: str) -> None:
     wanted, found = CASES[case], outcome(case)
-    if not wanted.told:
+    if not wanted.expected_message:
         assert found.ran.status == 0, found.ran.stderr
         assert found.user.document()["resolution"][0]["conda"]
         return
     error = refused(found.ran, 5)
-    for words in wanted.told:
+    for words in wanted.expected_message:
         assert words in error, error
     assert error.startswith(found.address)
     assert str(world_root(found.user)) not in error
@@ -165,11 +165,11 @@ def test_a_folder_that_is_no_channel(world: World) -> None:
     for text in ("{", '{"packages": []}', ""):
         (nowhere / "noarch" / "repodata.json").write_text(text)
         error = refused(user.locks(), 5)
-        assert nowhere.as_uri() in error and "not rows of a channel" in error
+        assert nowhere.as_uri() in error and "not a channel's repodata" in error
 
 
 def test_garbage_is_not_remembered(world: World) -> None:
-    """What came once instead of rows is asked for again by the next run."""
+    """What came once instead of rows is requested again by the next run."""
     with CondaServer({"forge": world.channel}) as server:
         user = world.user("healed", server.channel_url("forge"))
         server.fail(ROWS, Body(b"<html>please log in</html>", "text/html"))

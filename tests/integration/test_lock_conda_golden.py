@@ -21,15 +21,17 @@ REFUSALS, DECISIONS = cases("lock_conda_refusals"), cases("lock_conda_decisions"
 
 
 @pytest.fixture(scope="module")
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+def result_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], str]]:
     tellers = {"lock_conda_refusals": refusal, "lock_conda_decisions": decisions}
     with golden_ahead(request, tmp_path_factory.mktemp("golden"), GOLDEN, tellers) as results:
         yield results
 
 
 @pytest.mark.parametrize("case", [*REFUSALS, *DECISIONS])
-def test_case(told: Callable[[str], str], case: str) -> None:
-    assert told(case) == (GOLDEN / case / "expected.txt").read_text(encoding="utf-8")
+def test_case(result_of: Callable[[str], str], case: str) -> None:
+    assert result_of(case) == (GOLDEN / case / "expected.txt").read_text(encoding="utf-8")
 
 
 def test_there_are_cases() -> None:

@@ -8,11 +8,11 @@ from typing import Final
 
 import pytest
 
-from tests.support import conda_packages
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_packages import GOLDEN_PYTHON
-from tests.support.ecosystem import release
-from tests.support.index_server import IndexServer
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.conda_packages import GOLDEN_PYTHON
+from tests.support.builders.ecosystem import release
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
 
 #: Nobody listens there.
@@ -43,10 +43,10 @@ def wants(user: User, *dependencies: str) -> None:
 
 def test_a_channel_that_the_lock_has_a_part_of_is_not_to_be_had(user: User, channel: CondaChannel) -> None:
     wants(user, "numpy")
-    again = f"the lock was made from a part of {FORGE}: --channel-rows {FORGE}=DIR uses such a part again"
+    again = f"the lock was made from a part of {FORGE}: --channel-repodata {FORGE}=DIR uses such a part again"
     assert again not in refused(user.locks(), 5)
     part = f"{FORGE}={channel.folder}"
-    assert user.locks("--channel-rows", part).status == 0
+    assert user.locks("--channel-repodata", part).status == 0
     assert "nothing changed" in user.locks().stderr
     before = user.files()
     for options in (["--upgrade"], ["--upgrade", "--offline"]):
@@ -54,16 +54,16 @@ def test_a_channel_that_the_lock_has_a_part_of_is_not_to_be_had(user: User, chan
     wants(user, "numpy", "ffmpeg")
     assert again in refused(user.locks(), 5)
     assert user.files() == before
-    assert user.locks("--channel-rows", part).status == 0
+    assert user.locks("--channel-repodata", part).status == 0
 
 
-def test_a_name_that_nobody_has_is_told_also_where_nothing_may_move(user: User, channel: CondaChannel) -> None:
+def test_a_name_that_nobody_has_is_reported_also_where_nothing_may_move(user: User, channel: CondaChannel) -> None:
     wants(user, "numpy")
     part = f"{FORGE}={channel.folder}"
-    assert user.locks("--channel-rows", part).status == 0
-    told = refused(user.locks("--channel-rows", part, "--upgrade-package", "nunpy"), 2)
-    assert "--upgrade-package nunpy: neither the lock nor the spec has such a package" in told
-    assert "did you mean numpy?" in told
+    assert user.locks("--channel-repodata", part).status == 0
+    message = refused(user.locks("--channel-repodata", part, "--upgrade-package", "nunpy"), 2)
+    assert "--upgrade-package nunpy: no such package in the lock or the spec" in message
+    assert "did you mean numpy?" in message
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_name_that_nobody_has_is_told_also_where_nothing_may_move(user: User, 
 )
 def test_forms_that_conda_users_write(user: User, channel: CondaChannel, asked: str, locked: str) -> None:
     wants(user, asked)
-    ran = user.locks("--channel-rows", f"{FORGE}={channel.folder}")
+    ran = user.locks("--channel-repodata", f"{FORGE}={channel.folder}")
     assert ran.status == 0, ran.stderr
     rows = [row for resolution in user.document()["resolution"] for row in resolution["conda"]]
     assert [row["version"] for row in rows if row["name"] == "numpy"] == [locked]
@@ -80,5 +80,5 @@ def test_forms_that_conda_users_write(user: User, channel: CondaChannel, asked: 
 
 def test_rows_of_a_channel_for_a_spec_without_conda(user: User, channel: CondaChannel) -> None:
     user.wants("stats", as_of=DECEMBER, python="3.12")
-    told = refused(user.locks("--channel-rows", f"{FORGE}={channel.folder}"), 2)
-    assert "--channel-rows: the spec has no [conda]" in told
+    message = refused(user.locks("--channel-repodata", f"{FORGE}={channel.folder}"), 2)
+    assert "--channel-repodata: the spec has no [conda]" in message

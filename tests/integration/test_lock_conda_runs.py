@@ -13,13 +13,14 @@ from typing import Final
 
 import pytest
 
-from envspec.lock.check import check
-from tests.support import conda_packages, preloaded
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_packages import GOLDEN_PYTHON
-from tests.support.conda_server import CondaServer
-from tests.support.ecosystem import release
-from tests.support.index_server import IndexServer
+from envspec.lockfile.check import check
+from tests.support import preloaded
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.conda_packages import GOLDEN_PYTHON
+from tests.support.builders.ecosystem import release
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
 
 MOMENTS: Final = 16
@@ -52,7 +53,7 @@ def user(tmp_path: Path, index: IndexServer) -> User:
 def test_a_part_of_a_channel_says_so(user: User, channel: CondaChannel) -> None:
     wants(user, FORGE, "numpy", "ffmpeg")
     part = f"{FORGE}={channel.folder}"
-    ran = user.locks("--channel-rows", part)
+    ran = user.locks("--channel-repodata", part)
     assert ran.status == 0, ran.stderr
     checked = user.locks("--check")
     assert checked.status == 0
@@ -63,7 +64,7 @@ def test_a_part_of_a_channel_says_so(user: User, channel: CondaChannel) -> None:
     # The rows keep the channel's own addresses: what is installed comes from there.
     assert {row["url"].rpartition("/")[0].rpartition("/")[0] for row in _rows(user)} == {FORGE}
     before = user.files()
-    assert "nothing changed" in user.locks("--channel-rows", part).stderr
+    assert "nothing changed" in user.locks("--channel-repodata", part).stderr
     assert user.files() == before
 
 

@@ -16,14 +16,14 @@ from typing import Final
 import pytest
 
 from envspec.toml import loads
-from tests.support import conda_packages, ecosystem
 from tests.support.ahead import ahead
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_packages import GOLDEN_PYTHON
-from tests.support.conda_server import CondaServer
-from tests.support.conda_shim import calls, shim
-from tests.support.ecosystem import release
-from tests.support.index_server import IndexServer
+from tests.support.builders import conda_packages, ecosystem
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.conda_packages import GOLDEN_PYTHON
+from tests.support.builders.ecosystem import release
+from tests.support.machines.conda_shim import calls, shim
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
 
 #: "{forge}" is the address of the channel. corp-toolkit and transformers are known by their archives alone.
@@ -159,7 +159,7 @@ class Same:
             for file in user.lock.iterdir() if user.lock.exists() else ():
                 file.unlink()
             if environ or case.umask >= 0:
-                ran = user.runs("lock", user.spec.name, *words, environ=environ, umask=case.umask)
+                ran = user.runs_anew("lock", user.spec.name, *words, environ=environ, umask=case.umask)
             else:
                 ran = user.locks(*words)
             assert ran.status == 0, ran.stderr
@@ -220,11 +220,11 @@ def test_the_plainest_is_what_it_should_be(plainest: dict[str, bytes], same: Sam
 def test_from_a_folder_only_the_address_differs(
     plainest: dict[str, bytes], locked: Callable[[str], dict[str, bytes]], same: Same, case: str
 ) -> None:
-    ours = told(plainest, same.server.channel_url("forge"))
-    assert told(locked(case), same.channel.url) == ours
+    ours = without_address(plainest, same.server.channel_url("forge"))
+    assert without_address(locked(case), same.channel.url) == ours
 
 
-def told(files: Mapping[str, bytes], address: str) -> dict[str, str]:
+def without_address(files: Mapping[str, bytes], address: str) -> dict[str, str]:
     """The files without the channel's address, and without the hashes of what has it: of the spec, and of the files."""
     texts = {name: data.decode() for name, data in files.items()}
     seal, _, rest = texts["envspec.lock"].partition("\n")

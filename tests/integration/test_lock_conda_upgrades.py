@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.conda_rows import Row, row, write_channel
-from tests.support.ecosystem import release
-from tests.support.index_server import IndexServer
+from tests.support.builders.conda_channel import Row, row, write_channel
+from tests.support.builders.ecosystem import release
+from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
 
 #: The first lock is of this day: half of what the channel and the index have is newer.
@@ -250,7 +250,7 @@ def test_what_is_added_and_upgraded_at_once(locked: Locked) -> None:
     locked.stays()
 
 
-def test_what_is_asked_for_no_longer_takes_its_moment_along(locked: Locked) -> None:
+def test_what_is_no_longer_required_takes_its_moment_along(locked: Locked) -> None:
     locked.asks("delta")
     locked.runs("--upgrade-package", "delta")
     assert {":delta": "2.0"}.items() <= locked.moved().items()
@@ -308,7 +308,7 @@ def test_what_is_the_newest_already_changes_nothing(locked: Locked) -> None:
 def test_a_name_that_neither_half_has(locked: Locked) -> None:
     before = locked.user.files()
     error = refused(locked.user.locks("--upgrade-package", "gama"), 2)
-    assert error.startswith("--upgrade-package gama: neither the lock nor the spec has such a package")
+    assert error.startswith("--upgrade-package gama: no such package in the lock or the spec")
     assert "did you mean gamma?" in error
     assert locked.user.files() == before
 
@@ -318,7 +318,7 @@ def test_a_package_of_a_named_channel(tmp_path: Path, index: IndexServer) -> Non
         f"conda-forge={write_channel(tmp_path / 'forge', rows())}",
         f"corp={write_channel(tmp_path / 'corp', rows())}",
     ]
-    words = [word for part in parts for word in ("--channel-rows", part)]
+    words = [word for part in parts for word in ("--channel-repodata", part)]
     user = User(tmp_path / "user", index.url)
     rest = "[conda]\nchannels = ['corp', 'conda-forge']\ndependencies = ['conda-forge::gamma', 'alpha']\n"
 
@@ -342,8 +342,8 @@ def test_an_as_of_in_the_spec_bounds_both_halves(locked: Locked) -> None:
     assert locked.moved() == {}
 
 
-def test_a_wheel_that_conda_leaves_behind_is_told(tmp_path: Path, index: IndexServer, channel: str) -> None:
-    """strict 1.0.0 goes with the old msgpack alone: whoever moves conda's has to let it move, too."""
+def test_a_wheel_that_conda_leaves_behind_is_reported(tmp_path: Path, index: IndexServer, channel: str) -> None:
+    """strict 1.0.0 needs the old msgpack: whoever moves conda's has to let it move, too."""
     locked = Locked(tmp_path, index, channel, "strict")
     before = locked.user.files()
     error = refused(locked.user.locks("--upgrade-package", "msgpack"), 4)
@@ -364,10 +364,10 @@ def test_a_row_that_comes_late_and_says_it_was_built_early(tmp_path: Path, index
     found.runs()
     assert found.moved() == {}
     found.stays()
-    [told] = {
-        p["newest"]["why"] for r in found.user.document()["resolution"] for p in r["conda"] if p["name"] == "gamma"
+    [message] = {
+        p["rejected"]["why"] for r in found.user.document()["resolution"] for p in r["conda"] if p["name"] == "gamma"
     }
-    assert told == "the lock keeps 1.0; `--upgrade-package gamma` moves it"
+    assert message == "the lock keeps 1.0; `--upgrade-package gamma` moves it"
     found.asks("epsilon")
     found.runs()
     assert found.moved() == {":epsilon": "1.0"}

@@ -8,15 +8,15 @@ from typing import Final
 
 import pytest
 
-from envspec.verifier.record import wheel_contents
+from envspec.verifier.record import wheel_sha256
 from tests.conftest import Serve
-from tests.support.confinement import confined
-from tests.support.faults import Status, Wire
-from tests.support.index_server import FRIENDLY, IndexServer
-from tests.support.projects import MIRROR, Dialect, File, MetadataFiles, Ranges, Sizes, day
+from tests.support.builders.projects import MIRROR, Dialect, File, MetadataFiles, Ranges, Sizes, day
+from tests.support.builders.wheels import Artifact, padding, sdist, wheel
+from tests.support.builders.zips import member, zipped
+from tests.support.machines.confinement import confined
+from tests.support.servers.faults import Status, Wire
+from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.user import User
-from tests.support.wheels import Artifact, padding, sdist, wheel
-from tests.support.zips import member, zipped
 
 BIG: Final = 2_000_000
 AS_OF: Final = "2025-01-01T00:00:00Z"
@@ -30,11 +30,11 @@ SMALL: Final = wheel("small-one", "1.0.0")
 
 
 def contents(artifact: Artifact) -> str | None:
-    return wheel_contents(member(artifact.data, ".dist-info/RECORD"))
+    return wheel_sha256(member(artifact.data, ".dist-info/RECORD"))
 
 
 def locked(user: User) -> dict[str, str | None]:
-    return {name: package.get("contents") for name, package in user.packages().items()}
+    return {name: package.get("record_sha256") for name, package in user.packages().items()}
 
 
 def user_of(folder: Path, index: IndexServer, *words: str) -> User:
@@ -92,7 +92,7 @@ def test_a_server_without_ranges_is_not_made_to_send_wheels(tmp_path: Path, serv
     assert locked(user) == {"big": None, "small-one": contents(SMALL), **dict.fromkeys(each.name for each in others)}
     (warning,) = ran.warnings
     assert "big-0-1.0.0" in warning.replace("_", "-") or "big-1.0.0" in warning
-    assert "its server knows no ranges" in warning and "and 6 more" in warning
+    assert "its server supports no ranges" in warning and "and 6 more" in warning
     again = user.locks()
     assert (again.status, again.stdout) == (0, "")
 
@@ -131,7 +131,7 @@ def test_a_wheel_that_must_be_fetched_for_its_metadata_tells_it_too(tmp_path: Pa
     assert index.fetched_twice() == []
 
 
-def test_a_server_that_fails_is_asked_again_by_another_run(tmp_path: Path, serve: Serve) -> None:
+def test_a_server_that_fails_is_requested_again_by_another_run(tmp_path: Path, serve: Serve) -> None:
     index = serve([File(big()), File(SMALL)])
     user = user_of(tmp_path, index)
     index.fail(index.file_path(big().filename), Status(503))

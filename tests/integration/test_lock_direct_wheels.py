@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ecosystem
-from tests.support.faults import Body, Corrupt, Drop, Fault, Redirects, Stall, Status, Truncate
-from tests.support.index_server import IndexServer
-from tests.support.projects import File, day
+from tests.support.builders import ecosystem
+from tests.support.builders.projects import File, day
+from tests.support.builders.wheels import core_metadata, wheel
+from tests.support.servers.faults import Body, Corrupt, Drop, Fault, Redirects, Stall, Status, Truncate
+from tests.support.servers.index import IndexServer
 from tests.support.user import IMPATIENT, User, a_second_later, refused
-from tests.support.wheels import core_metadata, wheel
 
 AS_OF = "2026-01-01T00:00:00Z"
 KIT = "kit-2.0.0-py3-none-any.whl"
@@ -48,7 +48,7 @@ def test_it_is_fetched_once_and_hashed(user: User, index: IndexServer) -> None:
     }
     assert len(index.requests_for(PATH)) == 1
     assert index.requests_for("/simple/kit/") == []
-    # The hash that the spec demands is another spec, and needs no other look at the file.
+    # The hash that the spec has is another spec, and needs no other look at the file.
     index.forget()
     user.wants(f"kit[fast] @ {index.file_url(KIT)}#sha256={artifact.sha256}", as_of=AS_OF)
     assert user.locks("--offline").status == 0
@@ -78,7 +78,7 @@ def test_a_file_that_changed_is_seen_when_its_moment_moves(tmp_path: Path, index
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("fault", "message"),
     [
         (Status(500), f"{KIT}: HTTP 500"),
         (Status(403), f"{KIT}: HTTP 403"),
@@ -91,9 +91,9 @@ def test_a_file_that_changed_is_seen_when_its_moment_moves(tmp_path: Path, index
     ],
     ids=["500", "403", "drop", "stall", "redirects", "cut-short", "empty", "html"],
 )
-def test_faults(user: User, index: IndexServer, fault: Fault, told: str) -> None:
+def test_faults(user: User, index: IndexServer, fault: Fault, message: str) -> None:
     index.fail(PATH, fault)
-    assert told in refused(user.locks(**IMPATIENT), 5)
+    assert message in refused(user.locks(**IMPATIENT), 5)
     assert user.files() == {}
     # And nothing of it was remembered.
     index.heal()
@@ -105,7 +105,7 @@ def test_a_corrupt_file_is_seen_by_the_hash_that_the_spec_demands(user: User, in
     user.wants(f"kit @ {index.file_url(KIT)}#sha256={artifact.sha256}", as_of=AS_OF)
     index.fail(PATH, Corrupt())
     error = refused(user.locks(), 5)
-    assert KIT in error and ("the spec demands" in error or "no usable wheel" in error)
+    assert KIT in error and ("the spec has" in error or "no usable wheel" in error)
 
 
 def zipped(*files: tuple[str, bytes], compression: int = zipfile.ZIP_DEFLATED) -> bytes:

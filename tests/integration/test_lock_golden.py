@@ -19,15 +19,17 @@ DECISIONS = [f"lock_decisions/{path.parent.name}" for path in sorted(GOLDEN.glob
 
 
 @pytest.fixture(scope="module")
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+def result_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], str]]:
     tellers = {"lock_refusals": refusal, "lock_decisions": decisions}
     with golden_ahead(request, tmp_path_factory.mktemp("golden"), GOLDEN, tellers) as results:
         yield results
 
 
 @pytest.mark.parametrize("case", [*REFUSALS, *DECISIONS])
-def test_case(told: Callable[[str], str], case: str) -> None:
-    assert told(case) == (GOLDEN / case / "expected.txt").read_text(encoding="utf-8")
+def test_case(result_of: Callable[[str], str], case: str) -> None:
+    assert result_of(case) == (GOLDEN / case / "expected.txt").read_text(encoding="utf-8")
 
 
 #: Resolved again by pip-tools, for the Python and the platform at hand: what both engines have their own ways with.
@@ -52,7 +54,7 @@ HERE = {("linux", "x86_64"): "linux-64", ("linux", "aarch64"): "linux-aarch64"}.
 
 def by_both(case: str, root: Path) -> list[str]:
     """What the engines make of a case, for this Python and platform; of a refusal, the exit code."""
-    told = []
+    result_of = []
     for engine in ("uv", "pip-tools"):
         copied, folder = root / engine / "case", root / engine / "run"
         shutil.copytree(GOLDEN / case, copied)
@@ -65,8 +67,8 @@ def by_both(case: str, root: Path) -> list[str]:
             words + (copied / "index.toml").read_text(encoding="utf-8"), encoding="utf-8"
         )
         refused = case.startswith("lock_refusals/")
-        told.append(refusal(copied, folder).partition("\n")[0] if refused else decisions(copied, folder))
-    return told
+        result_of.append(refusal(copied, folder).partition("\n")[0] if refused else decisions(copied, folder))
+    return result_of
 
 
 @pytest.fixture(scope="module")

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import UnfitMachine, UsageError
-from envspec.lock.folder import read_lock, write_folder
-from envspec.lock.head import LOCK_FILE
+from envspec.lockfile.folder import read_lock, write_folder
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import BuiltWheel, ImageId, Lock, Platform, SystemLayer
 from envspec.operations.image import record_images
 from envspec.operations.lock import lock_files
-from tests.support import ecosystem
-from tests.support.confinement import confined
-from tests.support.index_server import IndexServer
-from tests.support.projects import File, day
+from tests.support.builders import ecosystem
+from tests.support.builders.projects import File, day
+from tests.support.builders.wheels import sdist
+from tests.support.machines.confinement import confined
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
-from tests.support.wheels import sdist
 
 BASE = f'[image]\nbase = "example.org/base:1@sha256:{"ab" * 32}"\nglibc = "2.36"\npython = "3.11.7"\n'
 APT = '[system]\napt = ["git"]\n'
@@ -111,7 +111,7 @@ def test_a_built_wheel_stays_beside_its_sdist(user: User) -> None:
     assert "built" not in user.packages()["lib"]
 
 
-def test_an_image_that_cannot_be_made_here_is_told_and_what_was_recorded_of_it_stays(user: User) -> None:
+def test_an_image_that_cannot_be_made_here_is_reported_and_what_was_recorded_of_it_stays(user: User) -> None:
     user.wants("lib", as_of="2026-06-01T00:00:00Z", rest=BASE, platforms=("linux-64", "linux-aarch64"))
     assert user.locks().status == 0
 
@@ -152,7 +152,7 @@ def test_a_dockerfile_comes_and_goes_with_its_base(user: User) -> None:
 def test_one_that_is_not_ours_is_not_overwritten(user: User) -> None:
     (user.lock / LOCK_FILE).unlink()
     (user.lock / "Dockerfile").write_text("FROM scratch\n")
-    assert "Dockerfile is there already" in refused(user.locks(), 2)
+    assert "Dockerfile exists" in refused(user.locks(), 2)
     assert (user.lock / "Dockerfile").read_text() == "FROM scratch\n"
 
 

@@ -13,12 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ecosystem
 from tests.support.ahead import ahead
-from tests.support.faults import Body, Corrupt, Drip, Drop, Fault, Flood, Redirects, Stall, Status, Truncate, Wire
-from tests.support.index_server import FRIENDLY, IndexServer
-from tests.support.pages import JSON_TYPE
-from tests.support.projects import (
+from tests.support.builders import ecosystem
+from tests.support.builders.projects import (
     MIRROR,
     PLAIN,
     Compression,
@@ -31,8 +28,23 @@ from tests.support.projects import (
     Times,
     day,
 )
+from tests.support.builders.wheels import padding, sdist, wheel
+from tests.support.servers.faults import (
+    Body,
+    Corrupt,
+    Drip,
+    Drop,
+    Fault,
+    Flood,
+    Redirects,
+    Stall,
+    Status,
+    Truncate,
+    Wire,
+)
+from tests.support.servers.index import FRIENDLY, IndexServer
+from tests.support.servers.pages import JSON_TYPE
 from tests.support.user import IMPATIENT, Ran, User, refused
-from tests.support.wheels import padding, sdist, wheel
 
 DIAMOND = {"app": "1.0.0", "left": "1.0.0", "right": "1.0.0", "base": "1.5.0"}
 APP_PAGE, APP_WHEEL = "/simple/app/", "/files/app/app-1.0.0-py3-none-any.whl"
@@ -59,10 +71,10 @@ def html(text: str) -> Body:
 
 @dataclass(frozen=True)
 class Case:
-    """faults: (path, what happens there, how often). status: the exit code; told: what stderr must hold."""
+    """faults: (path, what happens there, how often). status: the exit code; expected_message: what stderr must hold."""
 
     status: int
-    told: tuple[str, ...] = ()
+    expected_message: tuple[str, ...] = ()
     faults: tuple[tuple[str, Fault, int | None], ...] = ()
     dialect: Dialect = FRIENDLY
     files: Callable[[], list[File]] = ecosystem.diamond
@@ -74,9 +86,9 @@ def on(path: str, fault: Fault, times: int | None = None) -> tuple[tuple[str, Fa
     return ((path, fault, times),)
 
 
-def network(fault: Fault, *told: str, path: str = APP_PAGE, dialect: Dialect = FRIENDLY) -> Case:
+def network(fault: Fault, *expected_message: str, path: str = APP_PAGE, dialect: Dialect = FRIENDLY) -> Case:
     """A fault that lasts, and so ends in exit code 5."""
-    return Case(5, told, on(path, fault), dialect)
+    return Case(5, expected_message, on(path, fault), dialect)
 
 
 def passing(fault: Fault, times: int, dialect: Dialect = FRIENDLY, path: str = APP_PAGE) -> Case:
@@ -112,14 +124,14 @@ class Lengthless:
 CASES: dict[str, Case] = {
     # hashes
     "hash-of-metadata": network(
-        Corrupt(), "app-1.0.0-py3-none-any.whl.metadata has SHA-256", "its page says", path="*.metadata"
+        Corrupt(), "app-1.0.0-py3-none-any.whl.metadata has SHA-256", "its page has", path="*.metadata"
     ),
     "hash-of-a-range": network(Corrupt(), "index default: app-1.0.0-py3-none-any.whl", path=APP_WHEEL, dialect=RANGED),
     "hash-of-a-whole-wheel": network(
-        Corrupt(), "app-1.0.0-py3-none-any.whl has SHA-256", "its page says", path=APP_WHEEL, dialect=WHOLE
+        Corrupt(), "app-1.0.0-py3-none-any.whl has SHA-256", "its page has", path=APP_WHEEL, dialect=WHOLE
     ),
     "hash-on-the-page": Case(
-        5, ("app-1.0.0-py3-none-any.whl has SHA-256", "its page says " + "1" * 64), dialect=WHOLE, files=wrong_claim
+        5, ("app-1.0.0-py3-none-any.whl has SHA-256", "its page has " + "1" * 64), dialect=WHOLE, files=wrong_claim
     ),
     "hash-none": Case(5, ("gives no SHA-256",), dialect=replace(FRIENDLY, hashes=Hashes.NONE)),
     "hash-md5": Case(5, ("gives no SHA-256",), dialect=replace(FRIENDLY, hashes=Hashes.MD5)),
@@ -139,7 +151,7 @@ CASES: dict[str, Case] = {
     "metadata-announced-but-404": Case(0, dialect=replace(FRIENDLY, metadata=MetadataFiles.MISSING)),
     "metadata-500": network(Status(500), "app-1.0.0-py3-none-any.whl.metadata: HTTP 500", path="*.metadata"),
     "size-500": network(Status(500), "app-1.0.0-py3-none-any.whl: HTTP 500", path=APP_WHEEL, dialect=SIZELESS),
-    "size-not-told": Case(0, (), on(APP_WHEEL, Lengthless()), SIZELESS),
+    "size-unknown": Case(0, (), on(APP_WHEEL, Lengthless()), SIZELESS),
     "size-405": Case(0, (), on(APP_WHEEL, Status(405)), SIZELESS),
     "ranges-not-known": Case(0, dialect=WHOLE),
     "ranges-no-suffix-416": Case(0, dialect=replace(RANGED, ranges=Ranges.NO_SUFFIX_416)),
@@ -147,7 +159,7 @@ CASES: dict[str, Case] = {
     "ranges-of-a-long-wheel": Case(0, dialect=RANGED, files=long_wheel),
     "ranges-of-a-long-wheel-no-suffix": Case(0, dialect=replace(RANGED, ranges=Ranges.NO_SUFFIX_501), files=long_wheel),
     # statuses
-    "page-404": Case(4, ("no such package: nope (asked by the spec",), asks=("app", "nope")),
+    "page-404": Case(4, ("no such package: nope (required by the spec",), asks=("app", "nope")),
     "page-404-below": Case(4, ("app", "nowhere"), files=unknown_below),
     "page-410": Case(4, ("no such package: app",), on(APP_PAGE, Status(410))),
     "page-500": network(Status(500), "/simple/app/: HTTP 500 (the server failed)"),
@@ -157,7 +169,7 @@ CASES: dict[str, Case] = {
     "page-503-twice": passing(Status(503), 2),
     "page-429-soon": passing(Status(429, {"Retry-After": "1"}), 1),
     "page-429-late": network(Status(429, {"Retry-After": "3600"}), "HTTP 429", "try again in 3600 s"),
-    "page-204": network(Status(204, body=b""), "can't be read"),
+    "page-204": network(Status(204, body=b""), "cannot be read"),
     # connections
     "page-drops-each-time": network(Drop(60), "/simple/app/: the answer broke off before its end"),
     "page-drops-twice": passing(Drop(60), 2),
@@ -170,34 +182,34 @@ CASES: dict[str, Case] = {
     "redirects-that-end": passing(Redirects(3), 4),
     "redirect-to-nowhere": network(Status(302, {"Location": "gopher://x/"}), "redirects to no http(s) URL"),
     # pages
-    "page-is-empty": network(html(""), "the page of app", "can't be read"),
-    "page-is-text": network(html("all well\n"), "the page of app", "can't be read"),
-    "page-is-binary": network(Body(bytes(range(256)), "text/html"), "can't be read"),
-    "page-is-not-json": network(Body(b'{"files": [', JSON_TYPE), "can't be read"),
-    "page-is-a-list": network(Body(b"[]", JSON_TYPE), "can't be read"),
-    "page-is-null": network(Body(b"null", JSON_TYPE), "can't be read"),
-    "page-without-files": network(Body(b'{"meta": {"api-version": "1.0"}}', JSON_TYPE), "can't be read"),
+    "page-is-empty": network(html(""), "the page of app", "cannot be read"),
+    "page-is-text": network(html("all well\n"), "the page of app", "cannot be read"),
+    "page-is-binary": network(Body(bytes(range(256)), "text/html"), "cannot be read"),
+    "page-is-not-json": network(Body(b'{"files": [', JSON_TYPE), "cannot be read"),
+    "page-is-a-list": network(Body(b"[]", JSON_TYPE), "cannot be read"),
+    "page-is-null": network(Body(b"null", JSON_TYPE), "cannot be read"),
+    "page-without-files": network(Body(b'{"meta": {"api-version": "1.0"}}', JSON_TYPE), "cannot be read"),
     "page-of-version-2": network(page(meta={"api-version": "2.0"}), "index API version 2.0"),
     "page-cut-short-html": network(
-        Truncate(500), "the page of app", "can't be read: it ends in the middle", dialect=BARE
+        Truncate(500), "the page of app", "cannot be read: it ends in the middle", dialect=BARE
     ),
     "page-cut-short-gzip": network(Truncate(300), "app", dialect=Dialect(pages=Pages.HTML)),
     "page-cut-between-links": network(
         html('<!DOCTYPE html><html><body><a href="app-0.9-py3-none-any.whl">app-0.9-py3-none-any.whl</a><br/>'),
         "the page of app",
-        "can't be read",
+        "cannot be read",
     ),
-    "page-cut-short-json": network(Truncate(300), "can't be read"),
-    "row-is-a-number": network(page(1), "can't be read"),
-    "row-without-name": network(page({"url": "x"}), "can't be read"),
-    "row-without-url": network(page({k: v for k, v in ROW.items() if k != "url"}), "can't be read"),
-    "row-with-null-url": network(page({**ROW, "url": None}), "can't be read"),
-    "row-with-null-hashes": network(page({**ROW, "hashes": None}), "can't be read"),
-    "row-with-a-hash-that-is-none": network(page({**ROW, "hashes": {"sha256": "abc"}}), "can't be read"),
-    "row-with-a-time-that-is-none": network(page({**ROW, "upload-time": "yesterday"}), "can't be read"),
-    "row-with-a-time-that-is-a-number": network(page({**ROW, "upload-time": 1700000000}), "can't be read"),
-    "row-with-a-size-that-is-text": network(page({**ROW, "size": "970 bytes"}), "can't be read"),
-    "row-with-an-odd-url": network(page({**ROW, "url": "http://[bad/"}), "can't be read"),
+    "page-cut-short-json": network(Truncate(300), "cannot be read"),
+    "row-is-a-number": network(page(1), "cannot be read"),
+    "row-without-name": network(page({"url": "x"}), "cannot be read"),
+    "row-without-url": network(page({k: v for k, v in ROW.items() if k != "url"}), "cannot be read"),
+    "row-with-null-url": network(page({**ROW, "url": None}), "cannot be read"),
+    "row-with-null-hashes": network(page({**ROW, "hashes": None}), "cannot be read"),
+    "row-with-a-hash-that-is-none": network(page({**ROW, "hashes": {"sha256": "abc"}}), "cannot be read"),
+    "row-with-a-time-that-is-none": network(page({**ROW, "upload-time": "yesterday"}), "cannot be read"),
+    "row-with-a-time-that-is-a-number": network(page({**ROW, "upload-time": 1700000000}), "cannot be read"),
+    "row-with-a-size-that-is-text": network(page({**ROW, "size": "970 bytes"}), "cannot be read"),
+    "row-with-an-odd-url": network(page({**ROW, "url": "http://[bad/"}), "cannot be read"),
     "row-of-another-scheme": network(page({**ROW, "url": "file:///etc/passwd"}), "file"),
     "page-of-another-project": Case(
         4, ("app",), on(APP_PAGE, page({**ROW, "filename": "other-1.0.0-py3-none-any.whl"}))
@@ -252,7 +264,7 @@ def test_fault(outcome: Callable[[str], Outcome], case: str) -> None:
         assert found.user.pins() == wanted.pins
         return
     error = refused(found.ran, wanted.status)
-    for words in wanted.told:
+    for words in wanted.expected_message:
         assert words in error
     assert found.user.files() == found.before
 
@@ -292,5 +304,5 @@ def test_pages_that_list_everything_give_each_project_its_own_files(tmp_path: Pa
         assert user.pins() == {**DIAMOND, "zeta": "1.5.0"}
         for name, package in user.packages().items():
             assert package["file"]["filename"].startswith(f"{name}-{package['version']}-")
-        assert "newest" not in user.packages()["zeta"]
+        assert "rejected" not in user.packages()["zeta"]
         assert ran.warnings == []

@@ -16,13 +16,15 @@ from typing import Final
 
 import pytest
 
-from envspec.lock.check import check
-from tests.support import ecosystem, preloaded
-from tests.support.faults import Stall
-from tests.support.index_server import IndexServer
+from envspec.lockfile.check import check
+from tests.support import preloaded
+from tests.support.builders import ecosystem
+from tests.support.servers.faults import Stall
+from tests.support.servers.index import IndexServer
+from tests.support.tries import tries
 from tests.support.user import Running, User
 
-MOMENTS: Final = 50
+MOMENTS: Final = tries(50)
 SEED: Final = 20261120
 JUNE, DECEMBER = "2025-06-15T00:00:00Z", "2025-12-15T00:00:00Z"
 
@@ -86,7 +88,7 @@ def test_killed_at_any_moment(tmp_path: Path, index: IndexServer) -> None:
         assert len(user.files()) == (2 if "requirements.win-64.txt" in before else 3)
         outcomes["new"] += 1
     # Otherwise the moments prove nothing.
-    assert min(outcomes.values()) >= 3, outcomes
+    assert min(outcomes.values()) >= 2, outcomes
     wants(user, DECEMBER)
     assert user.locks().status == 0
     assert user.pins("win-64")["weekly"] == "1.12.0"
@@ -188,9 +190,8 @@ def test_what_a_kill_left_beside_a_lock_goes_also_where_nothing_is_to_do(tmp_pat
     wants(user, JUNE)
     assert user.locks().status == 0
     before = user.files()
-    left = user.lock.with_name(f".{user.lock.name}.envspec-0f3fz4vl")
-    shutil.copytree(user.lock, left / "new")
-    (left / "ours").write_text("envspec.lock\nrequirements.linux-64.txt\n")
+    left = user.lock.with_name(f".{user.lock.name}.envspec-old-0f3fz4vl")
+    shutil.copytree(user.lock, left)
     assert "nothing changed" in user.locks().stderr
     assert [path.name for path in user.lock.parent.iterdir()] == [user.lock.name]
     assert user.files() == before

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.confinement import confined
-from tests.support.ecosystem import release
-from tests.support.index_server import FRIENDLY, IndexServer
-from tests.support.projects import MIRROR, Dialect, File
+from tests.support.builders.ecosystem import release
+from tests.support.builders.projects import MIRROR, Dialect, File
+from tests.support.builders.wheels import sdist, wheel
+from tests.support.machines.confinement import confined
+from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.user import Ran, User, refused
-from tests.support.wheels import sdist, wheel
 
 #: As specs write it: a moment that was a while ago, and which indexes may yet fill in up to.
 YESTERDAY = f"{datetime.now(timezone.utc) - timedelta(days=1):%Y-%m-%dT%H:%M:%SZ}"
@@ -29,7 +29,7 @@ BEFORE_YESTERDAY = datetime.now(timezone.utc) - timedelta(days=16)
 
 
 def late(name: str, version: str, tag: str = "py3-none-any") -> File:
-    """A release of before yesterday whose time is not told yet."""
+    """A release of before yesterday without an upload time yet."""
     return File(wheel(name, version, tag=tag), None)
 
 
@@ -50,7 +50,7 @@ def cold(user: User, folder: Path, *words: str) -> dict[str, bytes]:
     return other.files()
 
 
-def told(ran: Ran) -> list[str]:
+def late_warnings(ran: Ran) -> list[str]:
     assert ran.status == 0, ran
     return [text for text in ran.warnings if "no upload time yet" in text]
 
@@ -75,19 +75,19 @@ def test_a_time_that_comes_late_counts_for_who_asked_early(
     with IndexServer(files, dialect) as index:
         user = User(tmp_path / "warm", index.url)
         user.wants("app", as_of=YESTERDAY)
-        [text] = told(user.locks())
+        [text] = late_warnings(user.locks())
         assert text.startswith("lib 2.0.0 has no upload time yet: left out; ")
         assert user.pins()["lib"] == "1.0.0"
         assert not any(b"upload time" in content for content in user.files().values())
         fill_in(index, release_2)
         then(user)
-        assert told(user.locks()) == []
+        assert late_warnings(user.locks()) == []
         assert user.pins()["lib"] == "2.0.0"
         assert user.files() == cold(user, tmp_path / "cold")
         # From now on all of it is remembered.
         forget_the_lock(user)
         index.forget()
-        assert told(user.locks()) == []
+        assert late_warnings(user.locks()) == []
         assert index.requests == []
 
 
@@ -97,15 +97,15 @@ def test_upgrade_counts_what_was_left_out(tmp_path: Path) -> None:
     with IndexServer([release("lib", "1.0.0"), release_2]) as index:
         user = User(tmp_path / "warm", index.url)
         user.wants("lib", as_of=YESTERDAY)
-        [text] = told(user.locks())
+        [text] = late_warnings(user.locks())
         assert "`envspec lock --upgrade`" in text
         fill_in(index, release_2)
-        assert told(user.locks("--upgrade")) == []
+        assert late_warnings(user.locks("--upgrade")) == []
         assert user.pins() == {"lib": "2.0.0"}
         assert user.files() == cold(user, tmp_path / "cold")
 
 
-def test_a_time_that_does_not_come_is_asked_for_in_each_run(tmp_path: Path) -> None:
+def test_a_time_that_does_not_come_is_requested_in_each_run(tmp_path: Path) -> None:
     with IndexServer([release("lib", "1.0.0"), late("lib", "2.0.0")]) as index:
         user = User(tmp_path, index.url)
         user.wants("lib", as_of=YESTERDAY)
@@ -113,7 +113,7 @@ def test_a_time_that_does_not_come_is_asked_for_in_each_run(tmp_path: Path) -> N
         before = user.files()
         index.forget()
         forget_the_lock(user)
-        assert told(user.locks()) == told(first) != []
+        assert late_warnings(user.locks()) == late_warnings(first) != []
         assert user.files() == before
         # The page alone, and as long as it is the same, without its body.
         assert [(request.path, request.status) for request in index.requests] == [("/simple/lib/", 304)]
@@ -125,16 +125,16 @@ def test_a_late_release_older_than_the_newest_counts_as_well(tmp_path: Path) -> 
     with IndexServer([release("lib", "1.5.0"), release("lib", "2.0.0"), fix]) as index:
         user = User(tmp_path / "warm", index.url)
         user.wants("lib<2", as_of=YESTERDAY)
-        assert told(user.locks()) != []
+        assert late_warnings(user.locks()) != []
         assert user.pins() == {"lib": "1.5.0"}
         fill_in(index, fix)
         forget_the_lock(user)
-        assert told(user.locks()) == []
+        assert late_warnings(user.locks()) == []
         assert user.pins() == {"lib": "1.5.1"}
         assert user.files() == cold(user, tmp_path / "cold")
 
 
-def test_a_project_of_which_nothing_had_a_time_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_project_of_which_nothing_had_a_time_is_requested_again(tmp_path: Path) -> None:
     first = late("lib", "1.0.0")
     with IndexServer([first]) as index:
         user = User(tmp_path, index.url)
@@ -166,11 +166,11 @@ def test_a_late_sdist_counts_where_it_may_be_built(tmp_path: Path) -> None:
     with IndexServer([release("lib", "1.0.0"), source]) as index:
         user = User(tmp_path / "warm", index.url)
         user.wants("lib", as_of=YESTERDAY, pip='allow_sdist = ["lib"]')
-        assert told(user.locks()) != []
+        assert late_warnings(user.locks()) != []
         assert user.pins() == {"lib": "1.0.0"}
         fill_in(index, source)
         forget_the_lock(user)
-        assert told(user.locks()) == []
+        assert late_warnings(user.locks()) == []
         assert user.pins() == {"lib": "2.0.0"}
         assert user.files() == cold(user, tmp_path / "cold")
 
@@ -181,29 +181,29 @@ def test_an_old_moment_is_remembered_whatever_has_no_time(tmp_path: Path) -> Non
     with IndexServer([*ancient, release("lib", "1.0.0"), late("lib", "2.0.0")]) as index:
         user = User(tmp_path, index.url)
         user.wants("lib", as_of=LAST_YEAR)
-        assert told(user.locks()) == []
+        assert late_warnings(user.locks()) == []
         assert user.pins() == {"lib": "1.0.0"}
         index.forget()
         for forget in (lambda: forget_the_lock(user), lambda: user.wants("lib>=0.5", as_of=LAST_YEAR)):
             forget()
-            assert told(user.locks()) == []
+            assert late_warnings(user.locks()) == []
         assert index.requests == []
 
 
-def test_what_is_older_than_the_pin_is_not_told(tmp_path: Path) -> None:
+def test_what_is_older_than_the_pin_is_not_reported(tmp_path: Path) -> None:
     with IndexServer([late("lib", "0.9.0"), release("lib", "1.0.0"), late("lib", "2.0.0rc1")]) as index:
         user = User(tmp_path, index.url)
         user.wants("lib", as_of=YESTERDAY)
-        assert told(user.locks()) == []
+        assert late_warnings(user.locks()) == []
         assert user.pins() == {"lib": "1.0.0"}
 
 
-def test_a_package_is_told_once_for_all_platforms(tmp_path: Path) -> None:
+def test_a_package_is_reported_once_for_all_platforms(tmp_path: Path) -> None:
     files = [release("lib", "1.0.0"), *(late("lib", f"2.{number}.0") for number in range(5)), release("mid", "1.0.0")]
     with IndexServer([*files, late("mid", "3.0.0", "cp311-cp311-win_amd64")]) as index:
         user = User(tmp_path, index.url)
         user.wants("lib", "mid", as_of=YESTERDAY, platforms=["linux-64", "linux-aarch64", "win-64"])
-        texts = told(user.locks())
+        texts = late_warnings(user.locks())
         assert [text.partition(" no upload")[0] for text in texts] == [
             "lib 2.2.0, 2.3.0, 2.4.0 (and 2 older) have",
             "mid 3.0.0 has",
@@ -211,7 +211,7 @@ def test_a_package_is_told_once_for_all_platforms(tmp_path: Path) -> None:
         assert len(index.requests_for("/simple/lib/")) == 1
 
 
-def test_where_nothing_satisfies_the_spec_what_was_left_out_is_told(tmp_path: Path) -> None:
+def test_where_nothing_satisfies_the_spec_what_was_left_out_is_reported(tmp_path: Path) -> None:
     with IndexServer([release("lib", "1.0.0"), late("lib", "2.0.0")]) as index:
         user = User(tmp_path, index.url)
         user.wants("lib>=2", as_of=YESTERDAY)
@@ -225,7 +225,7 @@ def test_offline_a_page_that_may_have_changed_is_not_taken(tmp_path: Path) -> No
     with IndexServer([release("lib", "1.0.0"), release_2]) as index:
         user = User(tmp_path, index.url)
         user.wants("lib", as_of=YESTERDAY)
-        assert told(user.locks()) != []
+        assert late_warnings(user.locks()) != []
         forget_the_lock(user)
         index.forget()
         error = refused(user.locks("--offline"), 5)
@@ -247,9 +247,9 @@ def test_the_other_engine_keeps_no_early_page_either(tmp_path: Path) -> None:
     with IndexServer([release("lib", "1.0.0"), release_2]) as index:
         user = User(tmp_path / "warm", index.url)
         user.wants("lib", as_of=YESTERDAY, python=platform.python_version(), platforms=[mine])
-        assert told(user.locks("--resolver", "pip-tools")) != []
+        assert late_warnings(user.locks("--resolver", "pip-tools")) != []
         fill_in(index, release_2)
         forget_the_lock(user)
-        assert told(user.locks("--resolver", "pip-tools")) == []
+        assert late_warnings(user.locks("--resolver", "pip-tools")) == []
         assert user.pins(mine) == {"lib": "2.0.0"}
         assert user.files() == cold(user, tmp_path / "cold", "--resolver", "pip-tools")

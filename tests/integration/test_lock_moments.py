@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ecosystem
-from tests.support.ecosystem import compiled, release
-from tests.support.index_server import IndexServer
-from tests.support.projects import MIRROR, PLAIN, Dialect, File
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import compiled, release
+from tests.support.builders.projects import MIRROR, PLAIN, Dialect, File
+from tests.support.builders.wheels import wheel
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, a_second_later, refused, routed
-from tests.support.wheels import wheel
 
 MARCH, JUNE, DECEMBER = "2025-03-15T00:00:00Z", "2025-06-15T00:00:00Z", "2025-12-15T00:00:00Z"
 
@@ -71,7 +71,7 @@ def test_a_cache_filled_for_an_earlier_moment_gives_no_older_answer(tmp_path: Pa
         assert index.requests_for("/simple/*") == []
 
 
-def test_a_name_that_was_not_there_is_asked_for_again(user: User, index: IndexServer) -> None:
+def test_a_name_that_was_not_there_is_requested_again(user: User, index: IndexServer) -> None:
     user.wants("late")
     assert "no such package: late" in refused(user.locks(), 4)
     index.add(now_file("late", "1.0.0"))
@@ -327,12 +327,12 @@ def test_as_of_edits_the_spec_and_nothing_else_of_it(user: User) -> None:
 
 
 @pytest.mark.parametrize(
-    ("moment", "told"), [("tomorrow", "not a date"), ("2999-01-01", "in the future"), ("", "not a date")]
+    ("moment", "message"), [("tomorrow", "not a date"), ("2999-01-01", "in the future"), ("", "not a date")]
 )
-def test_as_of_that_is_no_moment_leaves_the_spec(user: User, moment: str, told: str) -> None:
+def test_as_of_that_is_no_moment_leaves_the_spec(user: User, moment: str, message: str) -> None:
     user.wants("weekly", as_of=JUNE)
     before = user.spec.read_bytes()
-    assert told in refused(user.locks("--as-of", moment), 2)
+    assert message in refused(user.locks("--as-of", moment), 2)
     assert user.spec.read_bytes() == before
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Serve
-from tests.support import ecosystem
-from tests.support.ecosystem import release
-from tests.support.faults import Body, Status
-from tests.support.index_server import IndexServer
-from tests.support.pages import JSON_TYPE
-from tests.support.projects import PLAIN, File, day
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import release
+from tests.support.builders.projects import PLAIN, File, day
+from tests.support.builders.wheels import wheel
+from tests.support.servers.faults import Body, Status
+from tests.support.servers.index import IndexServer
+from tests.support.servers.pages import JSON_TYPE
 from tests.support.user import User, refused, routed
-from tests.support.wheels import wheel
 
 SECRET = "s3cr3t-t0ken"
 
@@ -66,7 +66,7 @@ def test_a_name_missing_there_is_an_error(user: User, public: IndexServer, corp:
     corp.remove("corp-core")
     user.wants(asked, rest=routed("corp", corp.url, "corp-*"))
     error = refused(user.locks(), 5)
-    assert error.startswith(f"index corp ({corp.url}) has no corp-core")
+    assert error.startswith(f"index corp ({corp.url}) does not have corp-core")
     assert public.requests_for("*corp-*") == []
     assert user.files() == {}
 
@@ -106,7 +106,7 @@ def test_credentials_reach_the_index_and_nothing_else(tmp_path: Path, serve: Ser
     assert not any("authorization" in request.headers for request in public.requests)
 
 
-def test_wrong_credentials_are_told_without_them(tmp_path: Path, serve: Serve, public: IndexServer) -> None:
+def test_wrong_credentials_are_reported_without_them(tmp_path: Path, serve: Serve, public: IndexServer) -> None:
     corp = serve(ecosystem.private(), credentials=("user", SECRET))
     user = User(tmp_path, public.url)
     user.wants("corp-app", rest=routed("corp", corp.url.replace("//", "//user:wr0ng@"), "corp-*"))

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from envspec.lock.requirements import requirements_name, requirements_text
-from envspec.models import DEFAULT_INDEX, DIRECT_URL, Asker, Lock, Package, WheelFile
+from envspec.lockfile.export.requirements import requirements_name, requirements_text
+from envspec.models import DEFAULT_INDEX, DIRECT_URL, Dependent, Lock, Package, WheelFile
 from tests.conftest import Serve
-from tests.support.index_server import IndexServer
-from tests.support.locks import X86, lock, resolution
-from tests.support.projects import File
-from tests.support.wheels import Artifact, wheel
+from tests.support.builders.locks import X86, lock, resolution
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact, wheel
+from tests.support.servers.index import IndexServer
 
 PLAIN = wheel("plain-lib", "1.4", requires=["leaf>=1"])
 LEAF = wheel("leaf", "2.0")
@@ -28,7 +28,7 @@ DIRECT = wheel("tiny-model", "7.0")
 
 def locked(artifact: Artifact, index: str, url: str | None) -> Package:
     file = WheelFile(index, artifact.filename, artifact.sha256, artifact.size_bytes, url)
-    return Package(artifact.name, artifact.version, file, (Asker("spec", artifact.name),), extras=("fast",))
+    return Package(artifact.name, artifact.version, file, (Dependent("spec", artifact.name),), extras=("fast",))
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from typing import Final
 
 import pytest
 
-from tests.support import ecosystem
 from tests.support.ahead import ahead
-from tests.support.ecosystem import compiled, release
-from tests.support.index_server import FRIENDLY, IndexServer
-from tests.support.projects import MIRROR, Dialect, File, Hrefs, MetadataFiles, Pages, Ranges, Sizes, day
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import compiled, release
+from tests.support.builders.projects import MIRROR, Dialect, File, Hrefs, MetadataFiles, Pages, Ranges, Sizes, day
+from tests.support.builders.wheels import sdist, wheel
+from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.user import User, refused, routed
-from tests.support.wheels import sdist, wheel
 
 AS_OF: Final = "2026-03-01T00:00:00Z"
 PYTHON: Final = platform.python_version()
@@ -185,7 +185,7 @@ class Same:
                         file.unlink()
                     user.lock.rmdir()
                 if environ or case.umask >= 0:
-                    ran = user.runs("lock", user.spec.name, *case.words, environ=environ, umask=case.umask)
+                    ran = user.runs_anew("lock", user.spec.name, *case.words, environ=environ, umask=case.umask)
                 else:
                     ran = user.locks(*case.words)
                 assert ran.status == 0, ran.stderr
@@ -240,7 +240,7 @@ def test_pip_tools_is_refused_where_it_can_not_resolve(tmp_path: Path) -> None:
     with IndexServer([release("app", "1.0.0")]) as index:
         user = User(tmp_path, index.url)
         user.wants("app", python=PYTHON, platforms=["win-64"])
-        assert "pip resolves only for the platform that runs it" in refused(user.locks("--resolver", "pip-tools"), 2)
+        assert "pip resolves only for the platform that it runs on" in refused(user.locks("--resolver", "pip-tools"), 2)
         user.wants("app", python="3.10.0", platforms=[machine or "linux-64"])
         error = refused(user.locks("--resolver", "pip-tools"), 2)
         assert "no Python 3.10.0 is on PATH" in error and "--resolver uv" in error

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ecosystem
-from tests.support.ecosystem import LINUX_TAGS, compiled, release
-from tests.support.index_server import IndexServer
-from tests.support.projects import PLAIN
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import LINUX_TAGS, compiled, release
+from tests.support.builders.projects import PLAIN
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
 
 AS_OF = "2026-06-01T00:00:00Z"
@@ -74,8 +74,8 @@ def test_torchaudio_without_a_requirement_goes_only_with_its_torch(
     found = user.packages()
     assert {name: found[name]["version"] for name in pins} == pins
     if pins["torch"] != "2.11.0":
-        why = f"needs torch>=2.11, and the spec asks {torch}"
-        assert found["torchaudio"]["newest"] == {"version": "2.11.0", "why": why}
+        why = f"needs torch>=2.11, and the spec requires {torch}"
+        assert found["torchaudio"]["rejected"] == {"version": "2.11.0", "why": why}
 
 
 def test_torchaudio_alone_brings_its_torch(user: User) -> None:
@@ -150,7 +150,7 @@ def test_a_pair_that_the_index_lacks_after_all(tmp_path: Path, public: IndexServ
         user = User(tmp_path, public.url, ENVSPEC_PYTORCH_INDEX=template(empty))
         user.wants("torch==2.9.1", as_of=AS_OF, rest='[cuda]\nversion = "12.6"\n')
         error = refused(user.locks(), 5)
-        assert error.startswith(f"index pytorch-cu126 ({empty.url}) has no torch")
+        assert error.startswith(f"index pytorch-cu126 ({empty.url}) does not have torch")
         assert "[[pip.index]]" not in error
 
 
@@ -233,7 +233,7 @@ source = "we tried"
     user.wants("app", as_of=AS_OF, rest=edge)
     ran = user.locks()
     assert ran.status == 0, ran.stderr
-    assert user.packages()["filelock"]["askers"] == [{"name": "left", "requirement": "filelock<3.13.1"}]
+    assert user.packages()["filelock"]["required_by"] == [{"name": "left", "requirement": "filelock<3.13.1"}]
 
 
 def test_an_environment_without_torch_hears_nothing_of_it(user: User) -> None:

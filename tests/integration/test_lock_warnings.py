@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Serve
-from tests.support.ecosystem import release
+from tests.support.builders.ecosystem import release
 from tests.support.user import User
 
 #: `plugin` follows `frame`, version by version.
@@ -30,11 +30,11 @@ def test_what_follows_a_bound_of_the_spec_is_no_news(user: User) -> None:
     ran = user.locks()
     assert user.pins() == {"frame": "1.0.0", "plugin": "1.0.0"}
     assert ran.warnings == []
-    newest = user.packages()["plugin"]["newest"]
-    assert newest == {"version": "2.0.0", "why": "needs frame>=2, and the spec asks frame==1.*"}
+    newest = user.packages()["plugin"]["rejected"]
+    assert newest == {"version": "2.0.0", "why": "needs frame>=2, and the spec requires frame==1.*"}
 
 
-def test_what_follows_another_package_is_told(user: User) -> None:
+def test_what_follows_another_package_is_reported(user: User) -> None:
     user.wants("anchor", "plugin", "frame")
     ran = user.locks()
     assert user.pins() == {"anchor": "1.0.0", "frame": "1.0.0", "plugin": "1.0.0"}
@@ -51,7 +51,7 @@ def test_a_lock_without_torch_says_nothing_of_torch(user: User) -> None:
     assert "torch" not in ran.stderr + user.files()["envspec.lock"].decode()
 
 
-def test_a_base_without_digest_is_told_once_with_what_to_do(user: User) -> None:
+def test_a_base_without_digest_is_reported_once_with_what_to_do(user: User) -> None:
     rest = '[cuda]\nversion = "12.8"\n[image]\nbase = "127.0.0.1:9/team/cuda:12.8"\nglibc = "2.35"\n'
     user.wants("frame>=2", rest=rest)
     ran = user.locks()

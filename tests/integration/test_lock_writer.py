@@ -22,18 +22,18 @@ from typing import Final
 import pytest
 
 from envspec import toml
-from envspec.lock import swap
-from envspec.lock.check import CheckResult, Why, check
-from envspec.lock.document import dump
-from envspec.lock.folder import read_lock, write_folder
-from envspec.lock.head import LOCK_FILE
-from envspec.lock.requirements import requirements_name, requirements_text
+from envspec.lockfile.check import CheckResult, Why, check
+from envspec.lockfile.document import dump
+from envspec.lockfile.export.requirements import requirements_name, requirements_text
+from envspec.lockfile.folder import Exchange, read_lock, rename_exchange, write_folder
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Platform
 from envspec.spec.identity import input_sha256
-from tests.support.locks import lock, package, resolution
+from tests.support.builders.locks import lock, package, resolution
+from tests.support.tries import tries
 
 SPEC: Final = '[env]\nname = "under-fire"\n'
-MOMENTS: Final = 50
+MOMENTS: Final = tries(50)
 SEED: Final = 20261115
 #: A loop of writes is under way all of this time after it said that it began.
 LONGEST_S: Final = 0.03
@@ -66,13 +66,13 @@ VERSIONS: Final = (
 README: Final = b"somebody's own\n"
 
 
-def write_on_and_on(folder: Path, exchange: swap.Exchange, began: Connection) -> None:
+def write_on_and_on(folder: Path, exchange: Exchange, began: Connection) -> None:
     began.send(None)
     for turn in range(1_000_000):
         write_folder(folder, VERSIONS[turn % 2], exchange=exchange)
 
 
-def write_often(folder: Path, exchange: swap.Exchange, times: int, first: int) -> None:
+def write_often(folder: Path, exchange: Exchange, times: int, first: int) -> None:
     for turn in range(times):
         write_folder(folder, VERSIONS[(first + turn) % 2], exchange=exchange)
 
@@ -103,12 +103,12 @@ def prepare(tmp_path: Path) -> tuple[Path, Path]:
 
 def is_one_version(result: CheckResult) -> bool:
     """Whether a check found the files of one version; these locks are of no spec, so their rows follow from none."""
-    return {reason.why for reason in result.reasons} <= {Why.ROW}
+    return {reason.why for reason in result.reasons} <= {Why.ENTRY}
 
 
-@pytest.mark.parametrize("exchange", [swap.exchange, no_exchange], ids=["exchange", "journal"])
-def test_killed_at_any_moment(tmp_path: Path, exchange: swap.Exchange) -> None:
-    """By exchange, every file on the disk is of one version at any moment; by journal, what readers are shown is."""
+@pytest.mark.parametrize("exchange", [rename_exchange, no_exchange], ids=["beside", "inside"])
+def test_killed_at_any_moment(tmp_path: Path, exchange: Exchange) -> None:
+    """By exchange, every file on the disk is of one version at any moment; inside, what readers are shown is."""
     spec, folder = prepare(tmp_path)
     moments = random.Random(SEED)
     in_the_middle = 0
@@ -124,7 +124,7 @@ def test_killed_at_any_moment(tmp_path: Path, exchange: swap.Exchange) -> None:
         assert is_one_version(result), (moment, result)
         assert read_lock(folder).name == "under-fire"
         assert (folder / "README").read_bytes() == README
-        if exchange is swap.exchange:
+        if exchange is rename_exchange:
             assert is_whole(on_disk(folder)), moment
         beside = len(list(folder.parent.iterdir())) > 1
         inside = any(path.is_dir() for path in folder.iterdir())
@@ -143,7 +143,7 @@ def test_killed_while_the_first_lock_is_written(tmp_path: Path) -> None:
     moments = random.Random(SEED)
     for moment in range(10):
         reader, writer = multiprocessing.Pipe(duplex=False)
-        process = start(write_on_and_on, folder.with_name(f"n{moment}"), swap.exchange, writer)
+        process = start(write_on_and_on, folder.with_name(f"n{moment}"), rename_exchange, writer)
         reader.recv()
         time.sleep(moments.uniform(0, 0.004))
         process.kill()
@@ -154,10 +154,10 @@ def test_killed_while_the_first_lock_is_written(tmp_path: Path) -> None:
         assert on_disk(made) == VERSIONS[0]
 
 
-@pytest.mark.parametrize("exchange", [swap.exchange, no_exchange], ids=["exchange", "journal"])
-def test_two_writers_and_a_reader(tmp_path: Path, exchange: swap.Exchange) -> None:
+@pytest.mark.parametrize("exchange", [rename_exchange, no_exchange], ids=["beside", "inside"])
+def test_two_writers_and_a_reader(tmp_path: Path, exchange: Exchange) -> None:
     spec, folder = prepare(tmp_path)
-    writers = [start(write_often, folder, exchange, 60, first) for first in (0, 1)]
+    writers = [start(write_often, folder, exchange, 30, first) for first in (0, 1)]
     looks = 0
     while any(writer.is_alive() for writer in writers):
         result = check(spec, folder, None)
@@ -175,7 +175,7 @@ def test_two_writers_and_a_reader(tmp_path: Path, exchange: swap.Exchange) -> No
 def test_a_killed_writer_holds_nobody_up(tmp_path: Path) -> None:
     _, folder = prepare(tmp_path)
     reader, writer = multiprocessing.Pipe(duplex=False)
-    process = start(write_on_and_on, folder, swap.exchange, writer)
+    process = start(write_on_and_on, folder, rename_exchange, writer)
     reader.recv()
     time.sleep(0.01)
     process.kill()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ecosystem
-from tests.support.image_builds import Builder, Standing, hold_base, make_base, small_wheel
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
-from tests.support.push_registry import PushRegistry
+from tests.support.builders import ecosystem
+from tests.support.builders.images import Builder, Standing, hold_base, make_base, small_wheel
+from tests.support.builders.projects import File
+from tests.support.servers.index import IndexServer
+from tests.support.servers.registry import PushRegistry
 from tests.support.user import User, refused
 
 TAG = "12.8.1-base-ubuntu24.04"

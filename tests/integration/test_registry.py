@@ -23,8 +23,8 @@ from envspec.registry.auth import HUB_KEY, Keychain
 from envspec.registry.client import Registry, resolve_digests
 from envspec.registry.reference import parse
 from envspec.registry.types import BadManifest, Kind, Manifest
-from tests.support import registry as content
-from tests.support.raw_server import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
+from tests.support.servers import registry as content
+from tests.support.servers.loopback import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
 
 QUICK = Patience(connect_s=1.0, stall_s=0.3, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)
 BOTH = (Platform.LINUX_64, Platform.LINUX_AARCH64)
@@ -38,7 +38,7 @@ class World:
     """A registry on loopback, a home directory, and what came of asking."""
 
     home: Path
-    held: content.FakeRegistry = field(default_factory=content.FakeRegistry)
+    held: content.PushRegistry = field(default_factory=content.PushRegistry)
     answer: Callable[[Asked], Answer] | None = None
     asked: list[Asked] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ class World:
     def _with(self, use: Callable[[Registry], Any]) -> Any:
         async def run() -> Any:
             async with RawServer(self.answer or self.held.answer) as server:
-                self.host, self.asked, self.held.url = server.host, server.asked, server.url
+                self.host, self.asked, self.held.port = server.host, server.asked, server.port
                 auths = {key.replace("HOST", server.host): entry for key, entry in self._logins.items()}
                 (self.home / ".docker").mkdir(exist_ok=True)
                 (self.home / ".docker" / "config.json").write_text(json.dumps({"auths": auths}))
@@ -139,7 +139,7 @@ def test_the_type_may_be_only_in_the_header_or_only_in_the_shape(world: World) -
 
 
 def test_a_digest_is_asked_for_and_its_tag_is_not_looked_at(world: World) -> None:
-    world.held.tags["nvidia/cuda:v1"] = ARM
+    world.held.add("nvidia/cuda:v1", ARM)
     got = world.fetch(f"HOST/nvidia/cuda:v1@{INDEX.digest}")
     assert (got.kind, got.digest, got.platforms) == (Kind.INDEX, INDEX.digest, ("linux/amd64", "linux/arm64"))
     assert [asked.path for asked in world.asked] == [f"/v2/nvidia/cuda/manifests/{INDEX.digest}"]
@@ -147,9 +147,9 @@ def test_a_digest_is_asked_for_and_its_tag_is_not_looked_at(world: World) -> Non
 
 def test_a_digest_of_sha512_is_checked_by_sha512(world: World) -> None:
     name = f"sha512:{hashlib.sha512(AMD.body).hexdigest()}"
-    world.held.blobs[name] = AMD
+    world.held.tags["nvidia/cuda"][name] = (AMD.media_type, AMD.body)
     assert world.fetch(f"HOST/nvidia/cuda@{name}").digest == name
-    world.held.blobs[name] = ARM
+    world.held.tags["nvidia/cuda"][name] = (ARM.media_type, ARM.body)
     with pytest.raises(errors.WrongDigest):
         world.fetch(f"HOST/nvidia/cuda@{name}")
 
@@ -184,7 +184,7 @@ def test_basic_authentication(world: World) -> None:
 
 
 def test_a_token_for_anybody(world: World) -> None:
-    world.held.token = ("", "")
+    world.held.token = 9
     assert world.resolve()[0].digest == INDEX.digest
     assert [asked.path for asked in world.asked] == [
         "/v2/nvidia/cuda/manifests/v1",
@@ -195,7 +195,7 @@ def test_a_token_for_anybody(world: World) -> None:
 
 
 def test_a_token_for_a_login(world: World) -> None:
-    world.held.token = ("user", "hunter2")
+    world.held.token, world.held.token_login = 9, ("user", "hunter2")
     world.login(basic())
     config = content.config()
     world.held.add("nvidia/cuda:v1", config, content.manifest(config))
@@ -204,7 +204,7 @@ def test_a_token_for_a_login(world: World) -> None:
 
 
 def test_an_identity_token_is_exchanged(world: World) -> None:
-    world.held.token, world.held.refresh = ("user", "other"), "hunter2"
+    world.held.token, world.held.token_login, world.held.refresh = 9, ("user", "other"), "hunter2"
     world.login({"identitytoken": "hunter2"})
     assert world.resolve()[0].digest == INDEX.digest
     assert [asked.method for asked in world.asked] == ["GET", "POST", "GET"]
@@ -212,8 +212,9 @@ def test_an_identity_token_is_exchanged(world: World) -> None:
 
 
 def test_a_registry_s_own_token_is_sent_as_it_is(world: World) -> None:
-    world.held.token = ("user", "other")
-    world.login({"registrytoken": "for-nvidia/cuda"})
+    world.held.token = 9
+    world.held._tokens["own"] = ({"nvidia/cuda:pull"}, 9)
+    world.login({"registrytoken": "own"})
     assert world.resolve()[0].digest == INDEX.digest
     assert [asked.path for asked in world.asked].count("/token") == 0
 
@@ -244,7 +245,7 @@ def test_a_wrong_password(world: World) -> None:
 
 
 def test_a_token_server_that_refuses_the_login(world: World) -> None:
-    world.held.token = ("user", "other")
+    world.held.token, world.held.token_login = 9, ("user", "other")
     world.login(basic())
     refused(world, errors.AccessRefused, "refuses the login from", "incorrect username or password")
 
@@ -299,20 +300,20 @@ def test_a_token_server_that_no_login_may_be_sent_to(world: World, realm: str) -
     ],
 )
 def test_a_token_server_that_fails(world: World, token_answer: Answer, words: str) -> None:
-    world.held.token = ("", "")
+    world.held.token = 9
     world.answer = lambda asked: token_answer if asked.path == "/token" else world.held.answer(asked)
     refused(world, errors.RegistryFault, "its token server 127.0.0.1", words)
 
 
 def test_a_token_server_that_is_too_busy(world: World) -> None:
-    world.held.token = ("", "")
+    world.held.token = 9
     busy = reply(429, b"", {"Retry-After": "120"})
     world.answer = lambda asked: busy if asked.path == "/token" else world.held.answer(asked)
     refused(world, errors.RateLimited, "too many requests", "try again in 120 s")
 
 
 def test_a_token_that_is_not_accepted_ends_the_talk(world: World) -> None:
-    world.held.token = ("", "")
+    world.held.token = 9
     world.answer = lambda asked: reply(200, {"token": "wrong"}) if asked.path == "/token" else world.held.answer(asked)
     refused(world, errors.AccessRefused, "wants a login")
     assert len(world.asked) == 3
@@ -365,7 +366,7 @@ def test_a_platform_without_images(world: World) -> None:
 
 
 def test_other_bytes_than_the_digest_says(world: World) -> None:
-    world.held.blobs[INDEX.digest] = AMD
+    world.held.tags["nvidia/cuda"][INDEX.digest] = (AMD.media_type, AMD.body)
     refused(
         world,
         errors.WrongDigest,
@@ -382,7 +383,7 @@ def test_other_bytes_than_the_header_says(world: World) -> None:
 def test_a_config_of_other_bytes(world: World) -> None:
     config, other = content.config(), content.config(architecture="arm64")
     world.held.add("nvidia/cuda:v1", config, content.manifest(config))
-    world.held.blobs[config.digest] = content.Blob(other.media_type, other.body)
+    world.held.blobs["nvidia/cuda"][config.digest] = other.body
     refused(world, errors.WrongDigest, "the bytes that came have the digest", other.digest)
 
 

@@ -19,10 +19,10 @@ from envspec.registry.pull import contents, pull_manifest
 from envspec.registry.push import How, Moved
 from envspec.registry.reference import parse
 from envspec.registry.types import BadManifest, Descriptor
-from tests.support import registry as content
-from tests.support.pulling import DESCRIPTOR, holding, talk_to
-from tests.support.push_registry import Ask, Cut, Fault, PushRegistry, Say, digest
-from tests.support.pushing import BODY, CHUNK, QUICK, Bytes, nth
+from tests.support.registry_clients import BODY, CHUNK, DESCRIPTOR, QUICK, Bytes, holding, nth, talk_to
+from tests.support.servers import registry as content
+from tests.support.servers.loopback import Asked
+from tests.support.servers.registry import Cut, Fault, PushRegistry, Say, digest
 
 CONFIGS = {name: content.config(architecture=name) for name in ("amd64", "arm64")}
 LAYERS = {"amd64": BODY[: 2 * CHUNK], "arm64": BODY[CHUNK : 2 * CHUNK], "both": BODY[:1000]}
@@ -162,11 +162,11 @@ def test_a_source_that_is_gone_is_named_once_patience_ends(tmp_path: Path) -> No
     assert target.uploads == {}
 
 
-def never(_: Ask) -> None:
+def never(_: Asked) -> None:
     """No fault."""
 
 
-FAILURES: dict[str, tuple[Callable[[Ask], Fault | None], Callable[[Ask], Fault | None]]] = {
+FAILURES: dict[str, tuple[Callable[[Asked], Fault | None], Callable[[Asked], Fault | None]]] = {
     "a layer of the source is not there": (
         lambda ask: Say(404) if digest(LAYERS["arm64"]) in ask.path else None,
         never,

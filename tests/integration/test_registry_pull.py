@@ -16,9 +16,9 @@ from envspec.registry.client import Registry
 from envspec.registry.pull import fetch_blob
 from envspec.registry.reference import parse
 from envspec.registry.types import Descriptor
-from tests.support.pulling import DESCRIPTOR, holding, talk_to
-from tests.support.push_registry import Ask, Cut, Fault, Mute, PushRegistry, Say, Sleep, digest
-from tests.support.pushing import BODY, CHUNK, nth
+from tests.support.registry_clients import BODY, CHUNK, DESCRIPTOR, holding, nth, talk_to
+from tests.support.servers.loopback import Asked
+from tests.support.servers.registry import Cut, Fault, Mute, PushRegistry, Say, Sleep, digest
 
 
 def fetch(held: PushRegistry, home: Path, descriptor: Descriptor = DESCRIPTOR, **options: Any) -> Path:
@@ -173,7 +173,7 @@ def test_a_token_that_expires_between_two_parts(tmp_path: Path) -> None:
 def test_a_redirect_to_where_blobs_lie_carries_no_login(tmp_path: Path) -> None:
     store = holding()
 
-    def redirect(ask: Ask) -> Fault | None:
+    def redirect(ask: Asked) -> Fault | None:
         if "authorization" not in ask.headers or ask.path == "/token":
             return None
         return Say(307, {"Location": f"http://{store.host}{ask.path}"})

@@ -13,8 +13,9 @@ from envspec.registry import errors
 from envspec.registry.client import Registry
 from envspec.registry.push import How, Moved, push_blob, push_manifest
 from envspec.registry.reference import Reference, parse
-from tests.support.push_registry import Ask, Cut, Fault, Mute, PushRegistry, Say, digest
-from tests.support.pushing import BODY, CHUNK, QUICK, REPOSITORY, Bytes, has, nth, push, talk
+from tests.support.registry_clients import BODY, CHUNK, QUICK, REPOSITORY, Bytes, has, nth, push, talk
+from tests.support.servers.loopback import Asked
+from tests.support.servers.registry import Cut, Fault, Mute, PushRegistry, Say, digest
 
 
 def test_a_blob_goes_in_chunks_and_is_not_sent_again(tmp_path: Path) -> None:
@@ -144,7 +145,7 @@ def test_a_mount_asks_for_the_right_to_read_there(tmp_path: Path) -> None:
 
 
 def test_a_token_server_that_refuses_the_mount_s_repository(tmp_path: Path) -> None:
-    def refuse(ask: Ask) -> Fault | None:
+    def refuse(ask: Asked) -> Fault | None:
         return Say(403) if ask.path == "/token" and "nvidia" in ask.target else None
 
     held = PushRegistry(token=99, fault=refuse)
@@ -157,7 +158,7 @@ def test_a_token_server_that_refuses_the_mount_s_repository(tmp_path: Path) -> N
 def test_tokens_that_expire_midway(tmp_path: Path, uses: int, at_once: bool) -> None:
     """at_once: the registry refuses before it has read a chunk, and ends the connection."""
 
-    def early(ask: Ask) -> Fault | None:
+    def early(ask: Asked) -> Fault | None:
         if not at_once or ask.method != "PATCH":
             return None
         say = held._challenge(ask, REPOSITORY)

@@ -19,8 +19,9 @@ from envspec.registry.client import Registry
 from envspec.registry.push import How, Moved, ShortBlob, push_blob
 from envspec.registry.reference import Reference
 from envspec.registry.types import Descriptor
-from tests.support.push_registry import Ask, Cut, Fault, Mute, PushRegistry, Say, Sleep, digest
-from tests.support.pushing import BODY, CHUNK, QUICK, REPOSITORY, Bytes, has, nth, push, talk
+from tests.support.registry_clients import BODY, CHUNK, QUICK, REPOSITORY, Bytes, has, nth, push, talk
+from tests.support.servers.loopback import Asked
+from tests.support.servers.registry import Cut, Fault, Mute, PushRegistry, Say, Sleep, digest
 
 
 @pytest.mark.parametrize("keeps_parts", [True, False])
@@ -79,7 +80,7 @@ def test_retry_after_is_waited_for_and_a_long_one_is_told(tmp_path: Path) -> Non
 
 
 def test_an_upload_that_the_registry_forgot_is_begun_anew(tmp_path: Path) -> None:
-    def forget(ask: Ask) -> Fault | None:
+    def forget(ask: Asked) -> Fault | None:
         if ask.method == "PATCH" and ask.number == 3:
             held.uploads.clear()
         return None
@@ -91,7 +92,7 @@ def test_an_upload_that_the_registry_forgot_is_begun_anew(tmp_path: Path) -> Non
 
 
 def test_a_registry_that_took_less_than_it_got(tmp_path: Path) -> None:
-    def lose(ask: Ask) -> Fault | None:
+    def lose(ask: Asked) -> Fault | None:
         if ask.method == "PATCH" and ask.number == 1:
             upload = next(iter(held.uploads.values()))
             upload += BODY[CHUNK : CHUNK + 1000]
@@ -112,7 +113,7 @@ def test_a_registry_that_says_it_has_what_it_can_t_have(tmp_path: Path, range_: 
 
 
 def test_damage_on_the_way_is_sent_again_once(tmp_path: Path) -> None:
-    def damage(ask: Ask) -> Fault | None:
+    def damage(ask: Asked) -> Fault | None:
         if ask.method == "PUT" and ask.number in spoilt:
             next(iter(held.uploads.values()))[7] ^= 1
         return None
@@ -222,7 +223,7 @@ def test_another_host_gets_the_blob_and_no_login(tmp_path: Path) -> None:
             held.location = f"http://{other.host}"
             return await push_blob(registry, name, Bytes(BODY[:CHUNK]))
 
-    def name_upload(ask: Ask) -> Fault | None:
+    def name_upload(ask: Asked) -> Fault | None:
         if ask.method == "POST" and "authorization" in ask.headers:
             return Say(202, {"Location": f"{held.location}/v2/{REPOSITORY}/blobs/uploads/u2"})
         return None
@@ -302,7 +303,7 @@ def test_tries_of_a_small_blob_are_let_go(tmp_path: Path) -> None:
 def test_an_upload_that_is_interrupted_is_let_go(tmp_path: Path, method: str) -> None:
     reached = asyncio.Event()
 
-    def hang(ask: Ask) -> Fault | None:
+    def hang(ask: Asked) -> Fault | None:
         if ask.method != method:
             return None
         reached.set()

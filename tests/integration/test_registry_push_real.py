@@ -24,13 +24,11 @@ from envspec.registry.pull import fetch_blob
 from envspec.registry.push import How, push_blob, push_manifest
 from envspec.registry.reference import parse
 from envspec.registry.types import Blob, Descriptor
-from tests.support import registry as content
-from tests.support.cutting_proxy import CuttingProxy
-from tests.support.docker_registry import HTPASSWD, LOGIN, PROGRAM, basic, docker_registry
-from tests.support.push_registry import digest
-from tests.support.pushing import Bytes
-from tests.support.raw_server import RawServer
-from tests.support.token_server import TokenServer
+from tests.support.registry_clients import Bytes
+from tests.support.servers import registry as content
+from tests.support.servers.docker_registry import HTPASSWD, LOGIN, PROGRAM, TokenServer, docker_registry
+from tests.support.servers.loopback import CuttingProxy, RawServer, basic
+from tests.support.servers.registry import digest
 
 pytestmark = [
     pytest.mark.engine,

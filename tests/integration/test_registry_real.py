@@ -19,10 +19,9 @@ from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry, resolve_digests
 from envspec.registry.reference import parse
 from envspec.registry.types import Kind
-from tests.support import registry as content
-from tests.support.docker_registry import HTPASSWD, LOGIN, PROGRAM, basic, docker_registry, push
-from tests.support.raw_server import RawServer
-from tests.support.token_server import TokenServer
+from tests.support.servers import registry as content
+from tests.support.servers.docker_registry import HTPASSWD, LOGIN, PROGRAM, TokenServer, docker_registry, push
+from tests.support.servers.loopback import RawServer, basic
 
 pytestmark = [
     pytest.mark.engine,

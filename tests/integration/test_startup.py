@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.command import ROOT, command_line, environment
+from tests.support.user import ROOT, command_line, environment
 
 #: Times the CPU of `python -c pass`; what the project promises.
 BUDGET: Final = 8.0

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.support import suite
-from tests.support.suite import (
+from tests.support.machines import suite
+from tests.support.machines.suite import (
     PATIENCE_S,
     assert_nothing_left,
     assert_nothing_stays,
     fake_torch,
-    order,
+    make_request,
     started,
     wait_for,
 )
@@ -45,12 +45,12 @@ _TORCH = """
 """
 
 
-def _run(folder: Path, body: str, *checks: str, **more: Any) -> suite.Told:
+def _run(folder: Path, body: str, *checks: str, **more: Any) -> suite.SuiteOutput:
     environ = fake_torch(folder / "fake", _TORCH, body)
-    told = suite.run(HERE, order(*checks, **{"ahead": 1, **more}), folder / "run", environ=environ)
-    assert told.status == 0 and told.document["is_whole"]
+    output = suite.run(HERE, make_request(*checks, **{"preimports": 1, **more}), folder / "run", environ=environ)
+    assert output.status == 0 and output.document["is_whole"]
     assert_nothing_left(folder / "run")
-    return told
+    return output
 
 
 def _names(phases: list[list[Any]]) -> list[str]:
@@ -66,44 +66,44 @@ _DEVICE_WAITS = """
 
 
 def test_the_next_check_imports_while_one_runs(tmp_path: Path) -> None:
-    told = _run(tmp_path, _DEVICE_WAITS, "device", "matmul")
-    assert list(told.results) == ["device", "matmul"]
-    device, matmul = told.results.values()
+    output = _run(tmp_path, _DEVICE_WAITS, "device", "matmul")
+    assert list(output.results) == ["device", "matmul"]
+    device, matmul = output.results.values()
     assert device["status"] == "not run"
-    assert (device["ahead"], _names(device["phases"])[0]) == ([], "import torch")
-    assert _names(matmul["ahead"]) == ["import torch"]
+    assert (device["preimports"], _names(device["phases"])[0]) == ([], "import torch")
+    assert _names(matmul["preimports"]) == ["import torch"]
     # The made-up torch has nothing to multiply: what the check itself does begins in its turn.
     assert "has no attribute" in matmul["reason"]
     assert matmul["ran"] == {"torch": "2.9.1"}
 
 
-def test_so_many_at_once_as_the_order_says(tmp_path: Path) -> None:
+def test_so_many_at_once_as_requested(tmp_path: Path) -> None:
     body = """
         if check == "device":
             wait_for("matmul"), wait_for("amp")
         say(check)
     """
-    told = _run(tmp_path, body, "device", "matmul", "amp", ahead=2)
-    assert list(told.results) == ["device", "matmul", "amp"]
-    assert [_names(each["ahead"]) for each in told.results.values()] == [[], ["import torch"], ["import torch"]]
+    output = _run(tmp_path, body, "device", "matmul", "amp", preimports=2)
+    assert list(output.results) == ["device", "matmul", "amp"]
+    assert [_names(each["preimports"]) for each in output.results.values()] == [[], ["import torch"], ["import torch"]]
 
 
-def test_none_where_none_is_asked_for(tmp_path: Path) -> None:
-    told = _run(tmp_path, "", "device", "matmul", "amp", ahead=0)
-    assert [each["ahead"] for each in told.results.values()] == [[], [], []]
-    assert [_names(each["phases"])[0] for each in told.results.values()] == ["import torch"] * 3
+def test_none_where_none_is_requested(tmp_path: Path) -> None:
+    output = _run(tmp_path, "", "device", "matmul", "amp", preimports=0)
+    assert [each["preimports"] for each in output.results.values()] == [[], [], []]
+    assert [_names(each["phases"])[0] for each in output.results.values()] == ["import torch"] * 3
 
 
 def test_coldstart_is_alone(tmp_path: Path) -> None:
     body = """
         if check == "coldstart":
-            time.sleep(2)
+            time.sleep(1)
             say("is beside", str(at("matmul").exists()))
         say(check)
     """
-    told = _run(tmp_path, body, "coldstart", "matmul", ahead=2)
-    assert list(told.results) == ["coldstart", "matmul"]
-    assert told.results["matmul"]["ahead"] == []
+    output = _run(tmp_path, body, "coldstart", "matmul", preimports=2)
+    assert list(output.results) == ["coldstart", "matmul"]
+    assert output.results["matmul"]["preimports"] == []
     assert (tmp_path / "fake" / "torch" / "is beside").read_text(encoding="utf-8") == "False"
 
 
@@ -118,9 +118,9 @@ def test_coldstart_is_alone(tmp_path: Path) -> None:
         (
             "os.kill(os.getpid(), signal.SIGKILL)",
             "out of memory",
-            "killed in the phase 'import torch': most often the system or the container has run out of memory",
+            "killed in the phase 'import torch': most often because the system or container is out of memory",
         ),
-        ("os._exit(0)", "crashed", "ended in the phase 'import torch' with status 0 and without a word"),
+        ("os._exit(0)", "crashed", "exited in the phase 'import torch' with status 0 without a result"),
         (
             "print('its log'); raise ImportError('x') from OSError('y')",
             "raised",
@@ -137,8 +137,8 @@ def test_an_end_before_its_turn_is_that_checks_own_result(tmp_path: Path, body: 
         wait_for("matmul")
         time.sleep(0.5)
     """
-    told = _run(tmp_path, ends, "device", "matmul", "amp")
-    device, matmul, after = told.results.values()
+    output = _run(tmp_path, ends, "device", "matmul", "amp")
+    device, matmul, after = output.results.values()
     assert (device["status"], device["cause"], device["log"]) == ("not run", None, "")
     assert (matmul["status"], matmul["cause"], matmul["reason"]) == ("failed", cause, reason)
     assert ("its log" in matmul["log"]) == ("its log" in body)
@@ -153,16 +153,16 @@ def test_a_hang_before_its_turn_has_its_limit_from_its_turn_on(tmp_path: Path) -
         if check == "matmul":
             waits_for_ever()
         wait_for("matmul")
-        time.sleep(5)
+        time.sleep(1.5)
     """
-    told = _run(tmp_path, body, "device", "matmul", limits={"matmul": 4})
-    result = told.results["matmul"]
-    assert told.results["device"]["status"] == "not run"
+    output = _run(tmp_path, body, "device", "matmul", limits={"matmul": 4})
+    result = output.results["matmul"]
+    assert output.results["device"]["status"] == "not run"
     assert (result["cause"], result["reason"]) == (
         "over its limit",
-        "still running after 4 s, in the phase 'import torch'",
+        "still running after 1 s, in the phase 'import torch'",
     )
-    assert 4 <= result["seconds"] < PATIENCE_S
+    assert 1 <= result["seconds"] < PATIENCE_S
     assert "in waits_for_ever" in result["log"]
 
 
@@ -174,7 +174,7 @@ def test_an_import_that_its_turn_finds_at_work_is_in_both_times(tmp_path: Path) 
         wait_for("matmul")
     """
     result = _run(tmp_path, body, "device", "matmul").results["matmul"]
-    ((early_name, early),), (late_name, late) = result["ahead"], result["phases"][0]
+    ((early_name, early),), (late_name, late) = result["preimports"], result["phases"][0]
     assert early_name == late_name == "import torch"
     assert early + late >= 4
     assert late <= result["seconds"]
@@ -195,9 +195,9 @@ def test_what_a_waiting_process_has_begun_is_there_in_its_turn(tmp_path: Path) -
         say(check)
         wait_for("matmul")
     """
-    told = _run(tmp_path, body, "device", "matmul")
-    assert _names(told.results["matmul"]["ahead"]) == ["import torch"]
-    assert "LookupError: the child's status: None" in told.results["matmul"]["reason"]
+    output = _run(tmp_path, body, "device", "matmul")
+    assert _names(output.results["matmul"]["preimports"]) == ["import torch"]
+    assert "LookupError: the child's status: None" in output.results["matmul"]["reason"]
 
 
 #: `device` ends the process that waits.
@@ -213,17 +213,17 @@ _KILLS = """
 
 def test_one_that_is_killed_in_anothers_turn_begins_anew_in_its_own(tmp_path: Path) -> None:
     """What takes too much memory is mostly the check that runs, and what the system kills for it another."""
-    told = _run(tmp_path, _KILLS.format(signal="SIGKILL"), "device", "matmul")
-    assert told.results["device"]["status"] == "not run"
-    result = told.results["matmul"]
-    assert (result["ahead"], _names(result["phases"])[0]) == ([], "import torch")
+    output = _run(tmp_path, _KILLS.format(signal="SIGKILL"), "device", "matmul")
+    assert output.results["device"]["status"] == "not run"
+    result = output.results["matmul"]
+    assert (result["preimports"], _names(result["phases"])[0]) == ([], "import torch")
     assert "has no attribute" in result["reason"]
 
 
-def test_one_that_crashes_while_it_waits_is_told_in_its_turn(tmp_path: Path) -> None:
-    told = _run(tmp_path, _KILLS.format(signal="SIGSEGV"), "device", "matmul")
-    assert told.results["device"]["status"] == "not run"
-    result = told.results["matmul"]
+def test_one_that_crashes_while_it_waits_is_reported_in_its_turn(tmp_path: Path) -> None:
+    output = _run(tmp_path, _KILLS.format(signal="SIGSEGV"), "device", "matmul")
+    assert output.results["device"]["status"] == "not run"
+    result = output.results["matmul"]
     assert result["cause"] == "crashed"
     assert re.fullmatch(r"crashed (in the phase 'import torch'|between two phases), by signal 11.*", result["reason"])
 
@@ -243,8 +243,8 @@ def test_a_suite_that_is_ended_leaves_none_that_waits(tmp_path: Path, number: si
         say(check)
     """
     environ = fake_torch(tmp_path / "fake", _TORCH, body)
-    asked = order("device", "matmul", "amp", ahead=2)
-    with started(HERE, asked, tmp_path / "run", environ) as process:
+    requested = make_request("device", "matmul", "amp", preimports=2)
+    with started(HERE, requested, tmp_path / "run", environ) as process:
         wait_for(tmp_path / "fake" / "torch" / "hangs")
         if whom == "worker":
             (worker,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()

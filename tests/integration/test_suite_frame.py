@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from envspec.conformance.checks import CHECKS
-from tests.support import suite
-from tests.support.suite import (
+from tests.support.machines import suite
+from tests.support.machines.suite import (
     PATIENCE_S,
     RUN,
     assert_nothing_left,
     assert_nothing_stays,
     fake_torch,
-    order,
+    make_request,
     started,
     wait_for,
 )
@@ -53,26 +53,28 @@ _ORPHAN = """
 
 
 def _device(folder: Path, *bodies: str, **more: Any) -> dict[str, Any]:
-    told = suite.run(HERE, order("device", **more), folder / "run", environ=fake_torch(folder / "bad", *bodies))
-    assert told.status == 0 and told.document["is_whole"]
+    output = suite.run(
+        HERE, make_request("device", **more), folder / "run", environ=fake_torch(folder / "bad", *bodies)
+    )
+    assert output.status == 0 and output.document["is_whole"]
     assert_nothing_left(folder / "run")
-    return told.results["device"]
+    return output.results["device"]
 
 
 def test_a_check_that_is_not_run_says_why(tmp_path: Path) -> None:
     result = _device(tmp_path, _GOOD)
-    assert (result["status"], result["cause"], result["reason"]) == ("not run", None, "no GPU is asked for")
+    assert (result["status"], result["cause"], result["reason"]) == ("not run", None, "no GPU is requested")
     assert [name for name, _ in result["phases"]] == ["import torch", "CUDA libraries in memory"]
     assert result["log"] == ""
 
 
-def test_a_torch_that_is_locked_and_not_there_is_told_alike_by_every_check(tmp_path: Path) -> None:
+def test_a_torch_that_is_locked_and_not_there_is_reported_alike_by_every_check(tmp_path: Path) -> None:
     venv.create(tmp_path / "bare", symlinks=True)
     checks = [name for name, check in CHECKS.items() if check.needs]
-    asked = order(*checks, locked={"name": "x", "packages": {"torch": "2.9.1"}, "code": []})
-    told = suite.run(tmp_path / "bare" / "bin" / "python", asked, tmp_path / "run")
+    requested = make_request(*checks, locked={"name": "x", "packages": {"torch": "2.9.1"}, "code": []})
+    output = suite.run(tmp_path / "bare" / "bin" / "python", requested, tmp_path / "run")
     assert_nothing_left(tmp_path / "run")
-    said = {name: (result["status"], result["reason"]) for name, result in told.results.items()}
+    said = {name: (result["status"], result["reason"]) for name, result in output.results.items()}
     assert said.pop("family") == ("not run", "torchvision or torchaudio is not in the lock")
     assert {"coldstart", "ddp", "fsdp", "memory"} < set(said)
     assert set(said.values()) == {
@@ -80,11 +82,11 @@ def test_a_torch_that_is_locked_and_not_there_is_told_alike_by_every_check(tmp_p
     }
 
 
-def test_a_torch_without_metadata_is_asked_itself_for_its_release(tmp_path: Path) -> None:
+def test_a_torch_without_metadata_is_imported_for_its_release(tmp_path: Path) -> None:
     environ = fake_torch(tmp_path / "bad", '__version__ = "2.6.0"')
-    told = suite.run(HERE, order("fsdp"), tmp_path / "run", environ=environ)
+    output = suite.run(HERE, make_request("fsdp"), tmp_path / "run", environ=environ)
     assert_nothing_left(tmp_path / "run")
-    assert "with torch 2.6: it asks for streams" in told.findings("fsdp")["FSDP2, gloo, 2 ranks"]["told"]
+    assert "with torch 2.6: it requires streams" in output.findings("fsdp")["FSDP2, gloo, 2 ranks"]["detail"]
 
 
 def test_a_hang_ends_at_the_limit_with_its_phase_and_its_stacks(tmp_path: Path) -> None:
@@ -95,11 +97,11 @@ def test_a_hang_ends_at_the_limit_with_its_phase_and_its_stacks(tmp_path: Path) 
         threading.Thread(target=waits_for_ever, daemon=True).start()
         time.sleep(600)
     """
-    result = _device(tmp_path, body, limits={"device": 4})
+    result = _device(tmp_path, body, limits={"device": 2})
     assert (result["status"], result["cause"]) == ("failed", "over its limit")
-    assert result["reason"] == "still running after 4 s, in the phase 'import torch'"
+    assert result["reason"] == "still running after 2 s, in the phase 'import torch'"
     assert "in waits_for_ever" in result["log"] and "torch/__init__.py" in result["log"]
-    assert 4 <= result["seconds"] < PATIENCE_S
+    assert 2 <= result["seconds"] < PATIENCE_S
 
 
 def test_a_hang_that_holds_python_and_ignores_signals_ends_too(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_a_hang_that_holds_python_and_ignores_signals_ends_too(tmp_path: Path) -
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         ctypes.PyDLL(None).sleep(600)
     """
-    result = _device(tmp_path, body, limits={"device": 4})
+    result = _device(tmp_path, body, limits={"device": 2})
     assert (result["status"], result["cause"]) == ("failed", "over its limit")
     assert "torch/__init__.py" in result["log"]
 
@@ -126,12 +128,12 @@ def test_a_hang_that_holds_python_and_ignores_signals_ends_too(tmp_path: Path) -
         (
             "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
             "out of memory",
-            "killed in the phase 'import torch': most often the system or the container has run out of memory",
+            "killed in the phase 'import torch': most often because the system or container is out of memory",
         ),
         ("x = bytearray(1 << 62)", "out of memory", "in the phase 'import torch': MemoryError"),
         # Each is a status that something means elsewhere: the check's own word is what counts.
-        ("import os; os._exit(0)", "crashed", "ended in the phase 'import torch' with status 0 and without a word"),
-        ("import os; os._exit(75)", "crashed", "ended in the phase 'import torch' with status 75 and without a word"),
+        ("import os; os._exit(0)", "crashed", "exited in the phase 'import torch' with status 0 without a result"),
+        ("import os; os._exit(75)", "crashed", "exited in the phase 'import torch' with status 75 without a result"),
         ("raise SystemExit(0)", "raised", "in the phase 'import torch': SystemExit: 0"),
         (
             "raise ImportError('torch') from OSError('undefined symbol: x')",
@@ -141,7 +143,7 @@ def test_a_hang_that_holds_python_and_ignores_signals_ends_too(tmp_path: Path) -
     ],
     ids=["segfault", "abort", "killed", "memory", "exit 0", "exit 75", "SystemExit", "cause"],
 )
-def test_an_end_that_is_no_end_is_told(tmp_path: Path, body: str, cause: str, reason: str) -> None:
+def test_an_end_that_is_no_end_is_reported(tmp_path: Path, body: str, cause: str, reason: str) -> None:
     result = _device(tmp_path, body)
     assert (result["status"], result["cause"], result["reason"]) == ("failed", cause, reason)
 
@@ -153,9 +155,12 @@ def test_orphans_are_ended_after_their_check(tmp_path: Path) -> None:
 
 def test_another_check_goes_on_after_a_crash(tmp_path: Path) -> None:
     bad = fake_torch(tmp_path / "bad", "import ctypes; ctypes.string_at(0)")
-    told = suite.run(HERE, order("pyg", "device"), tmp_path / "run", environ=bad)
-    assert told.status == 0
-    assert [(name, each["cause"]) for name, each in told.results.items()] == [("device", "crashed"), ("pyg", "crashed")]
+    output = suite.run(HERE, make_request("pyg", "device"), tmp_path / "run", environ=bad)
+    assert output.status == 0
+    assert [(name, each["cause"]) for name, each in output.results.items()] == [
+        ("device", "crashed"),
+        ("pyg", "crashed"),
+    ]
 
 
 #: The first check that imports it is done, the second leaves an orphan and hangs.
@@ -172,7 +177,7 @@ _SECOND_HANGS = """
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_a_suite_that_is_ended_leaves_what_it_had_and_no_process(tmp_path: Path, number: signal.Signals) -> None:
     bad = fake_torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
-    with started(HERE, order("device", "pyg"), tmp_path / "run", bad) as process:
+    with started(HERE, make_request("device", "pyg"), tmp_path / "run", bad) as process:
         wait_for(tmp_path / "bad" / "torch" / "hangs")
         process.send_signal(number)
         status = process.wait(PATIENCE_S)
@@ -186,7 +191,7 @@ def test_a_suite_that_is_ended_leaves_what_it_had_and_no_process(tmp_path: Path,
 def test_the_worker_killed_leaves_no_process_either(tmp_path: Path) -> None:
     """What the system kills for its memory is not always the check's own process."""
     bad = fake_torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
-    with started(HERE, order("device", "pyg"), tmp_path / "run", bad) as process:
+    with started(HERE, make_request("device", "pyg"), tmp_path / "run", bad) as process:
         wait_for(tmp_path / "bad" / "torch" / "hangs")
         (worker,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
         os.kill(int(worker), signal.SIGKILL)
@@ -196,22 +201,23 @@ def test_the_worker_killed_leaves_no_process_either(tmp_path: Path) -> None:
     assert not json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["is_whole"]
 
 
-def test_asked_twice_it_still_ends_everything(tmp_path: Path) -> None:
+def test_terminated_twice_it_still_ends_everything(tmp_path: Path) -> None:
     bad = fake_torch(tmp_path / "bad", _ORPHAN, _SECOND_HANGS, _GOOD)
-    with started(HERE, order("device", "pyg"), tmp_path / "run", bad) as process:
+    with started(HERE, make_request("device", "pyg"), tmp_path / "run", bad) as process:
         wait_for(tmp_path / "bad" / "torch" / "hangs")
-        for _ in range(20):
+        # Within the time that the orphan is given: later, Python itself is ending and takes no more signals.
+        for _ in range(6):
             process.terminate()
-            time.sleep(0.05)
+            time.sleep(0.03)
         assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
         assert process.stderr is not None and process.stderr.read() == ""
     assert_nothing_left(tmp_path / "run")
 
 
 def test_two_suites_at_once_leave_each_other_alone(tmp_path: Path) -> None:
-    slow = fake_torch(tmp_path / "slow", _SECOND_HANGS.replace("600", "3"), _GOOD)
+    slow = fake_torch(tmp_path / "slow", _SECOND_HANGS.replace("600", "2"), _GOOD)
     (tmp_path / "slow" / "torch" / "begun").touch()
-    with started(HERE, order("device"), tmp_path / "run", slow) as process:
+    with started(HERE, make_request("device"), tmp_path / "run", slow) as process:
         wait_for(tmp_path / "slow" / "torch" / "hangs")
         assert _device(tmp_path / "other", _ORPHAN, _GOOD)["status"] == "not run"
         assert process.wait(PATIENCE_S) == 0
@@ -224,31 +230,31 @@ def test_two_suites_at_once_leave_each_other_alone(tmp_path: Path) -> None:
     [
         ("{", "JSONDecodeError"),
         ("[]", "AttributeError"),
-        (json.dumps({**order("device"), "format": 99}), "the order is of format 99, this suite knows 1"),
-        (json.dumps({**order("device"), "colour": 1}), "colour"),
-        (json.dumps({key: value for key, value in order("device").items() if key != "nodes"}), "nodes"),
-        (json.dumps(order("device", "divice")), "there is no check 'divice'"),
-        (json.dumps(order("device", required=["gpu"])), "there is no check 'gpu'"),
+        (json.dumps({**make_request("device"), "format": 99}), "its format is 99, this suite reads 1"),
+        (json.dumps({**make_request("device"), "colour": 1}), "colour"),
+        (json.dumps({key: value for key, value in make_request("device").items() if key != "nodes"}), "nodes"),
+        (json.dumps(make_request("device", "divice")), "unknown check 'divice'"),
+        (json.dumps(make_request("device", required=["gpu"])), "unknown check 'gpu'"),
     ],
 )
-def test_a_damaged_order_is_refused(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / "order.json").write_text(text, encoding="utf-8")
-    command = [str(HERE), str(RUN), str(tmp_path / "order.json"), str(tmp_path / "results.json")]
+def test_a_damaged_request_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "request.json").write_text(text, encoding="utf-8")
+    command = [str(HERE), str(RUN), str(tmp_path / "request.json"), str(tmp_path / "results.json")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("the order can't be read: ") and words in done.stderr
+    assert done.stderr.startswith("cannot read the request: ") and words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "results.json").exists()
 
 
 def test_results_that_can_not_be_written_end_the_suite_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "order.json").write_text(json.dumps(order("device")), encoding="utf-8")
+    (tmp_path / "request.json").write_text(json.dumps(make_request("device")), encoding="utf-8")
     (tmp_path / "file").touch()
     for results in (tmp_path / "file" / "results.json", tmp_path / "no" / "results.json"):
-        command = [str(HERE), str(RUN), str(tmp_path / "order.json"), str(results)]
+        command = [str(HERE), str(RUN), str(tmp_path / "request.json"), str(results)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert done.returncode == 3
-        assert "the suite can't go on: " in done.stderr and len(done.stderr.splitlines()) == 1
+        assert "the suite cannot continue: " in done.stderr and len(done.stderr.splitlines()) == 1
         assert done.stdout == ""
 
 

@@ -21,13 +21,13 @@ from typing import Final
 import pytest
 
 from envspec.models import Package
-from envspec.verifier.record import wheel_contents
-from tests.support.environments import BASE, SERIES, installs, make_lock, pin, write_lock
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
+from envspec.verifier.record import wheel_sha256
+from tests.support.builders.environments import BASE, SERIES, installs, make_lock, pin, write_lock
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact, core_metadata, wheel
+from tests.support.builders.zips import member
+from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
-from tests.support.wheels import Artifact, core_metadata, wheel
-from tests.support.zips import member
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="envspec installs on Linux and macOS only")
 
@@ -53,7 +53,7 @@ OTHER_3: Final = wheel("other", "3.0")
 
 def anchored(artifact: Artifact) -> Package:
     record = member(artifact.data, ".dist-info/RECORD")
-    return replace(pin(artifact), contents=wheel_contents(record))
+    return replace(pin(artifact), record_sha256=wheel_sha256(record))
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def test_a_fresh_environment_is_what_the_lock_says(scene: Scene) -> None:
     assert ran.stdout.count("\n") == 1 and ran.stderr == ""
 
 
-def test_nothing_is_written_and_no_network_is_asked(scene: Scene) -> None:
+def test_nothing_is_written_and_no_network_is_used(scene: Scene) -> None:
     before = scene.user.leaves()
     assert scene.verify().status == 0
     assert scene.user.leaves() == before

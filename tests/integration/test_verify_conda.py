@@ -12,15 +12,15 @@ import pytest
 
 from envspec.diagnostics.machine import this_platform
 from envspec.models import CondaPackage
-from envspec.verifier.record import wheel_contents
-from tests.support import conda_packages
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.environments import SERIES, conda_row, installs, make_lock, pin, write_lock
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
+from envspec.verifier.record import wheel_sha256
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.environments import SERIES, conda_row, installs, make_lock, pin, write_lock
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import wheel
+from tests.support.builders.zips import member
+from tests.support.servers.index import IndexServer
 from tests.support.user import User
-from tests.support.wheels import wheel
-from tests.support.zips import member
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 
@@ -35,8 +35,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     channel = write(folder / "forge", conda_packages.forge())
     with IndexServer([File(TOOL)]) as index:
         user = User(folder, index.url, NO_PROXY="127.0.0.1")
-        contents = wheel_contents(member(TOOL.data, ".dist-info/RECORD"))
-        lock = make_lock(conda=rows(channel), wheels=[replace(pin(TOOL), contents=contents)])
+        contents = wheel_sha256(member(TOOL.data, ".dist-info/RECORD"))
+        lock = make_lock(conda=rows(channel), wheels=[replace(pin(TOOL), record_sha256=contents)])
         ran = installs(user, write_lock(folder / "lock", lock))
         assert ran.status == 0, ran.stderr
     yield folder
@@ -61,7 +61,7 @@ def test_it_is_what_the_lock_says(made: Path) -> None:
     assert (status, told["findings"]) == (0, [])
     counts = told["counts"]
     assert isinstance(counts, dict)
-    assert (counts["conda"], counts["packages"], counts["anchored"]) == (len(NAMES), 1, 1)
+    assert (counts["conda"], counts["packages"], counts["against_lock"]) == (len(NAMES), 1, 1)
 
 
 def test_files_of_both_halves(made: Path, tmp_path: Path) -> None:

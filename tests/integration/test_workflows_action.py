@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from packaging.utils import canonicalize_name
 
-from tests.support.workflow_repository import Repository
 from tests.support.workflow_runner import Runner
-from tests.support.workflows import ACTION, job
+from tests.support.workflows import ACTION, Repository, job
 
 STEPS = job(ACTION, "runs")
 INSTALL, COMMAND = STEPS.runs

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.user import ROOT
-from tests.support.workflow_repository import WHOLE, Repository
 from tests.support.workflow_runner import Runner
-from tests.support.workflows import job
+from tests.support.workflows import WHOLE, Repository, job
 
 TESTS = job("workflows/ci.yml", "tests")
 CHECKS = job("workflows/ci.yml", "checks")
@@ -48,16 +47,19 @@ def runner_on(tmp_path: Path, parts: tuple[str, ...], **environ: str) -> Runner:
 
 def test_the_tests_run_as_a_nox_session(tmp_path: Path) -> None:
     """One file of them all, by what pytest reads beside its arguments: this very test is among the others."""
-    choice = "-p no:cacheprovider tests/unit/test_ci_summary.py"
+    choice = "-v -p no:cacheprovider tests/unit/test_ci_summary.py"
     ran = runner_on(tmp_path, WHOLE, PYTEST_ADDOPTS=choice).runs(TESTS)
     assert ran.failed == [] and ran.unrun == [], ran.said
     assert "test_ci_summary.py" in ran.said["Tests"] and "Session tests was successful" in ran.said["Tests"]
 
 
 def test_the_checks_run_on_the_whole_repository(tmp_path: Path) -> None:
-    # What mypy knows of these files it may know here: anew, it takes half a minute.
-    ran = runner_on(tmp_path, WHOLE, MYPY_CACHE_DIR=str(ROOT / ".mypy_cache")).runs(CHECKS)
+    # Half a minute: the session itself checks what is here.
+    runner = runner_on(tmp_path, WHOLE)
+    runner.program("mypy", f'echo "mypy $*" >> "{tmp_path}/notes"')
+    ran = runner.runs(CHECKS)
     assert ran.failed == [] and ran.unrun == [], ran.said["Checks"]
+    assert (tmp_path / "notes").read_text() == "mypy --strict envspec tests bench noxfile.py\n"
     for session in ("lint", "types", "imports", "lock_check"):
         assert f"Session {session} was successful" in ran.said["Checks"]
 

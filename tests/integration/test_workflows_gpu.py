@@ -19,13 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.environments import RUNNING
-from tests.support.forge import Forge
-from tests.support.image_builds import CUDA, TAG, small_wheel
-from tests.support.image_scene import Around, standing
-from tests.support.workflow_repository import Repository
+from tests.support.builders.environments import RUNNING
+from tests.support.builders.images import CUDA, TAG, Around, small_wheel, standing
+from tests.support.servers.forge import Forge
 from tests.support.workflow_runner import Hosted, Runner
-from tests.support.workflows import job
+from tests.support.workflows import Repository, job
 
 FILE = "workflows/gpu-conformance.yml"
 SUITE = job(FILE, "suite")

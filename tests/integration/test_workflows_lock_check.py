@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 
 from envspec import toml
-from tests.support import ecosystem
-from tests.support.index_server import IndexServer
-from tests.support.tampering import replacing, tamper
+from tests.support.builders import ecosystem
+from tests.support.builders.locks import replacing, tamper
+from tests.support.servers.index import IndexServer
 from tests.support.user import ROOT
-from tests.support.workflow_repository import Repository
 from tests.support.workflow_runner import JobRan, Runner
-from tests.support.workflows import job
+from tests.support.workflows import Repository, job
 
 CHECK = job("workflows/lock-check.yml", "check")
 COMMENT = job("workflows/lock-check.yml", "comment")
@@ -47,7 +46,7 @@ def repository(tmp_path: Path) -> Repository:
 
 
 def runner_of(tmp_path: Path, repository: Repository, base: str, index: IndexServer) -> Runner:
-    values = {"github.event.pull_request.base.sha": base, "vars.CHANNEL_ROWS": ""}
+    values = {"github.event.pull_request.base.sha": base, "vars.CHANNEL_REPODATA": ""}
     return Runner(tmp_path / "runner", repository.folder, values, ENVSPEC_DEFAULT_INDEX=index.url)
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ecosystem
-from tests.support.ecosystem import release
-from tests.support.forge import Forge
-from tests.support.index_server import IndexServer
-from tests.support.workflow_repository import Repository
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import release
+from tests.support.servers.forge import Forge
+from tests.support.servers.index import IndexServer
 from tests.support.workflow_runner import Hosted, Runner
-from tests.support.workflows import jobs
+from tests.support.workflows import Repository, jobs
 
 REFRESH = "workflows/refresh.yml"
 WHOLE = "Every spec could be locked"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envspec.build.reproducible import normalise
-from tests.support.wheels import wheel
+from tests.support.builders.wheels import wheel
 
 FILES = {"own/__init__.py": b"x = 1\n", "own/a.txt": b"", "own/z/deep.py": b"y\n" * 5000}
 

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from envspec.lock.docker_served import File, Served, files_lines
-from envspec.lock.docker_words import quoted
+from envspec.lockfile.export.dockerfile import ContainerConfig, File, files_lines, quoted
 
 #: No NUL, which no argument holds, and no carriage return, which the builders take from the end of a line.
 LINE = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\n"), max_size=40)
@@ -32,7 +31,7 @@ def test_files_are_written_as_they_are(lines: list[str]) -> None:
     text = "\n".join(lines) + "\n"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "in" / "file.txt"
-        for instruction in files_lines(Served(files=(File(str(path), 0o640, text),))):
+        for instruction in files_lines(ContainerConfig(files=(File(str(path), 0o640, text),))):
             carried_out(instruction)
         assert path.read_bytes().decode() == text
         assert path.stat().st_mode & 0o777 == 0o640

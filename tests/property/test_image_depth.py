@@ -11,19 +11,24 @@ from hypothesis import strategies as st
 
 from envspec.context import Connectivity, Context
 from envspec.diagnostics.machine import this_platform
-from envspec.image.base_layers import Foundation, PythonParts
-from envspec.image.build import MOST_LAYERS, wheel_sources
+from envspec.image.base_layers import PythonLayers
+from envspec.image.build import MAX_LAYERS, wheel_sources
 from envspec.image.config import Base
-from envspec.image.layers.partition import ALONE
+from envspec.image.layers.partition import OWN_LAYER_BYTES
 from envspec.image.layers.types import Layer
 from envspec.image.sources.conda import CondaSource
 from envspec.models import CondaPackage, Package, Platform, Python
 from envspec.registry.types import Descriptor
-from tests.support import locks
+from tests.support.builders import locks
 
 #: As the assembler counts them: what `[system] apt` needs, and the settings at the end.
 SYSTEM, SETTINGS = 1, 1
-SIZES = st.one_of(st.none(), st.integers(0, 100), st.integers(ALONE - 2, ALONE + 2), st.integers(ALONE, 3_000_000_000))
+SIZES = st.one_of(
+    st.none(),
+    st.integers(0, 100),
+    st.integers(OWN_LAYER_BYTES - 2, OWN_LAYER_BYTES + 2),
+    st.integers(OWN_LAYER_BYTES, 3_000_000_000),
+)
 ROWS = st.one_of(st.lists(SIZES, max_size=30), st.lists(SIZES, min_size=100, max_size=250))
 CACHE = Path("/nowhere")
 
@@ -38,9 +43,9 @@ def conda(sizes: list[int | None]) -> list[CondaPackage]:
     return [*named, locks.conda("python", "3.12.11")]
 
 
-def parts() -> PythonParts:
+def parts() -> PythonLayers:
     context = Context({}, CACHE, CACHE, Connectivity.OFFLINE, jobs=1)
-    return PythonParts(context, this_platform(), lambda _: False)
+    return PythonLayers(context, this_platform(), lambda _: False)
 
 
 def base(layers: int) -> Base:
@@ -61,10 +66,10 @@ def test_never_more_than_the_engines_take(
         resolution = locks.resolution(Platform.LINUX_64, *rows)
         target = replace(resolution.target, python=Python("3.11.2", "system"))
         resolution = replace(resolution, target=target)
-    budget = MOST_LAYERS - depth - SYSTEM * has_apt - SETTINGS
-    below = parts().below(Foundation(resolution, base(depth), None, budget - 1))
+    budget = MAX_LAYERS - depth - SYSTEM * has_apt - SETTINGS
+    below = parts().below(resolution, base(depth), None, budget - 1)
     above = wheel_sources(resolution, CACHE, None, budget - len(below.sources))
-    assert depth + SYSTEM * has_apt + len(below.sources) + len(above) + SETTINGS <= MOST_LAYERS
+    assert depth + SYSTEM * has_apt + len(below.sources) + len(above) + SETTINGS <= MAX_LAYERS
     held = Counter(wheel.name for source in above for wheel in source.wheels)
     assert held == Counter(row.name for row in rows)
     if has_conda:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.resolve.pypi.index.page import BadPage, ListedFile, Listing, parse_page
-from tests.support import pages
-from tests.support.projects import Dialect, File, Hashes, Hrefs, MetadataFiles, Pages, Sizes, Times
-from tests.support.wheels import Artifact
+from envspec.resolve.pypi.index.page import BadPage, ListedFile, PageListing, parse_page
+from tests.support.builders.projects import Dialect, File, Hashes, Hrefs, MetadataFiles, Pages, Sizes, Times
+from tests.support.builders.wheels import Artifact
+from tests.support.servers import pages
 
 URL = "http://127.0.0.1:1234/simple/lib/"
 ROOT = "http://127.0.0.1:1234"
@@ -46,13 +46,13 @@ def dialects(draw: st.DrawFn) -> Dialect:
     )
 
 
-def listing(project: list[File], dialect: Dialect) -> Listing:
+def listing(project: list[File], dialect: Dialect) -> PageListing:
     kind, body = pages.project_page("lib", project, dialect, "", ROOT)
     return parse_page(body, kind, URL)
 
 
-def rows(found: Listing) -> list[ListedFile]:
-    return [found.row(number) for number in range(len(found.names))]
+def rows(found: PageListing) -> list[ListedFile]:
+    return [found.file(number) for number in range(len(found.names))]
 
 
 @given(st.lists(files(), max_size=6), dialects())
@@ -79,7 +79,7 @@ def test_any_bytes_are_a_page_or_refused(body: bytes, kind: str) -> None:
         return
     for number in range(len(found.names)):
         try:
-            found.row(number)
+            found.file(number)
         except BadPage:
             continue
 
@@ -109,7 +109,7 @@ def test_a_row_of_another_form_is_refused_or_read_as_what_it_says(key: str, valu
         page = parse_page(body, "application/json", URL)
         if not page.names:
             return
-        read = page.row(0)
+        read = page.file(0)
     except BadPage:
         return
     assert isinstance(read.filename, str)
@@ -132,7 +132,7 @@ def test_a_page_that_is_cut_short_is_refused(project: list[File], form: Pages, d
         parse_page(cut, kind, URL)
 
 
-def html(text: str) -> Listing:
+def html(text: str) -> PageListing:
     return parse_page(text.encode(), "text/html; charset=utf-8", URL)
 
 
@@ -152,14 +152,14 @@ def html(text: str) -> Listing:
 def test_ways_to_write_a_link(anchor: str) -> None:
     found = html(f"<!doctype html><html><body>{anchor}</body></html>")
     assert found.names == ("lib-1-py3-none-any.whl",)
-    assert found.row(0).url == f"{ROOT}/files/lib-1-py3-none-any.whl"
+    assert found.file(0).url == f"{ROOT}/files/lib-1-py3-none-any.whl"
 
 
 @pytest.mark.parametrize(
     "fragment", ["#sha256=" + "AB" * 32, "#sha256=" + "ab" * 32 + "&egg=lib", "#sha256=" + "ab" * 32]
 )
 def test_hashes_in_links(fragment: str) -> None:
-    assert html(f'<a href="lib-1-py3-none-any.whl{fragment}">lib-1-py3-none-any.whl</a>').row(0).sha256 == "ab" * 32
+    assert html(f'<a href="lib-1-py3-none-any.whl{fragment}">lib-1-py3-none-any.whl</a>').file(0).sha256 == "ab" * 32
 
 
 def test_html_without_its_outer_elements_is_a_page() -> None:
@@ -173,7 +173,7 @@ def test_json_of_a_later_minor_version_is_read_of_a_later_major_one_not() -> Non
     def page(version: str) -> bytes:
         return json.dumps({"meta": {"api-version": version}, "files": [ROW]}).encode()
 
-    assert parse_page(page("1.99"), "application/vnd.pypi.simple.v1+json", URL).row(0).size_bytes == 5
+    assert parse_page(page("1.99"), "application/vnd.pypi.simple.v1+json", URL).file(0).size_bytes == 5
     with pytest.raises(BadPage, match=r"index API version 2\.0"):
         parse_page(page("2.0"), "application/vnd.pypi.simple.v1+json", URL)
 
@@ -183,4 +183,4 @@ def test_upload_times_keep_their_text(microseconds: int) -> None:
     moment = datetime(2024, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=microseconds)
     text = moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
     body = json.dumps({"files": [{**ROW, "upload-time": text}]}).encode()
-    assert parse_page(body, "application/json", URL).row(0).uploaded == text
+    assert parse_page(body, "application/json", URL).file(0).uploaded == text

@@ -12,10 +12,9 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from envspec.models import Platform, Python, Target
-from envspec.resolve.pypi.index.client import Index
-from envspec.resolve.pypi.index.page import ListedFile, Listing
-from envspec.resolve.pypi.index.routing import Correction, Route, Rules
-from envspec.resolve.pypi.index.selection import TagRanks, moment, not_after, own, version_of, version_text
+from envspec.resolve.pypi.index.page import ListedFile, PageListing
+from envspec.resolve.pypi.index.routing import Correction, PackageIndex, Route, Rules
+from envspec.resolve.pypi.index.selection import TagRanks, not_after, own_files, upload_time, version_of, version_text
 from envspec.resolve.pypi.index.view import corrected
 from envspec.resolve.pypi.resolver import read_pins
 from envspec.spec.targets import wheel_tags
@@ -63,7 +62,7 @@ def test_ranks_are_packagings_own_preference(target: Target, wheels: list[str]) 
         assert ranks.rank(f"lib-1.0-{tag}.whl") == wanted
         assert ranks.rank(f"lib-1.0-3-{tag}.whl") == wanted
     names = [f"lib-{number}.0-{tag}.whl" for number, tag in enumerate(wheels)]
-    loadable, sdists, others = ranks.sort_out([*names, "lib-9.tar.gz"])
+    loadable, sdists, others = ranks.partition([*names, "lib-9.tar.gz"])
     assert sdists == [len(names)]
     assert loadable == [number for number, name in enumerate(names) if ranks.rank(name) is not None]
     assert others == {name.rsplit("-", 3)[0] for n, name in enumerate(names) if n not in loadable} | {"lib-9.tar.gz"}
@@ -90,7 +89,7 @@ offsets = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(
 
 @st.composite
 def written(draw: st.DrawFn) -> tuple[str, datetime]:
-    """A moment, and a way in which an index writes it."""
+    """A upload_time, and a way in which an index writes it."""
     at = draw(moments)
     form = draw(st.sampled_from(["Z", "z", "", "offset", "colonless"]))
     if form in ("offset", "colonless"):
@@ -107,8 +106,8 @@ def written(draw: st.DrawFn) -> tuple[str, datetime]:
 @given(written())
 def test_a_moment_is_read_as_it_is_written(case: tuple[str, datetime]) -> None:
     text, at = case
-    assert moment(text) == at
-    assert moment(text).tzinfo is timezone.utc
+    assert upload_time(text) == at
+    assert upload_time(text).tzinfo is timezone.utc
 
 
 @given(written(), moments, offsets)
@@ -116,7 +115,7 @@ def test_not_after_is_datetimes_own_comparison(case: tuple[str, datetime], cut: 
     text, at = case
     assert not_after(text, cut) is (at <= cut)
     assert not_after(text, cut.astimezone(zone)) is (at <= cut)
-    # The moment itself, and the least that is later and earlier.
+    # The upload_time itself, and the least that is later and earlier.
     assert not_after(text, at)
     assert not not_after(text, at - timedelta(microseconds=1))
     assert not_after(text, at + timedelta(microseconds=1))
@@ -145,7 +144,9 @@ def test_names_without_a_version(filename: str) -> None:
 
 
 def test_the_first_route_that_fits_decides() -> None:
-    default, corp, other = (Index(name, f"https://{name}.example/simple/") for name in ("default", "corp", "other"))
+    default, corp, other = (
+        PackageIndex(name, f"https://{name}.example/simple/") for name in ("default", "corp", "other")
+    )
     rules = Rules(
         as_of=datetime(2026, 1, 1, tzinfo=timezone.utc),
         tags=(),
@@ -204,6 +205,6 @@ def test_pins_with_extras() -> None:
 def test_a_page_is_of_one_project(project: str, kept: list[str], left: list[str]) -> None:
     names = [*left, *kept]
     rows = {name: ListedFile(name, f"https://x/{name}", None, None, None, None, None, None) for name in names}
-    found = own(Listing(tuple(names), lambda number: rows[names[number]]), project)
+    found = own_files(PageListing(tuple(names), lambda number: rows[names[number]]), project)
     assert list(found.names) == kept
-    assert [found.row(number).filename for number in range(len(kept))] == kept
+    assert [found.file(number).filename for number in range(len(kept))] == kept

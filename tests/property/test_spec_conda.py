@@ -19,6 +19,7 @@ from envspec.spec import Spec, SpecError, parse_spec
 from envspec.spec.conda import channel_of, name_of, read_channel, read_match_spec
 from envspec.spec.errors import BadValue
 from envspec.spec.identity import input_sha256
+from tests.support.tries import tries
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 
@@ -54,7 +55,7 @@ def likely_specs(draw: Callable[[Any], Any]) -> str:
     return str(draw(st.sampled_from(forms)))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=tries(400), deadline=None)
 @given(SPEC_TEXTS | likely_specs())
 @example("numpy[version='" + "(" * 400)
 @example("a " + "1." * 240)
@@ -72,7 +73,7 @@ def test_what_is_read_the_solver_reads_as_well(text: str) -> None:
     assert meant.build is None or not any(c in str(meant.build) for c in "<>=!~ ")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(
     st.sampled_from(["numpy", "Py_Torch"]),
     st.integers(1, 30),
@@ -107,7 +108,7 @@ def secret_channels(draw: Callable[[Any], Any]) -> str:
     return f"{scheme}://{before}{host}{prefix}{token}{after}"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 @given(CHANNEL_TEXTS)
 def test_any_channel(text: str) -> None:
     try:
@@ -122,7 +123,7 @@ def test_any_channel(text: str) -> None:
     assert read_channel(channel_url(read)) == channel_url(read)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=tries(300), deadline=None)
 @given(secret_channels())
 def test_no_secret_is_told(text: str) -> None:
     try:
@@ -133,7 +134,7 @@ def test_no_secret_is_told(text: str) -> None:
     assert SECRET not in channel_without_credentials(read) + channel_url(read)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(secret_channels(), st.sampled_from(["[{}]", "{}", "[[{}]]", "[{}, {}, 7]"]))
 def test_no_secret_is_told_of_a_whole_spec(text: str, form: str) -> None:
     channels = form.replace("{}", toml_text(text))
@@ -149,7 +150,7 @@ def toml_text(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(
     st.sampled_from(["", "user:pass@", "user@", "${USER}:${PASS}@"]),
     st.sampled_from(["", "/t/abc-123", "/t/${TOKEN}"]),
@@ -199,7 +200,7 @@ def conda_sections(draw: Callable[[Any], Any]) -> dict[str, Any]:
     return {key: draw(likely.get(key, VALUES) | VALUES) for key in chosen}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=tries(200), deadline=None)
 @given(conda_sections(), st.sampled_from([[], ["linux-64"], ["linux-64", "osx-arm64"], ["win-64"], ["nowhere"]]))
 def test_any_conda_section(conda: dict[str, Any], platforms: list[str]) -> None:
     data = {"env": {"name": "x", "python": "3.13", "platforms": platforms}, "conda": conda}

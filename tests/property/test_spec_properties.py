@@ -22,6 +22,7 @@ from envspec.spec.positions import locate
 from envspec.spec.requirements import read_requirement
 from envspec.spec.values import read_pattern
 from tests.support.schema import refusals
+from tests.support.tries import tries
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=timezone.utc)
 SCHEMA = json_schema()
@@ -161,7 +162,7 @@ def written_documents(draw: Callable[[Any], Any]) -> Writer:
     return writer
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=tries(120), deadline=None)
 @given(written_documents())
 def test_every_key_and_item_is_found_in_its_line(writer: Writer) -> None:
     data = toml.loads(writer.text)
@@ -193,7 +194,7 @@ def read(text: str) -> Spec | SpecError:
         return error
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(st.text(max_size=200) | st.text(st.sampled_from("[]{}=.,#\"'\\\n env19:-TZ"), max_size=60))
 def test_any_text(text: str) -> None:
     read(text)
@@ -212,7 +213,7 @@ def mutated_specs(draw: Callable[[Any], Any]) -> str:
     return text
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(mutated_specs())
 def test_mutations_of_specs(text: str) -> None:
     read(text)
@@ -260,7 +261,7 @@ def specs_with_junk(draw: Callable[[Any], Any]) -> dict[str, Any]:
     return data
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(specs_with_junk())
 def test_specs_with_junk_in_them(data: dict[str, Any]) -> None:
     found = read(tomlkit.dumps(data))
@@ -268,7 +269,7 @@ def test_specs_with_junk_in_them(data: dict[str, Any]) -> None:
         assert all(fault.line is not None for fault in found.faults if fault.key not in ("", "env"))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(st.text(max_size=60) | st.text(st.sampled_from("torch[]@=<>;,.*'\"() 019+-#:/\\git\x1b\ud7fc"), max_size=40))
 def test_any_requirement(text: str) -> None:
     try:
@@ -312,7 +313,7 @@ def right_specs(draw: Callable[[Any], Any]) -> dict[str, Any]:
     return data
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(right_specs(), st.randoms(use_true_random=False))
 def test_a_right_spec_is_read_as_it_is(data: dict[str, Any], chance: random.Random) -> None:
     spec = read(tomlkit.dumps(shuffled(data, chance)))
@@ -334,7 +335,7 @@ def shuffled(value: Any, chance: random.Random) -> Any:
     return value
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(right_specs(), st.randoms(use_true_random=False), MOMENTS)
 def test_identity(data: dict[str, Any], chance: random.Random, moment: datetime) -> None:
     text = tomlkit.dumps(data)
@@ -353,7 +354,7 @@ def test_identity(data: dict[str, Any], chance: random.Random, moment: datetime)
     assert (input_sha256(dated) == digest) == (data["env"].get("as_of") == moment)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(right_specs() | st.sampled_from([toml.loads(text) for text in VALID]), MOMENTS, st.sampled_from(["\n", "\r\n"]))
 def test_as_of_is_the_only_thing_that_set_as_of_touches(data: dict[str, Any], moment: datetime, newline: str) -> None:
     text = tomlkit.dumps(data).replace("\n", newline)
@@ -379,7 +380,7 @@ def _matches(pattern: str, text: str) -> bool:
     return bool(text) and text[0] == pattern[0] and _matches(pattern[1:], text[1:])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(PATTERNS, PATTERNS, st.text(st.sampled_from("ab-"), max_size=8))
 def test_patterns_that_overlap(one: str, other: str, text: str) -> None:
     assert overlap(one, other) == overlap(other, one)

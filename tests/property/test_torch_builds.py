@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 
 from envspec.facts import load_facts
-from envspec.facts.torch import Index, Known, NoSuchBuild, Wish, choose_build, explain_family, fitting_set
+from envspec.facts.torch import Index, Known, NoSuchBuild, Wish, choose_build, family_mismatch, fitting_set
 from envspec.models import CudaVersion, Platform
 
 FACTS = load_facts()
@@ -44,7 +44,8 @@ def test_what_is_chosen_was_asked_for_and_exists(
         if build.index is Index.DEFAULT:
             assert FACTS.default_variant(version, platform) == build.variant
         else:
-            assert build.variant in FACTS.published_variants(version)
+            release = FACTS.torch_release(version)
+            assert release and build.variant in release.published
     if isinstance(cuda, CudaVersion) and platform is not Platform.OSX_ARM64 and build.known is not Known.UNKNOWN:
         assert build.variant == cuda.variant
 
@@ -72,9 +73,9 @@ def test_the_set_that_fits_is_not_refused(torch: str) -> None:
     requests = {name: SpecifierSet(f"=={version}") for name, version in fitting.items()}
     exact = triton if triton.startswith("~=") else f"=={triton}"
     asked = {**requests, "torch": SpecifierSet(f"=={torch}"), "triton": SpecifierSet(exact)}
-    assert explain_family(FACTS, asked) is None
+    assert family_mismatch(FACTS, asked) is None
 
 
 @given(specifiers, st.lists(st.sampled_from(["torchvision", "torchaudio", "torchdata", "numpy"]), unique=True))
 def test_members_without_a_version_are_never_refused(torch: SpecifierSet, names: list[str]) -> None:
-    assert explain_family(FACTS, {"torch": torch, **dict.fromkeys(names, SpecifierSet())}) is None
+    assert family_mismatch(FACTS, {"torch": torch, **dict.fromkeys(names, SpecifierSet())}) is None

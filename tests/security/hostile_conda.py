@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tests.security.hostile import Entry, Member, folder, hardlink, sparse, symlink, tar_of, zip_of
-from tests.support.conda_archive import PREFIX, zstd_stored
-from tests.support.environments import SERIES
+from tests.support.builders.conda_archive import PREFIX, zstd_stored
+from tests.support.builders.environments import SERIES
 
 #: Makes the bytes of an archive. Its argument is the absolute path of a folder that must not be touched.
 Make = Callable[[str], bytes]

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tests.security.hostile import FILE, PROGRAM, SYMLINK, Entry, raw_deflate, zip_of
-from tests.support.environments import SERIES
-from tests.support.wheels import core_metadata
+from tests.support.builders.environments import SERIES
+from tests.support.builders.wheels import core_metadata
 
 #: Makes the bytes of a wheel. Its argument is the absolute path of a folder that must not be touched.
 Make = Callable[[str], bytes]

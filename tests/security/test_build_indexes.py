@@ -14,19 +14,19 @@ from typing import Any, Final
 import pytest
 
 from envspec.build.types import BuildOrder
-from envspec.lock.folder import read_lock, write_folder
+from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
 from envspec.operations.lock import lock_files
 from tests.conftest import Serve
 from tests.integration.test_build_projects import Repository, write
 from tests.integration.test_build_sdists import with_files
-from tests.support import ecosystem
-from tests.support.environments import BASE, RUNNING, run_in
-from tests.support.faults import Status
-from tests.support.index_server import IndexServer
-from tests.support.projects import PLAIN, File, day
+from tests.support.builders import ecosystem
+from tests.support.builders.environments import BASE, RUNNING, run_in
+from tests.support.builders.projects import PLAIN, File, day
+from tests.support.builders.wheels import sdist, wheel
+from tests.support.servers.faults import Status
+from tests.support.servers.index import IndexServer
 from tests.support.user import IMPATIENT, User, refused, routed
-from tests.support.wheels import sdist, wheel
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
 

@@ -24,12 +24,11 @@ from envspec.installer.staging import partial_of
 from envspec.io.cache import OpenCache, cache_root, why_open
 from envspec.models import Python
 from tests.conftest import Serve
-from tests.support.environments import BASE, installs, make_lock, pin, write_lock
-from tests.support.image_builds import small_wheel
-from tests.support.image_scene import standing
-from tests.support.projects import File
+from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
+from tests.support.builders.images import small_wheel, standing
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import wheel
 from tests.support.user import Ran, User, refused, routed
-from tests.support.wheels import wheel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="not run: modes are of Unix")
 
@@ -328,7 +327,7 @@ def test_a_private_page_is_closed_to_others(umask: int, shared: Path, tmp_path: 
     public, private = serve([]), serve([File(wheel("secret", "1.0.0"))], credentials=("me", "hunter2"))
     user = User(tmp_path, public.url, ENVSPEC_CACHE_DIR=str(shared / "cache"))
     user.wants("secret", as_of=AS_OF, rest=routed("own", private.url_with_credentials, "secret"))
-    assert user.runs("lock", user.spec.name, umask=umask).status == 0
+    assert user.runs_anew("lock", user.spec.name, umask=umask).status == 0
     (database,) = (shared / "cache").glob("index/*.sqlite")
     assert b"secret" in database.read_bytes()
     if IS_ROOT:
@@ -345,7 +344,7 @@ def test_a_file_of_an_environment_is_not_everybodys(tmp_path: Path, serve: Serve
     index = serve([File(APP)])
     user = User(tmp_path, index.url)
     lock = write_lock(tmp_path / "lock", make_lock(wheels=[pin(APP)]))
-    ran = user.runs("install", lock, "--prefix", "env", "--python", BASE, umask=0o000)
+    ran = user.runs_anew("install", lock, "--prefix", "env", "--python", BASE, umask=0o000)
     assert ran.status == 0, ran.stderr
     cached = {path.stat().st_ino for path in (user.cache / "uv").rglob("*.py")}
     for path in (tmp_path / "env").rglob("*"):

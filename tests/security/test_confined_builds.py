@@ -21,13 +21,12 @@ import pytest
 from envspec.io.confine import PROXY
 from envspec.models import Python
 from tests.integration.test_build_sdists import builder, index_of, wheel_in
-from tests.support import standalone
-from tests.support.confinement import ALL, Prey, confined, path_with_bubblewrap, prey, running
-from tests.support.image_builds import Builder, small_wheel
-from tests.support.image_scene import standing
-from tests.support.standalone import SERIES, VERSION, Program
+from tests.support.builders import standalone
+from tests.support.builders.images import Builder, small_wheel, standing
+from tests.support.builders.standalone import SERIES, VERSION, Program
+from tests.support.builders.wheels import sdist
+from tests.support.machines.confinement import ALL, Prey, confined, path_with_bubblewrap, prey, running
 from tests.support.user import refused
-from tests.support.wheels import sdist
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what confines is Linux's")
 #: Programs of a machine where nothing confines: neither bubblewrap nor an engine nor buildah.
@@ -66,7 +65,7 @@ def said(stderr: str) -> list[str]:
 def test_a_build_reaches_nothing(tmp_path: Path, victim: Prey) -> None:
     with index_of(victim.source()) as index:
         user = builder(tmp_path, index, "own")
-        ran = user.runs("lock", "spec.toml", "--image", environ=victim.environ)
+        ran = user.runs_anew("lock", "spec.toml", "--image", environ=victim.environ)
     assert ran.status == 0, ran.stderr
     assert got(user) == "GOT = []\n"
     assert victim.is_unharmed()
@@ -75,7 +74,7 @@ def test_a_build_reaches_nothing(tmp_path: Path, victim: Prey) -> None:
 def test_unconfined_it_reaches_all(tmp_path: Path, victim: Prey, bare: dict[str, str]) -> None:
     with index_of(victim.source()) as index:
         user = builder(tmp_path, index, "own")
-        ran = user.runs("lock", "spec.toml", "--image", "--unconfined", environ=victim.environ | bare)
+        ran = user.runs_anew("lock", "spec.toml", "--image", "--unconfined", environ=victim.environ | bare)
         assert ran.status == 0, ran.stderr
         assert got(user) == f"GOT = {ALL}\n"
         assert not victim.is_unharmed()
@@ -85,7 +84,9 @@ def test_unconfined_it_reaches_all(tmp_path: Path, victim: Prey, bare: dict[str,
 @confined
 def test_a_build_for_a_resolver_reaches_nothing(resolver: str, tmp_path: Path, victim: Prey) -> None:
     with index_of(victim.unresolved()) as index:
-        ran = builder(tmp_path, index, "own").runs("lock", "spec.toml", "--resolver", resolver, environ=victim.environ)
+        ran = builder(tmp_path, index, "own").runs_anew(
+            "lock", "spec.toml", "--resolver", resolver, environ=victim.environ
+        )
     assert said(refused(ran, 4)) == []
     assert victim.is_unharmed()
 
@@ -96,7 +97,7 @@ def test_unconfined_it_reaches_all_for_a_resolver(
 ) -> None:
     with index_of(victim.unresolved()) as index:
         user = builder(tmp_path, index, "own")
-        ran = user.runs("lock", "spec.toml", "--resolver", resolver, "--unconfined", environ=victim.environ | bare)
+        ran = user.runs_anew("lock", "spec.toml", "--resolver", resolver, "--unconfined", environ=victim.environ | bare)
     assert said(refused(ran, 4)) == ALL
 
 
@@ -110,7 +111,7 @@ def test_where_nothing_confines_nothing_is_run(
         user = builder(tmp_path, index, "own")
         if words:
             assert user.locks("--unconfined", **bare).status == 0
-        told = refused(user.runs("lock", "spec.toml", *words, environ=victim.environ | bare), 6)
+        told = refused(user.runs_anew("lock", "spec.toml", *words, environ=victim.environ | bare), 6)
     assert "runs code from outside" in told and "bubblewrap is not installed" in told
     assert "install bubblewrap" in told and "--unconfined" in told
     assert victim.is_unharmed()
@@ -121,7 +122,7 @@ def test_a_spec_may_allow_it(tmp_path: Path, victim: Prey, bare: dict[str, str])
     with index_of(victim.source()) as index:
         user = builder(tmp_path, index, "own")
         user.spec.write_text(user.spec.read_text().replace("[pip]\n", "[pip]\nunconfined_builds = true\n"))
-        ran = user.runs("lock", "spec.toml", "--image", environ=victim.environ | bare)
+        ran = user.runs_anew("lock", "spec.toml", "--image", environ=victim.environ | bare)
         assert ran.status == 0, ran.stderr
         assert got(user) == f"GOT = {ALL}\n"
 
@@ -295,7 +296,7 @@ def image_of(folder: Path, python: Python, command: str, *words: str, **environ:
         user = around.builder_in(folder)
         lock = user.writes_lock(around.lock_of(small_wheel("one"), python=python))
         # A process of its own: what is forked has the environment of whoever started it in /proc.
-        ran = user.runs("image", command, lock, *words, environ=environ)
+        ran = user.runs_anew("image", command, lock, *words, environ=environ)
     assert ran.status in {1, 6}, ran.stderr
     return user, ran.stderr
 

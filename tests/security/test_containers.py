@@ -18,18 +18,18 @@ from envspec.engine.container import Folders, Mount, Options, container_settings
 from envspec.engine.errors import EngineRefused
 from envspec.engine.run import file_of
 from envspec.errors import UsageError
-from envspec.image.services import ServicesSource, folder_of
-from envspec.image.sources.system import BadChange, take
-from envspec.image.sources.system_container import in_folder
+from envspec.image.services import ServicesSource, workdir_path
+from envspec.image.sources.system import BadChange, read_changes
+from envspec.image.sources.system_container import folder_files
 from envspec.io.files import open_foreign, read_foreign
 from envspec.models import ImageSettings, Platform, Service
 from envspec.operations.conformance import Begun, _Lines, read_event
 from envspec.operations.image_diff import NoImage, _of_path
-from envspec.receipt.build import BadResults, receipt
-from tests.support.environments import make_lock, write_lock
-from tests.support.image_services import free_port, lay, wait_for
-from tests.support.receipts import known, results
-from tests.support.run_container import lock_of
+from envspec.receipts.build import BadResults, receipt
+from tests.support.builders.environments import make_lock, write_lock
+from tests.support.builders.receipts import known, results
+from tests.support.machines.run_container import lock_of
+from tests.support.machines.services import free_port, lay, wait_for
 from tests.support.user import User, refused
 from tests.unit.test_engine_container import BESIDE, ENGINE, FOLDERS, JANE, RUN, with_packages
 
@@ -70,7 +70,7 @@ def test_what_others_left_is_read_where_it_is_a_file(tmp_path: Path, name: str) 
     if "GiB" not in name:
         with pytest.raises(OSError, match=words):
             open_foreign(tmp_path / "left")
-        assert [given for given, _ in in_folder(tmp_path)] == (["secret"] if name == "a link" else [])
+        assert [given for given, _ in folder_files(tmp_path)] == (["secret"] if name == "a link" else [])
     (tmp_path / "file").write_bytes(b"x" * 1000)
     assert read_foreign(tmp_path / "file", 1000) == b"x" * 1000
 
@@ -102,7 +102,7 @@ def test_results_that_are_no_file_are_refused(tmp_path: Path, script: str, words
     program = user.folder / "python"
     program.write_text(f"{HOSTILE}{script}\n")
     program.chmod(0o755)
-    ran = user.runs("conformance", "lock", "--here", "--python", str(program), "--device", "cpu")
+    ran = user.runs("conformance", "lock", "--local", "--python", str(program), "--device", "cpu")
     told = refused(ran, 6)
     assert words in told and "hunter2" not in told
     assert "\x1b" not in ran.stdout + ran.stderr
@@ -113,7 +113,7 @@ def test_results_that_are_no_file_are_refused(tmp_path: Path, script: str, words
     [
         {"results": [1]},
         {"results": None},
-        {"results": [{"phases": [["a"]], "ahead": 7}]},
+        {"results": [{"phases": [["a"]], "preimports": 7}]},
         {"machine": []},
         {"seconds": "long"},
         {"seed": {}},
@@ -169,11 +169,11 @@ def test_an_image_s_account_file_may_be_of_any_size() -> None:
 
 def test_a_list_of_a_container_s_has_an_end(tmp_path: Path) -> None:
     (tmp_path / "given").mkdir()
-    for name, words in (("unknown", "the container gave no"), ("gone", "gave more than 67108864 bytes for gone")):
+    for name, words in (("unknown", "the container returned no"), ("gone", "gave more than 67108864 bytes for gone")):
         with (tmp_path / "given" / name).open("wb") as file:
             file.truncate(1 << 30)
         with pytest.raises(BadChange, match=words):
-            take(in_folder(tmp_path / "given"), tmp_path, lambda _: None)
+            read_changes(folder_files(tmp_path / "given"), tmp_path, lambda _: None)
 
 
 @pytest.mark.parametrize("digest", ["sha256:../../../secret", "sha256:/../secret", "../secret", "", 7, ["a"]])
@@ -246,8 +246,8 @@ def test_services_listen_where_they_are_told_to(tmp_path: Path, address: str | N
     ],
 )
 def test_a_working_folder_takes_no_folder_from_the_system(workdir: str) -> None:
-    with pytest.raises(UsageError, match="a folder of the system's own"):
-        folder_of(workdir)
+    with pytest.raises(UsageError, match="a folder of the system"):
+        workdir_path(workdir)
     settings = container_settings(
         replace(lock_of(), image=ImageSettings(workdir=workdir)), JANE, ENGINE, Folders(), RUN
     )
@@ -256,7 +256,7 @@ def test_a_working_folder_takes_no_folder_from_the_system(workdir: str) -> None:
 
 @pytest.mark.parametrize("workdir", ["/", "/tmp", "/usr", "/etc", "/opt", "/home", "/usr/src", "/root", "//tmp"])
 def test_a_folder_of_the_system_stays_the_system_s(workdir: str) -> None:
-    assert folder_of(workdir) is None
+    assert workdir_path(workdir) is None
     lock = replace(lock_of(), image=ImageSettings(workdir=workdir))
     assert workdir not in container_settings(lock, JANE, ENGINE, Folders(), RUN).made
 
@@ -265,7 +265,7 @@ def test_a_folder_of_the_system_stays_the_system_s(workdir: str) -> None:
     "workdir", ["/workspace", "/usr/src/app", "/home/jane/x", "/opt/app", "/srv/x", "//data", "/usr/binary"]
 )
 def test_a_folder_of_the_user_s_own_is_made(workdir: str) -> None:
-    folder = folder_of(workdir)
+    folder = workdir_path(workdir)
     assert folder == workdir.lstrip("/")
     settings = ImageSettings(workdir=workdir, services=(Service("jupyter", 8888),))
     made = {entry.path: entry.uid for entry in ServicesSource(settings).entries()}

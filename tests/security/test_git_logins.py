@@ -19,11 +19,11 @@ from envspec.spec.errors import BadValue
 from envspec.spec.identity import input_sha256
 from envspec.spec.requirements import GitAddress, read_git, read_requirement
 from tests.integration.test_build_projects import PROJECT, Repository, user_of
-from tests.support import ecosystem
-from tests.support.environments import BASE, installs
-from tests.support.git_server import GitServer
-from tests.support.index_server import IndexServer
-from tests.support.tampering import replacing, tamper
+from tests.support.builders import ecosystem
+from tests.support.builders.environments import BASE, installs
+from tests.support.builders.locks import replacing, tamper
+from tests.support.servers.git import GitServer
+from tests.support.servers.index import IndexServer
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")
 

@@ -13,13 +13,13 @@ import pytest
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import EnvspecError
 from envspec.fetch.conda_link import Into, LinkFault, TooLong, link
-from envspec.image.layers.types import PREFIX, Kind
+from envspec.image.layers.types import PREFIX, EntryKind
 from envspec.image.sources.conda import CondaSource, check_paths
 from envspec.models import CondaPackage
 from tests.security.hostile import Canary, Section, files_below, mark, outcome, shown
 from tests.security.hostile_conda import CONDA, PYTHON, STEM, filename_of
-from tests.support import conda_packages
-from tests.support.environments import SERIES, conda_row
+from tests.support.builders import conda_packages
+from tests.support.builders.environments import SERIES, conda_row
 
 pytestmark = pytest.mark.skipif(not this_platform().is_linux, reason="the test channel's programs are Linux's")
 
@@ -77,7 +77,7 @@ def _layer(case: str, data: bytes, canary: Canary) -> str:
     source = CondaSource((row,), canary.work / "site", SERIES, None)
     try:
         asyncio.run(check_paths([row], {row.sha256: canary.work / row.filename}))
-        entries = [entry for entry in source.entries() if entry.kind is not Kind.FOLDER]
+        entries = [entry for entry in source.entries() if entry.kind is not EntryKind.FOLDER]
     except EnvspecError as fault:
         return outcome(fault, canary)
     found = {entry.path.removeprefix(f"{PREFIX}/"): mark(entry.mode, entry.target) for entry in entries}

@@ -30,8 +30,8 @@ import pytest
 
 from envspec.context import Connectivity
 from envspec.errors import EnvspecError, NetworkError
-from envspec.image.base import KeptDocuments, base_on
-from envspec.image.config import Conduct, image_config
+from envspec.image.base import ManifestCache, base_for
+from envspec.image.config import RunConfig, image_config
 from envspec.image.layers.store import BlobStore
 from envspec.io.http import open_http
 from envspec.io.http_types import Patience, retry_after_s
@@ -42,14 +42,14 @@ from envspec.registry.copy import Document, mirror, push_image
 from envspec.registry.pull import fetch_blob
 from envspec.registry.push import push_blob
 from envspec.registry.reference import BadReference, endpoint, parse
-from tests.support import locks, preloaded
-from tests.support import registry as content
-from tests.support.environments import RUNNING
-from tests.support.image_builds import Builder
-from tests.support.push_registry import PushRegistry
-from tests.support.pushing import Bytes
-from tests.support.raw_server import CLOSE, Answer, Asked, RawServer, Step, reply
-from tests.support.registry import OCI_INDEX, OCI_MANIFEST, Blob, digest, encode
+from tests.support import preloaded
+from tests.support.builders import locks
+from tests.support.builders.environments import RUNNING
+from tests.support.builders.images import Builder
+from tests.support.registry_clients import Bytes
+from tests.support.servers import registry as content
+from tests.support.servers.loopback import CLOSE, Answer, Asked, RawServer, Step, reply
+from tests.support.servers.registry import OCI_INDEX, OCI_MANIFEST, Blob, PushRegistry, digest, encode
 from tests.support.user import refused
 
 X86: Final = Platform.LINUX_64
@@ -222,8 +222,8 @@ async def build(scene: Scene, registry: Registry) -> None:
         return registry
 
     made = lock_of(scene)
-    base = await base_on(made, X86, KeptDocuments(blobs, opened, Connectivity.ONLINE, lambda: None))
-    image_config(made, "sha256:" + "0" * 64, X86, base, (), Conduct())
+    base = await base_for(made, X86, ManifestCache(blobs, opened, Connectivity.ONLINE, lambda: None))
+    image_config(made, "sha256:" + "0" * 64, X86, base, (), RunConfig())
     for layer in base.layers:
         await fetch_blob(registry, parse(base.name), layer.blob, blobs.path(layer.blob.digest))
 
@@ -616,7 +616,7 @@ BUILD: Final = [
     Row("a config 100,000 deep", "not a JSON object", hold=config_body(b'{"a":' + b"[" * 100_000)),
     Row(
         "a config of a million objects",
-        "its layers are not those of its config",
+        "its layers differ from its config",
         hold=config_body(b'{"a":[' + b"{}," * 1_000_000 + b"1]}"),
     ),
     Row(
@@ -624,32 +624,34 @@ BUILD: Final = [
         "the key 'os' stands in it twice",
         hold=config_body(b'{"os": "linux", "os": "windows"}'),
     ),
-    Row("a config with NUL in a variable", "`Env` in its config is not", hold=config_of(Env=["A=\0"])),
+    Row("a config with NUL in a variable", "`Env` in its config does not", hold=config_of(Env=["A=\0"])),
     Row("a config with half a character", "not a JSON object", hold=config_body(b'{"a": "\\udc00"}')),
-    Row("a config whose variables are a text", "`Env` in its config is not", hold=config_of(Env="PATH=/bin")),
-    Row("a config whose variables are numbers", "`Env` in its config is not", hold=config_of(Env=[1])),
-    Row("a config whose labels are a list", "`Labels` in its config is not", hold=config_of(Labels=["a"])),
-    Row("a config whose labels are numbers", "`Labels` in its config is not", hold=config_of(Labels={"a": 1})),
+    Row("a config whose variables are a text", "`Env` in its config does not", hold=config_of(Env="PATH=/bin")),
+    Row("a config whose variables are numbers", "`Env` in its config does not", hold=config_of(Env=[1])),
+    Row("a config whose labels are a list", "`Labels` in its config does not", hold=config_of(Labels=["a"])),
+    Row("a config whose labels are numbers", "`Labels` in its config does not", hold=config_of(Labels={"a": 1})),
     Row(
         "a config whose ports are a list",
-        "`ExposedPorts` in its config is not",
+        "`ExposedPorts` in its config does not",
         hold=config_of(ExposedPorts=["80/tcp"]),
     ),
     Row(
-        "a config whose entrypoint is a text", "`Entrypoint` in its config is not", hold=config_of(Entrypoint="/bin/sh")
+        "a config whose entrypoint is a text",
+        "`Entrypoint` in its config does not",
+        hold=config_of(Entrypoint="/bin/sh"),
     ),
-    Row("a config whose user is a number", "`User` in its config is not", hold=config_of(User=0)),
-    Row("a config whose history is a text", "`history` in its config is not", hold=config_of(history="x")),
+    Row("a config whose user is a number", "`User` in its config does not", hold=config_of(User=0)),
+    Row("a config whose history is a text", "`history` in its config does not", hold=config_of(history="x")),
     Row("a config without a history", None, hold=config_of(history=None)),
-    Row("a config whose config is a list", "`config` in its config is not", hold=config_of(config_=[])),
+    Row("a config whose config is a list", "`config` in its config does not", hold=config_of(config_=[])),
     Row(
         "a config whose layers are another number",
-        "its layers are not those of its config",
+        "its layers differ from its config",
         hold=config_of(rootfs={"diff_ids": []}),
     ),
     Row(
         "a config whose layers are no digests",
-        "its layers are not those of its config",
+        "its layers differ from its config",
         hold=config_of(rootfs={"diff_ids": ["sha256:../x"]}),
     ),
     Row("a config of another system", "is for", hold=config_of(os="\x1b[2J" * 500)),
@@ -700,7 +702,7 @@ BUILD: Final = [
     Row("a part of something larger", "the registry gives 999999", on("GET", BLOB, part(206, "bytes 0-9/999999"))),
     Row(
         "a layer by its owner's URLs",
-        "named by URLs of its owner's",
+        "has URLs outside of the registry",
         hold=lambda scene: foreign(scene, "application/vnd.oci.image.layer.nondistributable.v1.tar"),
     ),
     Row("a layer with URLs beside the registry", None, hold=lambda scene: foreign(scene, LAYER.media_type)),

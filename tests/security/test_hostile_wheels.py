@@ -22,9 +22,9 @@ import pytest
 from envspec.build.reproducible import check_release, normalise
 from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError
-from envspec.image.build import check_apart
+from envspec.image.build import check_conflicts
 from envspec.image.layers.recipe import Recipe
-from envspec.image.layers.store import make
+from envspec.image.layers.store import write_layer
 from envspec.image.layers.types import Compression
 from envspec.image.sources.python import Venv
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
@@ -36,11 +36,11 @@ from envspec.installer.uv import UvFault
 from envspec.io.http_types import Patience
 from envspec.models import Python
 from envspec.operations.install import put_wheels
-from envspec.resolve.pypi.index.remote_wheel import BadWheel, Part, read_with_record
+from envspec.resolve.pypi.index.remote_wheel import BadRemoteWheel, FilePart, read_with_record
 from tests.security.hostile import Canary, Entry, Section, files_below, mark, outcome, shown, zip_of
 from tests.security.hostile_wheels import FILENAME, INFO, WHEELS, entries_of
-from tests.support.environments import BASE, RUNNING, SERIES, make_lock, pin
-from tests.support.wheels import Artifact, module_name, wheel
+from tests.support.builders.environments import BASE, RUNNING, SERIES, make_lock, pin
+from tests.support.builders.wheels import Artifact, module_name, wheel
 
 _SITE: Final = f"lib/python{SERIES}/site-packages/"
 _INFO: Final = {f"site/{INFO}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "INSTALLER")}
@@ -65,9 +65,9 @@ def in_image(data: bytes, canary: Canary) -> str:
     folder.mkdir()
     try:
         source = WheelSource((wheel,), Scheme.of_venv(SERIES), None)
-        check_apart([source], {each.path: each.owner for each in Venv(Python(RUNNING, "system")).owned()})
-        head = make(source, folder, canary.work, Compression.GZIP, None)
-        tar = b"".join(Recipe.opened(head, folder, canary.work).tar())
+        check_conflicts([source], {each.path: each.owner for each in Venv(Python(RUNNING, "system")).owned()})
+        head = write_layer(source, folder, canary.work, Compression.GZIP, None)
+        tar = b"".join(Recipe.open(head, folder, canary.work).tar())
     except EnvspecError as fault:
         return outcome(fault, canary)
     found = {}
@@ -183,14 +183,14 @@ def by_ranges(data: bytes, canary: Canary) -> str:
     """METADATA and RECORD as `envspec lock` reads them from an index."""
     del canary
 
-    async def read(start: int | None, end: int) -> Part:
+    async def read(start: int | None, end: int) -> FilePart:
         first = max(0, len(data) - end) if start is None else start
         body = data[first:] if start is None else data[first:end]
-        return Part(first, len(data), body)
+        return FilePart(first, len(data), body)
 
     try:
         metadata, size, record = asyncio.run(read_with_record(read))
-    except BadWheel as fault:
+    except BadRemoteWheel as fault:
         return f"refused: {fault}".partition(": Error")[0]
     assert size == len(data)
     head = BytesHeaderParser().parsebytes(metadata)

@@ -23,9 +23,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.security.test_build_indexes import backend, local_user, mark_of
-from tests.support import ecosystem, preloaded
-from tests.support.faults import Answer, Status, Wire
-from tests.support.index_server import IndexServer
+from tests.support import preloaded
+from tests.support.builders import ecosystem
+from tests.support.servers.faults import Answer, Status, Wire
+from tests.support.servers.index import IndexServer
 from tests.support.user import Running, User, refused
 
 pytestmark = pytest.mark.skipif(not preloaded.IS_POSSIBLE, reason="processes are looked at through /proc: Linux only")

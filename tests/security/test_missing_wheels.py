@@ -11,10 +11,10 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.support.index_server import IndexServer
-from tests.support.projects import File, day
+from tests.support.builders.projects import File, day
+from tests.support.builders.wheels import Artifact, sdist, wheel
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
-from tests.support.wheels import Artifact, sdist, wheel
 
 NAMES = ["app", "base", "core", "data", "extra", "flow"]
 VERSIONS = ["0.9", "1.0", "1.1", "2.0", "2.1rc1"]

@@ -21,13 +21,13 @@ import pytest
 
 from envspec.escaping import markdown, markdown_code
 from tests.conftest import Serve
-from tests.support import ecosystem
-from tests.support.image_builds import Standing
-from tests.support.projects import File, day
-from tests.support.push_registry import PushRegistry, Say
-from tests.support.tampering import replacing, tamper
+from tests.support.builders import ecosystem
+from tests.support.builders.images import Standing
+from tests.support.builders.locks import replacing, tamper
+from tests.support.builders.projects import File, day
+from tests.support.builders.wheels import wheel
+from tests.support.servers.registry import PushRegistry, Say
 from tests.support.user import Ran, User, refused
-from tests.support.wheels import wheel
 
 AS_OF: Final = "2026-06-01T00:00:00Z"
 #: Sets the title, clears the screen (also by C1), writes over the line, turns the direction of text.

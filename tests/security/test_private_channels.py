@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.conda_archive import archive
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_server import CondaServer
-from tests.support.faults import Answer, Body, Drip, Drop, Fault, Stall, Status, Truncate, Wire
-from tests.support.index_server import IndexServer
+from tests.support.builders.conda_archive import archive
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Answer, Body, Drip, Drop, Fault, Stall, Status, Truncate, Wire
+from tests.support.servers.index import IndexServer
 from tests.support.user import User, refused
 
 ONCE: Final = {"ENVSPEC_HTTP_ATTEMPTS": "1"}
@@ -24,7 +24,7 @@ EVERYTHING: Final = "/corp/*"
 PLATFORM: Final = "/corp/linux-64/*"
 ROWS: Final = "/corp/linux-64/repodata.json"
 ELSEWHERE: Final = "redirects to "
-NOT_ROWS: Final = "not rows of a channel"
+NOT_ROWS: Final = "not a channel's repodata"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ CASES: Final[dict[str, Case]] = {
     "501": Case(Status(501), "HTTP 501"),
     "503": Case(Status(503), "HTTP 503"),
     "no answer": Case(Stall(), "", ROWS, HURRIED),
-    "a slow drip": Case(Drip(), "no whole answer within", ROWS, HURRIED),
+    "a slow drip": Case(Drip(), "no complete answer within", ROWS, HURRIED),
     "a connection that breaks": Case(Drop(20), "broke off", ROWS),
     "an empty answer": Case(Body(b""), NOT_ROWS, ROWS),
     "a login page": Case(Body(b"<html>please log in</html>", "text/html"), NOT_ROWS, ROWS),

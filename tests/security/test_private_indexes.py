@@ -12,15 +12,15 @@ import pytest
 from envspec.fetch.wheels import logins
 from envspec.origins import Bounds
 from tests.conftest import Serve
-from tests.support import ecosystem
-from tests.support.ecosystem import release
-from tests.support.environments import BASE, RUNNING
-from tests.support.faults import Body, Drip, Drop, Fault, Stall, Status, Truncate
-from tests.support.index_server import IndexServer
-from tests.support.pages import JSON_TYPE
-from tests.support.projects import PLAIN, Dialect, File, Hashes, MetadataFiles, day
+from tests.support.builders import ecosystem
+from tests.support.builders.ecosystem import release
+from tests.support.builders.environments import BASE, RUNNING
+from tests.support.builders.projects import PLAIN, Dialect, File, Hashes, MetadataFiles, day
+from tests.support.builders.wheels import sdist, wheel
+from tests.support.servers.faults import Body, Drip, Drop, Fault, Stall, Status, Truncate
+from tests.support.servers.index import IndexServer
+from tests.support.servers.pages import JSON_TYPE
 from tests.support.user import User, refused, routed
-from tests.support.wheels import sdist, wheel
 
 PAGE: Final = "/simple/corp-core/"
 WHEEL: Final = "corp_core-1.2.0-py3-none-any.whl"
@@ -80,7 +80,7 @@ def page_with(text: str) -> Callable[[IndexServer], dict[str, Fault]]:
 LISTED: Final = "<a href='{}' data-upload-time='2024-01-01T00:00:00Z'>" + POISONED + "</a></body></html>"
 LINK: Final = f"/files/corp-core/{POISONED}"
 NOT_THERE: Final = ("is not on a server of index corp",)
-NOT_A_PAGE: Final = ("index corp", "can't be read", "simple")
+NOT_A_PAGE: Final = ("index corp", "cannot be read", "simple")
 CASES: Final[dict[str, Case]] = {
     "301": moved(301),
     "302": moved(302),
@@ -106,8 +106,8 @@ CASES: Final[dict[str, Case]] = {
     ),
     "401": on_page(Status(401), f"{PAGE}: HTTP 401"),
     "403": on_page(Status(403), f"{PAGE}: HTTP 403"),
-    "404": on_page(Status(404), "index corp", "has no corp-core"),
-    "410": on_page(Status(410), "index corp", "has no corp-core"),
+    "404": on_page(Status(404), "index corp", "does not have corp-core"),
+    "410": on_page(Status(410), "index corp", "does not have corp-core"),
     "429": on_page(Status(429), f"{PAGE}: HTTP 429"),
     "500": on_page(Status(500), f"{PAGE}: HTTP 500"),
     "503": on_page(Status(503), f"{PAGE}: HTTP 503"),

@@ -34,8 +34,8 @@ from envspec.credentials import without_credentials
 from envspec.documents import MOST_MARKS, json_of
 from envspec.io.archives import LARGEST_METADATA
 from envspec.io.http import PAGE_BYTES
-from envspec.lock.head import seal
-from envspec.resolve.pypi.errors import excluded
+from envspec.lockfile.header import add_checksum
+from envspec.resolve.pypi.errors import excluded_conda_versions
 from envspec.resolve.pypi.index import sdist as sdist_reader
 from envspec.resolve.pypi.index.page import MOST_FILES, BadPage, parse_page
 from envspec.resolve.pypi.index.remote_wheel import LARGEST_BYTES
@@ -43,13 +43,13 @@ from envspec.resolve.pypi.metadata import declared, parsed
 from envspec.spec.conda import read_match_spec
 from envspec.spec.load import parse_spec
 from tests.support import preloaded
-from tests.support.conda_channel import CondaChannel
-from tests.support.conda_server import CondaServer
-from tests.support.faults import Answer, Drip, Fault, Flood, Stall, Wire
-from tests.support.index_server import IndexServer
-from tests.support.projects import Dialect, File, MetadataFiles, Ranges, day
+from tests.support.builders.conda_channel import CondaChannel
+from tests.support.builders.projects import Dialect, File, MetadataFiles, Ranges, day
+from tests.support.builders.wheels import Artifact, Method, sdist, wheel
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Answer, Drip, Fault, Flood, Stall, Wire
+from tests.support.servers.index import IndexServer
 from tests.support.user import Ran, User, refused
-from tests.support.wheels import Artifact, Method, sdist, wheel
 
 MIB: Final = 1 << 20
 HTML, JSON = "text/html", "application/vnd.pypi.simple.v1+json"
@@ -372,10 +372,10 @@ def test_specs(name: str, words: tuple[str, ...], tmp_path: Path) -> None:
 def test_a_lock_with_a_key_of_many_parts(tmp_path: Path) -> None:
     user = User(tmp_path, "http://127.0.0.1:9/")
     user.wants("a", as_of="2026-01-01T00:00:00Z")
-    head = 'format = 1\nname = "small"\ninput_sha256 = "x"\nas_of = 2026-01-01T00:00:00Z\n'
+    head = 'format = 2\nname = "small"\ninput_sha256 = "x"\nas_of = 2026-01-01T00:00:00Z\n'
     head += 'facts = "x"\ngpus = []\n[files]\n'
     user.lock.mkdir(parents=True)
-    (user.lock / "envspec.lock").write_text(seal(head, "a" + ".a" * 50_000 + " = 1\n"))
+    (user.lock / "envspec.lock").write_text(add_checksum(head, "a" + ".a" * 50_000 + " = 1\n"))
     begin = time.monotonic()
     ran = user.runs("lock", "--check", user.spec)
     assert time.monotonic() - begin < 5
@@ -413,7 +413,7 @@ def test_the_largest_pages_take_time_by_their_size() -> None:
         lambda: parsed("a" * 10**6),
         lambda: declared(b"Requires-Dist: a\n" + b" b\n" * 10**6),
         lambda: without_credentials("a" * 10**6 + "://"),
-        lambda: list(excluded("a-" * 10**5, {})),
+        lambda: list(excluded_conda_versions("a-" * 10**5, {})),
         lambda: read_match_spec("tool =" + "0" * 60 + "!x"),
         lambda: read_match_spec("tool =1." + "a" * 60 + "!x"),
         lambda: json_of(b"[" * 10**6),
@@ -457,7 +457,7 @@ def test_pages_are_read_as_before(links: list[str], between: str) -> None:
     assert len(before) == len(links)
     assert list(found.names) == [re.sub(r"<[^>]*>", "", label).strip() for _, label in before]
     for number, (attributes, _) in enumerate(before):
-        row = found.row(number)
+        row = found.file(number)
         assert row.url == re.search(r'href="([^"#]*)', attributes)[1]  # type: ignore[index]
         assert row.sha256 == hashlib.sha256(row.filename.encode()).hexdigest()
         assert (row.yanked is not None) is ("data-yanked" in attributes)

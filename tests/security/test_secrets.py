@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import Final
 from urllib.parse import quote
 
@@ -22,17 +21,17 @@ from envspec.credentials import shown
 from envspec.errors import UsageError
 from envspec.fetch.wheels import logins
 from tests.integration.test_build_projects import Repository, user_of
-from tests.support import conda_packages, ecosystem, preloaded
-from tests.support.conda_channel import CondaChannel, write
-from tests.support.conda_packages import GOLDEN_PYTHON
-from tests.support.conda_server import CondaServer
-from tests.support.environments import BASE, make_lock, pin, write_lock
-from tests.support.faults import Body, Corrupt, Drop, Redirects, Stall, Status
-from tests.support.git_server import GitServer
-from tests.support.index_server import IndexServer
-from tests.support.projects import PLAIN, MetadataFiles
+from tests.support.builders import conda_packages, ecosystem
+from tests.support.builders.conda_channel import CondaChannel, write
+from tests.support.builders.conda_packages import GOLDEN_PYTHON
+from tests.support.builders.environments import BASE, make_lock, pin, write_lock
+from tests.support.builders.projects import PLAIN, MetadataFiles
 from tests.support.secrets import Watch, forms, holding, secret
-from tests.support.user import IMPATIENT, Ran, Running, User, routed
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Body, Corrupt, Drop, Redirects, Stall, Status
+from tests.support.servers.git import GitServer
+from tests.support.servers.index import IndexServer
+from tests.support.user import IMPATIENT, Ran, User, routed
 
 #: What a password may hold, each with a meaning of its own in some URL, shell or file.
 SPECIAL: Final = "/?#@:%&=+$ '\"\\"
@@ -57,12 +56,8 @@ class Planted:
         self.own.append(self.user.spec)
 
     def run(self, *words: str | Path, **environ: str) -> Ran:
-        # `Running.ends` closes them.
-        stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
-        command = [*map(str, words), "--debug"]
         with Watch(self.planted, self.user.folder / "tmp") as watch:
-            child = preloaded.start(command, {**self.user.environ, **environ}, self.user.folder, stdout, stderr)
-            ran = Running(child, stdout, stderr).ends()
+            ran = self.user.in_background((*words, "--debug"), {**self.user.environ, **environ}).ends()
         self.watched |= watch.found
         self.runs.append(ran)
         return ran

@@ -28,10 +28,10 @@ from envspec.spec.errors import BadValue
 from envspec.spec.requirements import GitAddress, read_git, read_requirement
 from tests.integration.test_build_projects import AS_OF, PROJECT, Repository
 from tests.integration.test_build_projects import write as write_files
-from tests.support import ecosystem
-from tests.support.environments import RUNNING
-from tests.support.image_builds import Builder
-from tests.support.index_server import IndexServer
+from tests.support.builders import ecosystem
+from tests.support.builders.environments import RUNNING
+from tests.support.builders.images import Builder
+from tests.support.servers.index import IndexServer
 from tests.support.user import refused
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git on this machine")

@@ -14,13 +14,13 @@ import pytest
 from envspec.models import ImageId, Lock, Platform
 from envspec.operations.image import record_images
 from tests.conftest import Serve
-from tests.support import ecosystem
-from tests.support.conda_rows import row, write_channel
-from tests.support.ecosystem import release
-from tests.support.image_builds import Standing, hold_base, make_base
-from tests.support.index_server import IndexServer
-from tests.support.push_registry import PushRegistry
-from tests.support.tampering import Change, replacing, tamper
+from tests.support.builders import ecosystem
+from tests.support.builders.conda_channel import row, write_channel
+from tests.support.builders.ecosystem import release
+from tests.support.builders.images import Standing, hold_base, make_base
+from tests.support.builders.locks import Change, replacing, tamper
+from tests.support.servers.index import IndexServer
+from tests.support.servers.registry import PushRegistry
 from tests.support.user import Ran, User, refused, routed
 
 AS_OF: Final = "2026-06-01T00:00:00Z"
@@ -65,7 +65,7 @@ def extra_package(user: User) -> Change:
     package = (
         '\n[[resolution.package]]\nname = "extra"\nversion = "1.0.0"\n'
         f'file = {{ index = "default", filename = "extra-1.0.0-py3-none-any.whl", sha256 = "{EVIL}" }}\n'
-        'askers = [{ name = "app", requirement = "extra" }]\n'
+        'required_by = [{ name = "app", requirement = "extra" }]\n'
     )
 
     def change(text: str) -> str:
@@ -152,7 +152,7 @@ ATTACKS: Final = {
         lambda user: replacing((user.document()["base_image"]["digests"][0]["digest"], f"sha256:{EVIL}")),
         False,
         f"digest: locked sha256:{EVIL}",
-        "base image docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04\n      digest ",
+        "base image docker.io/nvidia/cuda:12.8.1-base-ubuntu24.04  digest",
     ),
     "a base image's repository": Attack(
         lambda user: replacing(('repository = "docker.io/nvidia/cuda"', 'repository = "docker.io/nvidla/cuda"')),
@@ -202,7 +202,7 @@ def test_the_requirements_alone(user: User) -> None:
         assert user.locks().status == 0
         tamper(user.lock, lambda text, change=change: change(text) if "--hash" in text else f"{text}\n")  # type: ignore[misc]
         ran = user.locks("--check")
-        assert ran.status == 3 and "requirements.linux-64.txt does not install what" in ran.stderr, ran
+        assert ran.status == 3 and "requirements.linux-64.txt does not match the packages" in ran.stderr, ran
         found = user.locks("--verify")
         assert found.status == 3 and "requirements.linux-64.txt: locked sha256:" in found.stdout
 
@@ -322,9 +322,9 @@ def test_a_part_of_a_channel_has_to_be_named_again(tmp_path: Path) -> None:
     user = User(tmp_path, "http://127.0.0.1:9/")
     conda = '[conda]\nchannels = ["https://conda.example.com/forge"]\ndependencies = ["tool"]\n'
     user.writes(f'[env]\nname = "small"\npython = "3.12"\n{conda}')
-    assert user.locks("--channel-rows", part).status == 0
-    assert "--channel-rows https://conda.example.com/forge=DIR" in user.locks("--verify").stderr
-    found = user.locks("--verify", "--channel-rows", part)
+    assert user.locks("--channel-repodata", part).status == 0
+    assert "--channel-repodata https://conda.example.com/forge=DIR" in user.locks("--verify").stderr
+    found = user.locks("--verify", "--channel-repodata", part)
     assert (found.status, found.stdout) == (0, ""), found
 
 
@@ -394,11 +394,11 @@ def test_a_lock_that_has_moments_of_its_own(tmp_path: Path, serve: Serve) -> Non
 def test_a_moment_that_brings_an_old_release_back(tmp_path: Path, serve: Serve, moment: str) -> None:
     index = serve([release("left", "1.0.0"), release("left", "2.0.0", "2025-01-01")])
     user = without_as_of(tmp_path, index, "left")
-    own = f'# end of the head\n\n[[package_as_of]]\nname = "left"\nas_of = {moment}\n'
+    own = f'# end of header\n\n[[package_as_of]]\nname = "left"\nas_of = {moment}\n'
     new = "as_of = 2025-06-01T00:00:00Z"
-    tamper(user.lock, replacing(("as_of = 2024-06-01T00:00:00Z", new), ("# end of the head\n", own)))
+    tamper(user.lock, replacing(("as_of = 2024-06-01T00:00:00Z", new), ("# end of header\n", own)))
     if moment < "2025-06":
-        assert "that is not after the lock's" in user.locks("--check").stderr
+        assert "which is not after the lock's" in user.locks("--check").stderr
     assert user.locks("--verify").status == 3
 
 

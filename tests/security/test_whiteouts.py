@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import UsageError
-from envspec.image.services import folder_of
+from envspec.image.services import workdir_path
 from envspec.image.sources.bytecode import BadPython
 from envspec.image.sources.python import StandalonePython
-from envspec.image.sources.system import take
-from envspec.image.sources.system_container import in_tar
+from envspec.image.sources.system import read_changes
+from envspec.image.sources.system_container import tar_files
 from envspec.models import Python
-from tests.support import standalone
-from tests.support.environments import RUNNING, installs, make_lock, write_lock
-from tests.support.standalone import SERIES, VERSION
+from tests.support.builders import standalone
+from tests.support.builders.environments import RUNNING, installs, make_lock, write_lock
+from tests.support.builders.standalone import SERIES, VERSION
 from tests.support.user import User, refused
 from tests.unit.test_image_system_changes import Given
 
@@ -46,9 +46,9 @@ def test_nor_is_it_installed(tmp_path: Path) -> None:
 def test_a_package_of_the_system_hides_what_it_removed_alone(tmp_path: Path) -> None:
     warned: list[str] = []
     given = Given(("etc",), {"etc/.wh.passwd": b"", "etc/.wh.ssh/key": b"", "etc/own": b"1"}, gone=["etc/old"])
-    taken = take(in_tar(given.stream()), tmp_path, warned.append)
+    taken = read_changes(tar_files(given.stream()), tmp_path, warned.append)
     assert [change.path for change in taken.changes if ".wh." in change.path] == ["etc/.wh.old"]
-    assert [text.partition(" is left out")[0] for text in warned] == [
+    assert [text.partition(" is excluded")[0] for text in warned] == [
         "system layer: /etc/.wh.passwd",
         "system layer: /etc/.wh.ssh/key",
     ]
@@ -57,4 +57,4 @@ def test_a_package_of_the_system_hides_what_it_removed_alone(tmp_path: Path) -> 
 @pytest.mark.parametrize("workdir", ["/.wh.usr", "/data/.wh..wh..opq"])
 def test_a_working_folder_hides_nothing(workdir: str) -> None:
     with pytest.raises(UsageError, match="would hide files of the base image"):
-        folder_of(workdir)
+        workdir_path(workdir)

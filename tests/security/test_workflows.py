@@ -16,20 +16,18 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support import ecosystem
-from tests.support.burglar import burglar, loot
-from tests.support.environments import RUNNING
-from tests.support.forge import Forge
-from tests.support.image_builds import CUDA, TAG, make_base
-from tests.support.image_scene import Around, standing
-from tests.support.index_server import IndexServer
-from tests.support.projects import File
-from tests.support.push_registry import digest
+from tests.support.builders import ecosystem
+from tests.support.builders.burglar import burglar, loot
+from tests.support.builders.environments import RUNNING
+from tests.support.builders.images import CUDA, TAG, Around, make_base, standing
+from tests.support.builders.projects import File
+from tests.support.builders.wheels import Artifact
+from tests.support.servers.forge import Forge
+from tests.support.servers.index import IndexServer
+from tests.support.servers.registry import digest
 from tests.support.user import ROOT
-from tests.support.wheels import Artifact
-from tests.support.workflow_repository import Repository
 from tests.support.workflow_runner import Hosted, Runner
-from tests.support.workflows import job
+from tests.support.workflows import Repository, job
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="GitHub's runners for these jobs are Linux")
 RECEIVED: Final = ROOT / ".github" / "received.py"
@@ -105,12 +103,10 @@ def test_a_refresh_gives_a_build_no_token_that_writes(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-#: What a build may change in the proposal itself, and where that ends.
+#: What a build may change in the proposal itself, and where that ends: in the job's own folder, and beside it. All that
+#: is refused of a proposal is in PROPOSALS.
 _TAMPERING: Final = {
     "the spec": ('plant(work + "/specs/small.toml", "# evil\\n", 0o644, append=True)', "more than its as_of"),
-    "a file beside the lock": ('plant(work + "/locks/small/evil.sh", STEAL)', "locks/small/evil.sh is no spec"),
-    "attributes of git": ('plant(work + "/locks/small/.gitattributes", "* filter=x\\n")', "is no spec"),
-    "a workflow": ('plant(temp + "/proposal/.github/workflows/evil.yml", "on: push\\n")', "evil.yml is no spec"),
     "hooks": ('plant(temp + "/proposal/.git/hooks/pre-commit", STEAL)', "pre-commit is no spec"),
 }
 
@@ -136,7 +132,7 @@ def test_a_pull_request_gives_a_build_no_token_that_writes(tmp_path: Path) -> No
         "github.repository": "acme/stacks",
         "github.event.pull_request.head.repo.full_name": "acme/stacks",
         "github.event.pull_request.number": "7",
-        "vars.CHANNEL_ROWS": "",
+        "vars.CHANNEL_REPODATA": "",
     }
     with hosted(tmp_path, burglar(tmp_path, also=also), values) as host:
         host.values = {**values, "github.event.pull_request.base.sha": host.forge.branches()["main"]}

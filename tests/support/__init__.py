@@ -1,4 +1,4 @@
-"""What the tests build their world from: wheels made in memory, and a misbehaving index on loopback.
+"""What tests are built from: `servers` on loopback, `builders` of wheels, archives, locks and images, and `machines`.
 
-Wheels and index import neither envspec nor pytest: a shell can use it as well (`python -m tests.support.index_server`).
+Wheels and index import neither envspec nor pytest: `python -m tests.support.servers.index` serves an index.
 """

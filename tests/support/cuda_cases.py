@@ -9,12 +9,12 @@ from typing import Any
 
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
 from envspec.diagnostics.fit import FitReport, fits
-from envspec.diagnostics.machine import Machine, Told, described_machine
+from envspec.diagnostics.machine import Machine, MachineSource, described_machine
 from envspec.errors import EnvspecError
 from envspec.facts import Facts, load_facts
 from envspec.models import CondaPackage, CudaVersion, Lock, Platform, Resolution
 from envspec.toml import loads
-from tests.support.locks import lock, package, resolution, sha256, wheel
+from tests.support.builders.locks import lock, package, resolution, sha256, wheel
 
 
 def read_case(folder: Path) -> dict[str, Any]:
@@ -79,10 +79,10 @@ def lock_of(case: Mapping[str, Any]) -> Lock:
 
 
 def machine_of(case: Mapping[str, Any], facts: Facts) -> Machine:
-    """`[machine]`: platform, driver, gpus (names), problem; told = "read" for one that was not described by a user."""
+    """`[machine]`: platform, driver, gpus (names), problem; source = "read" unless the user described it."""
     told = case["machine"]
     machine = described_machine(Platform(told["platform"]), told.get("driver"), tuple(told.get("gpus", ())), facts)
-    return replace(machine, problem=told.get("problem", ""), told=Told(told.get("told", "described")))
+    return replace(machine, problem=told.get("problem", ""), source=MachineSource(told.get("source", "described")))
 
 
 def told_plan(case: Mapping[str, Any]) -> str:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec import toml
-from tests.support.engine import NotRun
-from tests.support.standin import CACHE
+from tests.support.machines import NotRun
+from tests.support.machines.standin import CACHE
 from tests.support.user import User
 
 SPEC: Final = Path(__file__).parents[1] / "e2e" / "pytorch-2.9-standin.toml"

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec import toml
-from tests.support import conda_packages
-from tests.support.conda_channel import CondaChannel, write_rows
-from tests.support.conda_packages import GOLDEN_PYTHON
-from tests.support.conda_rows import Row
-from tests.support.conda_server import CondaServer
-from tests.support.faults import Status
-from tests.support.golden_locks import indexes, told, what, wheel_lines
+from tests.support.builders import conda_packages
+from tests.support.builders.conda_channel import CondaChannel, Row, write_rows
+from tests.support.builders.conda_packages import GOLDEN_PYTHON
+from tests.support.golden_locks import indexes, what, wheel_lines, with_placeholders
+from tests.support.servers.channel import CondaServer
+from tests.support.servers.faults import Status
 from tests.support.user import Ran, User
 
 Table = Mapping[str, Any]
@@ -36,7 +35,7 @@ def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
             channel = _written(folder / "channels" / str(number), rows)
             served = next((row for row in data.get("served", ()) if row["name"] == name), None)
             if served is None:
-                words = [*words, "--channel-rows", f"{name}={channel.folder}"]
+                words = [*words, "--channel-repodata", f"{name}={channel.folder}"]
                 continue
             logins = tuple(served["credentials"]) if "credentials" in served else None
             prefix = f"/t/{served['token']}" if "token" in served else ""
@@ -44,7 +43,7 @@ def play(case: Path, folder: Path) -> tuple[User, Ran, dict[str, str]]:
             if "status" in served:
                 server.fail("*", Status(served["status"]))
             places[f"<{name}>"] = f"127.0.0.1:{server.port}"
-        # conda's half goes through the proxy that nobody runs, unless it is told what is near.
+        # conda's half goes through the proxy that nobody runs, unless NO_PROXY excludes it.
         user.environ.update({"NO_PROXY": "127.0.0.1", **data.get("environ", {})})
         text = (case / "spec.toml").read_text(encoding="utf-8")
         for shown, address in places.items():
@@ -62,7 +61,7 @@ def refusal(case: Path, folder: Path) -> str:
     assert not (folder / "locks").exists()
     assert str(folder) not in ran.stderr and "/tmp" not in ran.stderr, ran.stderr
     assert not [word for word in _JARGON if word in ran.error], ran.error
-    return told(f"exit {ran.status}\n{ran.error}\n", places)
+    return with_placeholders(f"exit {ran.status}\n{ran.error}\n", places)
 
 
 def decisions(case: Path, folder: Path) -> str:
@@ -79,15 +78,15 @@ def decisions(case: Path, folder: Path) -> str:
         lines += ["", f"{resolution['platform']}, Python {resolution['python']['version']}"]
         lines += [line for package in resolution.get("conda", ()) for line in _conda_lines(package)]
         lines += [line for package in resolution.get("package", ()) for line in wheel_lines(package)]
-    return told("\n".join(lines).strip() + "\n", places)
+    return with_placeholders("\n".join(lines).strip() + "\n", places)
 
 
 def _conda_lines(row: Table) -> Iterator[str]:
     yield f"{row['name']} {row['version']} {row['build']}: {row['subdir']} of {row['channel']}"
-    yield from (f"  {asker['name']} asks {asker['requirement']}" for asker in row["askers"])
+    yield from (f"  {asker['name']} asks {asker['requirement']}" for asker in row["required_by"])
     yield from (f"  provides {held['name']} {held['version']}" for held in row.get("provides", ()))
-    if "newest" in row:
-        yield f"  not {row['newest']['version']}: {row['newest']['why']}"
+    if "rejected" in row:
+        yield f"  not {row['rejected']['version']}: {row['rejected']['why']}"
 
 
 def _keeps_secrets(data: Table, user: User, ran: Ran) -> None:

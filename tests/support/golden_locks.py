@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from envspec import toml
-from tests.support import ecosystem
-from tests.support.faults import Status
-from tests.support.index_server import FRIENDLY, IndexServer
-from tests.support.projects import PLAIN, File
+from tests.support.builders import ecosystem
+from tests.support.builders.projects import PLAIN, File
+from tests.support.builders.wheels import sdist, wheel
+from tests.support.servers.faults import Status
+from tests.support.servers.index import FRIENDLY, IndexServer
 from tests.support.user import Ran, User
-from tests.support.wheels import sdist, wheel
 
 Rows = Mapping[str, Any]
 
@@ -58,7 +58,7 @@ def refusal(case: Path, folder: Path) -> str:
     _, ran, places = play(case, folder)
     assert ran.stdout == "" and "Traceback" not in ran.stderr and ran.stderr.count("error: ") == 1, ran
     assert not (folder / "locks").exists()
-    return told(f"exit {ran.status}\n{ran.error}\n", places)
+    return with_placeholders(f"exit {ran.status}\n{ran.error}\n", places)
 
 
 def decisions(case: Path, folder: Path) -> str:
@@ -72,7 +72,7 @@ def decisions(case: Path, folder: Path) -> str:
     for resolution in document["resolution"]:
         lines += ["", f"{resolution['platform']}, Python {resolution['python']['version']}"]
         lines += [line for package in resolution.get("package", ()) for line in wheel_lines(package)]
-    return told("\n".join(lines).strip() + "\n", places)
+    return with_placeholders("\n".join(lines).strip() + "\n", places)
 
 
 def _names(data: Rows) -> list[str]:
@@ -118,7 +118,7 @@ def _places(servers: Mapping[str, IndexServer]) -> Iterator[tuple[str, str]]:
         yield f"<{name}>", server.root
 
 
-def told(text: str, places: Mapping[str, str]) -> str:
+def with_placeholders(text: str, places: Mapping[str, str]) -> str:
     """The text with what stands for each address."""
     for shown, address in places.items():
         text = text.replace(address, shown)
@@ -137,6 +137,6 @@ def wheel_lines(row: Rows) -> Iterator[str]:
     yield f"{row['name']}{f'[{extras}]' if extras else ''} {row['version']}: {file['filename']} of {file['index']}"
     if "url" in file:
         yield f"  from {file['url']}"
-    yield from (f"  {asker['name']} asks {asker['requirement']}" for asker in row["askers"])
-    if "newest" in row:
-        yield f"  not {row['newest']['version']}: {row['newest']['why']}"
+    yield from (f"  {asker['name']} asks {asker['requirement']}" for asker in row["required_by"])
+    if "rejected" in row:
+        yield f"  not {row['rejected']['version']}: {row['rejected']['why']}"

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import array
 import atexit
+import gc
 import json
 import os
+import pkgutil
+import select
 import signal
 import socket
 import subprocess
@@ -21,11 +24,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 #: Forking needs Unix, and macOS's own libraries do not survive it.
 IS_POSSIBLE: Final = sys.platform == "linux"
+#: Of a child: what its parent was started with, as tests give it to the runs of their users.
+_OF_PARENT: Final = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
+_UTF_8: Final = {"LC_ALL": "C.UTF-8"}
+#: What other Pythons run, and what runs when it is imported.
+_ELSEWHERE: Final = ("envspec.conformance.", "envspec.verifier.", "envspec.__main__")
 
 
 @dataclass(slots=True)
@@ -45,10 +54,23 @@ class Child:
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
-    def wait(self) -> int:
-        """Its exit status, negative for a signal."""
+    def wait(self, limit_s: float | None = None) -> int:
+        """Its exit status, negative for a signal. limit_s: a run that takes longer is killed, and TimeoutError."""
         with self.connection:
-            return int(self.connection.recv(64))
+            self.connection.settimeout(limit_s)
+            try:
+                return int(self.connection.recv(64))
+            except TimeoutError:
+                self.kill()
+                raise
+
+
+def can_run(environ: Mapping[str, str]) -> bool:
+    """Whether a run in this environment is the same in a child: nothing in it is read when Python starts."""
+    return IS_POSSIBLE and not any(
+        name.startswith(("PYTHON", "LC_", "LANG", "TZ", "LD_")) and name not in _OF_PARENT and _UTF_8.get(name) != value
+        for name, value in environ.items()
+    )
 
 
 def start(words: Sequence[str], environ: Mapping[str, str], cwd: Path, stdout: BinaryIO, stderr: BinaryIO) -> Child:
@@ -90,24 +112,19 @@ def _serve(path: str) -> None:
     import aiohttp.web  # noqa: F401
     import pip._internal.models.index  # noqa: F401
     import rattler.networking.middleware  # noqa: F401
+    import rich.console
+    import rich.progress
+    import rich.table  # noqa: F401
     import uv  # noqa: F401
 
-    import envspec.cli.image
-    import envspec.cli.lock
-    import envspec.cli.progress
-    import envspec.image.base_layers
-    import envspec.image.sources.bytecode
-    import envspec.operations.image
-    import envspec.operations.image_cache
-    import envspec.operations.image_diff
-    import envspec.operations.lock
-    import envspec.operations.lock_assemble
-    import envspec.operations.lock_conda
-    import envspec.operations.lock_pypi
-    import envspec.registry.auth
-    import envspec.registry.client
-    import envspec.resolve.conda.rattler
-    import envspec.resolve.pypi.uv  # noqa: F401
+    import envspec
+
+    for module in pkgutil.walk_packages(envspec.__path__, "envspec."):
+        if not module.name.startswith(_ELSEWHERE):
+            import_module(module.name)
+    # Otherwise a child's first collection copies all of this.
+    gc.collect()
+    gc.freeze()
 
     # Of a parent with threads of its own, a child would have their locks and not them.
     assert len(list(Path("/proc/self/task").iterdir())) == 1
@@ -117,7 +134,8 @@ def _serve(path: str) -> None:
         listening.listen(64)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         print("ready", flush=True)  # noqa: T201
-        while True:
+        # Its stdin ends with the process that started it, however that ended.
+        while sys.stdin not in select.select([listening, sys.stdin], [], [])[0]:
             connection, _ = listening.accept()
             with connection:
                 if os.fork() == 0:

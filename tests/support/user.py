@@ -11,19 +11,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final
 
-import envspec
 from envspec import toml
 from tests.support import preloaded
 
 #: Where the envspec that the tests import lies: the processes run this one and no other.
-ROOT: Final = Path(envspec.__file__).parent.parent
+ROOT: Final = Path(toml.__file__).parents[1]
 #: A server on loopback that failed does not fail less when it is waited for.
 HASTY: Final = {"ENVSPEC_HTTP_BACKOFF_S": "0.02"}
 #: For servers that stall or drip: patience ends soon. A machine under load may need longer for an honest answer.
@@ -125,10 +125,17 @@ class User:
             f"\n[pip]\ndependencies = {_array(dependencies)}\n{pip}\n{rest}"
         )
 
-    def runs(self, *words: str | Path, environ: Mapping[str, str] = {}, umask: int = -1) -> Ran:
-        """`envspec WORDS`, in Python started anew. environ: added to the user's own."""
+    def runs(self, *words: str | Path, environ: Mapping[str, str] = {}) -> Ran:
+        """`envspec WORDS`. environ: added to the user's own."""
+        whole = {**self.environ, **environ}
+        if not preloaded.can_run(whole):
+            return self.runs_anew(*words, environ=environ)
+        return self.in_background(words, whole).ends()
+
+    def runs_anew(self, *words: str | Path, environ: Mapping[str, str] = {}, umask: int = -1) -> Ran:
+        """The same in Python started anew: /proc shows its words and its environment to others."""
         done = subprocess.run(
-            [sys.executable, "-m", "envspec", *map(str, words)],
+            command_line(list(map(str, words))),
             cwd=self.folder,
             env={**self.environ, **environ},
             umask=umask,
@@ -138,19 +145,19 @@ class User:
         )
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
+    def in_background(self, words: Iterable[str | Path], environ: Mapping[str, str]) -> Running:
+        """The same in this environment and no other, without waiting for its end."""
+        # `Running.ends` closes them.
+        stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
+        return Running(preloaded.start([*map(str, words)], environ, self.folder, stdout, stderr), stdout, stderr)
+
     def locks(self, *words: str | Path, **environ: str) -> Ran:
         """`envspec lock spec.toml WORDS`."""
-        if not preloaded.IS_POSSIBLE:
-            return self.runs("lock", self.spec.name, *words, environ=environ)
-        return self.starts(*words, **environ).ends()
+        return self.runs("lock", self.spec.name, *words, environ=environ)
 
     def starts(self, *words: str | Path, **environ: str) -> Running:
         """The same as `locks`, without waiting for its end."""
-        # `Running.ends` closes them.
-        stdout, stderr = TemporaryFile(), TemporaryFile()  # noqa: SIM115
-        command = ["lock", self.spec.name, *map(str, words)]
-        child = preloaded.start(command, {**self.environ, **environ}, self.folder, stdout, stderr)
-        return Running(child, stdout, stderr)
+        return self.in_background(("lock", self.spec.name, *words), {**self.environ, **environ})
 
     def document(self) -> dict[str, Any]:
         """envspec.lock as it was written."""
@@ -182,8 +189,8 @@ class User:
 def a_second_later() -> None:
     """Moments of locks are whole seconds: what is uploaded now counts from the next one on."""
     until = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(seconds=1)
-    while datetime.now(timezone.utc) < until:
-        pass
+    while (rest := until - datetime.now(timezone.utc)) > timedelta():
+        time.sleep(rest.total_seconds())
 
 
 def _array(values: Iterable[str]) -> str:
@@ -197,3 +204,65 @@ def routed(name: str, url: str, *packages: str, undated: str | None = None, file
     lines += [f"undated = '{undated}'"] if undated else []
     lines += [f"files = {_array(files)}"] if files else []
     return "\n".join(["[[pip.index]]", *lines, ""])
+
+
+def command_line(words: Sequence[str]) -> list[str]:
+    """What starts `envspec` with these words, by the interpreter that runs the tests."""
+    return [sys.executable, "-m", "envspec", *words]
+
+
+def environment(home: Path, **variables: str) -> dict[str, str]:
+    """Nothing of the tests' own surroundings but where programs and envspec are. variables: set besides, or instead."""
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(home),
+        "LC_ALL": "C.UTF-8",
+        "ENVSPEC_CACHE_DIR": str(home / "cache"),
+        **variables,
+    }
+
+
+def envspec(cwd: Path, *words: str, environ: Mapping[str, str] | None = None) -> Ran:
+    """Run to the end; a run that hangs for a minute is a failure."""
+    surroundings = environ or environment(cwd)
+    with TemporaryFile() as stdout, TemporaryFile() as stderr:
+        if preloaded.can_run(surroundings):
+            status = preloaded.start(words, surroundings, cwd, stdout, stderr).wait(limit_s=60)
+        else:
+            status = subprocess.run(
+                command_line(words), cwd=cwd, env=surroundings, stdout=stdout, stderr=stderr, timeout=60, check=False
+            ).returncode
+        texts = []
+        for stream in (stdout, stderr):
+            stream.seek(0)
+            texts.append(stream.read().decode("utf-8", "replace"))
+        return Ran(status, *texts)
+
+
+def on_a_terminal(
+    cwd: Path, *words: str, columns: int = 80, environ: Mapping[str, str] | None = None, **variables: str
+) -> str:
+    """What somebody at a terminal of that width sees, both streams. variables: set besides those of `environ`."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    surroundings = {**(environ or environment(cwd)), "TERM": "xterm-256color", **variables}
+    process = subprocess.Popen(command_line(words), cwd=cwd, env=surroundings, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:  # Linux's word for the end of a terminal
+            break
+        if not chunk:
+            break
+        seen += chunk
+    os.close(master)
+    process.wait(timeout=60)
+    return seen.decode("utf-8").replace("\r\n", "\n")

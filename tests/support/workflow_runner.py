@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.forge import Forge
+from tests.support.servers.forge import Forge
 from tests.support.user import CUT_OFF, HASTY, ROOT
 from tests.support.workflows import Job, Step, document, filled, holds, job
 

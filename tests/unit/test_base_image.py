@@ -10,8 +10,8 @@ from envspec.base_image import CudaRequest, SharedLibrary, plan_base_image, shar
 from envspec.base_image.types import channel_name, variant_of_build
 from envspec.facts import load_facts
 from envspec.models import BaseImage, Platform, Resolution
+from tests.support.builders.locks import package, resolution
 from tests.support.cuda_cases import conda_row
-from tests.support.locks import package, resolution
 
 FACTS = load_facts()
 WHEELS = {

@@ -18,7 +18,7 @@ from installer.sources import WheelFile
 from envspec.build.reproducible import check_release, is_loaded, is_pure, normalise, packed, settle, unpack
 from envspec.build.types import BuildFailed, WrongWheel
 from envspec.models import Platform, Python, Target
-from tests.support.wheels import Method, sdist, wheel
+from tests.support.builders.wheels import Method, sdist, wheel
 
 LINUX = Target(Platform.LINUX_64, Python("3.11.7", "spec"), glibc=(2, 36))
 MAC = Target(Platform.OSX_ARM64, Python("3.11.7", "spec"), macos=(14, 0))

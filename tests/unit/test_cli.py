@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from envspec.cli.main import COMMANDS, run
-from envspec.lock.document import dump
-from envspec.lock.folder import write_folder
-from envspec.lock.head import LOCK_FILE
+from envspec.lockfile.document import dump
+from envspec.lockfile.folder import write_folder
+from envspec.lockfile.header import LOCK_FILE
 from envspec.models import GpuCode, Lock
 from envspec.spec.identity import input_sha256
 from envspec.toml import loads
-from tests.support.command import ROOT, Ran, environment
-from tests.support.locks import X86, example, package
+from tests.support.builders.locks import X86, example, package
+from tests.support.user import ROOT, Ran, environment
 
 #: `envspec WORDS...` in the project's folder.
 Envspec = Callable[..., Ran]
@@ -57,9 +57,9 @@ def test_explain_a_lock(envspec: Envspec, word: str) -> None:
     assert "nvidia-cuda-runtime-cu12 12.8.90 is CUDA 12.8.1 [data/cuda_images.toml]" in ran.stdout
 
 
-def test_explain_tells_what_image_and_wheels_both_hold(project: Path, envspec: Envspec) -> None:
+def test_explain_lists_libraries_in_both_image_and_wheels(project: Path, envspec: Envspec) -> None:
     ran = envspec("explain", "pytorch-2.9")
-    section = ran.stdout.partition("CUDA libraries that the image and wheels both hold\n")[2]
+    section = ran.stdout.partition("CUDA libraries in both the image and the wheels\n")[2]
     assert section.splitlines()[0].split() == [
         *("cudart", "image", "12.8.90", "nvidia-cuda-runtime-cu12", "12.8.90", "linux-64,", "linux-aarch64")
     ]
@@ -70,7 +70,7 @@ def test_explain_tells_what_image_and_wheels_both_hold(project: Path, envspec: E
 def test_explain_a_package(project: Path, envspec: Envspec) -> None:
     ran = envspec("explain", "pytorch-2.9", "NumPy")
     assert (ran.status, ran.stderr) == (0, "")
-    assert "newest not taken\n  2.4.6\n      the spec wants numpy<2.3" in ran.stdout
+    assert "newest version, rejected\n  2.4.6\n      the spec wants numpy<2.3" in ran.stdout
     told = json.loads(envspec("explain", "pytorch-2.9", "numpy", "--format=json").stdout)
     assert told["variants"][0]["newest"] == {"version": "2.4.6", "why": "the spec wants numpy<2.3"}
 
@@ -84,7 +84,7 @@ def test_explain_a_build_without_gpu_code(project: Path, envspec: Envspec) -> No
 def test_text_takes_the_width_it_is_given(envspec: Envspec, monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     ran = envspec("explain", "pytorch-2.9")
-    prose = [line for line in ran.stdout.splitlines() if line.startswith("      ")]
+    prose = [line for line in ran.stdout.splitlines() if line.startswith("      ") and "sha256:" not in line]
     assert prose
     assert max(map(len, prose)) <= columns
     assert max(map(len, prose)) > columns - 25
@@ -104,13 +104,13 @@ def test_diff_ends_with_0_or_10(project: Path, envspec: Envspec) -> None:
     assert (same.status, same.stdout, same.stderr) == (0, "pytorch-2.9: no differences\n", "")
     text = envspec("diff", "pytorch-2.9", "newer")
     assert (text.status, text.stderr) == (10, "")
-    assert "up  filelock  3.20.0 -> 3.21.0  linux-64" in text.stdout
+    assert "filelock  up  3.20.0 -> 3.21.0  linux-64" in text.stdout
     found = envspec("diff", "pytorch-2.9", "newer", "--format", "json")
     assert found.status == 10
     assert [row["name"] for row in json.loads(found.stdout)["packages"]] == ["filelock"]
     told = envspec("diff", "pytorch-2.9", "newer", "--format", "markdown")
     assert (told.status, told.stderr) == (10, "")
-    assert "| filelock on linux-64 | up | `3.20.0` | `3.21.0` |" in told.stdout
+    assert "| filelock | up | `3.20.0` | `3.21.0` | linux-64 |" in told.stdout
 
 
 def test_diff_with_a_revision(project: Path, envspec: Envspec) -> None:
@@ -131,11 +131,11 @@ def test_fit_of_a_described_machine(project: Path, envspec: Envspec) -> None:
     fits = envspec("fit", "pytorch-2.9", "--driver", "570.124.06", "--gpu", "H100", "--gpu", "T4")
     assert (fits.status, fits.stderr) == (0, "")
     assert fits.stdout.startswith(
-        "the machine described can run pytorch-2.9\n  linux-64, driver 570.124.06, H100, T4\n"
+        "the described machine can run pytorch-2.9\n  linux-64, driver 570.124.06, H100, T4\n"
     )
     old = envspec("fit", "pytorch-2.9", "--driver", "470.57.02", "--gpu", "A100")
     assert (old.status, old.stderr) == (6, "")
-    assert old.stdout.startswith("the machine described can't run pytorch-2.9\n")
+    assert old.stdout.startswith("the described machine can't run pytorch-2.9\n")
     assert "\nsmallest change: update the NVIDIA driver to 525.60.13 or newer" in old.stdout
 
 
@@ -144,7 +144,7 @@ def test_fit_as_json(project: Path, envspec: Envspec) -> None:
     told = json.loads(ran.stdout)
     assert (ran.status, told["verdict"], told["lock"]) == (6, "does not fit", "pytorch-2.9")
     assert told["machine"] == {
-        "told": "described",
+        "source": "described",
         "platform": "linux-64",
         "driver": "470.57.02",
         "gpus": [{"name": "A100", "compute_capability": "8.0", "memory_mib": None}],
@@ -170,16 +170,16 @@ def test_fit_of_this_machine_says_what_it_saw(project: Path, envspec: Envspec) -
     """Whatever machine runs the tests: the verdict, the exit code and the machine agree."""
     ran = envspec("fit", "pytorch-2.9", "--format", "json")
     told = json.loads(ran.stdout)
-    assert told["machine"]["told"] == "read"
+    assert told["machine"]["source"] == "read"
     assert (told["verdict"] == "fits") is (ran.status == 0)
     assert ran.status in (0, 6)
 
 
-def test_nobody_can_tell_is_not_fitting(project: Path, envspec: Envspec) -> None:
+def test_unknown_is_not_fitting(project: Path, envspec: Envspec) -> None:
     put(project, replace(example(), name="untold", gpu_code=()))
     ran = envspec("fit", "untold", "--gpu", "H100", "--driver", "570.124.06")
     assert (ran.status, ran.stderr) == (6, "")
-    assert ran.stdout.startswith("nobody can tell whether the machine described runs untold\n")
+    assert ran.stdout.startswith("it is unknown whether the described machine can run untold\n")
 
 
 def test_fit_knows_the_gpus_that_the_spec_adds(project: Path, envspec: Envspec) -> None:
@@ -203,7 +203,7 @@ source = "the vendor's page"
     path.write_text(spec, encoding="utf-8")
     known = envspec("fit", "future", "--gpu", "Z900", "--driver", "570.124.06")
     assert (known.status, known.stderr) == (0, "")
-    assert "Z900 (sm_90): torch 2.9.1 cu128 holds code for it" in known.stdout
+    assert "Z900 (sm_90): torch 2.9.1 cu128 has code for it" in known.stdout
     path.write_text(spec.replace('"3.11"', '"3.12"'), encoding="utf-8")
     assert envspec("fit", "future", "--gpu", "Z900").status == 2
 

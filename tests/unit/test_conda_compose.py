@@ -1,4 +1,4 @@
-"""What a conda solver is asked for, platform by platform, and from which channels."""
+"""Requests for a conda solver, for each platform, and their channels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from envspec.errors import UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.tables import minor
 from envspec.models import CondaPackage, CudaVersion, Platform
-from envspec.resolve.conda.request import CondaMoments, channels_of, compose_conda, decisions_of, python_requirement
-from envspec.resolve.types import CondaRequest
+from envspec.resolve.conda.request import channels_of, conda_request, decisions_of, python_requirement
+from envspec.resolve.types import CondaRequest, Cutoffs
 from envspec.spec import Spec, parse_spec
 from envspec.spec.targets import has_cuda
 
@@ -27,7 +27,7 @@ def spec(more: str, python: str = "3.13", platforms: str = EVERYWHERE) -> Spec:
 
 
 def asked(of: Spec, platform: Platform = Platform.LINUX_64, facts: Facts = FACTS) -> CondaRequest:
-    return compose_conda(of, platform, facts, CondaMoments(NOW, {}), (), channels_of(of, {}, {}))
+    return conda_request(of, platform, facts, Cutoffs(NOW, {}), (), channels_of(of, {}, {}))
 
 
 def machine(of: Spec, platform: Platform) -> dict[str, str]:
@@ -72,7 +72,7 @@ def test_channels_with_and_without_their_credentials() -> None:
         "http://user:word@127.0.0.1:8080/c",
         "file:///srv/channel",
     ]
-    assert [channel.rows for channel in found] == [None] * 5
+    assert [channel.repodata for channel in found] == [None] * 5
 
 
 @pytest.mark.parametrize("token", [{}, {"TOKEN": ""}])
@@ -88,17 +88,17 @@ def test_folders_of_rows_stand_for_channels() -> None:
     environ = {"WHO": "a", "PASS": "b", "TOKEN": "c"}
     rows = {"https://conda.anaconda.org/conda-forge/": one, "https://conda.example.com/own": other}
     found = channels_of(spec(CHANNELS), environ, rows)
-    assert [channel.rows for channel in found] == [one, None, other, None, None]
+    assert [channel.repodata for channel in found] == [one, None, other, None, None]
     assert rows.keys() == {"https://conda.anaconda.org/conda-forge/", "https://conda.example.com/own"}
 
 
-def test_rows_of_a_channel_that_the_spec_has_not() -> None:
-    with pytest.raises(UsageError, match="--channel-rows: the spec has no channel bioconda") as caught:
+def test_rows_of_a_channel_that_the_spec_does_not_have() -> None:
+    with pytest.raises(UsageError, match="--channel-repodata: the spec has no channel bioconda") as caught:
         channels_of(spec("[conda]\n"), {}, {"bioconda": Path("rows"), "conda-forge": Path("rows")})
-    assert caught.value.hint == "it has conda-forge"
+    assert caught.value.hint == "use one of its channels: conda-forge"
     with pytest.raises(UsageError, match="no channel conda-forge") as caught:
         channels_of(spec('[pip]\ndependencies = ["numpy"]\n'), {}, {"conda-forge": Path("rows")})
-    assert caught.value.hint == "it has no [conda] at all"
+    assert caught.value.hint == "add [conda] to the spec"
 
 
 def test_no_conda_no_channels() -> None:
@@ -129,12 +129,17 @@ def test_a_platform_s_own_requirements_come_after_everyone_s() -> None:
 
 def test_moments_undated_and_what_is_locked_are_handed_on() -> None:
     row = CondaPackage("python", "3.13.5", "0", 0, "conda-forge", "linux-64", "f", "u", "0" * 64)
-    earlier, cuts = NOW - timedelta(days=30), {"numpy": NOW}
+    earlier, cutoffs = NOW - timedelta(days=30), {"numpy": NOW}
     found = spec('[conda]\nundated = "accept"\n')
-    told = compose_conda(found, Platform.LINUX_64, FACTS, CondaMoments(earlier, cuts), (row,), ())
-    assert (told.as_of, dict(told.cuts), told.undated, told.locked) == (earlier, cuts, True, (row,))
-    assert (told.cut_of("numpy"), told.cut_of("scipy")) == (NOW, earlier)
-    others = compose_conda(found, Platform.LINUX_64, FACTS, CondaMoments(earlier, cuts, NOW), (), ())
+    result = conda_request(found, Platform.LINUX_64, FACTS, Cutoffs(earlier, cutoffs), (row,), ())
+    assert (result.as_of, dict(result.cutoffs), result.undated, result.locked) == (
+        earlier,
+        cutoffs,
+        True,
+        (row,),
+    )
+    assert (result.cutoff_of("numpy"), result.cutoff_of("scipy")) == (NOW, earlier)
+    others = conda_request(found, Platform.LINUX_64, FACTS, Cutoffs(earlier, cutoffs, NOW), (), ())
     assert others.as_of == NOW
     assert asked(spec("[conda]\n")).undated is False
 
@@ -165,9 +170,9 @@ def test_machines_without_cuda() -> None:
 def test_cuda_of_a_version() -> None:
     found = spec('[cuda]\nversion = "12.8"\nos = "ubuntu22.04"\n[conda]\n')
     for platform in (Platform.LINUX_64, Platform.LINUX_AARCH64, Platform.WIN_64):
-        told = asked(found, platform)
-        assert told.cuda == CudaVersion(12, 8)
-        assert told.constraints == ("cuda-version <=12.8", "cudatoolkit <12.9")
+        result = asked(found, platform)
+        assert result.cuda == CudaVersion(12, 8)
+        assert result.constraints == ("cuda-version <=12.8", "cudatoolkit <12.9")
         assert machine(found, platform)["__cuda"] == "__cuda=12.8"
     assert machine(found, Platform.LINUX_64)["__glibc"] == "__glibc=2.35"
     mac = asked(found, Platform.OSX_ARM64)
@@ -278,15 +283,15 @@ def test_decisions_tell_the_request() -> None:
     for text in ("[conda]\n", "[cuda]\n[conda]\n", VIRTUAL):
         for platform in Platform:
             found = spec(text)
-            told = {one.what: one for one in decisions_of(found, FACTS, platform)}
+            result = {one.what: one for one in decisions_of(found, FACTS, platform)}
             request = asked(found, platform)
-            assert told["conda.virtual_packages"].value == ", ".join(map(str, request.virtual_packages))
-            assert told["conda.virtual_packages"].source
-            assert ("conda.cuda_version" in told) == bool(request.constraints)
+            assert result["conda.virtual_packages"].value == ", ".join(map(str, request.virtual_packages))
+            assert result["conda.virtual_packages"].source
+            assert ("conda.cuda_version" in result) == bool(request.constraints)
 
 
 def test_the_newest_cuda_names_the_row_that_knows_its_driver() -> None:
-    (told,) = decisions_of(spec("[cuda]\n[conda]\n"), FACTS, Platform.LINUX_64)
+    (result,) = decisions_of(spec("[cuda]\n[conda]\n"), FACTS, Platform.LINUX_64)
     newest = max(minor(row.cuda) for row in FACTS.drivers)
     row = next(row for row in FACTS.drivers if minor(row.cuda) == newest)
-    assert row.source in told.source
+    assert row.source in result.source

@@ -13,8 +13,15 @@ from packaging.utils import canonicalize_name
 from bench import conda_names as script
 from envspec.facts.conda import CondaNames, ListedChannel, conda_names, pypi_form
 from envspec.io.store import Store
-from envspec.models import Asker, CondaPackage, Provided
-from envspec.resolve.conda.pypi_names import Names, UnmappedName, held_by, needs_python, provided_by, with_provides
+from envspec.models import CondaPackage, Dependent, Provided
+from envspec.resolve.conda.pypi_names import (
+    PypiNames,
+    UnmappedName,
+    needs_python,
+    provided_by,
+    provided_in,
+    with_provided,
+)
 from envspec.toml import loads
 
 FORGE = "https://conda.anaconda.org/conda-forge"
@@ -43,7 +50,7 @@ def row(
     version: str = "1.0",
     depends: tuple[str, ...] = PYTHON,
     channel: str = FORGE,
-    askers: tuple[Asker, ...] = (),
+    askers: tuple[Dependent, ...] = (),
     noarch: str = "",
 ) -> CondaPackage:
     filename = f"{name}-{version}-0.conda"
@@ -58,7 +65,7 @@ def row(
         url=f"{channel}/linux-64/{filename}",
         sha256=name.encode().hex().ljust(64, "0"),
         depends=depends,
-        askers=askers,
+        required_by=askers,
         noarch=noarch,
     )
 
@@ -81,13 +88,13 @@ class Archives:
         return self.held.get(package.name)
 
 
-def names(tmp_path: Path, own: Mapping[str, tuple[str, ...]] = {}) -> Names:
-    return Names(own, FACTS, Store(tmp_path))
+def names(tmp_path: Path, own: Mapping[str, tuple[str, ...]] = {}) -> PypiNames:
+    return PypiNames(own, FACTS, Store(tmp_path))
 
 
-def told(known: Names, package: CondaPackage, archives: Archives | None = None) -> tuple[Provided, ...] | None:
+def provided(known: PypiNames, package: CondaPackage, archives: Archives | None = None) -> tuple[Provided, ...] | None:
     """What one package provides; None where that stays unknown."""
-    (filled,), unmapped = asyncio.run(with_provides([package], known, archives or Archives()))
+    (filled,), unmapped = asyncio.run(with_provided([package], known, archives or Archives()))
     assert unmapped in ((), (package,))
     return None if unmapped else filled.provides
 
@@ -121,15 +128,15 @@ def test_what_is_known_without_an_archive(
     tmp_path: Path, package: CondaPackage, provides: list[tuple[str, str]]
 ) -> None:
     archives = Archives()
-    assert told(names(tmp_path), package, archives) == tuple(Provided(*each) for each in provides)
+    assert provided(names(tmp_path), package, archives) == tuple(Provided(*each) for each in provides)
     assert archives.asked == []
 
 
 def test_the_spec_goes_before_everything(tmp_path: Path) -> None:
     known = names(tmp_path, {"numpy": (), "attr": ("attr", "Attr.Extra"), "plain": ("plain",)})
-    assert told(known, row("numpy")) == ()
-    assert told(known, row("attr")) == (Provided("attr", "1.0"), Provided("attr-extra", "1.0"))
-    assert told(known, row("plain", depends=())) == (Provided("plain", "1.0"),)
+    assert provided(known, row("numpy")) == ()
+    assert provided(known, row("attr")) == (Provided("attr", "1.0"), Provided("attr-extra", "1.0"))
+    assert provided(known, row("plain", depends=())) == (Provided("plain", "1.0"),)
 
 
 @pytest.mark.parametrize(
@@ -144,29 +151,29 @@ def test_the_spec_goes_before_everything(tmp_path: Path) -> None:
 )
 def test_what_only_the_archive_tells(tmp_path: Path, package: CondaPackage) -> None:
     known = names(tmp_path)
-    assert told(known, package) is None
-    assert told(known, package, Archives({package.name: b"not JSON"})) is None
+    assert provided(known, package) is None
+    assert provided(known, package, Archives({package.name: b"not JSON"})) is None
     archives = Archives(
         {package.name: paths("site-packages/tools/__init__.py", "site-packages/tools-3.1.dist-info/METADATA")}
     )
-    assert told(known, package, archives) == (Provided("tools", "3.1"),)
+    assert provided(known, package, archives) == (Provided("tools", "3.1"),)
     assert archives.asked == [package.name]
     # From then on it is remembered by the archive's hash, also by other runs.
     known.store.save()
-    assert told(names(tmp_path), package, again := Archives()) == (Provided("tools", "3.1"),)
+    assert provided(names(tmp_path), package, again := Archives()) == (Provided("tools", "3.1"),)
     assert again.asked == []
 
 
 def test_an_archive_that_holds_none_is_remembered_too(tmp_path: Path) -> None:
     known = names(tmp_path)
-    assert told(known, row("corp-libs"), Archives({"corp-libs": paths("lib/libcorp.so")})) == ()
+    assert provided(known, row("corp-libs"), Archives({"corp-libs": paths("lib/libcorp.so")})) == ()
     known.store.save()
-    assert told(names(tmp_path), row("corp-libs")) == ()
+    assert provided(names(tmp_path), row("corp-libs")) == ()
 
 
 def test_packages_keep_their_order_and_everything_else(tmp_path: Path) -> None:
     packages = [row("numpy"), row("corp-tools"), row("attr"), row("other-tools")]
-    filled, unmapped = asyncio.run(with_provides(packages, names(tmp_path), Archives()))
+    filled, unmapped = asyncio.run(with_provided(packages, names(tmp_path), Archives()))
     assert [package.name for package in filled] == ["numpy", "corp-tools", "attr", "other-tools"]
     assert [package.name for package in unmapped] == ["corp-tools", "other-tools"]
     assert [package.sha256 for package in filled] == [package.sha256 for package in packages]
@@ -193,13 +200,13 @@ def test_packages_keep_their_order_and_everything_else(tmp_path: Path) -> None:
     ],
 )
 def test_what_an_archive_tells(files: list[str], held: list[tuple[str, str]]) -> None:
-    assert held_by(paths(*files)) == tuple(Provided(*each) for each in held)
+    assert provided_in(paths(*files)) == tuple(Provided(*each) for each in held)
 
 
 @pytest.mark.parametrize("broken", [b"", b"[]", b"{}", b'{"paths": [1]}', b"\xff"])
 def test_what_is_no_list_of_paths(broken: bytes) -> None:
     with pytest.raises(ValueError, match="no list of paths"):
-        held_by(broken)
+        provided_in(broken)
 
 
 def test_needing_python() -> None:
@@ -210,7 +217,7 @@ def test_needing_python() -> None:
 
 
 def test_of_two_packages_that_hold_one_the_one_of_its_name_counts(tmp_path: Path) -> None:
-    asked = (Asker("spec", "pytorch 2.8.*"),)
+    asked = (Dependent("spec", "pytorch 2.8.*"),)
     packages = [
         row("torch-extras", "9"),
         row("pytorch", "2.8.0", askers=asked),
@@ -219,21 +226,21 @@ def test_of_two_packages_that_hold_one_the_one_of_its_name_counts(tmp_path: Path
         row("attr"),
     ]
     own = {"torch-extras": ("zeta", "alpha"), "vtk-base": ("vtk",), "vtk": ("vtk",)}
-    filled, _ = asyncio.run(with_provides(packages, names(tmp_path, own), Archives()))
+    filled, _ = asyncio.run(with_provided(packages, names(tmp_path, own), Archives()))
     found = provided_by(filled)
     assert list(found) == ["alpha", "torch", "vtk", "zeta"]
     assert (found["vtk"].version, found["vtk"].package) == ("9.5", "vtk")
     torch = found["torch"]
     assert (torch.name, torch.version, torch.package, torch.channel) == ("torch", "2.8.0", "pytorch", "conda-forge")
     assert str(torch) == "torch 2.8.0 comes from conda-forge"
-    assert torch.whence == "torch 2.8.0 comes from conda-forge (conda's pytorch, asked by the spec)"
+    assert torch.description == "torch 2.8.0 comes from conda-forge (conda's pytorch, required by the spec)"
 
 
 def test_whence_names_three_askers_at_most(tmp_path: Path) -> None:
-    askers = tuple(Asker(name, "numpy") for name in ("scipy", "pandas", "ml-dtypes", "contourpy", "numba"))
-    filled, _ = asyncio.run(with_provides([row("numpy", askers=askers)], names(tmp_path), Archives()))
-    assert provided_by(filled)["numpy"].whence == (
-        "numpy 1.0 comes from conda-forge (conda's numpy, asked by contourpy, ml-dtypes, numba and 2 more)"
+    askers = tuple(Dependent(name, "numpy") for name in ("scipy", "pandas", "ml-dtypes", "contourpy", "numba"))
+    filled, _ = asyncio.run(with_provided([row("numpy", askers=askers)], names(tmp_path), Archives()))
+    assert provided_by(filled)["numpy"].description == (
+        "numpy 1.0 comes from conda-forge (conda's numpy, required by contourpy, ml-dtypes, numba and 2 more)"
     )
 
 
@@ -241,7 +248,7 @@ def test_the_refusal_says_what_to_write(tmp_path: Path) -> None:
     packages = [row("corp-tools", channel="https://h/corp"), row("jsonschema"), row("numpy", "9e_p1"), row("corp.x")]
     error = UnmappedName(packages, names(tmp_path))
     assert error.exit_code == 4
-    assert "corp-tools 1.0 comes from corp and needs Python; which PyPI package it is, is not known" in error.message
+    assert "corp-tools 1.0 comes from corp and needs Python; its PyPI package is unknown" in error.message
     assert "jsonschema 1.0 comes from conda-forge" in error.message and "functools32, jsonschema" in error.message
     assert "numpy 9e_p1 comes from conda-forge, no version of a Python package" in error.message
     hint = error.hint or ""

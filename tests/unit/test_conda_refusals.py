@@ -14,12 +14,11 @@ import pytest
 from envspec.context import Context
 from envspec.errors import EnvspecError, UsageError
 from envspec.models import CudaVersion, Platform
-from envspec.resolve.conda.errors import Chain, CpuFallback, Step, chains
-from envspec.resolve.conda.rattler import Rattler
+from envspec.resolve.conda.errors import Chain, ChainStep, CpuFallback, chains
 from envspec.resolve.conda.solve import solve_all
+from envspec.resolve.conda.solver import Rattler
 from envspec.resolve.types import Channel
-from tests.support.conda_requests import request
-from tests.support.conda_rows import Row, row, write_channel
+from tests.support.builders.conda_channel import Row, request, row, write_channel
 
 LATE = datetime(2026, 12, 1, tzinfo=timezone.utc)
 ROWS = [
@@ -49,8 +48,8 @@ ROWS = [
     row("orphan", "1", depends=["gone >1"]),
 ]
 ON_X86 = "no solution for conda's packages on linux-64: "
-CPU = "on linux-64 the spec's [cuda] would come to nothing: a build for the CPU of torch 2.8.0 (cpu_0); "
-LOOSEN = "loosen one of the requirements named here, or move as_of"
+CPU = "on linux-64 the spec's [cuda] would have no effect: a build for the CPU of torch 2.8.0 (cpu_0); "
+LOOSEN = "loosen one of the requirements named above, or move as_of"
 RAISE = "raise [cuda] version, or allow an older package"
 
 
@@ -73,7 +72,7 @@ CASES = {
     "on_another_platform": Case(
         ["numpy"],
         "no solution for conda's packages on linux-aarch64: no such package: numpy (conda.dependencies)",
-        "linux-64 has numpy: name it in [conda.platform.linux-64]",
+        "move numpy to [conda.platform.linux-64], which has it",
         {"platform": Platform.LINUX_AARCH64},
     ),
     "no_such_version": Case(
@@ -92,7 +91,7 @@ CASES = {
     "build_in_the_place_of_the_version": Case(
         ["torch cuda*"],
         f"{ON_X86}nothing fits torch cuda* (conda.dependencies): the newest torch by 2026-01-01T00:00:00Z is 2.8.0 "
-        "(cpu_0), and a build string stands in the third place: `torch * cuda*`",
+        "(cpu_0), and a build string comes third: `torch * cuda*`",
     ),
     "built_after_as_of": Case(
         ["new"],
@@ -108,22 +107,22 @@ CASES = {
     ),
     "undated": Case(
         ["undated"],
-        f"{ON_X86}nothing that fits undated (conda.dependencies) is in time: it does not say when it was built",
-        'undated = "accept" in [conda] takes rows without a date',
+        f"{ON_X86}nothing that fits undated (conda.dependencies) is in time: it has no build time",
+        'set undated = "accept" in [conda] to include records without a build time',
     ),
     "conflict": Case(
         ["foo", "bar 1.*"],
-        f"{ON_X86}these do not go together: foo (conda.dependencies): foo 1 needs baz >=2; "
+        f"{ON_X86}these conflict: foo (conda.dependencies): foo 1 needs baz >=2; "
         "bar 1.* (conda.dependencies): bar 1.5 needs baz <2",
     ),
     "conflict_over_a_chain": Case(
         ["foo", "far"],
-        f"{ON_X86}these do not go together: foo (conda.dependencies): foo 1 needs baz >=2; "
+        f"{ON_X86}these conflict: foo (conda.dependencies): foo 1 needs baz >=2; "
         "far (conda.dependencies): far 1 needs mid, mid 1 needs baz <1.5",
     ),
     "conflict_by_a_constraint": Case(
         ["baz >=2", "strict"],
-        f"{ON_X86}these do not go together: baz >=2 (conda.dependencies); "
+        f"{ON_X86}these conflict: baz >=2 (conda.dependencies); "
         "strict (conda.dependencies): strict 1 allows only baz <2",
     ),
     "another_python": Case(
@@ -135,19 +134,19 @@ CASES = {
     "old_glibc": Case(
         ["young"],
         f"{ON_X86}young (conda.dependencies): young 1 (0) needs __glibc >=2.39,<3, and the base has 2.31",
-        "take a newer base: [cuda] os or [image] base",
+        "use a newer base: [cuda] os or [image] base",
     ),
     "old_glibc_over_a_chain": Case(
         ["over"],
         f"{ON_X86}over (conda.dependencies): over 1 needs young, young 1 needs __glibc >=2.39,<3, "
         "and the base has 2.31",
-        "take a newer base: [cuda] os or [image] base",
+        "use a newer base: [cuda] os or [image] base",
     ),
     "no_cuda_in_the_spec": Case(
         ["torch 2.8.* cuda*"],
         f"{ON_X86}torch 2.8.* cuda* (conda.dependencies): torch 2.8.0 (cuda129_0) needs __cuda, "
-        "which only a spec with [cuda] has",
-        "add [cuda] to the spec, or ask for a build for the CPU",
+        "which needs [cuda] in the spec",
+        "add [cuda] to the spec, or require a build for the CPU",
     ),
     "cuda_version_above_the_cap": Case(
         ["cuda-version 13.*"],
@@ -178,9 +177,9 @@ CASES = {
     ),
     "cuda_builds_for_another_platform": Case(
         ["models"],
-        "on linux-aarch64 the spec's [cuda] would come to nothing: torch 2.8.0 (cpu_0), no CUDA build; "
+        "on linux-aarch64 the spec's [cuda] would have no effect: torch 2.8.0 (cpu_0), no CUDA build; "
         "linux-64 has torch 2.8.0 (cuda129_0)",
-        "take the platform out, or build on a package that has CUDA builds there",
+        "remove the platform, or build on a package that has CUDA builds there",
         {"cuda": CudaVersion(12, 9), "platform": Platform.LINUX_AARCH64},
     ),
 }
@@ -201,7 +200,7 @@ def test_refusals(name: str, tmp_path: Path) -> None:
     assert error.message == case.said
     assert error.hint == case.hint
     assert error.exit_code == 4
-    assert isinstance(error, CpuFallback) == ("would come to nothing" in case.said)
+    assert isinstance(error, CpuFallback) == ("would have no effect" in case.said)
 
 
 @pytest.mark.parametrize(
@@ -236,17 +235,17 @@ TOLD = """Cannot solve the request because of: The following packages are incomp
 
 def test_a_tree_is_read_as_chains() -> None:
     assert chains(TOLD) == [
-        Chain("foo", (Step("foo 1", "needs", "baz >=2"),)),
-        Chain("strict", (Step("strict 1", "allows only", "baz <2"),)),
+        Chain("foo", (ChainStep("foo 1", "needs", "baz >=2"),)),
+        Chain("strict", (ChainStep("strict 1", "allows only", "baz <2"),)),
         Chain("late >=1"),
     ]
     assert [chain.last for chain in chains(TOLD)] == ["baz >=2", "baz <2", "late >=1"]
 
 
 def test_a_requirement_on_the_first_line_is_above_the_rest() -> None:
-    told = (
+    expected_message = (
         "Cannot solve the request because of: a 1.* cannot be installed because there are no viable options:\n"
         "└─ a 1.5 would require\n   └─ b >2, for which no candidates were found.\n"
     )
-    assert chains(told) == [Chain("a 1.*", (Step("a 1.5", "needs", "b >2"),))]
+    assert chains(expected_message) == [Chain("a 1.*", (ChainStep("a 1.5", "needs", "b >2"),))]
     assert chains("Cannot solve the request because of: No candidates were found for a 1.*.") == [Chain("a 1.*")]

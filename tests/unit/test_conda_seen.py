@@ -9,7 +9,7 @@ import pytest
 from envspec.errors import NetworkError
 from envspec.io.store import Store
 from envspec.models import Platform
-from envspec.resolve.conda.channels import Seen
+from envspec.resolve.conda.channels import ChannelTimestamps
 from envspec.resolve.types import Channel
 
 FORGE = Channel("forge", "https://example.com/forge", "https://u:secret@example.com/forge")
@@ -29,29 +29,31 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_a_cache_answers_for_moments_up_to_the_last_look(store: Store) -> None:
-    seen = Seen(store, [FORGE], PLATFORMS)
-    seen.remember(at(10))
+    seen = ChannelTimestamps(store, [FORGE], PLATFORMS)
+    seen.save(at(10))
     store.save()
     seen.check(at(9))
     seen.check(at(10))
-    with pytest.raises(NetworkError, match=r"channel forge had on 2026-11-11T00:00:00Z.* of 2026-11-10") as told:
+    with pytest.raises(
+        NetworkError, match=r"the state of channel forge on 2026-11-11T00:00:00Z.* from 2026-11-10"
+    ) as message:
         seen.check(at(11))
-    assert "secret" not in str(told.value) and "without --offline" in str(told.value)
+    assert "secret" not in str(message.value) and "without --offline" in str(message.value)
 
 
 def test_each_platform_has_its_own_look(store: Store) -> None:
-    Seen(store, [FORGE], PLATFORMS[:1]).remember(at(12))
-    Seen(store, [FORGE], PLATFORMS[1:]).remember(at(10))
+    ChannelTimestamps(store, [FORGE], PLATFORMS[:1]).save(at(12))
+    ChannelTimestamps(store, [FORGE], PLATFORMS[1:]).save(at(10))
     store.save()
     with pytest.raises(NetworkError, match="2026-11-10"):
-        Seen(store, [FORGE], PLATFORMS).check(at(11))
+        ChannelTimestamps(store, [FORGE], PLATFORMS).check(at(11))
 
 
 def test_folders_are_as_they_are(store: Store) -> None:
-    Seen(store, [FOLDER], PLATFORMS).remember(at(10))
+    ChannelTimestamps(store, [FOLDER], PLATFORMS).save(at(10))
     store.save()
-    Seen(store, [FOLDER], PLATFORMS).check(at(20))
+    ChannelTimestamps(store, [FOLDER], PLATFORMS).check(at(20))
 
 
 def test_what_was_never_asked_is_the_solvers_to_tell(store: Store) -> None:
-    Seen(store, [FORGE], PLATFORMS).check(at(20))
+    ChannelTimestamps(store, [FORGE], PLATFORMS).check(at(20))

@@ -16,8 +16,8 @@ import pytest
 from envspec.io.confine import PORT, Sandbox, bubblewrap, run_confined
 from envspec.io.process import Finished
 from envspec.io.types import Unconfined
-from tests.support.confinement import confined
-from tests.support.environments import BASE
+from tests.support.builders.environments import BASE
+from tests.support.machines.confinement import confined
 
 pytestmark = confined
 

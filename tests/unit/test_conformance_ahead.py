@@ -9,24 +9,24 @@ from typing import Any
 import pytest
 
 from envspec.conformance.checks import CHECKS
-from envspec.conformance.events import Heard, hear
-from envspec.conformance.suite import allowed
+from envspec.conformance.events import CheckEvents
+from envspec.conformance.suite import preimport_limit
 
 
 @pytest.mark.parametrize(("cores", "processes"), [(0.5, 0), (2, 0), (3.9, 0), (4, 1), (7, 1), (8, 2), (128, 2)])
 def test_a_few_cores_are_left_to_the_check_that_runs(cores: float, processes: int) -> None:
-    assert allowed(cores, 10**12) == processes
+    assert preimport_limit(cores, 10**12) == processes
 
 
 @pytest.mark.parametrize(("gigabytes", "processes"), [(0, 0), (4, 0), (8, 1), (16, 2), (1000, 2)])
 def test_memory_is_left_to_the_check_that_runs(gigabytes: int, processes: int) -> None:
-    assert allowed(128, gigabytes * 10**9) == processes
+    assert preimport_limit(128, gigabytes * 10**9) == processes
 
 
-def _heard(folder: Path, *lines: dict[str, Any]) -> Heard:
+def _events(folder: Path, *lines: dict[str, Any]) -> CheckEvents:
     path = folder / "events.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    return hear(path)
+    return CheckEvents.read(path)
 
 
 _PHASES: list[dict[str, Any]] = [
@@ -51,28 +51,28 @@ def test_a_phase_is_of_the_turn_or_of_the_time_before(
     tmp_path: Path, turn: float, place: int, ahead: list[tuple[str, float]], phases: list[tuple[str, float]]
 ) -> None:
     """place: of the turn, among the lines."""
-    heard = _heard(tmp_path, *_PHASES[:place], {"turn": turn}, *_PHASES[place:])
-    assert (heard.ahead, heard.phases) == (ahead, phases)
+    events = _events(tmp_path, *_PHASES[:place], {"turn": turn}, *_PHASES[place:])
+    assert (events.preimports, events.phases) == (ahead, phases)
 
 
 def test_a_phase_of_no_time_is_one(tmp_path: Path) -> None:
-    heard = _heard(tmp_path, {"turn": 1.0}, {"begin": ["x", 2.0]}, {"phase": ["x", 0.0]})
-    assert (heard.ahead, heard.phases) == ([], [("x", 0.0)])
+    events = _events(tmp_path, {"turn": 1.0}, {"begin": ["x", 2.0]}, {"phase": ["x", 0.0]})
+    assert (events.preimports, events.phases) == ([], [("x", 0.0)])
 
 
 def test_a_phase_within_another_of_its_name_ends_first(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [{"begin": ["x", 1.0]}, {"begin": ["x", 5.0]}, {"turn": 4.0}, {"phase": ["x", 1.0]}]
-    heard = _heard(tmp_path, *lines)
-    assert (heard.phases, heard.ahead) == ([("x", 1.0)], [])
-    assert heard.begun == [("x", 1.0)]
+    events = _events(tmp_path, *lines)
+    assert (events.phases, events.preimports) == ([("x", 1.0)], [])
+    assert events.open_phases == [("x", 1.0)]
 
 
 def test_nothing_is_imported_beside_the_cold_start() -> None:
     assert next(iter(CHECKS)) == "coldstart"
     assert CHECKS["coldstart"].alone
-    assert CHECKS["coldstart"].ahead == ()
+    assert CHECKS["coldstart"].preimports == ()
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_torch_is_the_first_to_be_imported_ahead(name: str) -> None:
-    assert not CHECKS[name].ahead or CHECKS[name].ahead[0] == "torch"
+def test_torch_is_the_first_to_be_preimported(name: str) -> None:
+    assert not CHECKS[name].preimports or CHECKS[name].preimports[0] == "torch"

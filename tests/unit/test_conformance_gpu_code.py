@@ -27,7 +27,7 @@ _CAPABILITIES = [
 
 
 @pytest.mark.parametrize("suffix", ["", "a", "f"])
-def test_it_says_what_the_lock_says(suffix: str) -> None:
+def test_it_agrees_with_the_locks_rule(suffix: str) -> None:
     for built, card in itertools.product(_CAPABILITIES, _CAPABILITIES):
         sm, ptx = (f"{kind}_{built[0]}{built[1]}{suffix}" for kind in ("sm", "compute"))
         here = ComputeCapability(*card)

@@ -21,7 +21,7 @@ def found(*paths: str) -> list[str]:
     return [each.path for each in foreign(libraries(maps(*paths)), ENVIRONMENT, [_CUDNN])]
 
 
-def test_a_library_is_told_once() -> None:
+def test_a_library_is_listed_once() -> None:
     assert [each.path for each in libraries(maps("/b/libm.so.6", "/a/libc.so.6", "/a/data"))] == [
         "/a/libc.so.6",
         "/b/libm.so.6",

@@ -12,11 +12,11 @@ import pytest
 from envspec.errors import StaleLock, UsageError
 from envspec.io.process import output_of
 from envspec.lock.diff import diff_locks
-from envspec.lock.document import dump
-from envspec.lock.folder import write_folder
-from envspec.lock.head import LOCK_FILE
 from envspec.lock.side import load_side
-from tests.support.locks import X86, lock, package, resolution
+from envspec.lockfile.document import dump
+from envspec.lockfile.folder import write_folder
+from envspec.lockfile.header import LOCK_FILE
+from tests.support.builders.locks import X86, lock, package, resolution
 
 
 def put(root: Path, version: str) -> None:
@@ -103,5 +103,5 @@ def test_a_committed_conflict(repository: Path) -> None:
     document = repository / "locks" / "one" / LOCK_FILE
     document.write_bytes(b"<<<<<<< HEAD\n" + document.read_bytes())
     git(repository, "commit", "-q", "-a", "-m", "unresolved")
-    with pytest.raises(StaleLock, match=r"HEAD:locks/one/envspec\.lock holds merge-conflict markers"):
+    with pytest.raises(StaleLock, match=r"HEAD:locks/one/envspec\.lock contains merge-conflict markers"):
         load_side("HEAD:locks/one", repository, output_of)

@@ -16,19 +16,19 @@ from typing import Any
 import pytest
 
 from envspec import toml
-from envspec.diagnostics.doctor.run import examine
+from envspec.diagnostics.doctor import examine
 from envspec.diagnostics.doctor.types import (
-    Finding,
-    Interpreter,
-    Place,
-    Probed,
-    Space,
-    State,
+    DiskSpace,
+    DoctorContext,
+    DoctorFinding,
+    FindingState,
+    ProbeResult,
+    RunningPython,
     as_json,
     render_text,
-    this_place,
+    this_machine,
 )
-from envspec.diagnostics.machine import MachineGpu, Nvml
+from envspec.diagnostics.machine import MachineGpu, NvmlReading
 from envspec.facts.gpu import ComputeCapability
 from envspec.io.process import Finished
 
@@ -37,7 +37,7 @@ PODMAN = '{"host":{"security":{"rootless":true}},"version":{"Version":"4.3.1"}}'
 ROOMY = {"total_bytes": 500 * 10**9, "free_bytes": 200 * 10**9}
 
 
-def described(case: dict[str, Any], root: Path) -> Place:
+def described(case: dict[str, Any], root: Path) -> DoctorContext:
     """The machine that a case describes, its files laid below `root`."""
     (root / "home").mkdir()
     (root / "dev").mkdir()
@@ -57,31 +57,31 @@ def described(case: dict[str, Any], root: Path) -> Place:
             return None
         return Finished(program.get("status", 0), program.get("stdout", ""), program.get("stderr", ""))
 
-    async def probe(method: str, url: str) -> Probed:
+    async def probe(method: str, url: str) -> ProbeResult:
         answer = probes["index" if "index.example" in url else "registry"]
-        return Probed(answer.get("status"), answer.get("problem", ""), answer.get("todo", ""))
+        return ProbeResult(answer.get("status"), answer.get("problem", ""), answer.get("todo", ""))
 
-    def space(path: Path) -> Space | None:
+    def space(path: Path) -> DiskSpace | None:
         known = spaces["shm" if path.name == "shm" else "cache"]
-        return None if known == "none" else Space(**known)
+        return None if known == "none" else DiskSpace(**known)
 
     driver = nvml.get("driver")
-    return Place(
+    return DoctorContext(
         root=root,
         home=root / "home",
         cache=Path("/home/user/.cache/envspec"),
         system=case.get("system", "linux"),
         environ=case.get("environ", {}),
         prefix=root / "venv",
-        python=Interpreter(
+        python=RunningPython(
             **{"version": "3.12.3", "executable": "/venv/bin/python", "virtual": True, "managed": False}
             | case.get("python", {})
         ),
         open_cache=lambda: None,
         path_of=lambda name: name if name in programs else None,
-        ask=ask,
+        run=ask,
         space=space,
-        nvml=lambda: Nvml(
+        nvml=lambda: NvmlReading(
             driver,
             tuple(
                 MachineGpu(gpu["name"], ComputeCapability(*map(int, gpu["capability"].split("."))), gpu["memory_mib"])
@@ -94,13 +94,13 @@ def described(case: dict[str, Any], root: Path) -> Place:
     )
 
 
-def report(case: dict[str, Any], root: Path) -> tuple[Finding, ...]:
+def report(case: dict[str, Any], root: Path) -> tuple[DoctorFinding, ...]:
     return asyncio.run(
         examine(described(case, root), index_url="https://index.example/simple/", mirrors=case.get("mirrors"))
     )
 
 
-def told(folder: Path, root: Path) -> tuple[tuple[Finding, ...], str]:
+def told(folder: Path, root: Path) -> tuple[tuple[DoctorFinding, ...], str]:
     """All findings of a case, and the text of those that a laptop's report doesn't have."""
     case = toml.loads((folder / "case.toml").read_text("utf-8"))
     for name in ("laptop", "machine"):
@@ -117,7 +117,7 @@ def test_golden(folder: Path, tmp_path: Path) -> None:
     assert text == (folder / "expected.txt").read_text("utf-8")
     assert "hunter2" not in text
     for finding in findings:
-        assert finding.todo or finding.state in {State.OK, State.NOT_APPLICABLE}
+        assert finding.todo or finding.state in {FindingState.OK, FindingState.NOT_APPLICABLE}
 
 
 def test_json_has_the_same_findings(tmp_path: Path) -> None:
@@ -136,11 +136,11 @@ def test_nothing_found_is_an_empty_report() -> None:
 def test_this_machine_is_examined(tmp_path: Path) -> None:
     """The real effects, with a network that refuses: every question gets an answer."""
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "HTTPS_PROXY": "http://127.0.0.1:9"}
-    place = this_place(environ, tmp_path / "cache")
+    place = this_machine(environ, tmp_path / "cache")
     findings = asyncio.run(examine(place, index_url="https://index.invalid/simple/"))
     by_name = {finding.what: finding for finding in findings}
-    assert by_name["Python"].state is State.OK
-    assert by_name["uv"].state is State.OK
+    assert by_name["Python"].state is FindingState.OK
+    assert by_name["uv"].state is FindingState.OK
     assert "the proxy can't be reached" in by_name["package index"].found
     assert "the proxy can't be reached" in by_name["registry docker.io"].found
     assert {"NVIDIA driver", "disk", "shared memory", "settings of pip and uv"} <= by_name.keys()

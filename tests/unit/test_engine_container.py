@@ -24,15 +24,16 @@ from envspec.engine.container import (
 )
 from envspec.engine.run import account_files
 from envspec.errors import UsageError
-from envspec.image.engine import common, is_same
+from envspec.image.diff import common_prefix
+from envspec.image.engine import is_same
 from envspec.image.layers.types import InMemory
 from envspec.image.services import ServicesSource
 from envspec.models import ImageSettings, Lock, Platform, Service
-from tests.support.locks import conda, conda_resolution, package, resolution
-from tests.support.run_container import lock_of
+from tests.support.builders.locks import conda, conda_resolution, package, resolution
+from tests.support.machines.run_container import lock_of
 
 GIB = 1 << 30
-ENGINE = EngineFacts("docker", "28.0", (1, 48), Platform.LINUX_64, 64 * GIB)
+ENGINE = EngineFacts("docker", "28.0", Platform.LINUX_64, 64 * GIB)
 JANE = User("jane", 1001, 1002, (27, 44))
 RUN = Options(command=("python", "train.py"))
 FOLDERS = Folders(work="/home/jane/work", compiled="/cache/c", hub=(("", "/hf"), ("hub", "/big/hub")))
@@ -264,7 +265,7 @@ def test_the_user_is_in_the_account_files() -> None:
 
 
 def test_how_many_layers_two_images_share() -> None:
-    assert [common(one, ["a", "b"]) for one in (["a", "b", "c"], ["a", "x"], ["x", "b"], [], ["a", "b"])] == [
+    assert [common_prefix(one, ["a", "b"]) for one in (["a", "b", "c"], ["a", "x"], ["x", "b"], [], ["a", "b"])] == [
         2,
         1,
         0,

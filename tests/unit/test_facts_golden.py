@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 
 from envspec.errors import EnvspecError
 from envspec.facts import load_facts
-from envspec.facts.torch import Wish, choose_build, explain_family
+from envspec.facts.torch import Wish, choose_build, family_mismatch
 from envspec.models import CudaVersion, Platform
 from envspec.toml import loads
 
@@ -43,7 +43,7 @@ def told_build(case: Mapping[str, Any]) -> str:
 def told_family(case: Mapping[str, Any]) -> str:
     """[requests]: name = specifier."""
     requests = {name: SpecifierSet(specifier) for name, specifier in case["requests"].items()}
-    return (explain_family(load_facts(case.get("facts")), requests) or "nothing is known against it") + "\n"
+    return f"{family_mismatch(load_facts(case.get('facts')), requests) or 'nothing is known against it'}\n"
 
 
 def test_there_are_cases() -> None:

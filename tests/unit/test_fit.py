@@ -9,11 +9,11 @@ import pytest
 from envspec.diagnostics.machine import (
     DRIVER_FILE,
     MachineGpu,
-    Nvml,
-    Told,
-    ask_nvml,
+    MachineSource,
+    NvmlReading,
     described_machine,
     read_machine,
+    read_nvml,
     this_platform,
 )
 from envspec.facts import load_facts
@@ -33,30 +33,30 @@ OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Rel
 def test_the_drivers_file(tmp_path: Path, text: str, driver: str | None) -> None:
     file = tmp_path / "version"
     file.write_text(text, encoding="utf-8")
-    machine = read_machine(file, lambda: Nvml(None, (), "NVML does not answer: Driver Not Loaded"))
+    machine = read_machine(file, lambda: NvmlReading(None, (), "NVML does not answer: Driver Not Loaded"))
     assert machine.driver == driver
     assert machine.gpus == ()
     assert machine.problem == "NVML does not answer: Driver Not Loaded"
-    assert machine.told is Told.READ
+    assert machine.source is MachineSource.READ
 
 
 def test_nvml_goes_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "version"
     file.write_text(PROPRIETARY, encoding="utf-8")
     gpu = MachineGpu("NVIDIA H100 80GB HBM3", ComputeCapability(9, 0), 81559)
-    machine = read_machine(file, lambda: Nvml("580.95.05", (gpu,)))
+    machine = read_machine(file, lambda: NvmlReading("580.95.05", (gpu,)))
     assert (machine.driver, machine.gpus, machine.problem) == ("580.95.05", (gpu,), "")
     assert machine.platform is this_platform()
 
 
 def test_a_machine_without_a_driver(tmp_path: Path) -> None:
-    machine = read_machine(tmp_path / "none", lambda: Nvml(None, (), "no library"))
+    machine = read_machine(tmp_path / "none", lambda: NvmlReading(None, (), "no library"))
     assert machine.driver is None
 
 
 def test_this_machine_answers_or_says_why_not() -> None:
     """The real NVML: with a driver there are GPUs with names and capabilities, without one there is a reason."""
-    answer = ask_nvml()
+    answer = read_nvml()
     if DRIVER_FILE.exists() and not answer.problem:
         assert answer.driver
         assert all(gpu.name and gpu.capability for gpu in answer.gpus)
@@ -72,7 +72,7 @@ def test_a_described_machine() -> None:
         ("T4", "7.5"),
         ("compute capability 9.0", "9.0"),
     ]
-    assert machine.told is Told.DESCRIBED
+    assert machine.source is MachineSource.DESCRIBED
 
 
 def test_a_described_machine_with_a_mistyped_gpu() -> None:

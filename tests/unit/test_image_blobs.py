@@ -27,7 +27,7 @@ def test_what_was_kept_is_there(tmp_path: Path, algorithm: str) -> None:
     store, wanted = BlobStore(tmp_path), described(CONTENT, algorithm)
     assert not store.has(wanted)
     for _ in range(2):
-        store.keep(wanted.digest, CONTENT)
+        store.write(wanted.digest, CONTENT)
         assert store.has(wanted)
     assert files(tmp_path) == [f"blobs/{wanted.digest.replace(':', '/')}"]
     assert b"".join(store.open(wanted).chunks()) == CONTENT
@@ -38,7 +38,7 @@ def test_what_was_kept_is_there(tmp_path: Path, algorithm: str) -> None:
 @pytest.mark.parametrize("content", [b"", CONTENT[:-1], CONTENT + b"x", CONTENT[:-1] + b"x"])
 def test_other_bytes_leave_nothing(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(WrongBlob, match="their hash is "):
-        BlobStore(tmp_path).keep(described(CONTENT).digest, content)
+        BlobStore(tmp_path).write(described(CONTENT).digest, content)
     assert not files(tmp_path)
 
 
@@ -46,14 +46,14 @@ def test_other_bytes_leave_nothing(tmp_path: Path, content: bytes) -> None:
 def test_a_blob_that_was_damaged_later_goes(tmp_path: Path, damaged: bytes) -> None:
     store = BlobStore(tmp_path)
     kept = described(CONTENT)
-    store.keep(kept.digest, CONTENT)
+    store.write(kept.digest, CONTENT)
     store.path(kept.digest).write_bytes(damaged)
     assert store.has(kept) is (len(damaged) == len(CONTENT))
     assert store.read(kept.digest) is None
-    with pytest.raises(WrongBlob, match="was damaged after it had been written"):
+    with pytest.raises(WrongBlob, match="was damaged after it was written"):
         list(store.open(kept).chunks())
     assert not files(tmp_path)
-    store.keep(kept.digest, CONTENT)
+    store.write(kept.digest, CONTENT)
     assert store.read(kept.digest) == CONTENT
 
 
@@ -66,6 +66,6 @@ def test_what_is_no_digest_is_no_path(tmp_path: Path, digest: str) -> None:
 def test_a_cache_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
     with pytest.raises(CannotKeep, match="can't be used") as refused:
-        BlobStore(tmp_path / "cache").keep(described(CONTENT).digest, CONTENT)
+        BlobStore(tmp_path / "cache").write(described(CONTENT).digest, CONTENT)
     assert "ENVSPEC_CACHE_DIR" in str(refused.value)
     assert refused.value.exit_code == 6

@@ -17,11 +17,11 @@ from envspec.diagnostics.machine import this_platform
 from envspec.errors import UsageError
 from envspec.facts.tables import load_facts
 from envspec.fetch.types import WrongArchive
-from envspec.image.base_layers import PythonParts
-from envspec.image.sources.bytecode import BadPython, NoCompiler, Pyc, find, made_of
+from envspec.image.base_layers import PythonLayers
+from envspec.image.sources.bytecode import BadPython, NoCompiler, PycCompiler, find_compiler, unpacked_build
 from envspec.models import Platform, Python
-from tests.support import standalone
-from tests.support.standalone import SERIES, VERSION, Program
+from tests.support.builders import standalone
+from tests.support.builders.standalone import SERIES, VERSION, Program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="images are made on Linux and macOS only")
 
@@ -46,11 +46,11 @@ class Finder:
         environ = {"HOME": str(folder / "home"), "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}
         reporter = ReporterOf(warning=self.warnings.append)
         self.context = Context(environ, folder / "home", folder / "cache", jobs=3, reporter=reporter)
-        self.parts = PythonParts(self.context, this_platform(), lambda _: False)
+        self.parts = PythonLayers(self.context, this_platform(), lambda _: False)
 
-    def finds(self, version: str = VERSION, **more: Any) -> Pyc:
+    def finds(self, version: str = VERSION, **more: Any) -> PycCompiler:
         context = replace(self.context, environ={**self.context.environ, **more.pop("environ", {})})
-        return asyncio.run(find(Python(version, "standalone"), context, this_platform(), **more))
+        return asyncio.run(find_compiler(Python(version, "standalone"), context, this_platform(), **more))
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_another_patch_with_a_warning(finder: Finder) -> None:
     found = finder.finds(FUTURE)
     assert found.python == Path(sys.executable) and found.version == VERSION
     (warning,) = finder.warnings
-    assert f"the image has Python {FUTURE}" in warning and "image ID may be another" in warning
+    assert f"the image has Python {FUTURE}" in warning and "another image ID" in warning
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_two_runs_at_once(finder: Finder, tmp_path: Path) -> None:
     assert own is not None
 
     async def both() -> list[Path]:
-        return list(await asyncio.gather(made_of(own), made_of(own), made_of(own)))
+        return list(await asyncio.gather(unpacked_build(own), unpacked_build(own), unpacked_build(own)))
 
     assert len(set(asyncio.run(both()))) == 1
 

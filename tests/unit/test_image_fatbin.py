@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.image.gpu_code import FatbinScan, in_order
+from envspec.image.gpu_code import FatbinScan, sorted_architectures
 from envspec.models import GpuCodeFound
-from tests.support.cuda_library import ACCELERATED, CUBIN, FAMILY, PTX, Code, container, library
+from tests.support.builders.cuda_library import ACCELERATED, CUBIN, FAMILY, PTX, Code, container, library
 
 _CODES = (
     Code(CUBIN, 80, payload=bytes(3000)),
@@ -110,4 +110,4 @@ def test_a_false_beginning_does_not_hide_what_follows() -> None:
 
 def test_architectures_are_in_the_order_of_their_numbers() -> None:
     names = {"sm_120", "sm_90a", "sm_90", "sm_100f", "sm_100", "sm_80"}
-    assert in_order(names) == ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_100f", "sm_120")
+    assert sorted_architectures(names) == ("sm_80", "sm_90", "sm_90a", "sm_100", "sm_100f", "sm_120")

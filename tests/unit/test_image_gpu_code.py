@@ -10,13 +10,14 @@ import pytest
 
 from envspec.errors import NoSolution
 from envspec.facts import load_facts
-from envspec.image.gpu_code import GpuCodeLacks, GpuCodeWatch, compare
+from envspec.image.gpu_code import GpuCodeMissing, GpuCodeObserver, compare
 from envspec.image.sources.wheel import Scheme, WheelSource
 from envspec.io.cache import keep, seen
 from envspec.models import GpuCode, GpuCodeFound, Lock, Package, Platform, Python, Resolution, Target, WheelFile
-from tests.support.cuda_library import CUBIN, PTX, Code, container, library
-from tests.support.wheel_trees import content_of, locked
-from tests.support.zips import FILE, PROGRAM, write_wheel
+from tests.support.builders.cuda_library import CUBIN, PTX, Code, container, library
+from tests.support.builders.entries import content as content_of
+from tests.support.builders.wheel_trees import locked
+from tests.support.builders.zips import FILE, PROGRAM, write_wheel
 
 _KERNELS = library([(".nv_fatbin", container([Code(CUBIN, 80), Code(CUBIN, 90), Code(PTX, 120)]))])
 _OTHER = library([(".nv_fatbin", container([Code(CUBIN, 70)]))])
@@ -30,7 +31,7 @@ def test_a_layer_s_wheels_are_told_apart(tmp_path: Path) -> None:
     tools = locked(write_wheel(tmp_path, "tools", files=[("t/bin/tool", _OTHER, PROGRAM)]))
     none = locked(write_wheel(tmp_path, "none", files=[("n/a.so", library([]), FILE), ("n/b.py", _KERNELS, FILE)]))
     source = WheelSource((kernels, tools, none), Scheme.of("3.11"), None)
-    watch = GpuCodeWatch(source)
+    watch = GpuCodeObserver(source)
     for entry in source.entries():
         sink = watch(entry)
         if sink is not None:
@@ -65,22 +66,20 @@ def test_less_than_the_record_is_a_warning_where_no_gpu_needs_it() -> None:
     held = {_SHA256: GpuCodeFound(("sm_80", "sm_90"), ())}
     (warning,) = compare(_lock(_RECORD, "A100"), Platform.LINUX_64, held, load_facts())
     assert warning == (
-        "the wheel of torch 2.9.1 does not hold sm_70, as the lock has it "
-        "(it holds sm_80, sm_90; the record is from: a table)"
+        "the wheel of torch 2.9.1 has no sm_70, but the lock says so "
+        "(it has sm_80, sm_90; source of the record: a table)"
     )
 
 
 def test_less_than_the_record_is_a_fault_where_a_gpu_needs_it() -> None:
     held = {_SHA256: GpuCodeFound(("sm_80", "sm_90"), ())}
-    with pytest.raises(
-        GpuCodeLacks, match=r"does not hold sm_70.*: V100 can't run it \(it holds sm_80, sm_90\)"
-    ) as caught:
+    with pytest.raises(GpuCodeMissing, match=r"has no sm_70.*: V100 can't run it \(it has sm_80, sm_90\)") as caught:
         compare(_lock(_RECORD, "V100", "H100"), Platform.LINUX_64, held, load_facts())
     assert isinstance(caught.value, NoSolution)
 
 
 def test_a_wheel_without_any_code() -> None:
-    with pytest.raises(GpuCodeLacks, match="it holds no GPU code"):
+    with pytest.raises(GpuCodeMissing, match="it has no GPU code"):
         compare(_lock(_RECORD, "H100"), Platform.LINUX_64, {}, load_facts())
 
 

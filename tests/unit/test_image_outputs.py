@@ -11,29 +11,30 @@ from pathlib import Path
 
 import pytest
 
-from envspec.cli.image_diff_text import as_json, as_text
 from envspec.errors import UsageError
 from envspec.image import outputs
-from envspec.image.config import Conduct, image_config, image_of, index_of
-from envspec.image.diff import Side, diff_images, side_of
+from envspec.image.config import RunConfig, image_config, image_of, index_of
+from envspec.image.diff import ComparedImage, compared_image, diff_images
 from envspec.image.layers.types import Image
 from envspec.models import Platform
 from envspec.registry.types import Blob, Descriptor
-from tests.support import images
-from tests.support.locks import example
+from envspec.report import IMAGE_DIFF
+from tests.support.builders import images
+from tests.support.builders.locks import example
+from tests.support.servers.registry import digest
 
-BODIES = [images.plain_tar({f"file{number}": b"x" * number * 700}) for number in range(1, 5)]
+BODIES = [images.tar_of({f"file{number}": b"x" * number * 700}) for number in range(1, 5)]
 
 
 def image(*bodies: bytes) -> Image:
     base, *rest = map(images.plain_layer, bodies)
     below = images.base(base)
-    config = image_config(example(), "i", Platform.LINUX_64, below, rest, Conduct())
+    config = image_config(example(), "i", Platform.LINUX_64, below, rest, RunConfig())
     return image_of(Platform.LINUX_64, config, [base, *rest], {})
 
 
 def opened(descriptor: Descriptor) -> Blob:
-    return next(images.MemoryBlob(body) for body in BODIES if images.digest(body) == descriptor.digest)
+    return next(images.MemoryBlob(body) for body in BODIES if digest(body) == descriptor.digest)
 
 
 def test_the_tar_is_a_layout_and_dockers_archive_in_one() -> None:
@@ -55,7 +56,7 @@ def test_the_tar_is_a_layout_and_dockers_archive_in_one() -> None:
     [docker] = json.loads(content["manifest.json"])
     assert docker["RepoTags"] == ["envspec/x:latest"]
     assert hashlib.sha256(content[docker["Config"]]).hexdigest() == made.id.removeprefix("sha256:")
-    assert [images.digest(content[path]) for path in docker["Layers"]] == [each.diff_id for each in made.layers]
+    assert [digest(content[path]) for path in docker["Layers"]] == [each.diff_id for each in made.layers]
     for name, body in content.items():
         if name.startswith("blobs/"):
             assert hashlib.sha256(body).hexdigest() == Path(name).name
@@ -71,7 +72,7 @@ def test_a_layer_that_two_platforms_share_is_written_once() -> None:
     body = dict(outputs.files_of([made], index, []))["index.json"]
     assert isinstance(body, bytes)
     top = json.loads(body)
-    assert top["manifests"][0]["digest"] == images.digest(index)
+    assert top["manifests"][0]["digest"] == digest(index)
 
 
 def test_a_layout_keeps_its_blobs_and_replaces_its_index(tmp_path: Path) -> None:
@@ -99,13 +100,13 @@ def test_a_blob_that_was_cut_short_is_written_again(tmp_path: Path) -> None:
 def test_nothing_of_the_users_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     files = outputs.files_of([image(BODIES[0])], None, [])
-    with pytest.raises(UsageError, match="no OCI layout"):
+    with pytest.raises(UsageError, match="neither empty nor an OCI layout"):
         outputs.write_layout(tmp_path, files, opened, lambda _: None)
     with pytest.raises(UsageError, match="is a file"):
         outputs.write_layout(tmp_path / "thesis.tex", files, opened, lambda _: None)
     with pytest.raises(UsageError, match="is a folder"):
-        outputs.check_places(tmp_path, None)
-    outputs.check_places(tmp_path / "thesis.tex", tmp_path / "new")
+        outputs.check_outputs(tmp_path, None)
+    outputs.check_outputs(tmp_path / "thesis.tex", tmp_path / "new")
 
 
 def test_what_no_room_would_help_is_not_told_of_room(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_what_no_room_would_help_is_not_told_of_room(tmp_path: Path) -> None:
     with pytest.raises(outputs.CannotWrite) as caught:
         outputs.write_tar(tmp_path / "file" / "image.tar", files, opened, lambda _: None)
     assert "free" not in str(caught.value)
-    assert "make room" not in str(caught.value)
+    assert "free some" not in str(caught.value)
 
 
 def test_a_tar_that_ends_in_a_fault_leaves_the_old_one_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -130,22 +131,22 @@ def test_a_tar_that_ends_in_a_fault_leaves_the_old_one_and_nothing_beside_it(tmp
     assert [each.name for each in tmp_path.iterdir()] == ["image.tar"]
 
 
-def side(name: str, made: Image) -> Side:
-    return side_of(name, made.id, json.loads(made.manifest), json.loads(made.config))
+def side(name: str, made: Image) -> ComparedImage:
+    return compared_image(name, made.id, json.loads(made.manifest), json.loads(made.config))
 
 
 def test_diff_tells_what_a_pull_moves() -> None:
     first, second = image(*BODIES[:3]), image(BODIES[0], BODIES[3], BODIES[2])
     found = diff_images(side("a", first), side("b", second))
     assert found.is_changed
-    assert [layer.diff_id for layer in found.moved] == [images.digest(BODIES[3])]
-    assert [layer.diff_id for layer in found.removed] == [images.digest(BODIES[1])]
+    assert [layer.diff_id for layer in found.moved] == [digest(BODIES[3])]
+    assert [layer.diff_id for layer in found.removed] == [digest(BODIES[1])]
     assert found.moved_bytes == len(BODIES[3]) + len(second.config)
     assert found.chained_bytes == len(BODIES[3]) + len(BODIES[2]) + len(second.config)
-    text = as_text(found)
-    assert "2 layers of 3 stay; a pull moves 1 layer and the config" in text
+    text = " ".join(IMAGE_DIFF.render("text", found).split())
+    assert "2 layers of 3 unchanged; a pull moves 1 layer and the config" in text
     assert "Docker's own store" in text
-    assert json.loads(as_json(found))["docker_moved_bytes"] == found.chained_bytes
+    assert json.loads(IMAGE_DIFF.render("json", found))["docker_moved_bytes"] == found.chained_bytes
 
 
 def test_the_same_image_moves_nothing() -> None:
@@ -153,4 +154,4 @@ def test_the_same_image_moves_nothing() -> None:
     found = diff_images(side("a", made), side("b", replace(made)))
     assert not found.is_changed
     assert (found.moved_bytes, found.chained_bytes) == (0, 0)
-    assert as_text(found) == f"the same image: {made.id}\n"
+    assert IMAGE_DIFF.render("text", found) == f"the same image: {made.id}\n"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from envspec.image.layers.ownership import Listing, OwnedTwice, conflicts
-from envspec.image.layers.types import Entry, InMemory, Kind, OnDisk
+from envspec.image.layers.ownership import FileConflict, OwnedEntries, entry_owners
+from envspec.image.layers.types import Entry, EntryKind, InMemory, OnDisk
 from envspec.image.sources.wheel import Scheme, WheelSource
-from tests.support.wheel_trees import locked, tree_of
-from tests.support.zips import FILE, PROGRAM, write_wheel
+from tests.support.builders.wheel_trees import locked, tree_of
+from tests.support.builders.zips import FILE, PROGRAM, write_wheel
 
 _SITE = "opt/env/lib/python3.11/site-packages"
 
@@ -20,10 +20,10 @@ def _file(path: str, content: bytes, mode: int = 0o644) -> Entry:
 
 
 def test_one_path_with_other_bytes_names_both_owners() -> None:
-    one = Listing("a 1.0", (_file("x/y", b"1"),))
-    other = Listing("b 2.0", (_file("x/y", b"2"),))
-    with pytest.raises(OwnedTwice, match=r"x/y belongs to a 1\.0 and to b 2\.0, with different content") as caught:
-        conflicts([one, other])
+    one = OwnedEntries("a 1.0", (_file("x/y", b"1"),))
+    other = OwnedEntries("b 2.0", (_file("x/y", b"2"),))
+    with pytest.raises(FileConflict, match=r"x/y belongs to a 1\.0 and to b 2\.0, with different content") as caught:
+        entry_owners([one, other])
     assert caught.value.exit_code == 4
 
 
@@ -31,24 +31,24 @@ def test_one_path_with_other_bytes_names_both_owners() -> None:
     "other",
     [
         _file("x/y", b"1", 0o755),
-        Entry("x/y", 0o777, Kind.SYMLINK, target="1"),
+        Entry("x/y", 0o777, EntryKind.SYMLINK, target="1"),
         _file("x/y/z", b""),
         _file("x", b"1"),
     ],
 )
 def test_another_mode_or_kind_is_a_conflict_also_as_a_folder(other: Entry) -> None:
-    with pytest.raises(OwnedTwice, match=r"a 1\.0|b 2\.0"):
-        conflicts([Listing("a 1.0", (_file("x/y", b"1"),)), Listing("b 2.0", (other,))])
+    with pytest.raises(FileConflict, match=r"a 1\.0|b 2\.0"):
+        entry_owners([OwnedEntries("a 1.0", (_file("x/y", b"1"),)), OwnedEntries("b 2.0", (other,))])
 
 
 def test_equal_bytes_and_shared_folders_are_none(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.write_bytes(b"1")
-    folder = Entry("x", 0o755, Kind.FOLDER)
-    owners = conflicts(
+    folder = Entry("x", 0o755, EntryKind.FOLDER)
+    owners = entry_owners(
         [
-            Listing("a 1.0", (folder, _file("x/y", b"1"))),
-            Listing("b 2.0", (folder, Entry("x/y", 0o644, data=OnDisk(kept, 1)), _file("x/z", b""))),
+            OwnedEntries("a 1.0", (folder, _file("x/y", b"1"))),
+            OwnedEntries("b 2.0", (folder, Entry("x/y", 0o644, data=OnDisk(kept, 1)), _file("x/z", b""))),
         ]
     )
     assert owners == {"x/y": "a 1.0", "x/z": "b 2.0"}
@@ -63,5 +63,5 @@ def test_two_wheels_of_a_layer_with_one_path(tmp_path: Path) -> None:
     assert f"{_SITE}/nvidia/__init__.py" in tree
     for name in ("one", "two"):
         assert b"nvidia/__init__.py,," in tree[f"{_SITE}/{name}-1.0.dist-info/RECORD"].content
-    with pytest.raises(OwnedTwice, match=r"nvidia/__init__\.py belongs to one 1\.0 and to three 1\.0"):
+    with pytest.raises(FileConflict, match=r"nvidia/__init__\.py belongs to one 1\.0 and to three 1\.0"):
         list(WheelSource((locked(same), locked(runs)), Scheme.of("3.11"), None).entries())

@@ -12,21 +12,21 @@ from typing import Final
 
 import pytest
 
-from envspec.image.layers.types import PREFIX, Kind
-from envspec.image.sources.bytecode import BadPython, Pyc
+from envspec.image.layers.types import PREFIX, EntryKind
+from envspec.image.sources.bytecode import BadPython, PycCompiler
 from envspec.image.sources.python import StandalonePython, Venv, home_of
 from envspec.models import Python
-from tests.support import standalone
-from tests.support.entries import content, lay_out, told
-from tests.support.standalone import SERIES, VERSION, Content, Device, Link
+from tests.support.builders import standalone
+from tests.support.builders.entries import content, lay_out, told
+from tests.support.builders.standalone import SERIES, VERSION, Content, Device, Link
 
 LIB: Final = f"{PREFIX}/lib/python{SERIES}"
-OURS: Final = Pyc(Path(sys.executable), VERSION, 2)
+OURS: Final = PycCompiler(Path(sys.executable), VERSION, 2)
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="images are made on Linux and macOS only")
 
 
-def source(path: Path, files: Mapping[str, Content], *locked: str, pyc: Pyc | None = None) -> StandalonePython:
+def source(path: Path, files: Mapping[str, Content], *locked: str, pyc: PycCompiler | None = None) -> StandalonePython:
     sha256 = standalone.write(path / "cpython.tar.gz", files)
     return StandalonePython(path / "cpython.tar.gz", sha256, VERSION, frozenset(locked), pyc)
 
@@ -89,7 +89,7 @@ def test_the_same_from_another_folder_and_umask(tmp_path: Path) -> None:
     mask = os.umask(0o077)
     try:
         other = source(
-            tmp_path / "two" / "deeper", files, pyc=Pyc(Path(sys.base_prefix, f"bin/python{SERIES}"), VERSION)
+            tmp_path / "two" / "deeper", files, pyc=PycCompiler(Path(sys.base_prefix, f"bin/python{SERIES}"), VERSION)
         )
         assert told(other.entries()) == before
     finally:
@@ -118,7 +118,7 @@ def test_the_archives_own_bytecode_is_replaced(tmp_path: Path) -> None:
 
 
 def test_its_names_are_there(tmp_path: Path) -> None:
-    links = {e.path: e.target for e in source(tmp_path, standalone.made_up()).entries() if e.kind is Kind.SYMLINK}
+    links = {e.path: e.target for e in source(tmp_path, standalone.made_up()).entries() if e.kind is EntryKind.SYMLINK}
     assert links == {f"{PREFIX}/bin/python3": f"python{SERIES}", f"{PREFIX}/bin/python": f"python{SERIES}"}
 
 
@@ -132,7 +132,7 @@ def test_a_locked_distribution_takes_the_place_of_a_bundled_one(tmp_path: Path) 
 def test_a_distribution_that_nobody_expects(tmp_path: Path) -> None:
     files = {**standalone.made_up(), **standalone.distribution("numpy", "2.0", {"numpy/__init__.py": b""}, "f2py")}
     assert source(tmp_path, files, "pip").owned()
-    with pytest.raises(BadPython, match="it brings numpy, which the lock has too"):
+    with pytest.raises(BadPython, match="it contains numpy, which is in the lock too"):
         list(source(tmp_path, files, "numpy").entries())
 
 
@@ -147,7 +147,7 @@ def test_what_it_owns_is_what_it_holds_but_for_bytecode(tmp_path: Path) -> None:
 def test_hard_links_stay(tmp_path: Path) -> None:
     files = {**standalone.made_up(), "python/lib/copy.py": Link(f"python/lib/python{SERIES}/os.py", is_hard=True)}
     (found,) = (each for each in source(tmp_path, files).entries() if each.path == f"{PREFIX}/lib/copy.py")
-    assert (found.kind, found.target) == (Kind.HARDLINK, f"{LIB}/os.py")
+    assert (found.kind, found.target) == (EntryKind.HARDLINK, f"{LIB}/os.py")
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_hard_links_stay(tmp_path: Path) -> None:
         ("python/out", Link("/etc/passwd", is_hard=True), "leads to '/etc/passwd'"),
         ("python/out", Link("python/../x", is_hard=True), "leads to 'python/../x'"),
         ("python/out", Link("python/later", is_hard=True), "which is not before it"),
-        ("python/dev", Device(), "'python/dev' is no file, folder or link"),
+        ("python/dev", Device(), "'python/dev' is not a file, folder or link"),
         ("python/bin/python3/x", b"x", "'python/bin/python3/x' is behind a link of it"),
     ],
 )
@@ -185,7 +185,7 @@ def test_a_path_twice(tmp_path: Path) -> None:
 
 def test_another_python(tmp_path: Path) -> None:
     sha256 = standalone.write(tmp_path / "x.tar.gz", standalone.made_up())
-    with pytest.raises(BadPython, match=r"it is no Python 3\.7"):
+    with pytest.raises(BadPython, match=r"it is not Python 3\.7"):
         list(StandalonePython(tmp_path / "x.tar.gz", sha256, "3.7.1", frozenset(), None).entries())
 
 

@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 import pytest
 
 from envspec.errors import UsageError
-from envspec.image.config import Conduct
-from envspec.image.layers.types import Entry, InMemory, Kind
-from envspec.image.services import ServicesSource, folder_of, services_config
+from envspec.image.config import RunConfig
+from envspec.image.layers.types import Entry, EntryKind, InMemory
+from envspec.image.services import ServicesSource, services_config, workdir_path
 from envspec.models import ImageSettings, Service
 
 SERVED = ImageSettings(
@@ -24,7 +24,7 @@ def _by_path(settings: ImageSettings) -> dict[str, Entry]:
 
 
 def test_an_image_without_services_starts_as_its_base_does() -> None:
-    assert services_config(ImageSettings()) == Conduct()
+    assert services_config(ImageSettings()) == RunConfig()
 
 
 def test_services_have_a_user_of_their_own() -> None:
@@ -67,7 +67,7 @@ def test_what_the_user_writes_to_is_the_users_and_the_rest_is_roots() -> None:
     own = {path for path, entry in entries.items() if (entry.uid, entry.gid) == (1000, 1000)}
     assert own == {"home/envspec", "workspace", "var/lib/envspec"}
     assert entries["var/lib/envspec"].mode == 0o700
-    assert {entry.mode for entry in entries.values() if entry.kind is Kind.FILE} == {0o644}
+    assert {entry.mode for entry in entries.values() if entry.kind is EntryKind.FILE} == {0o644}
 
 
 def test_init_is_told_of_the_services_and_no_secret_is_in_the_image() -> None:
@@ -109,7 +109,7 @@ def test_the_key_follows_from_what_is_in_the_layer() -> None:
     ],
 )
 def test_a_folder_of_the_system_is_left_as_it_is(workdir: str, folder: str | None) -> None:
-    assert folder_of(workdir) == folder
+    assert workdir_path(workdir) == folder
 
 
 def test_a_folder_below_the_systems_keeps_their_modes() -> None:

@@ -12,7 +12,7 @@ from envspec.errors import UsageError
 from envspec.facts import load_facts
 from envspec.models import ImageSettings, Platform, Resolution
 from envspec.spec import parse_spec
-from tests.support.locks import ARM, X86, conda, conda_resolution, package, resolution
+from tests.support.builders.locks import ARM, X86, conda, conda_resolution, package, resolution
 
 NOW = datetime(2026, 11, 20, tzinfo=timezone.utc)
 ENV = '[env]\nname = "small"\npython = "3.12"\nplatforms = ["linux-64"]\n'

@@ -8,9 +8,16 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from envspec.image.sources.system_script import Wish, form, installed, is_left_out, package_differences, work_files
+from envspec.image.sources.system_script import (
+    AptRequest,
+    form,
+    installed,
+    is_excluded,
+    package_differences,
+    work_files,
+)
 
-WISH = Wish(("gcc", "libc6-dev"))
+WISH = AptRequest(("gcc", "libc6-dev"))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +42,7 @@ WISH = Wish(("gcc", "libc6-dev"))
     ],
 )
 def test_files_of_one_machine_or_moment_are_left_out(path: str) -> None:
-    assert is_left_out(path, is_folder=False)
+    assert is_excluded(path, is_folder=False)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +61,12 @@ def test_files_of_one_machine_or_moment_are_left_out(path: str) -> None:
     ],
 )
 def test_what_packages_bring_stays(path: str) -> None:
-    assert not is_left_out(path, is_folder=False)
+    assert not is_excluded(path, is_folder=False)
 
 
 def test_folders_for_logs_and_caches_stay_where_a_package_made_them() -> None:
-    assert not is_left_out("var/log/nginx", is_folder=True)
-    assert not is_left_out("var/cache/fontconfig", is_folder=True)
+    assert not is_excluded("var/log/nginx", is_folder=True)
+    assert not is_excluded("var/cache/fontconfig", is_folder=True)
 
 
 def test_of_this_machine_only_what_reaches_the_archive_is_handed_on() -> None:
@@ -90,7 +97,7 @@ def test_of_this_machine_only_what_reaches_the_archive_is_handed_on() -> None:
 
 
 def test_the_locks_versions_go_before_all_others() -> None:
-    given = work_files(Wish(("gcc",), pins=("gcc=4:12.2.0-3", "libc6-dev:amd64=2.36-9")), {}, None)
+    given = work_files(AptRequest(("gcc",), pins=("gcc=4:12.2.0-3", "libc6-dev:amd64=2.36-9")), {}, None)
     assert given["preferences"].decode().split("\n\n")[1] == (
         "Package: libc6-dev:amd64\nPin: version 2.36-9\nPin-Priority: 1001\n".rstrip() + "\n"
     )
@@ -99,13 +106,15 @@ def test_the_locks_versions_go_before_all_others() -> None:
 
 def test_a_mirror_is_asked_at_the_snapshots_moment_in_utc() -> None:
     moment = datetime(2026, 11, 1, 2, tzinfo=timezone(timedelta(hours=2)))
-    given = work_files(Wish(("gcc",), moment, mirror="https://m/a&b#c/{archive}/{moment}/"), {}, None)
+    given = work_files(AptRequest(("gcc",), moment, mirror="https://m/a&b#c/{archive}/{moment}/"), {}, None)
     text = given["environment"].decode()
     assert "SNAPSHOT=20261101T000000Z" in text
     # As sed's `s` reads it: the archive's name is its second group.
     assert r"MIRROR='https://m/a\&b\#c/\2/20261101T000000Z/'" in text
     # Without a snapshot there is no moment to ask for.
-    assert "MIRROR=''" in work_files(Wish(("gcc",), mirror="https://m/{moment}"), {}, None)["environment"].decode()
+    assert (
+        "MIRROR=''" in work_files(AptRequest(("gcc",), mirror="https://m/{moment}"), {}, None)["environment"].decode()
+    )
 
 
 def test_what_has_come_is_what_was_not_there_before() -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from envspec.image.layers.tar import END, EPOCH_S, BadEntry, Listing, head, padding
-from envspec.image.layers.types import Entry, InMemory, Kind, OnDisk
-from tests.support.layer_sources import file, folder
+from envspec.image.layers.tar import END, EPOCH_S, BadEntry, EntryCheck, header, padding
+from envspec.image.layers.types import Entry, EntryKind, InMemory, OnDisk
+from tests.support.builders.entries import file, folder
 
 
 def written(*entries: Entry) -> bytes:
     parts = []
     for entry in entries:
-        parts.append(head(entry))
+        parts.append(header(entry))
         if isinstance(entry.data, InMemory):
             parts += [entry.data.content, padding(len(entry.data.content))]
     return b"".join(parts) + END
@@ -50,15 +50,15 @@ TOO_LONG = "/".join(["opt/env", *["folder-of-forty-letters-that-is-a-long-one"] 
         (f"opt/\u00e4\n{'x' * 900}", 4),
     ],
 )
-@pytest.mark.parametrize("kind", [Kind.FILE, Kind.FOLDER])
-def test_names(path: str, blocks: int, kind: Kind) -> None:
-    entry = file(path, b"some") if kind is Kind.FILE else folder(path)
+@pytest.mark.parametrize("kind", [EntryKind.FILE, EntryKind.FOLDER])
+def test_names(path: str, blocks: int, kind: EntryKind) -> None:
+    entry = file(path, b"some") if kind is EntryKind.FILE else folder(path)
     (member,) = read(written(entry))
     assert member.name == path
-    assert (member.isfile(), member.isdir()) == (kind is Kind.FILE, kind is Kind.FOLDER)
+    assert (member.isfile(), member.isdir()) == (kind is EntryKind.FILE, kind is EntryKind.FOLDER)
     # A folder's name has a slash at its end, which may be one letter too many.
-    if kind is Kind.FILE:
-        assert len(head(entry)) == blocks * 512
+    if kind is EntryKind.FILE:
+        assert len(header(entry)) == blocks * 512
 
 
 def test_a_pax_record_counts_its_own_length() -> None:
@@ -80,9 +80,9 @@ def test_links() -> None:
     members = read(
         written(
             file("a", b"1"),
-            Entry("b", 0o644, Kind.HARDLINK, target="a"),
-            Entry("c", 0o600, Kind.SYMLINK, target="/usr/bin/python3.11"),
-            Entry("d", 0o777, Kind.SYMLINK, target=target),
+            Entry("b", 0o644, EntryKind.HARDLINK, target="a"),
+            Entry("c", 0o600, EntryKind.SYMLINK, target="/usr/bin/python3.11"),
+            Entry("d", 0o777, EntryKind.SYMLINK, target=target),
         )
     )
     assert [(member.name, member.linkname) for member in members] == [
@@ -98,7 +98,7 @@ def test_links() -> None:
 @pytest.mark.parametrize("size", [8 * 2**30 - 1, 8 * 2**30, 40 * 2**30])
 def test_sizes_of_many_gigabytes(size: int) -> None:
     entry = Entry("big", 0o644, data=OnDisk(Path("big"), size))
-    data = head(entry)
+    data = header(entry)
     assert len(data) == (512 if size < 8 * 2**30 else 3 * 512)
     assert tarfile.TarInfo.frombuf(data[:512], "utf-8", "strict").type == (b"0" if size < 8 * 2**30 else b"x")
     with tarfile.open(fileobj=io.BytesIO(data + END), mode="r:") as opened:
@@ -127,30 +127,30 @@ def test_the_systems_own_tar_reads_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("entries", "why"),
     [
-        ([file("a", b""), file("a", b"")], "is there twice"),
-        ([folder("a"), file("a", b"")], "is there twice"),
+        ([file("a", b""), file("a", b"")], "is a duplicate"),
+        ([folder("a"), file("a", b"")], "is a duplicate"),
         ([file("a/b", b"")], "comes before its folder"),
         ([file("a", b""), file("a/b", b"")], "comes before its folder"),
         ([folder("a"), file("a/../b", b"")], "comes before its folder"),
-        ([folder("..")], "is no path below the root"),
-        ([file("/etc", b"")], "is no path below the root"),
-        ([folder("a/")], "is no path below the root"),
-        ([file("", b"")], "is no path below the root"),
-        ([file("a\0b", b"")], "is no path below the root"),
-        ([Entry("a", 0o777, Kind.SYMLINK, target="b\0")], "is no path below the root"),
-        ([Entry("a", 0o644)], "is a file, which its data does not fit"),
-        ([Entry("a", 0o755, Kind.FOLDER, InMemory(b""))], "is a folder, which its data does not fit"),
+        ([folder("..")], "is not a path below the root"),
+        ([file("/etc", b"")], "is not a path below the root"),
+        ([folder("a/")], "is not a path below the root"),
+        ([file("", b"")], "is not a path below the root"),
+        ([file("a\0b", b"")], "is not a path below the root"),
+        ([Entry("a", 0o777, EntryKind.SYMLINK, target="b\0")], "is not a path below the root"),
+        ([Entry("a", 0o644)], "is a file without data"),
+        ([Entry("a", 0o755, EntryKind.FOLDER, InMemory(b""))], "is a folder with data"),
     ],
 )
 def test_listings_that_are_refused(entries: list[Entry], why: str) -> None:
-    listing = Listing("numpy 2.2.6")
+    listing = EntryCheck("numpy 2.2.6")
     for entry in entries[:-1]:
         listing.add(entry)
     with pytest.raises(BadEntry) as refused:
         listing.add(entries[-1])
-    assert refused.value.message == f"layer `numpy 2.2.6`: {entries[-1].path!r} {why}"
+    assert refused.value.message == f"internal error: layer `numpy 2.2.6`: {entries[-1].path!r} {why}"
 
 
 def test_a_name_that_is_not_utf8() -> None:
     with pytest.raises(BadEntry, match="not UTF-8"):
-        head(file("opt/\udcff", b""))
+        header(file("opt/\udcff", b""))

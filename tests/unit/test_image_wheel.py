@@ -14,15 +14,15 @@ import pytest
 
 from envspec.image.layers.types import Entry
 from envspec.image.layers.wheel_zip import BadWheel
-from envspec.image.sources.bytecode import Pyc
+from envspec.image.sources.bytecode import PycCompiler
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
-from tests.support.wheel_trees import Found, differences, hashed, locked, pip_tree, scheme_of_pip, tree_of
-from tests.support.wheels import core_metadata
-from tests.support.zips import FILE, PROGRAM, SYMLINK, wheel_members, write_wheel, zipped
+from tests.support.builders.wheel_trees import Found, differences, hashed, locked, pip_tree, scheme_of_pip, tree_of
+from tests.support.builders.wheels import core_metadata
+from tests.support.builders.zips import FILE, PROGRAM, SYMLINK, wheel_members, write_wheel, zipped
 
 _SCHEME = Scheme.of("3.11")
 _SITE = "opt/env/lib/python3.11/site-packages"
-_OWN = Pyc(Path(sys.executable), ".".join(map(str, sys.version_info[:3])))
+_OWN = PycCompiler(Path(sys.executable), ".".join(map(str, sys.version_info[:3])))
 _TAG = sys.implementation.cache_tag
 
 _POINTS = b"""[console_scripts]
@@ -166,11 +166,11 @@ def test_the_same_layer_from_any_order_of_wheels_and_any_place(tmp_path: Path) -
 
 def test_what_the_key_follows_from() -> None:
     wheel = LockedWheel("a", "1.0", "a-1.0-py3-none-any.whl", "0" * 64, Path("a"))
-    python = Pyc(Path("python"), "3.11.16")
+    python = PycCompiler(Path("python"), "3.11.16")
     keys = [
         WheelSource((wheel,), _SCHEME, None).key,
         WheelSource((wheel,), _SCHEME, python).key,
-        WheelSource((wheel,), _SCHEME, Pyc(Path("python"), "3.11.15")).key,
+        WheelSource((wheel,), _SCHEME, PycCompiler(Path("python"), "3.11.15")).key,
         WheelSource((wheel,), Scheme.of("3.12"), None).key,
         WheelSource((wheel,), Scheme.of_venv("3.11"), None).key,
         WheelSource((dataclasses.replace(wheel, sha256="1" * 64),), _SCHEME, None).key,
@@ -179,7 +179,7 @@ def test_what_the_key_follows_from() -> None:
     ]
     assert len(set(keys)) == len(keys)
     moved = dataclasses.replace(wheel, path=Path("elsewhere"))
-    assert WheelSource((moved,), _SCHEME, Pyc(Path("other"), "3.11.16", jobs=9)).key == keys[1]
+    assert WheelSource((moved,), _SCHEME, PycCompiler(Path("other"), "3.11.16", jobs=9)).key == keys[1]
 
 
 def _without(name: str) -> list[tuple[str, bytes, int]]:
@@ -202,7 +202,7 @@ _BAD: dict[str, tuple[list[tuple[str, bytes, int]], str]] = {
     "another format": ([*_without("WHEEL"), (f"{_META}/WHEEL", b"Wheel-Version: 2.0\n", FILE)], r"its format is 2\.0"),
     "a folder without meaning": (
         wheel_members(files=[("thing-1.0.data/odd/a", b"", FILE)]),
-        r"'thing-1\.0\.data/odd/a' is in no folder",
+        r"'thing-1\.0\.data/odd/a' is not in a standard folder",
     ),
     "one place for two": (
         wheel_members(files=[("a.py", b"", FILE), ("thing-1.0.data/purelib/a.py", b"1", FILE)]),

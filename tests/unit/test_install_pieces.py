@@ -20,8 +20,8 @@ from envspec.installer.staging import NotMovable, relocate
 from envspec.installer.uv import error_of
 from envspec.io.process import Finished
 from envspec.models import CondaPackage, Platform
-from tests.support.environments import make_lock
-from tests.support.locks import package, wheel
+from tests.support.builders.environments import make_lock
+from tests.support.builders.locks import package, wheel
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="envspec installs on Linux and macOS only")
 

@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +17,20 @@ import pytest
 
 import envspec.verifier
 from envspec.verifier.compare import compare
-from envspec.verifier.hashing import Wanted, from_hex, hash_all
-from envspec.verifier.record import BadRecord, installed_place, rows, wheel_contents, wheel_place
-from envspec.verifier.scan import NoEnvironment, place_of, same_version, search_path
+from envspec.verifier.hashing import ExpectedFile, from_hex, hash_all
+from envspec.verifier.record import BadRecord, installed_path, record_entries, wheel_path, wheel_sha256
+from envspec.verifier.scan import NoEnvironment, find_environment, same_version, search_path
 from envspec.verifier.types import (
-    Counts,
     Drift,
+    DriftFinding,
     Expected,
     ExpectedConda,
     ExpectedPackage,
-    Finding,
-    Result,
-    expected_from_json,
-    expected_to_json,
-    result_from_json,
-    result_object,
-    result_to_json,
+    VerifyCounts,
+    VerifyResult,
 )
-from tests.support.wheels import wheel
-from tests.support.zips import member
+from tests.support.builders.wheels import wheel
+from tests.support.builders.zips import member
 
 ROOM = Path(envspec.verifier.__file__).parent
 SITE = "lib/python3.11/site-packages"
@@ -62,30 +58,30 @@ SITE = "lib/python3.11/site-packages"
     ],
 )
 def test_a_file_is_at_one_place(in_wheel: str, installed: str, place: str | None) -> None:
-    (one,) = rows(f"{in_wheel},sha256=x,1\n")
-    (other,) = rows(f"{installed},sha256=x,1\n")
+    (one,) = record_entries(f"{in_wheel},sha256=x,1\n")
+    (other,) = record_entries(f"{installed},sha256=x,1\n")
     depth = 2 if "Scripts" in installed else 3
-    assert (wheel_place(one.path), installed_place(other.path, depth)) == (place, place)
+    assert (wheel_path(one.path), installed_path(other.path, depth)) == (place, place)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../../../outside", "../beside"])
 def test_what_lies_outside_has_no_place(path: str) -> None:
-    assert installed_place(path, 3) is None
+    assert installed_path(path, 3) is None
 
 
 @pytest.mark.parametrize("text", ['"open', "a,b\n", "a,b,c,d\n"])
 def test_a_record_that_is_none(text: str) -> None:
     with pytest.raises(BadRecord, match="its RECORD"):
-        list(rows(text))
+        list(record_entries(text))
 
 
 def test_the_digest_is_of_paths_and_hashes_in_any_order() -> None:
     one = b"a.py,sha256=aa,1\nb.py,sha256=bb,1\na-1.dist-info/RECORD,,\n"
     other = b'"b.py",sha256=bb=,22\na.py,sha256=aa,1\na-1.dist-info/INSTALLER,sha256=cc,1\n'
-    assert wheel_contents(one) == wheel_contents(other) is not None
-    assert wheel_contents(one.replace(b"=bb", b"=bc")) != wheel_contents(one)
-    assert wheel_contents(one.replace(b"b.py", b"c.py")) != wheel_contents(one)
-    assert wheel_contents(one.replace(b"sha256=bb", b"md5=bb")) is None
+    assert wheel_sha256(one) == wheel_sha256(other) is not None
+    assert wheel_sha256(one.replace(b"=bb", b"=bc")) != wheel_sha256(one)
+    assert wheel_sha256(one.replace(b"b.py", b"c.py")) != wheel_sha256(one)
+    assert wheel_sha256(one.replace(b"sha256=bb", b"md5=bb")) is None
 
 
 @pytest.mark.parametrize(
@@ -105,10 +101,9 @@ def test_values_travel_as_json() -> None:
     expected = Expected(
         (ExpectedPackage("a", "1", "ab"), ExpectedPackage("b", "2")), (ExpectedConda("c", "1", "h", "d"),)
     )
-    assert expected_from_json(expected_to_json(expected)) == expected
-    result = Result(tuple(Finding("a", drift, "p", "e", "f") for drift in Drift), Counts(packages=2, own_word=7))
-    assert result_from_json(result_to_json(result)) == result
-    assert [each["text"] for each in result_object(result)["findings"]] == [each.text for each in result.findings]
+    assert Expected.of(json.loads(json.dumps(asdict(expected)))) == expected
+    result = VerifyResult(tuple(DriftFinding("a", drift, "p", "e", "f") for drift in Drift), VerifyCounts(packages=2))
+    assert [each["text"] for each in result.as_json()["findings"]] == [each.text for each in result.findings]
 
 
 def site_of(prefix: Path) -> Path:
@@ -122,7 +117,7 @@ def lay(site: Path, name: str, files: dict[str, bytes]) -> ExpectedPackage:
     made = wheel(name, "1.0", files=files)
     with zipfile.ZipFile(io.BytesIO(made.data)) as archive:
         archive.extractall(site)
-    return ExpectedPackage(name, "1.0", wheel_contents(member(made.data, ".dist-info/RECORD")))
+    return ExpectedPackage(name, "1.0", wheel_sha256(member(made.data, ".dist-info/RECORD")))
 
 
 @pytest.mark.parametrize(
@@ -145,10 +140,10 @@ def test_what_hides_a_module(tmp_path: Path, files: dict[str, bytes], earlier: s
     package = lay(site_of(prefix), "thing", files)
     (before / earlier).parent.mkdir(parents=True)
     (before / earlier).write_bytes(b"")
-    first = compare(Expected((package,)), place_of(prefix, [str(before), str(prefix / SITE)]))
-    wanted = (Finding("thing", Drift.SHADOWED, str(before / hides)),) if hides else ()
+    first = compare(Expected((package,)), find_environment(prefix, [str(before), str(prefix / SITE)]))
+    wanted = (DriftFinding("thing", Drift.SHADOWED, str(before / hides)),) if hides else ()
     assert first.findings == wanted
-    assert compare(Expected((package,)), place_of(prefix, [str(prefix / SITE), str(before)])).is_same
+    assert compare(Expected((package,)), find_environment(prefix, [str(prefix / SITE), str(before)])).is_same
 
 
 def test_the_library_of_python_comes_first_by_design() -> None:
@@ -162,9 +157,9 @@ def test_the_library_of_python_comes_first_by_design() -> None:
 def test_a_file_of_two_packages_is_whole_by_either_hash(tmp_path: Path) -> None:
     site = site_of(tmp_path)
     expected = (lay(site, "one", {"space/__init__.py": b"1"}), lay(site, "two", {"space/__init__.py": b"2"}))
-    assert compare(Expected(expected), place_of(tmp_path)).is_same
+    assert compare(Expected(expected), find_environment(tmp_path)).is_same
     (site / "space/__init__.py").write_bytes(b"3")
-    (finding,) = compare(Expected(expected), place_of(tmp_path)).findings
+    (finding,) = compare(Expected(expected), find_environment(tmp_path)).findings
     assert finding.drift is Drift.CHANGED
 
 
@@ -191,7 +186,7 @@ LIBX = ExpectedConda("libx", "1.0", "h0_0", "ab" * 32)
 
 
 def conda_findings(prefix: Path, *expected: ExpectedConda) -> list[tuple[str, Drift]]:
-    return [(each.package, each.drift) for each in compare(Expected((), expected), place_of(prefix)).findings]
+    return [(each.package, each.drift) for each in compare(Expected((), expected), find_environment(prefix)).findings]
 
 
 def test_conda_packages(tmp_path: Path) -> None:
@@ -230,15 +225,15 @@ def test_many_files_are_each_looked_at(tmp_path: Path) -> None:
         data = str(number).encode()
         (tmp_path / str(number)).write_bytes(data)
         told = hashlib.sha256(data if number % 100 else b"other").hexdigest()
-        wanted.append(Wanted(str(number), (("sha256", from_hex(told)),), number))
+        wanted.append(ExpectedFile(str(number), (("sha256", from_hex(told)),), number))
     hashed = hash_all(wanted, str(tmp_path.resolve()))
     assert sorted(int(each.path) for each in hashed) == list(range(2500))
     assert {int(each.path) for each in hashed if each.drift} == set(range(0, 2500, 100))
 
 
 def test_no_environment(tmp_path: Path) -> None:
-    with pytest.raises(NoEnvironment, match="holds no lib"):
-        place_of(tmp_path)
+    with pytest.raises(NoEnvironment, match="has no lib"):
+        find_environment(tmp_path)
 
 
 @pytest.mark.parametrize("module", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)

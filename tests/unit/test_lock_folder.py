@@ -1,42 +1,42 @@
-"""Finding a lock and writing its folder: what changes, what stays, and what is said when it can't be done."""
+"""Finding a lock and writing its folder: what changes, what stays, and the messages if it can't be done."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from envspec.errors import StaleLock, UsageError
-from envspec.lock import swap
-from envspec.lock.canonical import canonical
-from envspec.lock.disk import CannotWrite, exclusive
-from envspec.lock.document import dump
-from envspec.lock.find import find_lock
-from envspec.lock.folder import read_lock, write_folder
-from envspec.lock.head import LOCK_FILE
-from envspec.lock.names import COMMITTED, STAGED
-from envspec.lock.plan import make_plan
-from tests.support.locks import example, lock, sha256
+from envspec.lockfile.document import canonical, dump
+from envspec.lockfile.folder import CannotWrite, Exchange, find_lock, read_lock, rename_exchange, tidy, write_folder
+from envspec.lockfile.header import LOCK_FILE
+from tests.support.builders.locks import example, lock, sha256
 
 ROOT = Path(__file__).parents[2]
 
 
 def files(version: str, *names: str) -> dict[str, bytes]:
-    """A lock's files that say `version`."""
-    made = {name: f"# by envspec lock\n{name} {version}\n".encode() for name in names}
+    """A lock's files that say `version`, but for `same.txt`."""
+    made = {name: f"# by envspec lock\n{name} {version if name != 'same.txt' else ''}\n".encode() for name in names}
     hashes = {name: sha256(data.decode()) for name, data in made.items()}
     return {**made, LOCK_FILE: dump(lock(name=version), hashes).encode()}
 
 
-def held(folder: Path) -> dict[str, bytes]:
+def on_disk(folder: Path) -> dict[str, bytes]:
     return {item.name: item.read_bytes() for item in folder.iterdir()}
+
+
+def put(folder: Path, data: dict[str, bytes]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in data.items():
+        (folder / name).write_bytes(content)
 
 
 def no_exchange(one: Path, other: Path) -> None:
@@ -44,94 +44,58 @@ def no_exchange(one: Path, other: Path) -> None:
     raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
-WAYS = pytest.mark.parametrize("exchange", [swap.exchange, no_exchange], ids=["exchange", "journal"])
+WAYS = pytest.mark.parametrize("exchange", [rename_exchange, no_exchange], ids=["beside", "inside"])
 
 
 @WAYS
-def test_a_new_folder_is_made_with_those_above_it(tmp_path: Path, exchange: swap.Exchange) -> None:
+def test_a_folder_is_made_changed_and_left_alone(tmp_path: Path, exchange: Exchange) -> None:
+    """Modes do not depend on the umask; what is equal is not touched; the user's own files stay, links too."""
     folder = tmp_path / "a" / "locks" / "one"
-    new = files("1", "Dockerfile", "requirements.linux-64.txt")
-    changed = write_folder(folder, new, exchange=exchange)
-    assert changed == tuple(folder / name for name in sorted(new))
-    assert held(folder) == new
-    assert list(folder.parent.iterdir()) == [folder]
-
-
-@WAYS
-def test_modes_do_not_depend_on_the_umask(tmp_path: Path, exchange: swap.Exchange) -> None:
     before = os.umask(0o077)
     try:
-        write_folder(tmp_path / "locks" / "one", files("1", "Dockerfile"), exchange=exchange)
-        write_folder(tmp_path / "locks" / "one", files("2", "Dockerfile"), exchange=exchange)
+        first = files("1", "Dockerfile", "same.txt", "requirements.win-64.txt")
+        assert write_folder(folder, first, exchange=exchange) == tuple(folder / name for name in sorted(first))
+        assert on_disk(folder) == first
+        put(folder, {"README.md": b"mine", ".hidden": b"mine too"})
+        (folder / "link").symlink_to("README.md")
+        for item in folder.iterdir():
+            os.utime(item, (1, 1), follow_symlinks=False)
+        second = files("2", "Dockerfile", "same.txt")
+        changed = write_folder(folder, second, exchange=exchange)
     finally:
         os.umask(before)
-    modes = {path.relative_to(tmp_path).as_posix(): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
-    assert modes == {
-        "locks": 0o755,
-        "locks/one": 0o755,
-        f"locks/one/{LOCK_FILE}": 0o644,
-        "locks/one/Dockerfile": 0o644,
-    }
+    assert [path.name for path in changed] == ["Dockerfile", LOCK_FILE, "requirements.win-64.txt"]
+    assert on_disk(folder) == second | {"README.md": b"mine", ".hidden": b"mine too", "link": b"mine"}
+    assert (folder / "link").is_symlink() and (folder / "README.md").stat().st_nlink == 1
+    untouched = [item.name for item in folder.iterdir() if item.lstat().st_mtime == 1]
+    assert sorted(untouched) == [".hidden", "README.md", "link", "same.txt"]
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (*folder.parents, folder, *folder.iterdir())}
+    assert {modes[name] for name in ("a", "locks", "one")} == {0o755}
+    assert {modes[name] for name in second} == {0o644}
+    assert list(folder.parent.iterdir()) == [folder]
+
+    known = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (folder.parent, folder, *folder.iterdir())}
+    assert write_folder(folder, second, exchange=exchange) == ()
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in known} == known
 
 
-@WAYS
-def test_only_what_differs_is_written(tmp_path: Path, exchange: swap.Exchange) -> None:
-    folder = tmp_path / "one"
-    write_folder(folder, files("1", "Dockerfile", "same.txt"), exchange=exchange)
-    same = files("1", "same.txt")["same.txt"]
-    for item in folder.iterdir():
-        os.utime(item, (1, 1))
-    changed = write_folder(folder, {**files("2", "Dockerfile"), "same.txt": same}, exchange=exchange)
-    assert changed == (folder / "Dockerfile", folder / LOCK_FILE)
-    assert [item.name for item in sorted(folder.iterdir()) if item.stat().st_mtime == 1] == ["same.txt"]
-
-
-@WAYS
-def test_equal_bytes_touch_nothing(tmp_path: Path, exchange: swap.Exchange) -> None:
-    folder = tmp_path / "one"
-    write_folder(folder, files("1", "Dockerfile"), exchange=exchange)
-    before = {path: path.stat() for path in (tmp_path, folder, *folder.iterdir())}
-    assert write_folder(folder, files("1", "Dockerfile"), exchange=exchange) == ()
-    assert {path: path.stat().st_mtime_ns for path in before} == {
-        path: known.st_mtime_ns for path, known in before.items()
-    }
-    assert folder.stat().st_ino == before[folder].st_ino
-
-
-@WAYS
-def test_files_of_the_lock_go_and_files_of_others_stay(tmp_path: Path, exchange: swap.Exchange) -> None:
-    folder = tmp_path / "one"
-    write_folder(folder, files("1", "requirements.linux-64.txt", "requirements.win-64.txt"), exchange=exchange)
-    (folder / "README.md").write_text("mine", encoding="utf-8")
-    (folder / "link").symlink_to("README.md")
-    (folder / ".hidden").write_text("mine too", encoding="utf-8")
-    os.utime(folder / "README.md", (1, 1))
-    changed = write_folder(folder, files("2", "requirements.linux-64.txt"), exchange=exchange)
-    assert [path.name for path in changed] == [LOCK_FILE, "requirements.linux-64.txt", "requirements.win-64.txt"]
-    assert sorted(held(folder)) == [".hidden", "README.md", LOCK_FILE, "link", "requirements.linux-64.txt"]
-    assert (folder / "link").is_symlink()
-    assert (folder / "README.md").stat().st_mtime == 1
-    assert (folder / "README.md").stat().st_nlink == 1
-
-
-def test_a_folder_that_holds_folders_is_changed_in_place(tmp_path: Path) -> None:
-    (tmp_path / "one" / "inner").mkdir(parents=True)
+def test_a_folder_that_contains_folders_is_changed_in_place(tmp_path: Path) -> None:
+    put(tmp_path / "one" / "inner", {})
     before = (tmp_path / "one").stat().st_ino
-    write_folder(tmp_path / "one", files("1", "Dockerfile"))
-    write_folder(tmp_path / "one", files("2", "Dockerfile"))
+    for version in ("1", "2"):
+        write_folder(tmp_path / "one", files(version, "Dockerfile"))
     assert (tmp_path / "one").stat().st_ino == before
-    assert (tmp_path / "one" / "inner").is_dir()
     assert sorted(item.name for item in (tmp_path / "one").iterdir()) == ["Dockerfile", LOCK_FILE, "inner"]
 
 
-def test_the_current_directory_is_not_pulled_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_directory_is_changed_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(tmp_path / "one", files("1", "Dockerfile"))
     monkeypatch.chdir(tmp_path / "one")
     assert write_folder(Path(), files("2", "Dockerfile")) == (Path("Dockerfile"), Path(LOCK_FILE))
     assert Path("Dockerfile").read_bytes() == files("2", "Dockerfile")["Dockerfile"]
 
 
-def test_the_mode_of_a_folder_that_is_there_stays(tmp_path: Path) -> None:
+def test_the_mode_of_an_existing_folder_stays(tmp_path: Path) -> None:
     write_folder(tmp_path / "one", files("1", "Dockerfile"))
     (tmp_path / "one").chmod(0o2775)
     write_folder(tmp_path / "one", files("2", "Dockerfile"))
@@ -139,76 +103,64 @@ def test_the_mode_of_a_folder_that_is_there_stays(tmp_path: Path) -> None:
 
 
 @WAYS
-def test_a_linked_folder_stays_a_link(tmp_path: Path, exchange: swap.Exchange) -> None:
-    (tmp_path / "elsewhere").mkdir()
+def test_a_linked_folder_stays_a_link(tmp_path: Path, exchange: Exchange) -> None:
+    put(tmp_path / "elsewhere", {})
     (tmp_path / "one").symlink_to("elsewhere")
     changed = write_folder(tmp_path / "one", files("1", "Dockerfile"), exchange=exchange)
     assert changed[0] == tmp_path / "one" / "Dockerfile"
     assert (tmp_path / "one").is_symlink()
-    assert held(tmp_path / "elsewhere") == files("1", "Dockerfile")
+    assert on_disk(tmp_path / "elsewhere") == files("1", "Dockerfile")
 
 
 def test_a_link_to_a_file_is_replaced_not_followed(tmp_path: Path) -> None:
     write_folder(tmp_path / "one", files("1", "Dockerfile"))
-    precious = tmp_path / "precious"
-    precious.write_bytes(b"mine")
+    put(tmp_path, {"precious": b"mine"})
     (tmp_path / "one" / "Dockerfile").unlink()
-    (tmp_path / "one" / "Dockerfile").symlink_to(precious)
+    (tmp_path / "one" / "Dockerfile").symlink_to(tmp_path / "precious")
     write_folder(tmp_path / "one", files("1", "Dockerfile"))
-    assert precious.read_bytes() == b"mine"
+    assert (tmp_path / "precious").read_bytes() == b"mine"
     assert not (tmp_path / "one" / "Dockerfile").is_symlink()
 
 
 @WAYS
-def test_a_file_that_envspec_did_not_write_is_not_replaced(tmp_path: Path, exchange: swap.Exchange) -> None:
-    (tmp_path / "Dockerfile").write_bytes(b"FROM mine\n")
-    with pytest.raises(CannotWrite, match=r"Dockerfile is there already and was not written by envspec") as caught:
-        write_folder(tmp_path, files("1", "Dockerfile"), exchange=exchange)
-    assert caught.value.exit_code == 2
-    assert held(tmp_path) == {"Dockerfile": b"FROM mine\n"}
-
-
-def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "Dockerfile").mkdir()
-    with pytest.raises(CannotWrite, match=r"Dockerfile is a folder"):
-        write_folder(tmp_path, files("1", "Dockerfile"))
+def test_what_is_in_the_way_is_not_replaced(tmp_path: Path, exchange: Exchange) -> None:
+    put(tmp_path / "file", {"Dockerfile": b"FROM mine\n"})
+    put(tmp_path / "folder" / "Dockerfile", {})
+    put(tmp_path, {"plain": b"mine"})
+    for name, message in (
+        ("file", "Dockerfile exists and was not written by envspec"),
+        ("folder", "Dockerfile is a folder"),
+        ("plain", "is a file, not a folder"),
+        ("plain/two", "a part of that path is a file"),
+    ):
+        with pytest.raises(CannotWrite, match=message) as caught:
+            write_folder(tmp_path / name, files("1", "Dockerfile"), exchange=exchange)
+        assert caught.value.exit_code == 2
+    assert on_disk(tmp_path / "file") == {"Dockerfile": b"FROM mine\n"}
+    assert (tmp_path / "plain").read_bytes() == b"mine"
 
 
 @WAYS
-def test_a_damaged_lock_is_written_over_with_what_it_made(tmp_path: Path, exchange: swap.Exchange) -> None:
+def test_a_damaged_lock_is_replaced_with_what_it_wrote(tmp_path: Path, exchange: Exchange) -> None:
     folder = tmp_path / "one"
     made = ("requirements.linux-64.txt", "requirements.win-64.txt", "conda-win-64.lock", "conda-lock.yml")
     write_folder(folder, files("1", *made), exchange=exchange)
-    (folder / "requirements.mine.txt").write_text("mine", encoding="utf-8")
+    put(folder, {"requirements.mine.txt": b"mine", "README.md": b"# by envspec lock"})
     document = folder / LOCK_FILE
     document.write_bytes(b"<<<<<<< HEAD\n" + document.read_bytes())
     write_folder(folder, files("2", "requirements.linux-64.txt"), exchange=exchange)
-    assert sorted(held(folder)) == [LOCK_FILE, "requirements.linux-64.txt", "requirements.mine.txt"]
+    assert sorted(on_disk(folder)) == ["README.md", LOCK_FILE, "requirements.linux-64.txt", "requirements.mine.txt"]
 
 
-def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path) -> None:
+def test_names_outside_of_the_folder(tmp_path: Path) -> None:
     for name in ("../x", "a/b", ".hidden", "", "a\\b"):
         with pytest.raises(ValueError, match="not a name for a file of a lock"):
             write_folder(tmp_path / "one", {name: b""})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lock_that_names_files_outside_does_not_make_them_go(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.write_bytes(b"mine")
-    (tmp_path / "one").mkdir()
-    (tmp_path / "one" / LOCK_FILE).write_text(dump(lock(), {"../precious": "0" * 64}), encoding="utf-8")
+    put(tmp_path, {"precious": b"mine"})
+    put(tmp_path / "one", {LOCK_FILE: dump(lock(), {"../precious": "0" * 64}).encode()})
     write_folder(tmp_path / "one", files("2", "Dockerfile"))
-    assert precious.read_bytes() == b"mine"
-
-
-def test_a_target_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "one").write_bytes(b"mine")
-    with pytest.raises(CannotWrite, match="is a file, not a folder"):
-        write_folder(tmp_path / "one", files("1", "Dockerfile"))
-    with pytest.raises(CannotWrite, match="a part of that path is a file"):
-        write_folder(tmp_path / "one" / "two", files("1", "Dockerfile"))
-    assert (tmp_path / "one").read_bytes() == b"mine"
+    assert (tmp_path / "precious").read_bytes() == b"mine"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's, and no one may make folders there, root neither")
@@ -219,7 +171,7 @@ def test_a_place_where_nothing_can_be_written() -> None:
 
 
 @WAYS
-def test_a_folder_that_may_not_be_written(tmp_path: Path, exchange: swap.Exchange) -> None:
+def test_a_folder_that_may_not_be_written(tmp_path: Path, exchange: Exchange) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write everywhere; /proc stands in for it above")
     folder = tmp_path / "locks" / "one"
@@ -229,13 +181,13 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path, exchange: swap.Exchang
     try:
         with pytest.raises(CannotWrite, match="can't be written: Permission denied"):
             write_folder(folder, files("2", "Dockerfile"), exchange=exchange)
-        assert held(folder) == files("1", "Dockerfile")
+        assert on_disk(folder) == files("1", "Dockerfile")
     finally:
         folder.parent.chmod(0o755)
         folder.chmod(0o755)
 
 
-@pytest.mark.parametrize("way", ["swap.exchange", "no_exchange"])
+@pytest.mark.parametrize("way", ["rename_exchange", "no_exchange"])
 def test_no_room(tmp_path: Path, way: str) -> None:
     """The system's own limit on a file's size stands in for a full disk: the write fails half-way."""
     folder = tmp_path / "locks" / "one"
@@ -243,9 +195,7 @@ def test_no_room(tmp_path: Path, way: str) -> None:
     code = f"""
         import resource, signal, sys
         from pathlib import Path
-        from envspec.lock import swap
-        from envspec.lock.disk import CannotWrite
-        from envspec.lock.folder import write_folder
+        from envspec.lockfile.folder import CannotWrite, rename_exchange, write_folder
         from tests.unit.test_lock_folder import files, no_exchange
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
@@ -265,7 +215,7 @@ def test_no_room(tmp_path: Path, way: str) -> None:
     assert done.returncode == 2, done.stderr
     assert done.stdout.startswith(f"no space to write the lock into {folder}")
     assert "untouched" in done.stdout
-    assert held(folder) == files("1", "Dockerfile")
+    assert on_disk(folder) == files("1", "Dockerfile")
     assert list(folder.parent.iterdir()) == [folder]
 
 
@@ -273,68 +223,64 @@ def test_a_killed_run_that_had_decided_is_finished_by_readers_and_by_the_next(tm
     folder = tmp_path / "one"
     old, new = files("1", "Dockerfile", "gone.txt"), files("2", "Dockerfile")
     write_folder(folder, old)
-    stage = folder / COMMITTED
-    stage.mkdir()
-    (stage / ".removed").write_text("gone.txt\n../one/Dockerfile", encoding="utf-8")
-    (stage / LOCK_FILE).write_bytes(new[LOCK_FILE])
-    (folder / "Dockerfile").write_bytes(new["Dockerfile"])  # moved out already
-    (folder / f"{STAGED}x").mkdir()
+    put(folder / ".envspec-commit", {LOCK_FILE: new[LOCK_FILE]})
+    put(folder, {"Dockerfile": new["Dockerfile"]})  # moved already
+    put(folder / ".envspec-stage-x", {"Dockerfile": b"half a fi"})
     assert read_lock(folder).name == "2"
+    assert find_lock("one", tmp_path) == folder
     assert write_folder(folder, new) == ()
-    assert held(folder) == new
+    assert on_disk(folder) == new
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_killed_run_leaves_nothing_beside_for_long(tmp_path: Path, moment: str) -> None:
-    """Before the exchange the folder beside is new, after it it is the old one: neither is in the way."""
+@pytest.mark.parametrize("state", ["unfinished", "before", "after"])
+def test_a_killed_run_leaves_nothing_beside(tmp_path: Path, state: str) -> None:
+    """The folder beside is unfinished, or about to be exchanged, or the old one: no file of the user's is lost."""
     folder = tmp_path / "one"
-    write_folder(folder, files("1", "Dockerfile"))
-    beside = tmp_path / ".one.envspec-abc"
-    (beside / "new").mkdir(parents=True)
-    (beside / "ours").write_text(f"Dockerfile\n{LOCK_FILE}", encoding="utf-8")
-    for name, data in files("2", "Dockerfile").items():
-        (beside / "new" / name).write_bytes(data)
-    (beside / "new" / "late.txt").write_text("came in at the last moment", encoding="utf-8")
-    (beside / "new" / "edited.txt").write_text("old", encoding="utf-8")
-    os.utime(beside / "new" / "edited.txt", (1, 1))
-    (folder / "edited.txt").write_text("new", encoding="utf-8")
-    if moment == "after":
-        swap.exchange(folder, beside / "new")
-        (folder / "late.txt").rename(beside / "new" / "late.txt")
-    write_folder(folder, files("3", "Dockerfile"))
-    assert {name: data for name, data in held(folder).items() if name in files("3", "Dockerfile")} == files(
-        "3", "Dockerfile"
-    )
-    assert (folder / "late.txt").exists()
-    assert (folder / "edited.txt").read_text(encoding="utf-8") == "new"
+    write_folder(folder, files("1", "Dockerfile", "gone.txt"))
+    put(folder, {"mine.txt": b"mine", "edited.txt": b"new"})
+    beside = tmp_path / f".one.envspec-{'new' if state == 'unfinished' else 'old'}-abc"
+    if state == "unfinished":
+        put(beside, {"Dockerfile": b"half a fi"})
+    else:
+        put(beside, files("2", "Dockerfile"))
+        (beside / "mine.txt").hardlink_to(folder / "mine.txt")
+        (beside / "edited.txt").write_bytes(b"old")
+        os.utime(beside / "edited.txt", (1, 1))
+    if state == "after":
+        rename_exchange(folder, beside)
+        (folder / "edited.txt").write_bytes(b"new")
+        put(beside, {"late.txt": b"added at the last moment"})
+    tidy(folder)
     assert list(tmp_path.iterdir()) == [folder]
+    others = {"mine.txt": b"mine", "edited.txt": b"new"}
+    if state == "after":
+        assert on_disk(folder) == files("2", "Dockerfile") | others | {"late.txt": b"added at the last moment"}
+    else:
+        assert on_disk(folder) == files("1", "Dockerfile", "gone.txt") | others
 
 
-def test_one_leftover_that_cannot_be_taken_away_does_not_keep_the_others(tmp_path: Path) -> None:
+def test_one_leftover_that_cannot_be_removed_does_not_keep_the_others(tmp_path: Path) -> None:
     folder = tmp_path / "one"
     write_folder(folder, files("1", "Dockerfile"))
-    strange = tmp_path / ".one.envspec-strange" / "new"
-    strange.mkdir(parents=True)
-    (strange / "whose.txt").write_text("nobody knows", encoding="utf-8")
-    for name in ("a", "b", "z"):
-        (tmp_path / f".one.envspec-{name}").mkdir()
+    strange = tmp_path / ".one.envspec-new-m" / "folder"
+    for name in ("new-a", "old-z"):
+        put(tmp_path / f".one.envspec-{name}", {})
+    put(strange, {"whose.txt": b"nobody knows"})
+    put(tmp_path / ".one.envspec-partial", {"bin": b"an environment that is being installed"})
     write_folder(folder, files("2", "Dockerfile"))
-    assert sorted(item.name for item in tmp_path.iterdir()) == [".one.envspec-strange", "one"]
+    left = sorted(item.name for item in tmp_path.iterdir())
+    assert left == [".one.envspec-new-m", ".one.envspec-partial", "one"]
     assert (strange / "whose.txt").exists()
 
 
 def test_another_run_is_waited_for(tmp_path: Path) -> None:
-    with (
-        exclusive(tmp_path, 1.0),
-        pytest.raises(CannotWrite, match="another run of envspec is writing"),
-    ):
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with pytest.raises(CannotWrite, match="another run of envspec is writing"):
         write_folder(tmp_path / "one", files("1", "Dockerfile"), wait_s=0.05)
+    os.close(descriptor)
     write_folder(tmp_path / "one", files("1", "Dockerfile"), wait_s=0.05)
     assert list(tmp_path.iterdir()) == [tmp_path / "one"]
-
-
-def test_the_plan_of_nothing(tmp_path: Path) -> None:
-    assert make_plan(tmp_path, {}).is_empty
 
 
 @pytest.fixture
@@ -359,11 +305,11 @@ def test_words_for_a_lock(project: Path, argument: str) -> None:
     ("argument", "said"),
     [
         ("pytorch-2.7", "there is no lock pytorch-2.7\n  hint: did you mean pytorch-2.9 or pytorch-2.8?"),
-        ("zebra", "there is no lock zebra\n  hint: under locks/ there are: cpu, pytorch-2.8, pytorch-2.9"),
+        ("zebra", "there is no lock zebra\n  hint: locks under locks/: cpu, pytorch-2.8, pytorch-2.9"),
         ("cpu.toml", "cpu.toml is not a lock\n  hint: name a folder that holds an envspec.lock, or a lock's name"),
         (
             "locks/notes",
-            "locks/notes holds no envspec.lock\n  hint: under locks/ there are: cpu, pytorch-2.8, pytorch-2.9",
+            "there is no envspec.lock in locks/notes\n  hint: locks under locks/: cpu, pytorch-2.8, pytorch-2.9",
         ),
     ],
 )
@@ -379,14 +325,10 @@ def test_no_locks_at_all(tmp_path: Path) -> None:
 
 
 def test_reading(tmp_path: Path) -> None:
-    def write(data: Mapping[str, bytes]) -> None:
-        for name, content in data.items():
-            (tmp_path / name).write_bytes(content)
-
     with pytest.raises(UsageError, match="can't be read: No such file"):
         read_lock(tmp_path)
-    write({LOCK_FILE: dump(example(), {}).encode()})
+    put(tmp_path, {LOCK_FILE: dump(example(), {}).encode()})
     assert read_lock(tmp_path) == canonical(example())
-    write({LOCK_FILE: b"\xff\xfe"})
+    put(tmp_path, {LOCK_FILE: b"\xff\xfe"})
     with pytest.raises(StaleLock, match="is not text"):
         read_lock(tmp_path)

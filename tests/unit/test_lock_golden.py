@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import StaleLock
-from envspec.lock.document import dump, load
-from envspec.lock.head import LOCK_FILE, unseal
+from envspec.lockfile.document import dump, load
+from envspec.lockfile.header import LOCK_FILE, verify_checksum
 from envspec.operations.lock import lock_files
 
 CASES = sorted(path.parent for path in (Path(__file__).parents[1] / "golden" / "lock").glob("*/envspec.lock"))
@@ -32,7 +32,7 @@ def test_case(case: Path) -> None:
         assert caught.value.exit_code == 3
         return
     lock = load(data.decode(), WHERE)
-    head, _ = unseal(data, WHERE)
+    head, _ = verify_checksum(data, WHERE)
     assert dump(lock, head.files).encode() == data
     beside = {name: content for name, content in lock_files(lock).items() if name != LOCK_FILE}
     assert beside == {path.name: path.read_bytes() for path in case.iterdir() if path.name != LOCK_FILE}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from envspec.resolve.pypi.pip_tools import told
+from envspec.resolve.pypi.pip_tools import pip_reason
 
 TRACEBACK = (
     "Traceback (most recent call last):\n  File ...\n"
@@ -20,8 +20,8 @@ CANNOT = (
 
 def test_what_excludes_what_is_read_from_the_traceback() -> None:
     stderr = CANNOT.format("-r /tmp/x/requirements.in (line 2)") + TRACEBACK
-    assert told(stderr, ["one", "shared>=2"]) == (
-        "these exclude each other: one-x 1.0+cu1 needs shared<2; the spec asks shared>=2"
+    assert pip_reason(stderr, ["one", "shared>=2"]) == (
+        "these exclude each other: one-x 1.0+cu1 needs shared<2; the spec requires shared>=2"
     )
 
 
@@ -43,4 +43,4 @@ def test_what_excludes_what_is_read_from_the_traceback() -> None:
     ],
 )
 def test_pips_words_without_its_signs(stderr: str, text: str) -> None:
-    assert told(stderr, ["one>=1", "two"]) == text
+    assert pip_reason(stderr, ["one>=1", "two"]) == text

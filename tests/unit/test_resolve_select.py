@@ -8,8 +8,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from packaging.tags import Tag
 
-from envspec.resolve.pypi.index.page import ListedFile, Listing
-from envspec.resolve.pypi.index.selection import FILLED_IN_WITHIN, Sdists, Selection, TagRanks, Taste, select
+from envspec.resolve.pypi.index.page import ListedFile, PageListing
+from envspec.resolve.pypi.index.selection import FILLED_IN_WITHIN, Sdists, Selection, SelectionPolicy, TagRanks, select
 
 ASKED = datetime(2026, 11, 20, 11, 17, tzinfo=timezone.utc)
 OLD, NEW = "2025-01-01T00:00:00Z", "2026-11-19T00:00:00Z"
@@ -23,7 +23,7 @@ def selection(
     names = tuple(files)
     rows = [ListedFile(name, f"https://x/{name}", None, None, files[name], None, None, None) for name in names]
     ranks = TagRanks((Tag("py3", "none", "any"),))
-    return select(Listing(names, rows.__getitem__), "lib", Taste(ranks, cut, ASKED, sdists))
+    return select(PageListing(names, rows.__getitem__), "lib", SelectionPolicy(ranks, cut, ASKED, sdists))
 
 
 def pure(version: str) -> str:
@@ -33,27 +33,27 @@ def pure(version: str) -> str:
 @pytest.mark.parametrize("version", ["2.0", "1.0", "0.5", "2.0rc1", "1.0.post1"])
 def test_whatever_its_version_a_file_without_a_time_may_come_to_count(version: str) -> None:
     found = selection({"lib-1.0-1-py3-none-any.whl": OLD, pure(version): None})
-    assert found.late == (version,)
-    assert not found.is_settled
+    assert found.pending == (version,)
+    assert not found.is_final
     assert list(found.files) == ["lib-1.0-1-py3-none-any.whl"]
 
 
-def test_a_moment_further_back_than_times_are_filled_in_is_settled() -> None:
+def test_a_moment_further_back_than_times_are_filled_in_is_final() -> None:
     files = {pure("1.0"): OLD, pure("2.0"): None}
-    assert not selection(files, ASKED - FILLED_IN_WITHIN).is_settled
-    assert selection(files, ASKED - FILLED_IN_WITHIN - A_SECOND).is_settled
+    assert not selection(files, ASKED - FILLED_IN_WITHIN).is_final
+    assert selection(files, ASKED - FILLED_IN_WITHIN - A_SECOND).is_final
 
 
 def test_an_index_without_times_is_taken_as_it_is() -> None:
     found = selection({pure("1.0"): None, pure("2.0"): OLD}, None)
-    assert found.is_settled
+    assert found.is_final
     assert len(found.files) == 2
 
 
 def test_nothing_dated_is_nothing_for_ever() -> None:
     found = selection({pure("1.0"): None})
     assert found.undated
-    assert not found.is_settled
+    assert not found.is_final
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_what_can_not_be_loaded_counts_where_it_would_be_the_newest(
     files: dict[str, str | None], unloadable: str | None, late: tuple[str, ...]
 ) -> None:
     found = selection({pure("1.0"): OLD, **files})
-    assert (found.unloadable, found.late) == (unloadable, late)
+    assert (found.unloadable, found.pending) == (unloadable, late)
 
 
 def test_an_sdist_counts_beside_releases_that_have_wheels() -> None:
     files = {pure("1.0"): OLD, "lib-0.9.tar.gz": None}
-    assert selection(files, sdists=Sdists.NONE).is_settled
-    assert selection(files).late == ("0.9",)
+    assert selection(files, sdists=Sdists.NONE).is_final
+    assert selection(files).pending == ("0.9",)
 
 
 def test_an_sdist_is_a_candidate_if_its_release_has_no_wheel_for_the_target() -> None:
@@ -103,7 +103,7 @@ def test_a_wheel_that_came_later_than_the_cut_does_not_stand_for_its_release() -
     assert list(selection(files, ASKED - timedelta(days=30)).files) == [pure("1.0"), "lib-2.0.tar.gz"]
 
 
-def test_all_dated_is_settled_at_any_moment() -> None:
+def test_all_dated_is_final_at_any_moment() -> None:
     files = {pure("1.0"): OLD, pure("2.0"): NEW}
-    assert selection(files).is_settled
-    assert selection(files, ASKED - timedelta(days=30)).is_settled
+    assert selection(files).is_final
+    assert selection(files, ASKED - timedelta(days=30)).is_final

@@ -114,7 +114,6 @@ def test_which_index_serves_a_name() -> None:
         **{"corp": None, "numpy": None, "corpx": None},
     }
     assert pip.index[0].url == "https://u:p@corp.example.com/simple"
-    assert pip.index[0].public_url == "https://corp.example.com/simple"
 
 
 def test_constraint_and_name() -> None:

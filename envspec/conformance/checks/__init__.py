@@ -7,61 +7,68 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Callable
 
-from envspec.conformance.events import Trial
+from envspec.conformance.events import CheckContext
 
 
 @dataclass(frozen=True)
-class Check:
-    """A row of the table.
+class CheckDefinition:
+    """A line of the table.
 
-    limit_s: seconds that it may take on the slowest machine that counts. proves: for people. needs: modules without any
-    of which there is nothing to test; empty for none. ahead: modules that are imported before its turn, in this order,
-    as far as they are to run. alone: whether nothing is imported for others while it runs. advice: what to do if it
-    fails and says nothing better.
+    limit_s: enough on the slowest supported machine. proves: a description. needs: it is not run unless the stack has
+    one of these modules. preimports: modules imported before its turn, in this order. alone: whether no other check
+    imports while it runs. advice: its hint if it fails without a better one.
     """
 
     limit_s: float
     proves: str
     needs: tuple[str, ...] = ("torch",)
-    ahead: tuple[str, ...] = ("torch",)
+    preimports: tuple[str, ...] = ("torch",)
     alone: bool = False
     advice: str = ""
 
     @staticmethod
-    def function(name: str) -> Callable[[Trial], None]:
-        """What runs. Its module is imported here: a check that can't be imported is no other check's matter."""
-        found: Callable[[Trial], None] = import_module(f"{__name__}.{name}").check
+    def function(name: str) -> Callable[[CheckContext], None]:
+        """The check's code, imported late: an import that fails affects no other check."""
+        found: Callable[[CheckContext], None] = import_module(f"{__name__}.{name}").check
         return found
 
 
-#: An optimizer's first step and torch.compile import this part of torch, which takes as long as torch itself (2.9).
+#: Imported by an optimizer's first step and by torch.compile; takes as long as torch itself (2.9).
 _OPTIMIZING = ("torch", "torch._dynamo")
 
-#: coldstart is the first: after any other check nothing is cold. Ranks of ddp and fsdp import torch while their check
-#: does, and take longer; lock is to hash files before it works with them.
-CHECKS: Mapping[str, Check] = {
-    "coldstart": Check(
-        120, "the time from container start to the first finished kernel, in parts", ahead=(), alone=True
+#: coldstart is first: after any other check nothing is cold. ddp and fsdp do not preimport, since their ranks import
+#: torch themselves; nor does lock, which hashes files before it uses them.
+CHECKS: Mapping[str, CheckDefinition] = {
+    "coldstart": CheckDefinition(
+        120, "the time from container start to the first finished kernel, in parts", preimports=(), alone=True
     ),
-    "device": Check(60, "the GPUs, their driver and the CUDA libraries that run are those of the lock"),
-    "family": Check(
+    "device": CheckDefinition(60, "the GPUs, their driver and the CUDA libraries that run are those of the lock"),
+    "family": CheckDefinition(
         90,
         "torch's own companions import, and their operators run",
         needs=("torchvision", "torchaudio"),
-        # torchaudio's own import is short, and comes after torchvision's operator.
-        ahead=("torch", "torchvision"),
-        advice="take torch and its companions from one lock: each of them is built for one torch alone",
+        # torchaudio's own import is short, and follows torchvision's operator.
+        preimports=("torch", "torchvision"),
+        advice="install torch and its companions from one lock: each of them is built for one torch release",
     ),
-    "matmul": Check(120, "products are exact for integers, and within the bounds of each type"),
-    "amp": Check(120, "training in mixed precision follows fp32, and an overflow is skipped", ahead=_OPTIMIZING),
-    "ddp": Check(120, "ranks agree bit by bit, and with one process", ahead=()),
-    "fsdp": Check(120, "a sharded step is the step of one process", ahead=()),
-    "dataloader": Check(120, "workers, pinned memory and prefetching keep up with the device"),
-    "transformer": Check(180, "attention's kernels and torch.compile run and agree", ahead=_OPTIMIZING),
-    "pyg": Check(90, "torch_geometric imports, and a GCN learns a small graph", ahead=("torch", "torch_geometric")),
-    "widedeep": Check(
-        120, "pytorch_widedeep imports, and Wide & Deep learns a small table", ahead=("torch", "pytorch_widedeep")
+    "matmul": CheckDefinition(120, "products are exact for integers, and within the bounds of each type"),
+    "amp": CheckDefinition(
+        120, "training in mixed precision follows fp32, and an overflow is skipped", preimports=_OPTIMIZING
     ),
-    "lock": Check(120, "every file is the locked one, and so are the CUDA libraries in memory", needs=(), ahead=()),
-    "memory": Check(60, "what the checks needed, and what a model of N parameters needs", ahead=_OPTIMIZING),
+    "ddp": CheckDefinition(120, "ranks agree bit by bit, and with one process", preimports=()),
+    "fsdp": CheckDefinition(120, "a sharded step is the step of one process", preimports=()),
+    "dataloader": CheckDefinition(120, "workers, pinned memory and prefetching keep up with the device"),
+    "transformer": CheckDefinition(180, "attention's kernels and torch.compile run and agree", preimports=_OPTIMIZING),
+    "pyg": CheckDefinition(
+        90, "torch_geometric imports, and a GCN learns a small graph", preimports=("torch", "torch_geometric")
+    ),
+    "widedeep": CheckDefinition(
+        120, "pytorch_widedeep imports, and Wide & Deep learns a small table", preimports=("torch", "pytorch_widedeep")
+    ),
+    "lock": CheckDefinition(
+        120, "every file is the locked one, and so are the CUDA libraries in memory", needs=(), preimports=()
+    ),
+    "memory": CheckDefinition(
+        60, "what the checks needed, and what a model of N parameters needs", preimports=_OPTIMIZING
+    ),
 }

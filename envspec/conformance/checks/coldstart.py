@@ -1,4 +1,4 @@
-"""From the container's start to the first finished kernel, in parts: what somebody waits for who starts a job here."""
+"""From the container's start to the first finished kernel, in parts."""
 
 from __future__ import annotations
 
@@ -6,57 +6,55 @@ import os
 import time
 from pathlib import Path
 
-from envspec.conformance import imports
-from envspec.conformance.events import Trial
+from envspec.conformance.events import CheckContext
 from envspec.conformance.numerics import wait
 
-#: Rows and columns: large enough for a real kernel, small enough to be nothing beside its start.
+#: Rows and columns: large enough for a real kernel, small enough to take no time beside its start.
 _SIDE = 256
 
 
-def check(trial: Trial) -> None:
-    """Time every part on the system's clock; the kernel's result has to be right."""
+def check(context: CheckContext) -> None:
+    """Time every part on the system's clock, and check the kernel's result."""
     began = _started(os.getpid())
-    _tell_start(trial, began)
+    _measure_start(context, began)
     entered = time.time()
-    torch = imports.torch(trial)
+    torch = context.load("torch")
     imported = time.time()
-    with trial.phase("the device's start"):
-        ones = torch.ones(_SIDE, _SIDE, device=trial.device)
-        wait(torch, trial.device)
+    with context.phase("the device's start"):
+        ones = torch.ones(_SIDE, _SIDE, device=context.device)
+        wait(torch, context.device)
     begun = time.time()
-    with trial.phase("the first kernel"):
+    with context.phase("the first kernel"):
         product = ones @ ones
-        wait(torch, trial.device)
+        wait(torch, context.device)
     done = time.time()
-    trial.exact("the first kernel's result", ok=bool((product == _SIDE).all()), told="ones times ones")
-    trial.inform("Python's start", entered - began, "s")
-    trial.inform("import torch", imported - entered, "s")
-    trial.inform("the device's start", begun - imported, "s", "CUDA context" if trial.order.cuda else "CPU")
-    trial.inform("the first kernel", done - begun, "s")
-    first = trial.order.start.at_s
-    trial.inform("in all", done - (began if first is None else first), "s", "" if first else "from Python's start")
-    trial.inform("read from disk", _read_bytes(), "bytes", "0 says that all of it was in the page cache")
+    context.exact("the first kernel's result", ok=bool((product == _SIDE).all()), detail="ones times ones")
+    context.measure("Python's start", entered - began, "s")
+    context.measure("import torch", imported - entered, "s")
+    context.measure("the device's start", begun - imported, "s", "CUDA context" if context.request.cuda else "CPU")
+    context.measure("the first kernel", done - begun, "s")
+    first = context.request.start.at_s
+    context.measure("in all", done - (began if first is None else first), "s", "" if first else "from Python's start")
+    context.measure("read from disk", _read_bytes(), "bytes", "0 means that all of it was in the page cache")
 
 
-def _tell_start(trial: Trial, began: float) -> None:
-    """What came before this process."""
-    start = trial.order.start
+def _measure_start(context: CheckContext, began: float) -> None:
+    start = context.request.start
     if not start.in_container or start.at_s is None:
-        trial.not_run("the container's start", "the suite runs in no container")
+        context.not_run("the container's start", "the suite does not run in a container")
         return
     inside = _started(1)
-    trial.inform("the container's start", inside - start.at_s, "s", "until its first process")
-    trial.inform("the suite's start", began - inside, "s", "until this check's process")
+    context.measure("the container's start", inside - start.at_s, "s", "until its first process")
+    context.measure("the suite's start", began - inside, "s", "until this check's process")
     if start.pulled_bytes is None:
-        trial.not_run("the image's pull", "the image was there")
+        context.not_run("the image's pull", "the image was in the engine already")
     else:
-        trial.inform("pulled", start.pulled_bytes, "bytes")
-        trial.inform("the image's pull", start.pull_s or 0.0, "s")
+        context.measure("pulled", start.pulled_bytes, "bytes")
+        context.measure("the image's pull", start.pull_s or 0.0, "s")
 
 
 def _started(process: int) -> float:
-    """When a process began, in seconds of the system's clock, to a tick (10 ms). Source: proc(5), stat, field 22."""
+    """Unix time at which a process started, to a tick (10 ms). Source: proc(5), stat, field 22."""
     fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
     ticks = int(fields[19])
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)

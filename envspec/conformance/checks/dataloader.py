@@ -1,21 +1,27 @@
-"""Data loading: every way of it gives the same batches in the same order, in enough shared memory, and fast enough."""
+"""Data loading: the same batches in the same order with all options, enough shared memory, and enough speed."""
 
 from __future__ import annotations
 
+import importlib
+import os
+import random
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from envspec.conformance import data_loading, imports
-from envspec.conformance.bounds import SIZES
-from envspec.conformance.data_loading import Large, Pictures
-from envspec.conformance.events import Trial
-from envspec.conformance.results import Level
+from envspec.conformance import hardware
+from envspec.conformance.bounds import SIZES, limit
+from envspec.conformance.events import CheckContext
+from envspec.conformance.numerics import wait
+from envspec.conformance.results import Level, error_chain
 
-_SHM = "/dev/shm"  # noqa: S108 (its size is what is asked)
+_SHM = "/dev/shm"  # noqa: S108 (only its size is read)
 _SHM_HINT = "give the container more shared memory: --shm-size=1g or larger, or --ipc=host"
 _WORKER = re.compile(r"DataLoader worker")
 _NO_ROOM = re.compile(r"bus error|shared memory|no space left", re.IGNORECASE)
@@ -32,130 +38,255 @@ _VARIANTS: Mapping[str, Mapping[str, Any]] = {
         "pin_memory": True,
     },
 }
+#: Of a picture: channels, rows, columns.
+SHAPE = (3, 64, 64)
+_BYTES = SHAPE[0] * SHAPE[1] * SHAPE[2]
+_DIFFERENT = 32
+_LARGE_SHAPE = (3, 224, 224)
 
 
-def check(trial: Trial) -> None:
-    """The variants, shared memory, and a training loop against one whose data is on the device already."""
-    torch = imports.torch(trial)
-    with trial.phase("pictures"):
-        pictures = Pictures(SIZES["loader.pictures"], trial.order.seed)
-        wanted = [_sums(torch, *_joined(torch, batch)) for batch in _by_hand(pictures)]
-    trial.fingerprint("pictures", [repr(wanted).encode()], Level.UNIVERSAL)
-    for name, options in _VARIANTS.items():
-        if options.get("pin_memory") and not trial.order.cuda:
-            # Without CUDA the loader leaves it out: without a word in torch 2.6, with a warning from 2.9 on.
-            trial.not_run(name, "memory is pinned for a GPU, and none is asked for")
-        else:
-            _variant(trial, torch, pictures, name, options, wanted)
-    _shared_memory(trial, torch)
-    with _lost(trial, "training"):
-        data_loading.training(trial, torch, pictures)
+class Pictures:
+    """Items are (uint8 of SHAPE, index), compressed so that unpacking one takes about 0.1 ms."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._count = count
+        numbers = random.Random(seed)  # noqa: S311 (the same on every machine)
+        # Sixteen values: random bytes would be stored uncompressed, and unpacking would be a copy.
+        self._packed = [zlib.compress(bytes(numbers.choices(range(0, 256, 16), k=_BYTES))) for _ in range(_DIFFERENT)]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        torch: Any = importlib.import_module("torch")
+        flat = torch.frombuffer(bytearray(zlib.decompress(self._packed[index % _DIFFERENT])), dtype=torch.uint8)
+        return flat.roll(index).view(SHAPE), index
 
 
-def _by_hand(pictures: Pictures) -> Iterator[list[tuple[Any, int]]]:
+class LargePictures:
+    """Blank pictures as ImageNet's networks take them, fp32; every value is the picture's index."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        torch: Any = importlib.import_module("torch")
+        return torch.full(_LARGE_SHAPE, float(index))
+
+
+def check(context: CheckContext) -> None:
+    """The variants, shared memory, and a training loop compared with one whose data is on the device already."""
+    torch = context.load("torch")
     size = SIZES["loader.batch"]
-    for first in range(0, len(pictures), size):
-        yield [pictures[index] for index in range(first, min(first + size, len(pictures)))]
-
-
-def _joined(torch: Any, batch: Sequence[tuple[Any, int]]) -> tuple[Any, Any]:
-    return torch.stack([each for each, _ in batch]), torch.tensor([index for _, index in batch])
+    with context.phase("pictures"):
+        pictures = Pictures(SIZES["loader.pictures"], context.request.seed)
+        expected = []
+        for first in range(0, len(pictures), size):
+            batch = [pictures[index] for index in range(first, min(first + size, len(pictures)))]
+            indices = torch.tensor([index for _, index in batch])
+            expected.append(_sums(torch, torch.stack([each for each, _ in batch]), indices))
+    context.fingerprint("pictures", [repr(expected).encode()], Level.UNIVERSAL)
+    for name, options in _VARIANTS.items():
+        if options.get("pin_memory") and not context.request.cuda:
+            # Without CUDA the loader ignores it: silently in torch 2.6, with a warning from 2.9 on.
+            context.not_run(name, "memory is pinned for a GPU, and none is requested")
+        else:
+            _variant(context, torch, pictures, name, options, expected)
+    _shared_memory(context, torch)
+    with _worker_loss(context, "training"):
+        _training(context, torch, pictures)
 
 
 def _sums(torch: Any, pictures: Any, indices: Any) -> list[tuple[int, int]]:
-    """(index, sum over a picture's bytes, each times its place) of a batch, in its order."""
+    """(index, sum over a picture's bytes, each times its position) of a batch, in its order."""
     flat = pictures.flatten(1).to(torch.int64)
-    places = torch.arange(1, flat.shape[1] + 1)
-    return list(zip(indices.tolist(), (flat * places).sum(1).tolist()))
+    positions = torch.arange(1, flat.shape[1] + 1)
+    return list(zip(indices.tolist(), (flat * positions).sum(1).tolist()))
 
 
 def _variant(
-    trial: Trial,
+    context: CheckContext,
     torch: Any,
     pictures: Pictures,
     name: str,
     options: Mapping[str, Any],
-    wanted: Sequence[list[tuple[int, int]]],
+    expected: Sequence[list[tuple[int, int]]],
 ) -> None:
-    with trial.phase(name), _lost(trial, name):
+    with context.phase(name), _worker_loss(context, name):
         loader = torch.utils.data.DataLoader(pictures, batch_size=SIZES["loader.batch"], **options)
         for epoch in range(2 if options.get("persistent_workers") else 1):
             part = f"{name}, epoch {epoch + 1}"
             batches = list(loader)
             found = [_sums(torch, *batch) for batch in batches]
-            trial.exact(part, ok=found == list(wanted), told=_compared(found, wanted))
+            context.exact(part, ok=found == list(expected), detail=_difference(found, expected))
             if options.get("pin_memory"):
                 pinned = sum(bool(each.is_pinned()) for each, _ in batches)
-                trial.exact(f"{part}, pinned", ok=pinned == len(batches), told=f"{pinned} of {len(batches)} batches")
+                context.exact(
+                    f"{part}, pinned", ok=pinned == len(batches), detail=f"{pinned} of {len(batches)} batches"
+                )
 
 
-def _compared(found: Sequence[list[tuple[int, int]]], wanted: Sequence[list[tuple[int, int]]]) -> str:
-    here, right = ([sample for batch in batches for sample in batch] for batches in (found, wanted))
-    if here == right:
-        return f"{len(here)} samples as they were made, in order"
-    if len(here) != len(right):
-        missing = sorted({index for index, _ in right} - {index for index, _ in here})
-        return (
-            f"{len(here)} samples where {len(right)} are there; missing: {', '.join(map(str, missing[:5])) or 'none'}"
-        )
-    place = next(place for place, (one, other) in enumerate(zip(here, right)) if one != other)
-    return f"the sample at {place} is (index, sum) {here[place]} where {right[place]} is right"
+def _difference(found: Sequence[list[tuple[int, int]]], expected: Sequence[list[tuple[int, int]]]) -> str:
+    samples, right = ([sample for batch in batches for sample in batch] for batches in (found, expected))
+    if samples == right:
+        return f"{len(samples)} samples are correct and in order"
+    if len(samples) != len(right):
+        missing = sorted({index for index, _ in right} - {index for index, _ in samples})
+        return f"{len(samples)} samples, must be {len(right)}; missing: {', '.join(map(str, missing[:5])) or 'none'}"
+    number = next(number for number, (one, other) in enumerate(zip(samples, right)) if one != other)
+    return f"sample {number} is (index, sum) {samples[number]}, must be {right[number]}"
 
 
 @contextmanager
-def _lost(trial: Trial, part: str) -> Iterator[None]:
-    """Where a worker is lost in the block, that is what was found, and the check goes on."""
+def _worker_loss(context: CheckContext, part: str) -> Iterator[None]:
+    """Report the loss of a worker in the block as a finding, and go on."""
     try:
         yield
     except (RuntimeError, OSError) as error:
-        told = "; ".join(_lines(error))
-        if _NO_ROOM.search(told):
-            trial.exact(part, ok=False, told=f"out of shared memory: {told}", hint=_SHM_HINT)
-        elif _WORKER.search(told):
-            trial.exact(part, ok=False, told=told)
+        detail = "; ".join(_lines(error))
+        if _NO_ROOM.search(detail):
+            context.exact(part, ok=False, detail=f"out of shared memory: {detail}", hint=_SHM_HINT)
+        elif _WORKER.search(detail):
+            context.exact(part, ok=False, detail=detail)
         else:
             raise
 
 
 def _lines(error: BaseException) -> Iterator[str]:
-    """An error and those behind it, a line each: which signal ended a worker stands in the second one alone."""
-    each: BaseException | None = error
-    while each is not None:
+    """An error and its causes, a line each: only the second one names the signal that ended a worker."""
+    for each in error_chain(error):
         lines = [line.strip() for line in str(each).splitlines() if line.strip()] or [type(each).__name__]
         yield lines[0]
         if lines[0].startswith("Caught "):
-            # What a worker raised comes with its traceback, whose last line tells.
+            # An error within a worker: the last line of its traceback.
             yield lines[-1]
-        each = each.__cause__
 
 
-def _shared_memory(trial: Trial, torch: Any) -> None:
-    """Batches of a common size, as many as workers keep ready: asked of the file system first, then made."""
+def _shared_memory(context: CheckContext, torch: Any) -> None:
+    """Compare the free size with what workers prefetch of batches of a common size, then fill it with them."""
     workers, prefetch, size = SIZES["loader.shm_workers"], SIZES["loader.shm_prefetch"], SIZES["loader.shm_batch"]
-    shape = (3, 224, 224)
-    batch_bytes = size * 4 * shape[0] * shape[1] * shape[2]
+    batch_bytes = size * 4 * _LARGE_SHAPE[0] * _LARGE_SHAPE[1] * _LARGE_SHAPE[2]
     needed = workers * prefetch * batch_bytes
-    with trial.phase("shared memory"):
+    with context.phase("shared memory"):
         free = shutil.disk_usage(_SHM).free if Path(_SHM).is_dir() else 0
-        told = (
+        detail = (
             f"{workers} workers x {prefetch} batches x {batch_bytes / 1e6:.0f} MB = {needed / 1e6:.0f} MB; "
             f"{free / 1e6:.0f} MB are free in {_SHM}"
         )
-        trial.exact("shared memory, free", ok=free >= needed, told=told, hint=_SHM_HINT)
-        with _lost(trial, "shared memory, used"):
-            _filled(trial, torch, Large(workers * prefetch * size, shape))
+        context.exact("shared memory, free", ok=free >= needed, detail=detail, hint=_SHM_HINT)
+        with _worker_loss(context, "shared memory, used"):
+            # A list, so that all batches exist at the same time.
+            batches = list(
+                torch.utils.data.DataLoader(
+                    LargePictures(workers * prefetch * size),
+                    batch_size=size,
+                    num_workers=workers,
+                    prefetch_factor=prefetch,
+                )
+            )
+            used = sum(each.numel() * each.element_size() for each in batches)
+            right = all(int(batch[0, 0, 0, 0]) == number * size for number, batch in enumerate(batches))
+            context.exact("shared memory, used", ok=right, detail=f"{used / 1e6:.0f} MB of batches at a time")
 
 
-def _filled(trial: Trial, torch: Any, pictures: Large) -> None:
-    size = SIZES["loader.shm_batch"]
-    loader = torch.utils.data.DataLoader(
-        pictures,
-        batch_size=size,
-        num_workers=SIZES["loader.shm_workers"],
-        prefetch_factor=SIZES["loader.shm_prefetch"],
-    )
-    # Kept until the last one is there, so that the room is needed whatever is faster.
-    kept = list(loader)
-    used = sum(each.numel() * each.element_size() for each in kept)
-    right = all(int(batch[0, 0, 0, 0]) == index * size for index, batch in enumerate(kept))
-    trial.exact("shared memory, used", ok=right, told=f"{used / 1e6:.0f} MB of batches at a time")
+_SAMPLE_S = 0.05
+_RATE = 0.01
+_UNCALIBRATED = "not judged until it is calibrated on a GPU"
+_BUSY = "GPU busy while training"
+
+
+def _training(context: CheckContext, torch: Any, pictures: Pictures) -> None:
+    """Train a small network twice; measure what the loader costs and how busy the GPU is meanwhile."""
+    kind = context.device
+    steps, size = SIZES[f"loader.steps.{kind}"], SIZES["loader.batch"]
+    with context.phase("training"):
+        torch.manual_seed(context.request.seed)
+        if not context.request.cuda:
+            # The other cores are the workers'; threads that wait for a shared core make every step slow.
+            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) - SIZES["loader.workers.cpu"]))
+        nn, width = torch.nn, SIZES[f"loader.width.{kind}"]
+        first, second = nn.Conv2d(SHAPE[0], width, 3, stride=2, padding=1), nn.Conv2d(width, 2 * width, 3, padding=1)
+        layers = [first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        model = nn.Sequential(*layers, nn.Linear(2 * width, 8)).to(kind)
+        loader = torch.utils.data.DataLoader(
+            pictures,
+            batch_size=size,
+            sampler=[index % len(pictures) for index in range(steps * size)],
+            num_workers=SIZES[f"loader.workers.{kind}"],
+            pin_memory=context.request.cuda,
+            persistent_workers=True,
+        )
+        resident = [(each.to(kind), indices) for each, indices in loader]
+        _seconds(torch, kind, model, resident[:2])
+        resident_s = min(_seconds(torch, kind, model, resident) for _ in range(2))
+        batches = iter(loader)
+        # Without the start of the workers.
+        next(batches)
+        if context.request.cuda:
+            # torch reports the UUID from 2.5 on; without it the machine's first GPU is sampled.
+            with _Sampler(str(getattr(torch.cuda.get_device_properties(0), "uuid", ""))) as sampler:
+                loaded_s = _seconds(torch, kind, model, batches) * steps / (steps - 1)
+            if sampler.reason or not sampler.shares:
+                context.not_run(_BUSY, sampler.reason or "NVML returns no sample")
+            else:
+                share = sum(sampler.shares) / len(sampler.shares)
+                context.measure(_BUSY, share, "%", f"the mean of {len(sampler.shares)} samples; {_UNCALIBRATED}")
+        else:
+            loaded_s = _seconds(torch, kind, model, batches) * steps / (steps - 1)
+            context.not_run(_BUSY, "no GPU is requested")
+    context.measure("training, data on the device", steps * size / resident_s, "1/s", "pictures")
+    context.measure("training, from the loader", steps * size / loaded_s, "1/s", "pictures")
+    bound = limit("loader.kept_up")
+    detail = f"{_UNCALIBRATED}; planned bound: {bound.relation.value} {bound.value:g} %" if context.request.cuda else ""
+    context.measure("the loader's pace", 100 * resident_s / loaded_s, "%", detail)
+
+
+def _seconds(torch: Any, device: str, model: Any, batches: Iterable[tuple[Any, Any]]) -> float:
+    """The time of a training over batches."""
+    began = time.perf_counter()
+    for pictures, indices in batches:
+        inputs = pictures.to(device, non_blocking=True).float().div(255)
+        loss = torch.nn.functional.cross_entropy(model(inputs), indices.to(device, non_blocking=True) % 8)
+        parameters = list(model.parameters())
+        # On the CPU the imports of torch.optim take longer than the whole training.
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
+                parameter.sub_(gradient, alpha=_RATE)
+    wait(torch, device)
+    return time.perf_counter() - began
+
+
+class _Sampler(threading.Thread):
+    """Samples how busy a GPU is until the block ends. shares: percent. reason: why there is none. uuid: its end."""
+
+    def __init__(self, uuid: str) -> None:
+        super().__init__(daemon=True)
+        self.reason = ""
+        self.shares: list[int] = []
+        self._uuid = uuid
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        try:
+            with hardware.open_nvml() as nvml:
+                index = next(gpu.index for gpu in nvml.gpus() if gpu.uuid.endswith(self._uuid))
+                is_over = False
+                while not is_over:
+                    # Once more at the end: NVML's sample period may be longer than a short training.
+                    is_over = self._ended.wait(_SAMPLE_S)
+                    self.shares.append(nvml.utilization(index))
+        except hardware.NoDriver as error:
+            self.reason = str(error)
+        except StopIteration:
+            self.reason = "NVML does not list the GPU that trains: it is a slice of one (MIG)"
+
+    def __enter__(self) -> _Sampler:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.join()

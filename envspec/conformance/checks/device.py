@@ -1,4 +1,4 @@
-"""The GPUs, the driver and the CUDA libraries in memory are those that the lock was made for."""
+"""GPUs, driver and the CUDA libraries in memory fit the lock."""
 
 from __future__ import annotations
 
@@ -7,126 +7,117 @@ import platform
 import re
 from typing import Any
 
-from envspec.conformance import hardware, imports, libraries
-from envspec.conformance.events import Trial
-from envspec.conformance.hardware import runs_any
+from envspec.conformance import hardware
+from envspec.conformance.events import CheckContext
+from envspec.conformance.libraries import LIBRARIES
 from envspec.conformance.results import NotRun
 
 
-def check(trial: Trial) -> None:
-    """Raises NotRun on the CPU, after the libraries in memory were compared with the lock."""
-    torch = imports.torch(trial)
-    trial.ran("python", platform.python_version())
+def check(context: CheckContext) -> None:
+    """Raises NotRun on the CPU, after it has compared the libraries in memory with the lock."""
+    torch = context.load("torch")
+    context.ran("python", platform.python_version())
     if torch.version.cuda:
-        trial.ran("CUDA of torch's build", str(torch.version.cuda))
-    if not trial.order.cuda:
-        _libraries(trial)
-        raise NotRun("no GPU is asked for")
-    with trial.phase("GPUs"):
-        cards = _seen(trial, torch)
-        _drivers_view(trial, cards)
-        for kind in {(int(card.major), int(card.minor)): card for card in cards}.values():
-            _gpu_code(trial, torch, kind)
-    for index in range(len(cards)):
-        _first_kernel(trial, torch, index)
-    _libraries(trial)
+        context.ran("CUDA of torch's build", str(torch.version.cuda))
+    if not context.request.cuda:
+        _libraries(context)
+        raise NotRun("no GPU is requested")
+    with context.phase("GPUs"):
+        gpus = _gpus(context, torch)
+        _nvml(context, gpus)
+        for gpu in {(int(each.major), int(each.minor)): each for each in gpus}.values():
+            _gpu_code(context, torch, gpu)
+    for index in range(len(gpus)):
+        with context.phase(f"first kernel on GPU {index}"):
+            total = int(torch.arange(1000, device=f"cuda:{index}").sum().item())
+        context.exact(f"first kernel on GPU {index}", ok=total == 499_500, detail=f"0 + 1 + ... + 999 = {total}")
+    _libraries(context)
 
 
-def _seen(trial: Trial, torch: Any) -> list[Any]:
+def _gpus(context: CheckContext, torch: Any) -> list[Any]:
     """torch's properties of each GPU."""
     shown = hardware.devices()
     count = int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    told = f"torch sees {count}, CUDA shows {shown}"
-    trial.exact("GPUs", ok=count == shown, told=told if visible is None else f"{told} (CUDA_VISIBLE_DEVICES={visible})")
-    cards = [torch.cuda.get_device_properties(index) for index in range(count)]
-    for index, card in enumerate(cards):
-        trial.tell(f"GPU {index}", f"{card.name}, compute capability {card.major}.{card.minor}")
-        trial.inform(f"GPU {index}, memory", card.total_memory, "bytes")
-    return cards
+    setting = "" if visible is None else f" (CUDA_VISIBLE_DEVICES={visible})"
+    context.exact("GPUs", ok=count == shown, detail=f"torch sees {count}, CUDA shows {shown}{setting}")
+    gpus = [torch.cuda.get_device_properties(index) for index in range(count)]
+    for index, gpu in enumerate(gpus):
+        context.note(f"GPU {index}", f"{gpu.name}, compute capability {gpu.major}.{gpu.minor}")
+        context.measure(f"GPU {index}, memory", gpu.total_memory, "bytes")
+    return gpus
 
 
-def _drivers_view(trial: Trial, cards: list[Any]) -> None:
-    locked = trial.order.locked
+def _nvml(context: CheckContext, gpus: list[Any]) -> None:
+    """Compare torch's GPUs with NVML's, and the driver with the lock."""
     try:
         with hardware.open_nvml() as nvml:
-            driver, gpus = nvml.driver(), nvml.gpus()
-    except hardware.NoDriver as reason:
-        trial.not_run("the GPUs as NVML sees them", str(reason))
-        trial.not_run("driver", str(reason))
+            driver, listed = nvml.driver(), nvml.gpus()
+    except hardware.NoDriver as error:
+        context.not_run("the GPUs as NVML sees them", str(error))
+        context.not_run("driver", str(error))
         return
-    trial.ran("driver", driver)
-    known = {(gpu.name, gpu.compute_capability) for gpu in gpus}
-    for index, card in enumerate(cards):
-        # A slice of a GPU (MIG) is named after it, with the slice's size behind.
-        found = any(card.name.startswith(name) and at == f"{card.major}.{card.minor}" for name, at in known)
-        trial.exact(f"GPU {index} is one of NVML's", ok=found, told=f"{card.name}; NVML: {sorted(known)}")
-    whole = not any(" MIG " in card.name for card in cards)
+    context.ran("driver", driver)
+    kinds = {(gpu.name, gpu.compute_capability) for gpu in listed}
+    for index, gpu in enumerate(gpus):
+        # A slice of a GPU (MIG) has its name, followed by the slice's size.
+        found = any(gpu.name.startswith(name) and at == f"{gpu.major}.{gpu.minor}" for name, at in kinds)
+        context.exact(f"GPU {index} is one of NVML's", ok=found, detail=f"{gpu.name}; NVML: {sorted(kinds)}")
+    whole = not any(" MIG " in gpu.name for gpu in gpus)
     if whole and not {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"} & set(os.environ):
-        trial.exact("every GPU", ok=len(cards) == len(gpus), told=f"torch sees {len(cards)} of NVML's {len(gpus)}")
-    if locked and locked.minimum_driver:
-        told = f"driver {driver}; the lock asks for {locked.minimum_driver} or newer"
-        trial.exact(
+        detail = f"torch sees {len(gpus)} of NVML's {len(listed)}"
+        context.exact("every GPU", ok=len(gpus) == len(listed), detail=detail)
+    minimum = context.request.locked.minimum_driver if context.request.locked else None
+    if minimum:
+        context.exact(
             "driver",
-            ok=_numbers(driver) >= _numbers(locked.minimum_driver),
-            told=told,
-            hint=f"update NVIDIA's driver to {locked.minimum_driver} or newer, or lock an older CUDA",
+            ok=_numbers(driver) >= _numbers(minimum),
+            detail=f"driver {driver}; the lock requires {minimum} or newer",
+            hint=f"update NVIDIA's driver to {minimum} or newer, or lock an older CUDA",
         )
     else:
-        trial.not_run("driver", f"no lock says which is the oldest that will do; here is {driver}")
+        context.not_run("driver", f"no lock sets a minimum; this machine's is {driver}")
 
 
-def _gpu_code(trial: Trial, torch: Any, card: Any) -> None:
-    capability = f"sm_{card.major}{card.minor}"
-    holders = {"torch here": tuple(torch.cuda.get_arch_list())}
-    for code in trial.order.locked.code if trial.order.locked else ():
+def _gpu_code(context: CheckContext, torch: Any, gpu: Any) -> None:
+    capability = f"sm_{gpu.major}{gpu.minor}"
+    holders = {"the installed torch": tuple(torch.cuda.get_arch_list())}
+    for code in context.request.locked.code if context.request.locked else ():
         holders[f"{code.package} {code.version} of the lock"] = (*code.sm, *code.ptx)
     for holder, architectures in holders.items():
-        told = f"{holder} has {' '.join(architectures) or 'no GPU code'}; {card.name} is {capability}"
+        detail = f"{holder} has {' '.join(architectures) or 'no GPU code'}; {gpu.name} is {capability}"
         name = f"GPU code for {capability} of {holder}"
-        runs = runs_any(architectures, (int(card.major), int(card.minor)))
+        runs = hardware.runs_any(architectures, (int(gpu.major), int(gpu.minor)))
         if not architectures or (holder.startswith("nvidia-") and not runs):
-            # What NVIDIA's own packages leave out is most often a part that torch does not call.
-            trial.tell(name, told)
+            # Parts that NVIDIA's own packages lack are mostly parts that torch does not call.
+            context.note(name, detail)
         else:
-            hint = f"name this GPU in [cuda] gpus and lock again: a build with code for {capability} is looked for"
-            trial.exact(name, ok=runs, told=told, hint=hint)
+            hint = f"name this GPU in [cuda] gpus and lock again, for a build with code for {capability}"
+            context.exact(name, ok=runs, detail=detail, hint=hint)
 
 
-def _first_kernel(trial: Trial, torch: Any, index: int) -> None:
-    with trial.phase(f"first kernel on GPU {index}"):
-        total = int(torch.arange(1000, device=f"cuda:{index}").sum().item())
-    trial.exact(f"first kernel on GPU {index}", ok=total == 499_500, told=f"0 + 1 + ... + 999 = {total}")
-
-
-def _libraries(trial: Trial) -> None:
-    """What the CUDA libraries in memory say of themselves, against the lock."""
-    with trial.phase("CUDA libraries in memory"):
-        for name, library in libraries.LIBRARIES.items():
-            found = libraries.mapped(library.prefix)
-            if not found:
-                trial.not_run(f"{name} = locked", f"torch has loaded no {library.prefix}")
-            for path in found:
-                version = libraries.version(library, path)
-                trial.ran(name, ".".join(map(str, version)))
-                _as_locked(trial, name, library, version, str(path))
-
-
-def _as_locked(trial: Trial, name: str, library: libraries.CudaLibrary, version: tuple[int, ...], path: str) -> None:
-    locked = [each for each in map(trial.order.version, library.names) if each]
-    said = ".".join(map(str, version))
-    if not locked:
-        trial.not_run(
-            f"{name} = locked", f"{said} runs, and no lock names another" if trial.order.locked else "no lock"
-        )
-        return
-    same = any(_numbers(each)[: library.parts] == version for each in locked)
-    trial.exact(
-        f"{name} = locked",
-        ok=same,
-        told=f"{said} runs, from {path}; locked is {', '.join(locked)}",
-        hint="the check `lock` says where it comes from; is there another one on LD_LIBRARY_PATH?",
-    )
+def _libraries(context: CheckContext) -> None:
+    """Compare the versions that CUDA libraries in memory report with the lock."""
+    with context.phase("CUDA libraries in memory"):
+        for name, library in LIBRARIES.items():
+            locked = [each for each in map(context.request.version, library.names) if each]
+            finding, mapped = f"{name} = locked", library.mapped()
+            if not mapped:
+                context.not_run(finding, f"torch has loaded no {library.prefix}")
+            for path in mapped:
+                version = library.version(path)
+                text = ".".join(map(str, version))
+                context.ran(name, text)
+                if not locked:
+                    no_lock = f"{text} runs, and the lock has none" if context.request.locked else "no lock"
+                    context.not_run(finding, no_lock)
+                    continue
+                context.exact(
+                    finding,
+                    ok=any(_numbers(each)[: library.parts] == version for each in locked),
+                    detail=f"{text} runs, from {path}; locked is {', '.join(locked)}",
+                    hint="see the check `lock` for its origin; look for another one on LD_LIBRARY_PATH",
+                )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -1,119 +1,116 @@
-"""The environment is the lock's: every file of it, and the CUDA libraries that are in memory after real work."""
+"""Every file of the environment is as locked, and so are the CUDA libraries in memory after real work."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from envspec.conformance import libraries
-from envspec.conformance.events import Trial
+from envspec.conformance.events import CheckContext
 from envspec.conformance.numerics import wait
 from envspec.conformance.results import NotRun
-from envspec.verifier.compare import compare, owned
-from envspec.verifier.scan import NoEnvironment, Place, conda_records, distributions, place_of
-from envspec.verifier.types import Drift, Result, expected_from_json
+from envspec.verifier.compare import compare, read_installed
+from envspec.verifier.scan import NoEnvironment, PythonEnvironment, find_environment
+from envspec.verifier.types import Drift, Expected, VerifyResult
 
-#: So many findings of one kind are told one by one.
-_TOLD = 20
+#: Findings of one kind that are reported one by one.
+_MAX_OF_A_KIND = 20
 _CUDNN_PARTS = ("cudnnGraphVersionCheck", "cudnnOpsVersionCheck", "cudnnCnnVersionCheck", "cudnnAdvVersionCheck")
-_ANEW = "make it anew from the lock: `envspec image build LOCK`, or `envspec install LOCK --prefix DIR`"
-_FOREIGN = "take its folder out of LD_LIBRARY_PATH, or what brought it out of the environment"
+_REINSTALL = "create it again from the lock: `envspec image build LOCK`, or `envspec install LOCK --prefix DIR`"
+_FOREIGN = "remove its folder from LD_LIBRARY_PATH, or the package that installed it from the environment"
 
 
-def check(trial: Trial) -> None:
-    """Work first, so that everything is mapped; then hash the files; then hold the one against the other."""
-    locked = trial.order.locked
+def check(context: CheckContext) -> None:
+    """Hash the files; then use the libraries, so that everything is mapped; then compare what is mapped."""
+    locked = context.request.locked
     if locked is None or locked.expected is None:
         raise NotRun("no lock is given")
-    with trial.phase("hash the files"):
-        # The first of the path is the suite's own, which is gone with it.
+    with context.phase("hash the files"):
+        # Without the first folder of the path, which is the suite's own.
         try:
-            place = place_of(Path(sys.prefix), sys.path[1:])
-        except NoEnvironment as fault:
-            raise NotRun(str(fault), hint="name an environment's Python by --python") from fault
-        result = compare(expected_from_json(json.dumps(locked.expected)), place)
-    _tell(trial, result)
-    with trial.phase("work with the libraries"):
-        _work(trial)
-    with trial.phase("look at what is mapped"):
-        _mapped(trial, place, {each.path for each in result.findings})
+            environment = find_environment(Path(sys.prefix), sys.path[1:])
+        except NoEnvironment as error:
+            raise NotRun(str(error), hint="name an environment's Python by --python") from error
+        result = compare(Expected.of(locked.expected), environment)
+    _report(context, result)
+    with context.phase("work with the libraries"):
+        _work(context)
+    with context.phase("look at what is mapped"):
+        _mapped(context, environment, {each.path for each in result.findings})
 
 
-def _tell(trial: Trial, result: Result) -> None:
+def _report(context: CheckContext, result: VerifyResult) -> None:
     counts = result.counts
     for drift in Drift:
         found = [each for each in result.findings if each.drift is drift]
-        for each in found[:_TOLD]:
-            trial.exact(each.package or "files", ok=False, told=each.text, hint=_ANEW)
-        if len(found) > _TOLD:
-            trial.exact("and more", ok=False, told=f"{len(found) - _TOLD} of the kind {drift.value!r}")
+        for each in found[:_MAX_OF_A_KIND]:
+            context.exact(each.package or "files", ok=False, detail=each.text, hint=_REINSTALL)
+        if len(found) > _MAX_OF_A_KIND:
+            more = len(found) - _MAX_OF_A_KIND
+            context.exact("and more", ok=False, detail=f"{more} of the kind {drift.value!r}")
     if result.is_same:
-        trial.exact("every file is the locked one", ok=True, told=f"{counts.files} files of {counts.packages} packages")
-    trial.inform("files", counts.size_bytes, "bytes", f"{counts.files} files hashed")
-    if counts.unanchored:
-        # The lock does not say what is in them: old locks, and wheels whose index gave no part of a file.
-        trial.not_run(
-            "lists of files against the lock", f"{counts.unanchored} packages are compared with their own list alone"
-        )
-    trial.tell("programs", f"{counts.own_word} files, such as bin/, are compared with the list beside them alone")
+        detail = f"{counts.files} files of {counts.packages} packages"
+        context.exact("every file is the locked one", ok=True, detail=detail)
+    context.measure("files", counts.size_bytes, "bytes", f"{counts.files} files hashed")
+    if counts.against_record:
+        # Their digests are not in the lock: old locks, and wheels of an index that refused range requests.
+        reason = f"{counts.against_record} packages are compared with their own list only"
+        context.not_run("lists of files against the lock", reason)
+    context.note("programs", f"{counts.record_only} files, such as bin/, are compared with their package's list only")
 
 
-def _work(trial: Trial) -> None:
-    """Use what loads libraries late: of cuDNN only one is mapped before a convolution has run."""
-    if trial.order.version("torch") is None and trial.order.version("pytorch") is None:
-        trial.not_run("libraries after work", "torch is not in the lock")
+def _work(context: CheckContext) -> None:
+    """Use what loads libraries late: of cuDNN only one is mapped before the first convolution."""
+    if context.request.version("torch") is None and context.request.version("pytorch") is None:
+        context.not_run("libraries after work", "torch is not in the lock")
         return
     try:
         torch: Any = importlib.import_module("torch")
     except Exception as error:
-        # Which of its files is not there, or not the locked one, is told already.
-        trial.exact("torch", ok=False, told=f"can't be imported: {type(error).__name__}: {error}", hint=_ANEW)
+        # The file that is missing or differs is a finding already.
+        detail = f"cannot be imported: {type(error).__name__}: {error}"
+        context.exact("torch", ok=False, detail=detail, hint=_REINSTALL)
         return
-    torch.manual_seed(trial.order.seed)
-    square = torch.randn(64, 64, device=trial.device)
+    torch.manual_seed(context.request.seed)
+    square = torch.randn(64, 64, device=context.device)
     square @ square
     torch.nn.functional.conv2d(square[None, None], square[None, None, :3, :3])
-    torch.linalg.solve(square + 64 * torch.eye(64, device=trial.device), square)
+    torch.linalg.solve(square + 64 * torch.eye(64, device=context.device), square)
     torch.fft.fft(square)
     square.to_sparse_csr() @ square
     torch.multinomial(square.abs(), 2)
-    wait(torch, trial.device)
-    _load_cudnn()
-
-
-def _load_cudnn() -> None:
-    """Have cuDNN load all of its parts, as it does when it needs them: by names that LD_LIBRARY_PATH goes before.
-
-    torch finds the first library of cuDNN by its own RPATH; the others are found by RUNPATH, which comes later. Without
-    a GPU it can be asked whether they fit, which loads them. Sources: cuDNN, "cudnnGraphVersionCheck()"; ld.so(8).
-    """
+    wait(torch, context.device)
+    # torch finds the first library of cuDNN by its RPATH, before LD_LIBRARY_PATH; that loads the others on demand, by
+    # RUNPATH, after it. These functions load all of them, even without a GPU.
+    # Sources: cuDNN, "cudnnGraphVersionCheck()"; ld.so(8).
     for each in libraries.libraries():
         if each.name.startswith("libcudnn.so"):
             library = ctypes.CDLL(each.path)
-            for question in _CUDNN_PARTS:
-                if hasattr(library, question):
-                    getattr(library, question)()
+            for function in _CUDNN_PARTS:
+                if hasattr(library, function):
+                    getattr(library, function)()
 
 
-def _mapped(trial: Trial, place: Place, changed: set[str]) -> None:
+def _mapped(context: CheckContext, environment: PythonEnvironment, changed: set[str]) -> None:
     found = libraries.libraries()
-    conda = conda_records(place.prefix)
-    names = owned([one for site in place.sites for one in distributions(site)], conda, place).names
-    foreign = libraries.foreign(found, str(place.prefix), names)
+    owned = read_installed(environment).files.owners
+    foreign = libraries.foreign(found, str(environment.prefix), owned)
     for each in foreign:
-        told = f"{each.path} is in memory, and no locked package brought it"
-        trial.exact(each.name, ok=False, told=told, hint=_FOREIGN)
-    root = f"{place.prefix}/"
-    ours = [each for each in found if each.path.startswith(root) and each.path[len(root) :] in names]
-    for each in ours:
-        inside = each.path[len(root) :]
-        if inside in changed or not each.is_there:
-            told = f"{inside} is in memory, and is not the locked file"
-            trial.exact(each.name, ok=False, told=told, hint=_ANEW)
-    cuda = [each for each in ours if each.is_cuda]
+        detail = f"{each.path} is in memory and belongs to no locked package"
+        context.exact(each.name, ok=False, detail=detail, hint=_FOREIGN)
+    count = of_cuda = 0
+    for each in found:
+        inside = each.path.removeprefix(f"{environment.prefix}/")
+        if inside == each.path or inside not in owned:
+            continue
+        count += 1
+        of_cuda += each.is_cuda
+        if inside in changed or not each.is_current:
+            context.exact(
+                each.name, ok=False, detail=f"{inside} is in memory and is not the locked file", hint=_REINSTALL
+            )
     if not foreign:
-        trial.exact("libraries in memory", ok=True, told=f"{len(ours)} of packages, {len(cuda)} of them CUDA's")
+        context.exact("libraries in memory", ok=True, detail=f"{count} of packages, {of_cuda} of them CUDA's")

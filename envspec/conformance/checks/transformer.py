@@ -1,4 +1,4 @@
-"""A transformer: an encoder forward and backward, its attention's kernels, `torch.compile`, and tokens a second."""
+"""A transformer: an encoder forward and backward, attention kernels, `torch.compile`, and tokens per second."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from envspec.conformance import imports
 from envspec.conformance.bounds import SIZES, limit
-from envspec.conformance.events import Trial
+from envspec.conformance.events import CheckContext
 from envspec.conformance.numerics import (
     NO_BF16,
     best_time,
@@ -28,7 +27,7 @@ _HEADS = 4
 
 @dataclass(frozen=True)
 class _Work:
-    """An encoder and its batch. tokens: (batch, length, width). towards: the gradient of its output."""
+    """An encoder and its batch. tokens: (batch, length, width). towards: gradient of its output."""
 
     torch: Any
     device: str
@@ -42,7 +41,7 @@ class _Work:
         return output.detach(), joined(self.torch, (each.grad for each in self.encoder.parameters()))
 
     def run(self, dtype: Any) -> Any:
-        """Forward and backward. dtype: autocast's, which fp32 and fp64 are run without."""
+        """Forward and backward. dtype: autocast's; fp32 and fp64 run without it."""
         is_cast = dtype in (self.torch.float16, self.torch.bfloat16)
         self.encoder.zero_grad()
         with self.torch.amp.autocast(self.device, dtype=dtype if is_cast else None, enabled=is_cast):
@@ -56,54 +55,54 @@ class _Work:
         return _Work(self.torch, self.device, copy.deepcopy(self.encoder).double(), tokens, towards)
 
 
-def check(trial: Trial) -> None:
-    """What there is of types; each against fp64."""
-    torch = imports.torch(trial)
+def check(context: CheckContext) -> None:
+    """Compare every type of the device with fp64."""
+    torch = context.load("torch")
     importlib.import_module("torch.nn.attention")
     dtypes = {"fp32": torch.float32, "fp16": torch.float16}
-    if has_bf16(torch, trial.device):
+    if has_bf16(torch, context.device):
         dtypes["bf16"] = torch.bfloat16
     else:
-        trial.not_run("bf16", NO_BF16)
-    with trial.phase("attention"):
-        kernels(torch, trial, dtypes)
-    with trial.phase("the encoder"):
-        work = _work(torch, trial)
+        context.not_run("bf16", NO_BF16)
+    with context.phase("attention"):
+        kernels(torch, context, dtypes)
+    with context.phase("the encoder"):
+        work = _work(torch, context)
         right = work.doubled().results(torch.float64)
         for name, dtype in dtypes.items():
             for part, found, exact in zip(("output", "gradient"), work.results(dtype), right):
                 error = relative_error(found, exact)
-                trial.within(f"the encoder's {part} in {name}", error, limit(f"transformer.{part}.{name}"))
-    with trial.phase("speed"):
-        _speed(torch, trial, work, dtypes)
-    with trial.phase("torch.compile"):
-        compiled(torch, trial)
+                context.within(f"the encoder's {part} in {name}", error, limit(f"transformer.{part}.{name}"))
+    with context.phase("speed"):
+        _speed(torch, context, work, dtypes)
+    with context.phase("torch.compile"):
+        compiled(torch, context)
 
 
-def _work(torch: Any, trial: Trial) -> _Work:
-    """Two layers, without dropout: the same numbers in every type."""
-    torch.manual_seed(trial.order.seed)
-    device, width = trial.device, SIZES[f"transformer.width.{trial.device}"]
-    # ReLU's corner would make the gradient's error go with the root of u.
+def _work(torch: Any, context: CheckContext) -> _Work:
+    """Two layers without dropout, so that every type computes the same."""
+    torch.manual_seed(context.request.seed)
+    device, width = context.device, SIZES[f"transformer.width.{context.device}"]
+    # With ReLU, whose derivative jumps, the gradient's error would grow with the root of u.
     layer = torch.nn.TransformerEncoderLayer(width, _HEADS, 2 * width, dropout=0.0, activation="gelu", batch_first=True)
     encoder = torch.nn.TransformerEncoder(layer, SIZES["transformer.layers"], enable_nested_tensor=False).to(device)
-    numbers = generator(torch, "cpu", trial.order.seed)
+    numbers = generator(torch, "cpu", context.request.seed)
     shape = (SIZES[f"transformer.batch.{device}"], SIZES[f"transformer.length.{device}"], width)
     tokens, towards = (torch.randn(shape, generator=numbers).to(device) for _ in range(2))
     return _Work(torch, device, encoder, tokens, towards)
 
 
-def _speed(torch: Any, trial: Trial, work: _Work, dtypes: dict[str, Any]) -> None:
+def _speed(torch: Any, context: CheckContext, work: _Work, dtypes: dict[str, Any]) -> None:
     batch, length, width = work.tokens.shape
-    told = f"forward and backward, {batch} x {length} tokens, width {width}"
+    detail = f"forward and backward, {batch} x {length} tokens, width {width}"
     fastest = 0.0
     for name, dtype in dtypes.items():
-        tokens_s = batch * length / best_time(torch, trial.device, partial(work.run, dtype))
-        trial.inform(f"tokens a second in {name}", tokens_s, "1/s", told)
+        tokens_s = batch * length / best_time(torch, context.device, partial(work.run, dtype))
+        context.measure(f"tokens a second in {name}", tokens_s, "1/s", detail)
         fastest = max(fastest, tokens_s)
-    price, currency = trial.order.price_per_hour, trial.order.currency
+    price, currency = context.request.price_per_hour, context.request.currency
     if price:
-        unit, told = f"1/{currency or 'currency unit'}", " ".join(filter(None, [f"{price:g}", currency, "an hour"]))
-        trial.inform("tokens for the price", fastest * _HOUR_S / price, unit, told)
+        unit, detail = f"1/{currency or 'currency unit'}", " ".join(filter(None, [f"{price:g}", currency, "an hour"]))
+        context.measure("tokens for the price", fastest * _HOUR_S / price, unit, detail)
     else:
-        trial.not_run("tokens for the price", "no price is given")
+        context.not_run("tokens for the price", "no price is given")

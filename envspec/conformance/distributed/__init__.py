@@ -1,1 +1,1 @@
-"""What runs in the ranks of a distributed check: one file each, under torchrun (`launch.py`)."""
+"""Distributed checks: torchrun (`launch.py`), and the code of their ranks."""

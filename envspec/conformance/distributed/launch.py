@@ -1,15 +1,15 @@
-"""Torchrun and its network.
+"""torchrun, and the network that its ranks use.
 
-torchrun tells a rank's end by a signal only in its log. Its own function raises that with the exit statuses.
+torchrun reports a rank that was ended by a signal only in its log; its function raises the exit statuses.
 Source: `torch.distributed.elastic.multiprocessing.errors.ChildFailedError`, torch 2.4 to 2.9.
 
-Source: netdevice(7) for SIOCGIFADDR; /proc/net/if_inet6 in the kernel's `net/ipv6/addrconf.c`. Read 2026-11.
-
-The rendezvous is torchrun's static one, on one machine and on several. Its ranks follow from the nodes' own numbers, so
-that a rank that is missing names its node, and the host of the rendezvous is the one that was asked for. torchrun's
-other one (c10d) numbers nodes by their host names, takes a node for the host by comparing names, which fails where a
-name does not resolve, and would notice a lost node only for the sake of a restart, which no check wants.
+The rendezvous is torchrun's static one, on one machine and on several: ranks follow from the nodes' own numbers, so
+that a missing rank names its node, and the host is the requested one. torchrun's other one (c10d) numbers nodes by
+their host names, compares names to find the host, which fails if a name does not resolve, and detects a lost
+node only for a restart, which no check uses.
 Source: `torch.distributed.elastic.rendezvous`, torch 2.4 to 2.9.
+
+Sources: netdevice(7) for SIOCGIFADDR; /proc/net/if_inet6 in the kernel's `net/ipv6/addrconf.c`. Read 2026-11.
 """
 
 from __future__ import annotations
@@ -20,86 +20,61 @@ import importlib
 import ipaddress
 import json
 import os
-import signal
 import socket
 import struct
 import subprocess
 import sys
 import traceback
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envspec.conformance import hardware
 from envspec.conformance.bounds import SIZES
-from envspec.conformance.distributed.messages import Said, Task
-from envspec.conformance.events import Trial
-from envspec.conformance.processes import GRACE_S, die_with_parent
+from envspec.conformance.distributed.messages import RankOutput, RankTask
+from envspec.conformance.events import CheckContext
+from envspec.conformance.processes import GRACE_S, die_with_parent, signal_name
 from envspec.conformance.request import Nodes
 from envspec.conformance.results import NotRun
 
-FAILED = 1
+_RUN = Path(__file__).resolve().parent.with_name("run.py")
+_FAILURES = "failures.json"
+_LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915
+_NAME_BYTES = 16
+#: Of struct ifreq: the IPv4 address within the sockaddr after the name.
+_ADDRESS = slice(20, 24)
 
 
-@dataclass(frozen=True)
-class Failures:
-    """How a torchrun ended. ranks: of those that failed first -> exit status, negative for a signal. raised: what ended
-    torchrun itself; empty where nothing did.
-    """
-
-    ranks: dict[int, int] = field(default_factory=dict)
-    raised: str = ""
-
-
-def main(parent: int, path: Path, words: list[str]) -> int:
-    """Run torchrun. parent: the check's process. path: where the failures go. words: torchrun's, up to its script, to
-    whose words this process adds its own number at the end.
-    """
+def main(parent: int, path: Path, arguments: list[str]) -> int:
+    """Run torchrun. parent: PID of the check. path: file for its failures. arguments: up to the script's `--rank`."""
     die_with_parent(parent)
     run: Any = importlib.import_module("torch.distributed.run")
     errors: Any = importlib.import_module("torch.distributed.elastic.multiprocessing.errors")
     try:
-        run.main([*words, str(os.getpid()), str(path.parent)])
+        run.main([*arguments, str(os.getpid()), str(path.parent)])
     except errors.ChildFailedError as error:
-        _write(path, Failures(ranks={rank: failure.exitcode for rank, failure in error.failures.items()}))
-        return FAILED
+        # The ranks that failed first; a status is negative for a signal.
+        failures: dict[str, Any] = {str(rank): failure.exitcode for rank, failure in error.failures.items()}
     except Exception as error:
         traceback.print_exc()
-        _write(path, Failures(raised=f"{type(error).__name__}: {error}"))
-        return FAILED
-    return 0
-
-
-def read(path: Path) -> Failures:
-    """The failures in a file; none where there is no file, as after a torchrun that was killed."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return Failures()
-    return Failures({int(rank): status for rank, status in data["ranks"].items()}, data["raised"])
-
-
-def _write(path: Path, failures: Failures) -> None:
-    path.write_text(json.dumps(asdict(failures)), encoding="utf-8")
-
-
-LOOPBACK = "127.0.0.1"
-_SIOCGIFADDR = 0x8915
-_NAME_BYTES = 16
-#: Of struct ifreq: the IPv4 address within the sockaddr behind the name.
-_ADDRESS = slice(20, 24)
+        failures = {"torchrun": f"{type(error).__name__}: {error}"}
+    else:
+        return 0
+    path.write_text(json.dumps(failures), encoding="utf-8")
+    return 1
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody has."""
+    """An unused TCP port of the loopback interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
-        one.bind((LOOPBACK, 0))
+        one.bind((_LOOPBACK, 0))
         return int(one.getsockname()[1])
 
 
 def endpoint(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, of `[ADDRESS]:PORT` too.
+    """Host and port of `HOST:PORT` or `[ADDRESS]:PORT`.
 
     Raises:
         ValueError: it is neither.
@@ -111,15 +86,15 @@ def endpoint(text: str) -> tuple[str, int]:
 
 
 def interface_towards(host: str, port: int) -> str:
-    """The name of the interface from which this machine reaches `host`; empty where that can't be known.
+    """The network interface from which this machine reaches `host`; empty if it is unknown.
 
-    A name that leads to this machine's own loopback leads no other machine here: nothing is said then.
+    Empty for a name that resolves to this machine's own loopback, too: no other machine reaches that.
     """
     with contextlib.suppress(OSError):
-        family, kind, protocol, _, there = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        family, kind, protocol, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as one:
-            # A datagram socket is connected without a packet: the system only chooses the route.
-            one.connect(there)
+            # Connecting a datagram socket sends nothing: the system only chooses the route.
+            one.connect(target)
             address = ipaddress.ip_address(one.getsockname()[0].partition("%")[0])
         if not address.is_loopback:
             return _interface_of(address)
@@ -129,32 +104,29 @@ def interface_towards(host: str, port: int) -> str:
 def _interface_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
     if address.version == 6:
         for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines():
-            words = line.split()
-            if int(words[0], 16) == int(address):
-                return words[-1]
+            fields = line.split()
+            if int(fields[0], 16) == int(address):
+                return fields[-1]
         return ""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
-                asked = struct.pack(f"{_NAME_BYTES}s{_NAME_BYTES + 8}x", name.encode()[: _NAME_BYTES - 1])
-                if fcntl.ioctl(one, _SIOCGIFADDR, asked)[_ADDRESS] == address.packed:
+                request = struct.pack(f"{_NAME_BYTES}s{_NAME_BYTES + 8}x", name.encode()[: _NAME_BYTES - 1])
+                if fcntl.ioctl(one, _SIOCGIFADDR, request)[_ADDRESS] == address.packed:
                     return name
     return ""
 
 
-_RUN = Path(__file__).resolve().parent.with_name("run.py")
-
-
 class RankFailed(Exception):
-    """A rank or a node has failed; which one, and how."""
+    """A rank or a node failed; which one, and how."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What is to be run. name: of the part, for people. processes: ranks on this machine, as many as on the others."""
+    """A torchrun to be started. name: for people. processes: ranks on this machine, the same number on each."""
 
     name: str
-    task: Task
+    task: RankTask
     processes: int
     nodes: Nodes
 
@@ -164,63 +136,66 @@ class Launch:
         return self.processes * self.nodes.count
 
     @property
-    def here(self) -> range:
+    def local(self) -> range:
         """The ranks on this machine."""
         return range(self.nodes.rank * self.processes, (self.nodes.rank + 1) * self.processes)
 
 
 @dataclass(frozen=True)
 class Launched:
-    """A torchrun that runs. folder: what its ranks write."""
+    """A running torchrun. folder: with the output of its ranks."""
 
     launch: Launch
     folder: Path
     process: subprocess.Popen[bytes]
 
-    def wait(self) -> list[Said]:
-        """What the ranks of this machine have said, once all have ended.
+    def wait(self) -> list[RankOutput]:
+        """The output of this machine's ranks, after all have ended.
 
         Raises:
-            RankFailed: one of them, or a node, did not do its work.
+            RankFailed: one of them, or a node, failed.
         """
         status = self.process.wait()
-        said = [Said.read(self.folder, rank) for rank in self.launch.here]
-        if status or not all(each.done for each in said):
-            raise RankFailed(_failure(self.launch, said, read(self.folder / "failures.json"), status))
-        return said
+        outputs = [RankOutput.read(self.folder, rank) for rank in self.launch.local]
+        if status or not all(each.done for each in outputs):
+            failures: dict[str, Any] = {}
+            # A torchrun that was killed leaves no file.
+            with contextlib.suppress(OSError, ValueError):
+                failures = json.loads((self.folder / _FAILURES).read_text(encoding="utf-8"))
+            raise RankFailed(_failure(self.launch, outputs, failures, status))
+        return outputs
 
 
 @contextlib.contextmanager
-def launched(trial: Trial, launch: Launch) -> Iterator[Launched]:
-    """torchrun, begun; when the block is left by a failure, it is asked to end."""
-    folder = trial.scratch / launch.name.replace(" ", "-").replace(",", "")
+def launched(context: CheckContext, launch: Launch) -> Iterator[Launched]:
+    """torchrun, started; ended by SIGTERM if the block fails before it ends."""
+    folder = context.scratch / launch.name.replace(" ", "-").replace(",", "")
     folder.mkdir()
     launch.task.write(folder)
-    host, port = _rendezvous(launch.nodes)
-    words = [
-        *("--nnodes", str(launch.nodes.count), "--node-rank", str(launch.nodes.rank)),
+    nodes = launch.nodes
+    if nodes.count > 1 and nodes.rendezvous is None:
+        raise ValueError(f"{nodes.count} nodes need a rendezvous")
+    host, port = endpoint(nodes.rendezvous) if nodes.count > 1 and nodes.rendezvous else (_LOOPBACK, free_port())
+    arguments = [
+        *("--nnodes", str(nodes.count), "--node-rank", str(nodes.rank)),
         *("--nproc-per-node", str(launch.processes), "--master-addr", host, "--master-port", str(port)),
         *("--rdzv-backend", "static", "--rdzv-conf", f"timeout={SIZES['distributed.join_s']}"),
         *("--max-restarts", "0", str(_RUN), "--rank"),
     ]
-    command = [sys.executable, str(_RUN), "--torchrun", str(os.getpid()), str(folder / "failures.json"), *words]
+    command = [sys.executable, str(_RUN), "--torchrun", str(os.getpid()), str(folder / _FAILURES), *arguments]
     process = subprocess.Popen(command, env=_environ(launch, host, port))  # noqa: S603 (this Python and this suite)
     try:
         yield Launched(launch, folder, process)
     finally:
-        _end(process)
-
-
-def _rendezvous(nodes: Nodes) -> tuple[str, int]:
-    if nodes.count == 1:
-        return LOOPBACK, free_port()
-    if nodes.rendezvous is None:
-        raise ValueError(f"{nodes.count} nodes need a rendezvous")
-    return endpoint(nodes.rendezvous)
+        # On SIGTERM torchrun ends its ranks; the suite ends what is left.
+        if process.poll() is None:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
 
 
 def _environ(launch: Launch, host: str, port: int) -> dict[str, str]:
-    # torchrun forces one thread where nothing is said.
+    # torchrun sets one thread by default.
     threads = max(1, len(os.sched_getaffinity(0)) // launch.processes)
     chosen = {"OMP_NUM_THREADS": str(threads)}
     interface = "lo" if launch.nodes.count == 1 else interface_towards(host, port)
@@ -230,65 +205,55 @@ def _environ(launch: Launch, host: str, port: int) -> dict[str, str]:
     return {**chosen, **os.environ, **hidden}
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """On SIGTERM torchrun ends its ranks; what stays all the same is ended by the suite."""
-    if process.poll() is None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-
-
-def _failure(launch: Launch, said: list[Said], failures: Failures, status: int) -> str:
-    """Who failed and how: nodes first, then ranks that ended without a word, then those that could say why."""
-    lost = {node: what for each in said for node, what in each.lost.items()}
-    told = [f"node {node} is lost: {what}" for node, what in sorted(lost.items())]
-    told += [
-        _silent(each, failures.ranks[each.rank]) for each in said if each.rank in failures.ranks and not each.raised
+def _failure(launch: Launch, outputs: list[RankOutput], failures: dict[str, Any], status: int) -> str:
+    """Which ranks failed and how: lost nodes first, then ranks that ended without output, then errors."""
+    lost = {node: reason for each in outputs for node, reason in each.lost.items()}
+    reasons = [f"node {node} is lost: {reason}" for node, reason in sorted(lost.items())]
+    for each in outputs:
+        ended = failures.get(str(each.rank))
+        if ended is not None and not each.raised:
+            how = f"was killed by {signal_name(-ended)}" if ended < 0 else f"exited with status {ended} without output"
+            reasons.append(f"rank {each.rank} {how} in the phase {each.current!r}")
+    reasons += [
+        f"rank {each.rank} raised in the phase {each.current!r}: {each.raised}" for each in outputs if each.raised
     ]
-    told += [f"rank {each.rank} raised in the phase {each.place!r}: {each.raised}" for each in said if each.raised]
-    ended = {each.rank for each in said if each.raised or each.done} | set(failures.ranks)
-    told += [f"rank {each.rank} was in the phase {each.place!r}" for each in said if told and each.rank not in ended]
-    if failures.raised and not any(each.phases for each in said) and launch.nodes.count > 1:
-        told.append(f"not every node joined within {SIZES['distributed.join_s']} s: {failures.raised}")
-    elif failures.raised:
-        told.append(f"torchrun raised {failures.raised}")
-    return "; ".join(told) or f"torchrun ended with status {status} and without a word"
+    if reasons:
+        finished = {each.rank for each in outputs if each.raised or each.done or str(each.rank) in failures}
+        running = [each for each in outputs if each.rank not in finished]
+        reasons += [f"rank {each.rank} was in the phase {each.current!r}" for each in running]
+    error = failures.get("torchrun")
+    if error and not any(each.phases for each in outputs) and launch.nodes.count > 1:
+        reasons.append(f"not every node joined within {SIZES['distributed.join_s']} s: {error}")
+    elif error:
+        reasons.append(f"torchrun raised {error}")
+    return "; ".join(reasons) or f"torchrun exited with status {status} without output"
 
 
-def _silent(said: Said, status: int) -> str:
-    if status < 0:
-        number = -status
-        name = signal.Signals(number).name if number in set(signal.Signals) else "unknown"
-        return f"rank {said.rank} was killed by signal {number} ({name}) in the phase {said.place!r}"
-    return f"rank {said.rank} ended in the phase {said.place!r} with status {status} and without a word"
-
-
-def parts(trial: Trial, program: str) -> list[Launch]:
-    """The launches of a check: one over what is asked for, and where that is one rank of NCCL, another over gloo.
-
-    One rank proves no exchange between ranks.
+def launches(context: CheckContext, program: str) -> list[Launch]:
+    """The requested launch; for a single rank of NCCL, which exchanges nothing, also two ranks of gloo.
 
     Raises:
-        NotRun: more ranks are asked for than there are GPUs.
+        NotRun: more ranks are requested than there are GPUs.
     """
-    if not trial.order.cuda:
-        return [_launch(trial, program, "cpu", trial.order.world_size or SIZES["distributed.ranks.cpu"])]
+    request = context.request
+    if not request.cuda:
+        return [_launch(context, program, "cpu", request.world_size or SIZES["distributed.ranks.cpu"])]
     gpus = hardware.devices()
-    processes = trial.order.world_size or gpus
+    processes = request.world_size or gpus
     if processes > gpus:
-        raise NotRun(f"{processes} ranks are asked for, and there are {gpus} GPUs", "--world-size all")
-    launches = [_launch(trial, program, "cuda", processes)]
-    if launches[0].world == 1:
-        reason = "there is one GPU" if gpus == 1 else "one rank is asked for"
-        trial.not_run("NCCL between ranks", f"{reason}: NCCL runs with one rank, and two ranks of gloo on the CPU")
-        launches.append(_launch(trial, program, "cpu", SIZES["distributed.ranks.cpu"]))
-    return launches
+        raise NotRun(f"{processes} ranks are requested, and there are {gpus} GPUs", "--world-size all")
+    found = [_launch(context, program, "cuda", processes)]
+    if found[0].world == 1:
+        reason = "there is one GPU" if gpus == 1 else "one rank is requested"
+        context.not_run("NCCL between ranks", f"{reason}: NCCL runs with one rank, and gloo with two ranks on the CPU")
+        found.append(_launch(context, program, "cpu", SIZES["distributed.ranks.cpu"]))
+    return found
 
 
-def _launch(trial: Trial, program: str, device: str, processes: int) -> Launch:
-    nodes = trial.order.nodes
+def _launch(context: CheckContext, program: str, device: str, processes: int) -> Launch:
+    nodes = context.request.nodes
     backend = "nccl" if device == "cuda" else "gloo"
     world = processes * nodes.count
     name = f"{backend}, {world} {'rank' if world == 1 else 'ranks'}"
-    task = Task(program, device, backend, trial.order.seed, nodes.count)
+    task = RankTask(program, device, backend, context.request.seed, nodes.count)
     return Launch(name if nodes.count == 1 else f"{name} on {nodes.count} nodes", task, processes, nodes)

@@ -1,4 +1,4 @@
-"""What a rank says, as lines of JSON in a file of its own: gloo prints to stdout, and a killed rank can't answer."""
+"""Task and output of a rank, as files: gloo prints to stdout, and a killed rank returns nothing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any, TextIO
 
 
 @dataclass(frozen=True)
-class Task:
-    """What every rank of a launch is asked for.
+class RankTask:
+    """What all ranks of a launch run.
 
-    program: `ddp` or `fsdp`. device: `cuda` or `cpu`. backend: `nccl` or `gloo`. nodes: machines. sharding: `fsdp2` or
-    `fsdp1`, where it counts.
+    program: `ddp` or `fsdp`. device: `cuda` or `cpu`. backend: `nccl` or `gloo`. nodes: how many machines. sharding:
+    `fsdp2` or `fsdp1`, of the program `fsdp`.
     """
 
     program: str
@@ -28,66 +28,56 @@ class Task:
     sharding: str = ""
 
     def write(self, folder: Path) -> None:
-        """Into the folder of a launch."""
         (folder / "task.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @staticmethod
-    def read(folder: Path) -> Task:
-        """From the folder of a launch."""
-        return Task(**json.loads((folder / "task.json").read_text(encoding="utf-8")))
+    def read(folder: Path) -> RankTask:
+        return RankTask(**json.loads((folder / "task.json").read_text(encoding="utf-8")))
 
 
 def path_of(folder: Path, rank: int) -> Path:
-    """The file of a rank."""
+    """The output of a rank."""
     return folder / f"rank-{rank}.jsonl"
 
 
-class Words:
-    """The writing end. place: the phase that runs now."""
+class RankLog:
+    """Writes a rank's output. current: the phase that runs now."""
 
     def __init__(self, lines: TextIO) -> None:
         self._lines = lines
         self._lock = threading.Lock()
-        self.place = "start"
+        self.current = "start"
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A part of the rank's work, timed."""
-        self.place = name
-        self._say({"begin": name})
+        """A timed part of the rank's work."""
+        self.current = name
+        self.write("begin", name)
         began = time.perf_counter()
         yield
-        self._say({"phase": [name, time.perf_counter() - began]})
+        self.write("phase", [name, time.perf_counter() - began])
 
     def value(self, name: str, value: Any) -> None:
-        """Something that the check judges; JSON."""
-        self._say({"value": [name, value]})
+        """A result for the check; JSON."""
+        self.write("value", [name, value])
 
     def lost(self, nodes: Mapping[int, str]) -> None:
-        """The nodes without a sign of life -> what is known of each; in place of what was said of that before."""
-        self._say({"lost": {str(node): what for node, what in nodes.items()}})
+        """The nodes that do not respond -> why; replaces earlier reports."""
+        self.write("lost", {str(node): reason for node, reason in nodes.items()})
 
-    def raised(self, text: str) -> None:
-        """The last word of a rank that fails."""
-        self._say({"raised": text})
-
-    def done(self) -> None:
-        """The last word of a rank that has done its work."""
-        self._say({"done": True})
-
-    def _say(self, line: dict[str, Any]) -> None:
-        # The roll of the nodes speaks from a thread of its own.
+    def write(self, kind: str, value: Any) -> None:
+        # The heartbeat's thread writes too.
         with self._lock:
-            self._lines.write(json.dumps(line) + "\n")
+            self._lines.write(json.dumps({kind: value}) + "\n")
             self._lines.flush()
 
 
 @dataclass
-class Said:
-    """The reading end: one rank's words, summed up. place: the last phase that it began. phases: (name, seconds)."""
+class RankOutput:
+    """The output of one rank. current: the phase that began last. phases: (name, seconds)."""
 
     rank: int
-    place: str = "start"
+    current: str = "start"
     phases: list[tuple[str, float]] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
     raised: str = ""
@@ -95,26 +85,27 @@ class Said:
     done: bool = False
 
     @staticmethod
-    def read(folder: Path, rank: int) -> Said:
-        """What a rank has said; of one that never began, nothing."""
-        said = Said(rank)
+    def read(folder: Path, rank: int) -> RankOutput:
+        """Empty for a rank that never started."""
+        output = RankOutput(rank)
         with contextlib.suppress(FileNotFoundError):
             for line in path_of(folder, rank).read_text(encoding="utf-8").splitlines():
                 # The last line of a rank that was killed may be cut.
                 with contextlib.suppress(ValueError):
-                    said._hear(json.loads(line))
-        return said
+                    for kind, value in json.loads(line).items():
+                        output._add(kind, value)
+        return output
 
-    def _hear(self, line: dict[str, Any]) -> None:
-        if "begin" in line:
-            self.place = line["begin"]
-        elif "phase" in line:
-            self.phases.append((line["phase"][0], line["phase"][1]))
-        elif "value" in line:
-            self.values[line["value"][0]] = line["value"][1]
-        elif "raised" in line:
-            self.raised = line["raised"]
-        elif "lost" in line:
-            self.lost = {int(node): what for node, what in line["lost"].items()}
+    def _add(self, kind: str, value: Any) -> None:
+        if kind == "begin":
+            self.current = value
+        elif kind == "phase":
+            self.phases.append((value[0], value[1]))
+        elif kind == "value":
+            self.values[value[0]] = value[1]
+        elif kind == "raised":
+            self.raised = value
+        elif kind == "lost":
+            self.lost = {int(node): reason for node, reason in value.items()}
         else:
             self.done = True

@@ -1,7 +1,7 @@
-"""The process of a rank.
+"""The process of a rank, and the programs that ranks run.
 
-A collective that fails names at most an address, and NCCL's watchdog ends a rank by a signal. So every node says each
-second in the rendezvous' store that it is there and what it does, and every rank notes whose word no longer changes.
+An error of a collective names at most an address, and NCCL's watchdog ends a rank by a signal. So every node writes a
+heartbeat with its phase to the rendezvous' store each second, and every rank reports the nodes whose heartbeat stopped.
 """
 
 from __future__ import annotations
@@ -10,186 +10,169 @@ import datetime
 import faulthandler
 import importlib
 import json
+import math
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES
-from envspec.conformance.distributed.messages import Task, Words, path_of
-from envspec.conformance.distributed.training import Trained, digest
+from envspec.conformance.distributed import training
+from envspec.conformance.distributed.messages import RankLog, RankTask, path_of
+from envspec.conformance.distributed.training import Trainee, digest
+from envspec.conformance.numerics import wait
 from envspec.conformance.processes import die_with_parent
 
 _BEAT_S = 1.0
-#: Without a new word for this long a node counts as lost.
+#: Without a new heartbeat for this long a node counts as lost.
 _SILENT_S = 3.5
+_FAILED = 70
 
 
 def connect(timeout_s: float) -> tuple[Any, int, int]:
-    """A connection of its own to the store of torchrun's rendezvous, this rank, and the number of all ranks."""
+    """A new connection to the store of torchrun's rendezvous, this rank, and the number of all ranks."""
     dist: Any = importlib.import_module("torch.distributed")
     store, rank, world = next(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=timeout_s)))
     return dist.PrefixStore("envspec", store), rank, world
 
 
-class Roll:
-    """Who is there, as one rank hears it. The store is asked by a thread of its own: over a link that is down an answer
-    would be waited for for many minutes.
+class Heartbeat:
+    """Nodes that respond, as one rank sees them.
+
+    A thread of its own uses the store: over a link that is down a request would block for many minutes.
     """
 
-    def __init__(self, store: Any, node: int, others: Iterable[int]) -> None:
+    def __init__(self, store: Any, node: int, others: Iterable[int], log: RankLog) -> None:
         self._store = store
         self._node = node
+        self._log = log
         self._answered_s = time.monotonic()
-        #: node -> its last word, and when it was heard first.
-        self._heard = dict.fromkeys(others, ("", self._answered_s))
-        self._ended: dict[int, str] = {}
-        self._why = ""
+        #: node -> its last heartbeat, and when that was read first.
+        self._beats = dict.fromkeys(others, ("", self._answered_s))
+        self._errors: dict[int, str] = {}
+        self._error = ""
 
-    def keep(self, place: Callable[[], str], note: Callable[[Mapping[int, str]], None]) -> None:
-        """From now on say where this node is, and note who is lost whenever that changes, until the process ends."""
-        threading.Thread(target=self._say, args=(place,), daemon=True).start()
-        threading.Thread(target=self._watch, args=(note,), daemon=True).start()
+    def start(self) -> None:
+        """Until the process ends, write heartbeats, and log which nodes are lost whenever that changes."""
+        threading.Thread(target=self._beat, daemon=True).start()
+        threading.Thread(target=self._watch, daemon=True).start()
 
-    def failed(self, why: str) -> dict[int, str]:
-        """Let the others read why this rank fails, and tell who is lost: after a wait in which a node that has ended
-        falls silent.
-        """
-        self._why = why
+    def fail(self, error: str) -> None:
+        """Send this rank's error to the other nodes, wait until ended nodes are silent, and log the lost ones."""
+        self._error = error
         time.sleep(_SILENT_S + 2 * _BEAT_S)
-        return self.lost()
+        self._log.lost(self._lost())
 
-    def lost(self) -> dict[int, str]:
-        """The nodes without a sign of life, and what is known of each."""
+    def _lost(self) -> dict[int, str]:
         now = time.monotonic()
         if self._node and now - self._answered_s > _SILENT_S:
-            return {0: "the rendezvous, which it holds, does not answer any more"}
-        return {node: self._known(node, word) for node, (word, since) in self._heard.items() if now - since > _SILENT_S}
+            return {0: "the rendezvous, which runs on it, does not respond any more"}
+        return {node: self._state(node, beat) for node, (beat, since) in self._beats.items() if now - since > _SILENT_S}
 
-    def _known(self, node: int, word: str) -> str:
-        if node in self._ended:
-            return f"it has ended: {self._ended[node]}"
-        place = word.partition(" ")[2]
-        return (
-            f"no word from it for {_SILENT_S:g} s, the last in the phase {place!r}" if word else "never a word from it"
-        )
+    def _state(self, node: int, beat: str) -> str:
+        if node in self._errors:
+            return f"it has ended: {self._errors[node]}"
+        if not beat:
+            return "it never responded"
+        return f"no response for {_SILENT_S:g} s, the last in the phase {beat.partition(' ')[2]!r}"
 
-    def _say(self, place: Callable[[], str]) -> None:
-        beat = 0
+    def _beat(self) -> None:
+        number = 0
         try:
             while True:
-                self._store.set(f"alive/{self._node}", f"{beat} {place()}")
-                if self._why:
-                    self._store.set(f"ended/{self._node}", self._why)
-                for node in self._heard:
-                    self._hear(node)
+                self._store.set(f"alive/{self._node}", f"{number} {self._log.current}")
+                if self._error:
+                    self._store.set(f"ended/{self._node}", self._error)
+                for node in self._beats:
+                    self._read(node)
                 self._answered_s = time.monotonic()
-                beat += 1
+                number += 1
                 time.sleep(_BEAT_S)
         except Exception as error:
-            # A store that is gone answers nobody: that is what `lost` tells.
-            print(f"the roll of the nodes: {type(error).__name__}: {error}", flush=True)
+            # A store that is gone: `_lost` reports it.
+            print(f"heartbeat: {type(error).__name__}: {error}", flush=True)
 
-    def _hear(self, node: int) -> None:
+    def _read(self, node: int) -> None:
         alive, ended = f"alive/{node}", f"ended/{node}"
-        word = self._store.get(alive).decode() if self._store.check([alive]) else ""
-        if word != self._heard[node][0]:
-            self._heard[node] = (word, time.monotonic())
-        if node not in self._ended and self._store.check([ended]):
-            self._ended[node] = self._store.get(ended).decode()
+        beat = self._store.get(alive).decode() if self._store.check([alive]) else ""
+        if beat != self._beats[node][0]:
+            self._beats[node] = (beat, time.monotonic())
+        if node not in self._errors and self._store.check([ended]):
+            self._errors[node] = self._store.get(ended).decode()
 
-    def _watch(self, note: Callable[[Mapping[int, str]], None]) -> None:
-        noted: dict[int, str] = {}
+    def _watch(self) -> None:
+        logged: dict[int, str] = {}
         while True:
             time.sleep(_BEAT_S)
-            if (lost := self.lost()) != noted:
-                noted = lost
-                note(noted)
-
-
-DONE, FAILED = 0, 70
+            if (lost := self._lost()) != logged:
+                logged = lost
+                self._log.lost(lost)
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank of many. local: its number on its own machine. device: torch's. folder: of the launch. store: for words
-    that take no collective.
-    """
+    """local: its number on its own machine. device: torch's. folder: of the launch. store: of torchrun's rendezvous."""
 
-    task: Task
+    task: RankTask
     number: int
     local: int
     world: int
     device: Any
     folder: Path
     store: Any
-    words: Words
-
-    @staticmethod
-    def program(name: str) -> Callable[[Rank], None]:
-        """What every rank runs."""
-        found: Callable[[Rank], None] = getattr(
-            importlib.import_module("envspec.conformance.distributed.programs"), f"run_{name}"
-        )
-        return found
+    log: RankLog
 
 
 def main(parent: int, folder: Path) -> int:
-    """Run a rank. parent: torchrun's process. folder: of the launch, with its task."""
+    """Run a rank. parent: PID of torchrun. folder: of the launch, with its task."""
     die_with_parent(parent)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     with path_of(folder, int(os.environ["RANK"])).open("a", encoding="utf-8") as lines:
-        code = _run(Task.read(folder), folder, Words(lines))
+        status = _run(RankTask.read(folder), folder, RankLog(lines))
     sys.stdout.flush()
     sys.stderr.flush()
-    # As in `child`: what crashes while it is taken down has done its work.
-    os._exit(code)
+    # As in `worker`: crashes at exit do not count.
+    os._exit(status)
 
 
-def _run(task: Task, folder: Path, words: Words) -> int:
-    roll: Roll | None = None
+def _run(task: RankTask, folder: Path, log: RankLog) -> int:
+    heartbeat: Heartbeat | None = None
     try:
-        with words.phase("import torch"):
+        with log.phase("import torch"):
             torch: Any = importlib.import_module("torch")
             dist: Any = importlib.import_module("torch.distributed")
-        with words.phase("join"):
-            roll = _roll(task, words)
-            rank = _join(torch, dist, task, folder, words)
-        Rank.program(task.program)(rank)
+        with log.phase("join"):
+            if task.nodes > 1:
+                node = int(os.environ["GROUP_RANK"])
+                store, _, _ = connect(SIZES["distributed.timeout_s"])
+                heartbeat = Heartbeat(store, node, [each for each in range(task.nodes) if each != node], log)
+                heartbeat.start()
+            rank = _join(torch, dist, task, folder, log)
+        _PROGRAMS[task.program](torch, dist, rank)
         if rank.device.type == "cuda":
-            words.value("peak", [torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()])
-        with words.phase("leave"):
+            log.value("peak", [torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()])
+        with log.phase("leave"):
             dist.barrier()
             dist.destroy_process_group()
     except Exception as error:
         traceback.print_exc()
-        why = f"{type(error).__name__}: {error}"
-        words.raised(why)
-        if roll:
-            words.lost(roll.failed(f"rank {os.environ['RANK']} raised in the phase {words.place!r}: {why}"))
-        return FAILED
-    words.done()
-    return DONE
+        text = f"{type(error).__name__}: {error}"
+        log.write("raised", text)
+        if heartbeat:
+            heartbeat.fail(f"rank {os.environ['RANK']} raised in the phase {log.current!r}: {text}")
+        return _FAILED
+    log.write("done", value=True)
+    return 0
 
 
-def _roll(task: Task, words: Words) -> Roll | None:
-    if task.nodes == 1:
-        return None
-    node = int(os.environ["GROUP_RANK"])
-    store, _, _ = connect(SIZES["distributed.timeout_s"])
-    roll = Roll(store, node, [each for each in range(task.nodes) if each != node])
-    roll.keep(lambda: words.place, words.lost)
-    return roll
-
-
-def _join(torch: Any, dist: Any, task: Task, folder: Path, words: Words) -> Rank:
+def _join(torch: Any, dist: Any, task: RankTask, folder: Path, log: RankLog) -> Rank:
     local = int(os.environ["LOCAL_RANK"])
     timeout_s = SIZES["distributed.timeout_s"]
     store, number, world = connect(timeout_s)
@@ -199,15 +182,168 @@ def _join(torch: Any, dist: Any, task: Task, folder: Path, words: Words) -> Rank
         torch.cuda.set_device(device)
         options["device_id"] = device
     dist.init_process_group(task.backend, timeout=datetime.timedelta(seconds=timeout_s), **options)
-    return Rank(task, number, local, world, device, folder, store, words)
+    return Rank(task, number, local, world, device, folder, store, log)
 
 
-def tell(torch: Any, rank: Rank, trained: Trained) -> None:
-    """Tell it. The hashes go through the store: what compares ranks must not be the collectives that are tested."""
-    mine = {"gradients": [digest(each) for each in trained.gradients], "parameters": digest(trained.parameters)}
-    rank.store.set(f"digests/{rank.number}", json.dumps(mine))
-    everyone = [json.loads(rank.store.get(f"digests/{each}")) for each in range(rank.world)]
-    rank.words.value("digests", everyone)
-    rank.words.value("norms", trained.norms)
-    if rank.local == 0:
-        torch.save([*trained.gradients, trained.parameters], rank.folder / "trained.pt")
+def _train(torch: Any, rank: Rank, trainee: Trainee) -> None:
+    """Train, and report. Hashes are exchanged by the store: the collectives themselves are under test."""
+    own = range(rank.number, rank.number + 1)
+    trained = training.train(torch, trainee, rank.task.seed, own, rank.world, rank.log.phase)
+    with rank.log.phase("compare"):
+        digests = {"gradients": [digest(each) for each in trained.gradients], "parameters": digest(trained.parameters)}
+        rank.store.set(f"digests/{rank.number}", json.dumps(digests))
+        rank.log.value("digests", [json.loads(rank.store.get(f"digests/{each}")) for each in range(rank.world)])
+        rank.log.value("norms", trained.norms)
+        if rank.local == 0:
+            torch.save([*trained.gradients, trained.parameters], rank.folder / "trained.pt")
+
+
+def run_ddp(torch: Any, dist: Any, rank: Rank) -> None:
+    """Collectives of integers, the training, then bandwidth."""
+    training.prepare(torch)
+    with rank.log.phase("integers"):
+        _integers(torch, dist, rank)
+    with rank.log.phase("wrap"):
+        module = training.model(torch, rank.task.seed, rank.device)
+        bucket_mb = SIZES["distributed.bucket_bytes"] / 2**20
+        devices = [rank.device] if rank.device.type == "cuda" else None
+        replica = torch.nn.parallel.DistributedDataParallel(module, device_ids=devices, bucket_cap_mb=bucket_mb)
+    _train(torch, rank, training.alone(torch, replica, training.by_sgd(torch, replica)))
+    if rank.world > 1:
+        with rank.log.phase("bandwidth"):
+            _bandwidth(torch, dist, rank)
+    if rank.task.backend == "nccl":
+        rank.log.value("NCCL", ".".join(str(each) for each in torch.cuda.nccl.version()))
+
+
+def run_fsdp(torch: Any, _dist: Any, rank: Rank) -> None:
+    """Shard the model, then train."""
+    training.prepare(torch)
+    with rank.log.phase("shard"):
+        module = training.model(torch, rank.task.seed, rank.device)
+        trainee = {"fsdp2": _fsdp2, "fsdp1": _fsdp1}[rank.task.sharding](torch, rank, module)
+    _train(torch, rank, trainee)
+
+
+_PROGRAMS: dict[str, Callable[[Any, Any, Rank], None]] = {"ddp": run_ddp, "fsdp": run_fsdp}
+
+
+def _fsdp2(torch: Any, rank: Rank, module: Any) -> Trainee:
+    whole = sum(each.numel() for each in module.parameters())
+    mesh = importlib.import_module("torch.distributed.device_mesh").init_device_mesh(rank.device.type, (rank.world,))
+    # Public from torch 2.6 on.
+    fsdp: Any = importlib.import_module("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        fsdp = importlib.import_module("torch.distributed._composable.fsdp")
+    for layer in module:
+        if isinstance(layer, torch.nn.Linear):
+            fsdp.fully_shard(layer, mesh=mesh)
+    fsdp.fully_shard(module, mesh=mesh)
+    parameters = list(module.parameters())
+    rank.log.value("share", [sum(each.to_local().numel() for each in parameters), whole])
+    return Trainee(
+        module,
+        training.by_sgd(torch, module),
+        lambda: training.flat(torch, [each.grad.full_tensor() for each in parameters]),
+        lambda: training.flat(torch, [each.detach().full_tensor() for each in parameters]),
+        lambda: float(torch.nn.utils.clip_grad_norm_(parameters, float("inf")).full_tensor()),
+    )
+
+
+def _fsdp1(torch: Any, rank: Rank, module: Any) -> Trainee:
+    whole = sum(each.numel() for each in module.parameters())
+    fsdp: Any = importlib.import_module("torch.distributed.fsdp").FullyShardedDataParallel
+    policy = importlib.import_module("torch.distributed.fsdp.wrap").ModuleWrapPolicy({torch.nn.Linear})
+    # Sharded parameters keep their names, without which their gradients can't be gathered.
+    sharded = fsdp(module, auto_wrap_policy=policy, use_orig_params=True, device_id=rank.device)
+    rank.log.value("share", [sum(each.numel() for each in sharded.parameters()), whole])
+
+    def gathered(what: str) -> Any:
+        with fsdp.summon_full_params(sharded, with_grads=True):
+            parameters = list(sharded.parameters())
+            return training.flat(torch, [each.grad if what == "gradient" else each for each in parameters])
+
+    return Trainee(
+        sharded,
+        training.by_sgd(torch, sharded),
+        lambda: gathered("gradient"),
+        lambda: gathered("parameters"),
+        lambda: float(sharded.clip_grad_norm_(float("inf"))),
+    )
+
+
+def _integers(torch: Any, dist: Any, rank: Rank) -> None:
+    """Compare collectives with what every rank can compute by itself from the seeds."""
+    types = [torch.int64, torch.int32, torch.float32]
+    if rank.device.type == "cuda":
+        types += [torch.float16, torch.bfloat16]
+    exact: dict[str, bool] = {}
+    for dtype in types:
+        for collective, (found, right) in _collectives(torch, dist, rank, dtype).items():
+            is_exact = torch.equal(found.cpu().to(torch.int64), right.to(torch.int64))
+            exact[f"{collective} of {str(dtype).rpartition('.')[2]}"] = bool(is_exact)
+    rank.log.value("integers", exact)
+
+
+def _collectives(torch: Any, dist: Any, rank: Rank, dtype: Any) -> dict[str, tuple[Any, Any]]:
+    """Collective -> (its result, the right one)."""
+    largest = max(1, SIZES["distributed.largest_sum"] // rank.world)
+    inputs = []
+    for each in range(rank.world):
+        source = torch.Generator().manual_seed(rank.task.seed + each)
+        inputs.append(
+            torch.randint(-largest, largest + 1, (SIZES["distributed.integers"],), generator=source).to(dtype)
+        )
+    total = torch.stack([each.to(torch.int64) for each in inputs]).sum(0)
+    own = inputs[rank.number].to(rank.device)
+    results: dict[str, tuple[Any, Any]] = {}
+
+    reduced = own.clone()
+    dist.all_reduce(reduced)
+    results["all-reduce"] = (reduced, total)
+    if dtype == torch.int64:
+        rank.log.value("sum", digest(reduced.cpu()))
+
+    sent = own.clone()
+    dist.broadcast(sent, src=rank.world - 1)
+    results["broadcast"] = (sent, inputs[-1])
+
+    gathered = torch.empty(rank.world * own.numel(), dtype=dtype, device=rank.device)
+    dist.all_gather_into_tensor(gathered, own)
+    results["all-gather"] = (gathered, torch.cat(inputs))
+
+    chunk = own.numel() // rank.world
+    scattered = torch.empty(chunk, dtype=dtype, device=rank.device)
+    dist.reduce_scatter_tensor(scattered, own[: chunk * rank.world].clone())
+    results["reduce-scatter"] = (scattered, total[rank.number * chunk : (rank.number + 1) * chunk])
+    return results
+
+
+def _bandwidth(torch: Any, dist: Any, rank: Rank) -> None:
+    """Measure the bus bandwidth of large collectives, in bytes per second: the best of several.
+
+    It is bytes/time x 2(n-1)/n for all-reduce, (n-1)/n for the two others, with the bytes of the whole buffer.
+    Source: nccl-tests, `doc/PERFORMANCE.md`.
+    """
+    world = rank.world
+    count = math.ceil(SIZES[f"distributed.bytes.{rank.device.type}"] / 4 / world) * world
+    whole = torch.ones(count, device=rank.device)
+    part = torch.ones(count // world, device=rank.device)
+    collectives: dict[str, tuple[Callable[[], object], float]] = {
+        "all-reduce": (lambda: dist.all_reduce(whole), 2.0),
+        "all-gather": (lambda: dist.all_gather_into_tensor(whole, part), 1.0),
+        "reduce-scatter": (lambda: dist.reduce_scatter_tensor(part, whole), 1.0),
+    }
+    speeds = {}
+    for name, (collective, factor) in collectives.items():
+        times = []
+        # The first one sets up connections.
+        for _ in range(1 + SIZES["distributed.repeats"]):
+            dist.barrier()
+            wait(torch, rank.device.type)
+            began = time.perf_counter()
+            collective()
+            wait(torch, rank.device.type)
+            times.append(time.perf_counter() - began)
+        speeds[name] = 4 * count / min(times[1:]) * factor * (world - 1) / world
+    rank.log.value("bus", speeds)

@@ -1,7 +1,7 @@
-"""Reference training, and the verdict on it.
+"""Reference training, and the comparison of ranks with it.
 
-Every step's gradient is that of the mean loss over the joined batch, whoever holds which rows of it. tanh and not ReLU:
-where one rounding decides between two branches, a bound on the difference would mean nothing.
+Every step's gradient is that of the mean loss over the joined batch, independent of how ranks share its rows. tanh
+instead of ReLU, where a single rounding may choose another branch, so that the difference is bounded.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from envspec.conformance.bounds import SIZES, limit
-from envspec.conformance.distributed.launch import Launched
-from envspec.conformance.distributed.messages import Said
-from envspec.conformance.events import Trial
+from envspec.conformance.distributed.launch import Launch, Launched
+from envspec.conformance.distributed.messages import RankOutput
+from envspec.conformance.events import CheckContext
 from envspec.conformance.numerics import raw
 from envspec.conformance.results import Level, Peak
 
@@ -25,13 +25,14 @@ _MOMENTUM = 0.9
 
 @dataclass(frozen=True)
 class Trainee:
-    """A model in one of the ways to share it.
+    """A model, whole or shared.
 
-    gradient, parameters: all of it, gathered, as one vector of fp32 on the CPU. norm: of the gradient, as torch's own
-    clipping tells it.
+    step: after each gradient. gradient, parameters: gathered, as one vector of fp32 on the CPU. norm: of the gradient,
+    from torch's clipping.
     """
 
     module: Any
+    step: Callable[[], None]
     gradient: Callable[[], Any]
     parameters: Callable[[], Any]
     norm: Callable[[], float]
@@ -39,7 +40,7 @@ class Trainee:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of the steps: of each the gradient and its norm, and the parameters at the end."""
+    """The gradient and its norm of each step, and the final parameters."""
 
     gradients: list[Any]
     norms: list[float]
@@ -47,13 +48,13 @@ class Trained:
 
 
 def prepare(torch: Any) -> None:
-    """Computing of fp32 in fp32, and the same way every time."""
+    """Compute fp32 in fp32, and deterministically."""
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.use_deterministic_algorithms(mode=True)
 
 
 def model(torch: Any, seed: int, device: Any) -> Any:
-    """The same parameters on every device: they are drawn on the CPU. Several layers, for several buckets or shards."""
+    """A model whose parameters are drawn on the CPU, equal for every device; several layers for several buckets."""
     torch.manual_seed(seed)
     width = SIZES["distributed.width"]
     nn = torch.nn
@@ -61,14 +62,15 @@ def model(torch: Any, seed: int, device: Any) -> Any:
     return nn.Sequential(*layers, nn.Linear(width, SIZES["distributed.outputs"])).to(device)
 
 
-def alone(torch: Any, module: Any) -> Trainee:
-    """A model that one process holds wholly, as DDP's replicas do too."""
+def alone(torch: Any, module: Any, step: Callable[[], None]) -> Trainee:
+    """A model of which one process has all parameters; DDP's replicas, too."""
     parameters = list(module.parameters())
     return Trainee(
         module,
+        step,
         lambda: flat(torch, [each.grad for each in parameters]),
         lambda: flat(torch, [each.detach() for each in parameters]),
-        # The largest norm that is allowed is no bound: nothing is clipped.
+        # With an infinite maximum nothing is clipped.
         lambda: float(torch.nn.utils.clip_grad_norm_(parameters, float("inf"))),
     )
 
@@ -78,23 +80,8 @@ def flat(torch: Any, tensors: list[Any]) -> Any:
     return torch.cat([each.detach().reshape(-1).float().cpu() for each in tensors])
 
 
-@dataclass(frozen=True)
-class Share:
-    """Which rows of the joined batch one process has: those of `count` ranks from `first` on, of `world` ranks."""
-
-    first: int
-    count: int
-    world: int
-
-    @property
-    def rows(self) -> slice:
-        """Of the joined batch."""
-        batch = SIZES["distributed.batch"]
-        return slice(self.first * batch, (self.first + self.count) * batch)
-
-
 def by_sgd(torch: Any, module: Any) -> Callable[[], None]:
-    """A step of torch's SGD with momentum, which then forgets the gradient."""
+    """A step of torch's SGD with momentum."""
     optimizer = torch.optim.SGD(module.parameters(), lr=_LEARNING_RATE, momentum=_MOMENTUM)
 
     def step() -> None:
@@ -105,10 +92,7 @@ def by_sgd(torch: Any, module: Any) -> Callable[[], None]:
 
 
 def by_hand(torch: Any, module: Any) -> Callable[[], None]:
-    """The same step by its formula, for a process that nothing of torch's own joins with others.
-
-    Nor does it wait for `torch._dynamo`, all of which torch's first optimizer imports: up to 3 s.
-    """
+    """The same step by its formula: torch's first optimizer imports `torch._dynamo`, which takes up to 3 s."""
     parameters = list(module.parameters())
     velocities = [torch.zeros_like(each) for each in parameters]
 
@@ -125,22 +109,25 @@ def by_hand(torch: Any, module: Any) -> Callable[[], None]:
 def train(
     torch: Any,
     trainee: Trainee,
-    step: Callable[[], None],
     seed: int,
-    share: Share,
-    begin: Callable[[str], contextlib.AbstractContextManager[None]],
+    ranks: range,
+    world: int,
+    phase: Callable[[str], contextlib.AbstractContextManager[None]],
 ) -> Trained:
-    """A few steps. step: what follows each gradient. begin: makes the phase of a step."""
-    device = next(trainee.module.parameters()).device
+    """A few steps. ranks: whose rows of the joined batch of all `world` ranks. phase: for each step."""
+    device, batch = next(trainee.module.parameters()).device, SIZES["distributed.batch"]
+    rows = slice(ranks.start * batch, ranks.stop * batch)
     gradients, norms = [], []
     for number in range(1, SIZES["distributed.steps"] + 1):
-        with begin(f"step {number}"):
-            inputs, targets = _batch(torch, seed + number, share.world)
-            outputs = trainee.module(inputs[share.rows].to(device))
-            torch.nn.functional.mse_loss(outputs, targets[share.rows].to(device)).backward()
+        with phase(f"step {number}"):
+            source = torch.Generator().manual_seed(seed + number)
+            inputs = torch.randn(batch * world, SIZES["distributed.inputs"], generator=source)
+            targets = torch.randn(batch * world, SIZES["distributed.outputs"], generator=source)
+            outputs = trainee.module(inputs[rows].to(device))
+            torch.nn.functional.mse_loss(outputs, targets[rows].to(device)).backward()
             gradients.append(trainee.gradient())
             norms.append(trainee.norm())
-            step()
+            trainee.step()
     return Trained(gradients, norms, trainee.parameters())
 
 
@@ -149,79 +136,64 @@ def digest(tensor: Any) -> str:
     return hashlib.sha256(raw(tensor)).hexdigest()
 
 
-def _batch(torch: Any, seed: int, world: int) -> tuple[Any, Any]:
-    source = torch.Generator().manual_seed(seed)
-    rows = SIZES["distributed.batch"] * world
-    inputs = torch.randn(rows, SIZES["distributed.inputs"], generator=source)
-    return inputs, torch.randn(rows, SIZES["distributed.outputs"], generator=source)
-
-
-def one_process(torch: Any, trial: Trial, device: str, world: int) -> Trained:
-    """The steps by this process alone, over the batches that `world` ranks have together."""
+def one_process(torch: Any, context: CheckContext, launch: Launch) -> Trained:
+    """The same steps in this process alone, over the batches of all ranks of a launch."""
     prepare(torch)
-    whole = alone(torch, model(torch, trial.order.seed, torch.device(device)))
-    share = Share(0, world, world)
-    with trial.phase(f"one process with the batches of {world} ranks"):
-        step = by_hand(torch, whole.module)
-        return train(torch, whole, step, trial.order.seed, share, lambda _: contextlib.nullcontext())
+    world = launch.world
+    seed = context.request.seed
+    module = model(torch, seed, torch.device(launch.task.device))
+    with context.phase(f"one process with the batches of {world} ranks"):
+        whole = alone(torch, module, by_hand(torch, module))
+        return train(torch, whole, seed, range(world), world, lambda _: contextlib.nullcontext())
 
 
-def judge(torch: Any, trial: Trial, launched: Launched, said: Sequence[Said], one: Trained) -> None:
-    """Find whether the ranks are equal bit by bit, and whether they did what one process does."""
+def compare(torch: Any, context: CheckContext, launched: Launched, outputs: Sequence[RankOutput], one: Trained) -> None:
+    """Compare ranks with each other bit by bit, and with one process."""
     name = launched.launch.name
-    _equal(trial, name, said)
+    _equal(context, name, outputs)
     *gradients, parameters = torch.load(launched.folder / "trained.pt", weights_only=True)
     bound, norm_bound = limit("distributed.gradient"), limit("distributed.norm")
-    worst = max(_error(ours, theirs) for ours, theirs in zip(gradients, one.gradients))
-    trial.within(f"{name}: gradient against one process", worst, bound)
-    trial.within(f"{name}: parameters against one process", _error(parameters, one.parameters), bound)
-    norms = [float(each.double().norm()) for each in gradients]
-    trial.within(f"{name}: gradient norm against one process", _worst(norms, one), norm_bound, told=_told(norms, one))
-    for each in said:
-        norms = each.values["norms"]
-        asked = f"{name}: norm by torch's clipping, rank {each.rank}"
-        trial.within(asked, _worst(norms, one), norm_bound, told=_told(norms, one))
-    _tell(torch, trial, launched, said, gradients)
-
-
-def _equal(trial: Trial, name: str, said: Sequence[Said]) -> None:
-    everyone = [digests for each in said for digests in each.values["digests"]]
-    ranks = len(said[0].values["digests"])
-    for what in ("gradients", "parameters"):
-        differing = [rank for rank in range(ranks) if everyone[rank][what] != everyone[0][what]]
-        told = f"rank {', '.join(map(str, differing))} differs from rank 0" if differing else f"{ranks} ranks"
-        same = all(each[what] == everyone[0][what] for each in everyone)
-        trial.exact(f"{name}: {what} are equal bit by bit across ranks", ok=same, told=told)
-
-
-def _error(ours: Any, theirs: Any) -> float:
-    """|ours - theirs| / |theirs|, in fp64."""
-    return float((ours.double() - theirs.double()).norm() / theirs.double().norm())
-
-
-def _worst(norms: Sequence[float], one: Trained) -> float:
-    own = [float(each.double().norm()) for each in one.gradients]
-    return max(abs(ours / theirs - 1) for ours, theirs in zip(norms, own))
-
-
-def _told(norms: Sequence[float], one: Trained) -> str:
-    return f"{norms[0]:.7g} at the first step, one process {float(one.gradients[0].double().norm()):.7g}"
-
-
-def _tell(torch: Any, trial: Trial, launched: Launched, said: Sequence[Said], gradients: Sequence[Any]) -> None:
-    name, world = launched.launch.name, launched.launch.world
-    for each in said:
+    worst = max(_error(found, right) for found, right in zip(gradients, one.gradients))
+    context.within(f"{name}: gradient against one process", worst, bound)
+    context.within(f"{name}: parameters against one process", _error(parameters, one.parameters), bound)
+    expected = [_norm(each) for each in one.gradients]
+    norms = {f"{name}: gradient norm against one process": [_norm(each) for each in gradients]}
+    norms |= {f"{name}: norm by torch's clipping, rank {each.rank}": each.values["norms"] for each in outputs}
+    for finding, found in norms.items():
+        detail = f"{found[0]:.7g} at the first step, one process {expected[0]:.7g}"
+        error = max(abs(each / right - 1) for each, right in zip(found, expected))
+        context.within(finding, error, norm_bound, detail=detail)
+    for each in outputs:
         if "peak" in each.values:
-            trial.peak(Peak(*each.values["peak"]))
-    seconds = dict(said[0].phases)
+            context.peak(Peak(*each.values["peak"]))
+    seconds = dict(outputs[0].phases)
     for phase in ("import torch", "join"):
-        trial.inform(f"{name}: {phase}", seconds[phase], "s")
-    key = ", ".join([f"torch {torch.__version__}", *_place(torch, launched), f"{world} ranks"])
-    trial.fingerprint(f"{name}: gradients", [digest(each).encode() for each in gradients], Level.KEYED, key)
+        context.measure(f"{name}: {phase}", seconds[phase], "s")
+    key = ", ".join([f"torch {torch.__version__}", *_stack(torch, launched.launch), f"{launched.launch.world} ranks"])
+    context.fingerprint(f"{name}: gradients", [digest(each).encode() for each in gradients], Level.KEYED, key)
 
 
-def _place(torch: Any, launched: Launched) -> list[str]:
-    if launched.launch.task.device == "cuda":
+def _equal(context: CheckContext, name: str, outputs: Sequence[RankOutput]) -> None:
+    digests = [each for output in outputs for each in output.values["digests"]]
+    ranks = len(outputs[0].values["digests"])
+    for what in ("gradients", "parameters"):
+        different = [rank for rank in range(ranks) if digests[rank][what] != digests[0][what]]
+        detail = f"rank {', '.join(map(str, different))} differs from rank 0" if different else f"{ranks} ranks"
+        same = all(each[what] == digests[0][what] for each in digests)
+        context.exact(f"{name}: {what} are equal bit by bit across ranks", ok=same, detail=detail)
+
+
+def _error(found: Any, right: Any) -> float:
+    """|found - right| / |right|, in fp64."""
+    return _norm(found.double() - right.double()) / _norm(right)
+
+
+def _norm(vector: Any) -> float:
+    return float(vector.double().norm())
+
+
+def _stack(torch: Any, launch: Launch) -> list[str]:
+    if launch.task.device == "cuda":
         gpu = torch.cuda.get_device_properties(0)
         nccl = ".".join(str(each) for each in torch.cuda.nccl.version())
         arch = f"sm_{gpu.major}{gpu.minor} x {gpu.multi_processor_count}"

@@ -1,192 +1,155 @@
-"""GPUs, driver and CUDA toolkit."""
+"""GPUs, driver and NVIDIA's container toolkit."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from envspec.diagnostics.doctor.services import EngineFacts
-from envspec.diagnostics.doctor.types import Finding, Place, State
-from envspec.diagnostics.machine import MachineGpu, Nvml
+from envspec.diagnostics.doctor.services import EngineStatus
+from envspec.diagnostics.doctor.types import DoctorContext, DoctorFinding, FindingState
+from envspec.diagnostics.machine import MachineGpu, NvmlReading, module_version
 
 #: PCI's numbers: the vendor NVIDIA, and the class of display controllers (0x0300 VGA, 0x0302 3D).
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
+#: Default folders of CDI specifications (container-device-interface, `SPEC.md`).
+_CDI: Final = ("etc/cdi", "var/run/cdi")
+_DRIVER: Final = "NVIDIA driver"
+_TOOLKIT: Final = "NVIDIA container toolkit"
 
 
 @dataclass(frozen=True, slots=True)
-class GpuFacts:
-    """pci: NVIDIA display controllers on the bus. module: version of the loaded kernel module. nodes: `/dev/nvidia*`.
-
-    contained: whether this runs in a container.
-    """
+class GpuState:
+    """pci: NVIDIA display controllers on the bus. module: version of the kernel module. nodes: `/dev/nvidia*`."""
 
     system: str
     pci: int
     module: str | None
     nodes: tuple[str, ...]
-    contained: bool
-    nvml: Nvml
+    is_container: bool
+    nvml: NvmlReading
 
     @property
     def has_gpu(self) -> bool:
-        """Whether anything says that there is one."""
+        """Whether there is any sign of one."""
         return bool(self.pci or self.module or self.nodes or self.nvml.driver)
 
 
-def observe_gpus(place: Place) -> GpuFacts:
-    """Ask the kernel's files and NVML."""
-    devices = sorted((place.root / "sys/bus/pci/devices").glob("*"))
-    names = [f"sys/bus/pci/devices/{device.name}" for device in devices]
-    nodes = (node.name for node in (place.root / "dev").glob("nvidia*"))
-    return GpuFacts(
-        system=place.system,
+def read_gpus(context: DoctorContext) -> GpuState:
+    devices = sorted((context.root / "sys/bus/pci/devices").glob("*"))
+    nodes = (node.name for node in (context.root / "dev").glob("nvidia*"))
+    version = context.text("/sys/module/nvidia/version").strip()
+    return GpuState(
+        system=context.system,
         pci=sum(
-            (place.text(f"{name}/vendor") or "").strip() == _NVIDIA
-            and (place.text(f"{name}/class") or "").startswith(_DISPLAY)
-            for name in names
+            context.text(f"sys/bus/pci/devices/{device.name}/vendor").strip() == _NVIDIA
+            and context.text(f"sys/bus/pci/devices/{device.name}/class").startswith(_DISPLAY)
+            for device in devices
         ),
-        module=_module(place),
+        module=version or module_version(context.text("/proc/driver/nvidia/version")),
         nodes=tuple(sorted(node for node in nodes if re.fullmatch(r"nvidia\d+", node))),
-        contained=place.has("/.dockerenv") or place.has("/run/.containerenv"),
-        nvml=place.nvml(),
+        is_container=any((context.root / mark).exists() for mark in (".dockerenv", "run/.containerenv")),
+        nvml=context.nvml(),
     )
 
 
-def judge_gpus(facts: GpuFacts) -> tuple[Finding, ...]:
+def gpu_findings(state: GpuState) -> tuple[DoctorFinding, ...]:
     """Driver first, then GPUs."""
-    if facts.system == "darwin":
-        return (Finding("NVIDIA driver", State.NOT_APPLICABLE, "macOS has none", ""),)
-    if not facts.has_gpu:
-        found = "no NVIDIA GPU on this machine"
-        todo = "nothing: locks are made here all the same, and `envspec fit --gpu NAME` answers for another machine"
-        return (Finding("NVIDIA driver", State.NOT_APPLICABLE, found, todo),)
-    return (_driver(facts), _gpus(facts))
+    if state.system == "darwin":
+        return (DoctorFinding(_DRIVER, FindingState.NOT_APPLICABLE, "macOS has none"),)
+    if not state.has_gpu:
+        todo = "nothing: locking needs no GPU, and `envspec fit --gpu NAME` checks a lock for another machine"
+        return (DoctorFinding(_DRIVER, FindingState.NOT_APPLICABLE, "no NVIDIA GPU on this machine", todo),)
+    return (_driver(state), _gpus(state))
 
 
-def _driver(facts: GpuFacts) -> Finding:
-    what, nvml = "NVIDIA driver", facts.nvml
+def _driver(state: GpuState) -> DoctorFinding:
+    nvml = state.nvml
     restart = "restart the machine (or unload and load the nvidia modules): the driver was upgraded since it started"
-    if facts.module is None and nvml.driver is None:
-        found = f"{facts.pci} NVIDIA GPU(s) on the PCI bus, no kernel module loaded"
-        todo = "install NVIDIA's driver on the host; if it is installed, `modprobe nvidia` says why it isn't loaded"
-        return Finding(what, State.MISSING, found, todo)
-    if nvml.driver is None:
-        return _without_nvml(facts, restart)
-    if facts.module and facts.module != nvml.driver:
-        return Finding(what, State.WARNING, f"kernel module {facts.module}, libraries {nvml.driver}", restart)
-    return Finding(what, State.OK, nvml.driver)
-
-
-def _without_nvml(facts: GpuFacts, restart: str) -> Finding:
-    found = f"kernel module {facts.module}; {facts.nvml.problem}"
-    if "mismatch" in facts.nvml.problem.lower():
+    if nvml.driver is not None:
+        if state.module and state.module != nvml.driver:
+            found = f"kernel module {state.module}, libraries {nvml.driver}"
+            return DoctorFinding(_DRIVER, FindingState.WARNING, found, restart)
+        return DoctorFinding(_DRIVER, FindingState.OK, nvml.driver)
+    if state.module is None:
+        found = f"{state.pci} NVIDIA GPU(s) on the PCI bus, no kernel module loaded"
+        todo = (
+            "install NVIDIA's driver on the host; if it is installed, run `modprobe nvidia` to see why it isn't loaded"
+        )
+        return DoctorFinding(_DRIVER, FindingState.MISSING, found, todo)
+    if "mismatch" in nvml.problem.lower():
         todo = restart
-    elif facts.contained and facts.nodes:
+    elif state.is_container and state.nodes:
         todo = "start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-    elif facts.contained:
+    elif state.is_container:
         todo = "start the container with `--gpus all` (docker) or `--device nvidia.com/gpu=all` (podman)"
     else:
         todo = "install the driver's libraries of the same version (libnvidia-ml, libcuda)"
-    return Finding("NVIDIA driver", State.WARNING, found, todo)
+    return DoctorFinding(_DRIVER, FindingState.WARNING, f"kernel module {state.module}; {nvml.problem}", todo)
 
 
-def _gpus(facts: GpuFacts) -> Finding:
-    gpus = facts.nvml.gpus
-    if gpus:
-        return Finding("GPUs", State.OK, ", ".join(map(_spoken, gpus)))
-    if facts.nvml.driver is None:
-        return Finding("GPUs", State.MISSING, "none visible without the driver's libraries", "see NVIDIA driver")
-    todo = (
-        "start the container with `--gpus all`" if facts.contained else "`nvidia-smi -L` and the kernel's log say why"
-    )
-    return Finding("GPUs", State.MISSING, "the driver shows none", todo)
+def _gpus(state: GpuState) -> DoctorFinding:
+    if state.nvml.gpus:
+        return DoctorFinding("GPUs", FindingState.OK, ", ".join(map(_describe, state.nvml.gpus)))
+    if state.nvml.driver is None:
+        found = "none visible without the driver's libraries"
+        return DoctorFinding("GPUs", FindingState.MISSING, found, "see NVIDIA driver")
+    todo = "start the container with `--gpus all`" if state.is_container else "see `nvidia-smi -L` and the kernel's log"
+    return DoctorFinding("GPUs", FindingState.MISSING, "the driver shows none", todo)
 
 
-def _spoken(gpu: MachineGpu) -> str:
-    details = []
-    if gpu.capability is not None:
-        details.append(f"compute capability {gpu.capability}")
-    if gpu.memory_mib is not None:
-        details.append(f"{gpu.memory_mib / 1024:.0f} GiB")
+def _describe(gpu: MachineGpu) -> str:
+    details = [f"compute capability {gpu.capability}"] if gpu.capability is not None else []
+    details += [f"{gpu.memory_mib / 1024:.0f} GiB"] if gpu.memory_mib is not None else []
     return f"{gpu.name} ({', '.join(details)})" if details else gpu.name
 
 
-def _module(place: Place) -> str | None:
-    if version := (place.text("/sys/module/nvidia/version") or "").strip():
-        return version
-    found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", place.text("/proc/driver/nvidia/version") or "")
-    return found[1] if found else None
+async def toolkit_version(context: DoctorContext) -> str | None:
+    """Of nvidia-ctk; None if it is not installed."""
+    if not context.path_of("nvidia-ctk"):
+        return None
+    return await context.version("nvidia-ctk") or "version unknown"
 
 
-#: Where engines read CDI specifications by default (container-device-interface, `SPEC.md`).
-_CDI: Final = ("etc/cdi", "var/run/cdi")
-_WHAT: Final = "NVIDIA container toolkit"
-
-
-@dataclass(frozen=True, slots=True)
-class CdiSpec:
-    """A CDI file for NVIDIA's devices. driver: the version whose libraries it mounts, as far as it says."""
-
-    path: str
-    driver: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ToolkitFacts:
-    """version: of nvidia-ctk, None without it. hook: whether the runtime hook is on PATH."""
-
-    version: str | None
-    hook: bool
-    specs: tuple[CdiSpec, ...]
-
-
-async def observe_toolkit(place: Place) -> ToolkitFacts:
-    """Ask nvidia-ctk and read the CDI folders."""
-    version = None
-    if place.path_of("nvidia-ctk"):
-        done = await place.ask(("nvidia-ctk", "--version"))
-        found = re.search(r"\d+(?:\.\d+)+", done.stdout if done else "")
-        version = found[0] if found else "version unknown"
-    specs = []
-    for folder in _CDI:
-        for path in sorted((place.root / folder).glob("*")):
-            name = f"/{folder}/{path.name}"
-            text = place.text(name) if path.suffix in {".yaml", ".yml", ".json"} else None
-            if text and "nvidia.com/gpu" in text:
-                driver = re.search(r"libcuda\.so\.(\d+\.\d+(?:\.\d+)*)", text)
-                specs.append(CdiSpec(name, driver[1] if driver else None))
-    return ToolkitFacts(version, place.path_of("nvidia-container-runtime-hook") is not None, tuple(specs))
-
-
-def judge_toolkit(facts: ToolkitFacts, gpu: GpuFacts, engines: EngineFacts) -> tuple[Finding, ...]:
-    """One finding; a machine without a GPU or inside a container needs no toolkit."""
+def toolkit_finding(
+    context: DoctorContext, version: str | None, gpu: GpuState, engines: Sequence[EngineStatus]
+) -> DoctorFinding:
+    """version: of nvidia-ctk. Docker finds GPUs by the hook, its `nvidia` runtime or CDI; podman by CDI alone."""
     if not gpu.has_gpu or gpu.system != "linux":
-        return (Finding(_WHAT, State.NOT_APPLICABLE, "for Linux machines with an NVIDIA GPU"),)
-    if gpu.contained and not engines.engines:
-        return (Finding(_WHAT, State.NOT_APPLICABLE, "in a container: its host has it"),)
-    if facts.version is None and not facts.hook:
+        return DoctorFinding(_TOOLKIT, FindingState.NOT_APPLICABLE, "for Linux machines with an NVIDIA GPU")
+    if gpu.is_container and not engines:
+        return DoctorFinding(_TOOLKIT, FindingState.NOT_APPLICABLE, "in a container: its host has it")
+    hook = context.path_of("nvidia-container-runtime-hook") is not None
+    if version is None and not hook:
         todo = "install the package nvidia-container-toolkit on the host, then restart the engine"
-        return (Finding(_WHAT, State.MISSING, "neither nvidia-ctk nor its runtime hook", todo),)
-    version = facts.version or "only its hook"
-    stale = [spec for spec in facts.specs if spec.driver and gpu.module and spec.driver != gpu.module]
-    if stale:
-        todo = f"`nvidia-ctk cdi generate --output={stale[0].path}`: containers would mount libraries that are gone"
-        found = f"{version}; {stale[0].path} is for driver {stale[0].driver}, {gpu.module} is loaded"
-        return (Finding(_WHAT, State.WARNING, found, todo),)
-    return (_configured(facts, engines, version),)
-
-
-def _configured(facts: ToolkitFacts, engines: EngineFacts, version: str) -> Finding:
-    """Docker finds GPUs by the hook, its `nvidia` runtime or CDI; podman by CDI alone."""
-    cdi = ", ".join(spec.path for spec in facts.specs)
-    names = {engine.name for engine in engines.engines}
-    if "podman" in names and not facts.specs:
+        return DoctorFinding(_TOOLKIT, FindingState.MISSING, "neither nvidia-ctk nor its runtime hook", todo)
+    version = version or "only its hook"
+    specs = _cdi_specs(context)
+    for path, driver in specs.items():
+        if driver and gpu.module and driver != gpu.module:
+            todo = f"`nvidia-ctk cdi generate --output={path}`: containers would mount libraries that do not exist"
+            found = f"{version}; {path} is for driver {driver}, {gpu.module} is loaded"
+            return DoctorFinding(_TOOLKIT, FindingState.WARNING, found, todo)
+    if not specs and any(engine.name == "podman" for engine in engines):
         todo = "for podman: `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`"
-        return Finding(_WHAT, State.WARNING, f"{version}; no CDI specification", todo)
-    runtime = any("nvidia" in engine.runtimes for engine in engines.engines)
-    if not facts.hook and not runtime and not facts.specs:
+        return DoctorFinding(_TOOLKIT, FindingState.WARNING, f"{version}; no CDI specification", todo)
+    runtime = any("nvidia" in engine.runtimes for engine in engines)
+    ways = ["hook"] * hook + ["docker runtime"] * runtime + [f"CDI {', '.join(specs)}"] * bool(specs)
+    if not ways:
         todo = "`nvidia-ctk runtime configure --runtime=docker`, then restart docker"
-        return Finding(_WHAT, State.WARNING, f"{version}; no engine is configured for it", todo)
-    ways = [way for way, there in (("hook", facts.hook), ("docker runtime", runtime), (f"CDI {cdi}", cdi)) if there]
-    return Finding(_WHAT, State.OK, f"{version}; {', '.join(ways)}")
+        return DoctorFinding(_TOOLKIT, FindingState.WARNING, f"{version}; no engine is configured for it", todo)
+    return DoctorFinding(_TOOLKIT, FindingState.OK, f"{version}; {', '.join(ways)}")
+
+
+def _cdi_specs(context: DoctorContext) -> dict[str, str | None]:
+    """CDI files for NVIDIA's devices -> the driver version whose libraries they mount, if they name it."""
+    specs = {}
+    for folder in _CDI:
+        for path in sorted((context.root / folder).glob("*")):
+            name = f"/{folder}/{path.name}"
+            text = context.text(name) if path.suffix in {".yaml", ".yml", ".json"} else ""
+            if "nvidia.com/gpu" in text:
+                driver = re.search(r"libcuda\.so\.(\d+\.\d+(?:\.\d+)*)", text)
+                specs[name] = driver[1] if driver else None
+    return specs

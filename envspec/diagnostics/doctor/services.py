@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from envspec.credentials import shown
-from envspec.diagnostics.doctor.types import Finding, Place, Probed, State
+from envspec.diagnostics.doctor.types import DoctorContext, DoctorFinding, FindingState, ProbeResult
 from envspec.errors import UsageError
 from envspec.io.http_settings import ca_bundle, proxies
 from envspec.io.process import Finished
 from envspec.registry.reference import Reference, endpoint
 
-_UNREADABLE: Final = "its answer can't be read"
+_SETTINGS: Final = "network settings"
+_NOT_PROBED: Final = ProbeResult(None, "not checked", f"see {_SETTINGS}")
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """One engine's program. version: the client's. server: the daemon's, None where none answers. problem: why not."""
+class EngineStatus:
+    """version: the client's. server: the daemon's, None if none responds. problem: why containers can't be started."""
 
     name: str
     version: str = ""
@@ -30,123 +30,93 @@ class Engine:
     problem: str = ""
     runtimes: tuple[str, ...] = ()
 
-    @property
-    def works(self) -> bool:
-        """Whether containers can be started by it."""
-        return not self.problem
+
+async def read_engines(context: DoctorContext) -> tuple[EngineStatus, ...]:
+    """The installed engines."""
+    docker, podman = await asyncio.gather(_docker(context), _podman(context))
+    return tuple(engine for engine in (docker, podman) if engine)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineFacts:
-    """engines: those with a program here. named_host: DOCKER_HOST. system: as `sys.platform`."""
-
-    system: str
-    engines: tuple[Engine, ...] = ()
-    named_host: bool = False
-    builders: Mapping[str, str] = field(default_factory=dict)
+async def builder_findings(context: DoctorContext) -> tuple[DoctorFinding, ...]:
+    if context.path_of("buildah") is None:
+        return ()
+    return (DoctorFinding("buildah", FindingState.OK, await context.version("buildah") or "version unknown"),)
 
 
-async def observe_engines(place: Place) -> EngineFacts:
-    """Ask every engine at the same time."""
-    docker, podman, buildah = await asyncio.gather(_docker(place), _podman(place), _buildah(place))
-    return EngineFacts(
-        system=place.system,
-        engines=tuple(engine for engine in (docker, podman) if engine),
-        named_host=bool(place.environ.get("DOCKER_HOST")),
-        builders={"buildah": buildah} if buildah else {},
-    )
-
-
-def judge_engines(facts: EngineFacts, *, contained: bool) -> tuple[Finding, ...]:
-    """One finding for each engine that is here; one for all when none is. contained: this runs in a container."""
-    if not facts.engines and contained:
-        return (Finding("container engine", State.NOT_APPLICABLE, "in a container"), *_builders(facts))
-    if not facts.engines:
+def engine_findings(
+    engines: Sequence[EngineStatus], context: DoctorContext, *, is_container: bool
+) -> tuple[DoctorFinding, ...]:
+    """One for each installed engine; one if there is none. is_container: envspec runs in a container."""
+    if not engines and is_container:
+        return (DoctorFinding("container engine", FindingState.NOT_APPLICABLE, "in a container"),)
+    if not engines:
         todo = "install docker or podman to build and run images; locking needs no engine"
-        return (Finding("container engine", State.MISSING, "neither docker nor podman", todo), *_builders(facts))
-    return (*(_engine(engine, facts) for engine in facts.engines), *_builders(facts))
+        return (DoctorFinding("container engine", FindingState.MISSING, "neither docker nor podman", todo),)
+    return tuple(_engine(engine, context) for engine in engines)
 
 
-def _engine(engine: Engine, facts: EngineFacts) -> Finding:
+def _engine(engine: EngineStatus, context: DoctorContext) -> DoctorFinding:
+    if engine.problem:
+        version = f"{engine.version}: " if engine.version else ""
+        return DoctorFinding(engine.name, FindingState.WARNING, f"{version}{engine.problem}", _todo(engine, context))
     rootless = ", rootless" if engine.rootless else ""
-    if engine.works:
-        server = f", daemon {engine.server}" if engine.server else ""
-        return Finding(engine.name, State.OK, f"{engine.version or 'version unknown'}{server}{rootless}")
-    known = f"{engine.version}: " if engine.version else ""
-    return Finding(engine.name, State.WARNING, f"{known}{engine.problem}", _todo(engine, facts))
+    server = f", daemon {engine.server}" if engine.server else ""
+    return DoctorFinding(engine.name, FindingState.OK, f"{engine.version or 'version unknown'}{server}{rootless}")
 
 
-def _todo(engine: Engine, facts: EngineFacts) -> str:
+def _todo(engine: EngineStatus, context: DoctorContext) -> str:
     problem = engine.problem.lower()
     if engine.name == "docker" and "permission denied" in problem:
         return "add your user to the group docker and log in again, or use docker rootless or podman"
     if engine.name != "docker" or "connect" not in problem:
-        return f"`{engine.name} info` says more"
-    if facts.named_host:
+        return f"see `{engine.name} info`"
+    if context.environ.get("DOCKER_HOST"):
         return "DOCKER_HOST names another daemon: start it, correct the variable, or unset it"
-    if facts.system in {"darwin", "win32"}:
+    if context.system in {"darwin", "win32"}:
         return "start Docker Desktop"
     return "start the daemon (`systemctl start docker`), or, in a container, mount its socket"
 
 
-def _builders(facts: EngineFacts) -> tuple[Finding, ...]:
-    return tuple(Finding(name, State.OK, version) for name, version in facts.builders.items())
-
-
-async def _docker(place: Place) -> Engine | None:
-    if place.path_of("docker") is None:
+async def _docker(context: DoctorContext) -> EngineStatus | None:
+    if context.path_of("docker") is None:
         return None
-    done = await place.ask(("docker", "info", "--format", "{{json .}}"))
+    done = await context.run(("docker", "info", "--format", "{{json .}}"))
     document = _json(done)
     if shim := _part(document, "version").get("Version"):
         # podman-docker: a `docker` that is podman
-        return Engine("docker", f"podman's, {shim}", rootless=_is_rootless_podman(document))
-    client = _part(document, "ClientInfo")
+        return EngineStatus("docker", f"podman's, {shim}", rootless=_is_rootless_podman(document))
     server = str(document.get("ServerVersion") or "") or None
-    errors = document.get("ServerErrors")
-    said = str(errors[0]) if isinstance(errors, list) and errors else (done.stderr if done else "")
-    options = document.get("SecurityOptions")
-    return Engine(
+    errors, options = document.get("ServerErrors"), document.get("SecurityOptions")
+    return EngineStatus(
         name="docker",
-        version=str(client.get("Version") or ""),
+        version=str(_part(document, "ClientInfo").get("Version") or ""),
         server=server,
         rootless=isinstance(options, list) and any("rootless" in str(option) for option in options),
-        problem="" if server else _problem(done, said),
+        problem="" if server else _problem(done, str(errors[0]) if isinstance(errors, list) and errors else None),
         runtimes=tuple(sorted(_part(document, "Runtimes"))),
     )
 
 
-async def _podman(place: Place) -> Engine | None:
-    if place.path_of("podman") is None:
+async def _podman(context: DoctorContext) -> EngineStatus | None:
+    if context.path_of("podman") is None:
         return None
-    done = await place.ask(("podman", "info", "--format", "json"))
+    done = await context.run(("podman", "info", "--format", "json"))
     document = _json(done)
     version = str(_part(document, "version").get("Version") or "")
-    return Engine(
-        name="podman",
-        version=version,
-        rootless=_is_rootless_podman(document),
-        problem="" if version else _problem(done, done.stderr if done else ""),
-    )
-
-
-async def _buildah(place: Place) -> str | None:
-    if place.path_of("buildah") is None:
-        return None
-    done = await place.ask(("buildah", "--version"))
-    found = re.search(r"\d+(?:\.\d+)+", done.stdout if done else "")
-    return found[0] if found else "version unknown"
+    problem = "" if version else _problem(done, None)
+    return EngineStatus("podman", version, rootless=_is_rootless_podman(document), problem=problem)
 
 
 def _is_rootless_podman(document: Mapping[str, Any]) -> bool:
     return _part(_part(document, "host"), "security").get("rootless") is True
 
 
-def _problem(done: Finished | None, said: str) -> str:
+def _problem(done: Finished | None, error: str | None) -> str:
+    """The first line of an error, by default of stderr."""
     if done is None:
-        return "it can't be run, or doesn't answer"
-    lines: Sequence[str] = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[0][:200] if lines else _UNREADABLE
+        return "it can't be run, or does not respond"
+    lines = (line.strip() for line in (done.stderr if error is None else error).splitlines())
+    return next(filter(None, lines), "its output can't be read")[:200]
 
 
 def _json(done: Finished | None) -> Mapping[str, Any]:
@@ -162,76 +132,56 @@ def _part(document: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-_NOT_ASKED: Final = Probed(None, "not asked", "see network settings")
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkFacts:
-    """index, registries: what came of asking each. route: of proxies and certificates. fault: of their variables."""
-
-    index_url: str
-    index: Probed
-    registries: Mapping[str, Probed]
-    route: str
-    fault: UsageError | None = None
-
-
-async def observe_network(
-    place: Place, *, index_url: str, registries: Sequence[str], mirrors: Mapping[str, str]
-) -> NetworkFacts:
-    """Ask all of them at the same time."""
+async def network_findings(
+    context: DoctorContext, *, index_url: str, registries: Sequence[str], mirrors: Mapping[str, str]
+) -> tuple[DoctorFinding, ...]:
+    """Index, registries, then proxies and certificates."""
     try:
-        route = _route(place.environ)
-        places = {name: endpoint(Reference(name, "library/none"), mirrors) for name in registries}
-    except UsageError as fault:
-        return NetworkFacts(index_url, _NOT_ASKED, dict.fromkeys(registries, _NOT_ASKED), "", fault)
-    index, *answers = await asyncio.gather(
-        place.probe("HEAD", index_url), *(place.probe("GET", f"{where.base}/") for where in places.values())
+        route = _route(context.environ)
+        endpoints = {name: endpoint(Reference(name, "library/none"), mirrors) for name in registries}
+    except UsageError as error:
+        settings = DoctorFinding(_SETTINGS, FindingState.WARNING, error.message, error.hint or "")
+        return (_index(index_url, _NOT_PROBED), *(_registry(name, _NOT_PROBED) for name in registries), settings)
+    index, *probed = await asyncio.gather(
+        context.probe("HEAD", index_url), *(context.probe("GET", f"{each.base}/") for each in endpoints.values())
     )
-    named = {
-        name if where.registry == name else f"{name} by {where.registry}": answer
-        for (name, where), answer in zip(places.items(), answers, strict=True)
-    }
-    return NetworkFacts(index_url, index, named, route)
-
-
-def judge_network(facts: NetworkFacts) -> tuple[Finding, ...]:
-    """Index, registries, then the way to them."""
+    names = (name if at.registry == name else f"{name} by {at.registry}" for name, at in endpoints.items())
     return (
-        _index(facts),
-        *(_registry(name, probed) for name, probed in facts.registries.items()),
-        Finding("network settings", State.OK, facts.route)
-        if facts.fault is None
-        else Finding("network settings", State.WARNING, facts.fault.message, facts.fault.hint or ""),
+        _index(index_url, index),
+        *(_registry(name, result) for name, result in zip(names, probed, strict=True)),
+        DoctorFinding(_SETTINGS, FindingState.OK, route),
     )
 
 
-def _index(facts: NetworkFacts) -> Finding:
-    what, status = "package index", facts.index.status
-    if status is None:
-        return Finding(what, State.WARNING, facts.index.problem, facts.index.todo)
+def _index(url: str, result: ProbeResult) -> DoctorFinding:
+    what = "package index"
+    if result.status is None:
+        return DoctorFinding(what, FindingState.WARNING, result.problem, result.todo)
     # Some proxies serve the pages of projects and not their list, or no HEAD.
-    if status < 400 or status in {404, 405}:
-        return Finding(what, State.OK, f"{shown(facts.index_url)} answers")
+    if result.status < 400 or result.status in {404, 405}:
+        return DoctorFinding(what, FindingState.OK, f"{shown(url)} answers")
     todo = "try again later; until then `envspec lock --offline` repeats what this machine has resolved before"
-    if status in {401, 403, 407}:
-        todo = "the index or a proxy wants credentials; name a mirror in ENVSPEC_DEFAULT_INDEX if there is one"
-    return Finding(what, State.WARNING, f"{shown(facts.index_url)}: HTTP {status}", todo)
+    if result.status in {401, 403, 407}:
+        todo = "the index or a proxy requires credentials; name a mirror in ENVSPEC_DEFAULT_INDEX if there is one"
+    return DoctorFinding(what, FindingState.WARNING, f"{shown(url)}: HTTP {result.status}", todo)
 
 
-def _registry(name: str, probed: Probed) -> Finding:
+def _registry(name: str, result: ProbeResult) -> DoctorFinding:
     what = f"registry {name}"
-    without = f' (without it digests stay recorded or unresolved; [registry.mirrors] "{name}" may name a mirror)'
-    if probed.status is None:
-        return Finding(what, State.WARNING, probed.problem, probed.todo + (without if probed is not _NOT_ASKED else ""))
-    # 401 is how a registry of the distribution API says that it is one.
-    if probed.status in {200, 401}:
-        return Finding(what, State.OK, "answers")
-    return Finding(what, State.WARNING, f"HTTP {probed.status}", "is it a registry? A proxy may answer in its place")
+    if result is _NOT_PROBED:
+        return DoctorFinding(what, FindingState.WARNING, result.problem, result.todo)
+    if result.status is None:
+        without = f' (without it digests stay recorded or unresolved; [registry.mirrors] "{name}" may name a mirror)'
+        return DoctorFinding(what, FindingState.WARNING, result.problem, result.todo + without)
+    # A registry of the distribution API identifies itself by 401.
+    if result.status in {200, 401}:
+        return DoctorFinding(what, FindingState.OK, "answers")
+    todo = "check that it is a registry: a proxy may answer instead of it"
+    return DoctorFinding(what, FindingState.WARNING, f"HTTP {result.status}", todo)
 
 
 def _route(environ: Mapping[str, str]) -> str:
-    """In words; UsageError for a variable that can't be used."""
+    """Proxies and certificates; UsageError for an invalid variable."""
     routes, bundle = proxies(environ), ca_bundle(environ)
     ways = [f"{scheme} by {shown(url)}" for scheme, url in sorted(routes.by_scheme.items())] or ["no proxy"]
     if routes.by_scheme and routes.exempt:

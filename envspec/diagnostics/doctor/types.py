@@ -1,26 +1,32 @@
-"""Findings, and what a diagnosis reads of this machine."""
+"""Findings of `envspec doctor`, and its access to the machine."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from envspec.diagnostics.machine import Nvml, ask_nvml
+from envspec.diagnostics.machine import NvmlReading, read_nvml
 from envspec.errors import NetworkError
 from envspec.io.cache import OpenCache, why_open
 from envspec.io.process import Finished, run
 
+#: The first `podman info` takes some seconds; a program that takes longer than this hangs.
+_PROGRAM_S: Final = 15.0
+#: Resolving a name has no limit of its own.
+_PROBE_S: Final = 12.0
 
-class State(Enum):
-    """How a thing stands."""
+
+class FindingState(Enum):
+    """Whether something has to be done."""
 
     OK = "ok"
     WARNING = "warning"
@@ -29,17 +35,17 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """what: the thing looked at. found: what is there. todo: what to do about it, empty where nothing is to be done."""
+class DoctorFinding:
+    """what: the examined thing. todo: empty if nothing has to be done."""
 
     what: str
-    state: State
+    state: FindingState
     found: str
     todo: str = ""
 
 
-def render_text(findings: Sequence[Finding]) -> str:
-    """A plain table, what is to be done below its line; ends without a newline."""
+def render_text(findings: Sequence[DoctorFinding]) -> str:
+    """A plain table, `todo` below its line; ends without a newline."""
     states = max((len(finding.state.value) for finding in findings), default=0)
     names = max((len(finding.what) for finding in findings), default=0)
     lines = []
@@ -50,28 +56,22 @@ def render_text(findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def as_json(findings: Sequence[Finding]) -> str:
+def as_json(findings: Sequence[DoctorFinding]) -> str:
     """A list of objects with the keys what, state, found and todo; ends without a newline."""
-    rows = [{"what": f.what, "state": f.state.value, "found": f.found, "todo": f.todo} for f in findings]
+    rows = [{**asdict(finding), "state": finding.state.value} for finding in findings]
     return json.dumps(rows, indent=2, ensure_ascii=False)
 
 
-#: `podman info` of a first start needs some seconds; what takes longer than this hangs.
-_PROGRAM_S: Final = 15.0
-#: A name server that doesn't answer is waited for by the system, not by us.
-_PROBE_S: Final = 12.0
-
-
 @dataclass(frozen=True, slots=True)
-class Space:
-    """A file system, in bytes."""
+class DiskSpace:
+    """Of a file system, in bytes."""
 
     total_bytes: int
     free_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Interpreter:
+class RunningPython:
     """The Python that runs envspec. managed: its distribution keeps pip out of it (PEP 668)."""
 
     version: str
@@ -81,8 +81,8 @@ class Interpreter:
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
-    """What came of one request. status: HTTP's, None without an answer; then problem and todo say why."""
+class ProbeResult:
+    """status: of HTTP, None without a response; problem and todo explain that."""
 
     status: int | None
     problem: str = ""
@@ -90,13 +90,12 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A machine.
+class DoctorContext:
+    """Access to a machine.
 
-    root: where `/proc`, `/dev`, `/sys` and `/etc` are. system: as `sys.platform`. path_of: a program's path on PATH.
-    open_cache: why the cache is not safe from other users. ask: a program's end, None when it can't be run or hangs.
-    space: of the file system that holds a path, None where there is none. probe: one HEAD or GET, bounded in time. uv:
-    path of uv's program, None where it isn't installed.
+    root: of `/proc`, `/dev`, `/sys` and `/etc`. system: as `sys.platform`. open_cache: why the cache is not safe from
+    other users. path_of: a program on PATH. run: a command; None if it can't be run or hangs. space: of the file system
+    of a path, None if there is none. probe: one HEAD or GET, with a time limit. uv: its program, None if not installed.
     """
 
     root: Path
@@ -105,92 +104,89 @@ class Place:
     system: str
     environ: Mapping[str, str]
     prefix: Path
-    python: Interpreter
+    python: RunningPython
     open_cache: Callable[[], OpenCache | None]
     path_of: Callable[[str], str | None]
-    ask: Callable[[Sequence[str]], Awaitable[Finished | None]]
-    space: Callable[[Path], Space | None]
-    nvml: Callable[[], Nvml]
-    probe: Callable[[str, str], Awaitable[Probed]]
+    run: Callable[[Sequence[str]], Awaitable[Finished | None]]
+    space: Callable[[Path], DiskSpace | None]
+    nvml: Callable[[], NvmlReading]
+    probe: Callable[[str, str], Awaitable[ProbeResult]]
     uv: Callable[[], str | None]
 
-    def text(self, path: str) -> str | None:
-        """A file below the root; None where it can't be read."""
+    def text(self, path: str) -> str:
+        """A file below the root; empty if it can't be read."""
         try:
             return (self.root / path.lstrip("/")).read_text("utf-8", "replace")
         except OSError:
+            return ""
+
+    async def version(self, program: str) -> str | None:
+        """From the output of `PROGRAM --version`; None if it can't be run or fails, empty without a version."""
+        done = await self.run((program, "--version"))
+        if done is None or done.status:
             return None
-
-    def has(self, path: str) -> bool:
-        """Whether there is such a path below the root."""
-        return (self.root / path.lstrip("/")).exists()
+        found = re.search(r"\d+(?:\.\d+)+", done.stdout)
+        return found[0] if found else ""
 
 
-def this_place(environ: Mapping[str, str], cache: Path) -> Place:
-    """The machine that runs this."""
-
-    async def ask(command: Sequence[str]) -> Finished | None:
+def this_machine(environ: Mapping[str, str], cache: Path) -> DoctorContext:
+    async def run_command(command: Sequence[str]) -> Finished | None:
         try:
             return await asyncio.wait_for(run(command, environ=environ, cwd=Path(os.sep)), _PROGRAM_S)
         except (OSError, asyncio.TimeoutError):
             return None
 
-    async def probe(method: str, url: str) -> Probed:
+    async def probe(method: str, url: str) -> ProbeResult:
         try:
             return await asyncio.wait_for(_probe(environ, method, url), _PROBE_S)
         except asyncio.TimeoutError:
-            return Probed(None, f"no answer within {_PROBE_S:g} s", "check DNS, the firewall and HTTPS_PROXY")
+            return ProbeResult(None, f"no response within {_PROBE_S:g} s", "check DNS, the firewall and HTTPS_PROXY")
 
-    return Place(
+    return DoctorContext(
         root=Path(os.sep),
         home=Path.home(),
         cache=cache,
         system=sys.platform,
         environ=environ,
         prefix=Path(sys.prefix),
-        python=_interpreter(),
+        python=_running_python(),
         open_cache=lambda: why_open(cache),
         path_of=lambda name: shutil.which(name, path=environ.get("PATH")),
-        ask=ask,
+        run=run_command,
         space=_space,
-        nvml=ask_nvml,
+        nvml=read_nvml,
         probe=probe,
         uv=_uv,
     )
 
 
-async def _probe(environ: Mapping[str, str], method: str, url: str) -> Probed:
+async def _probe(environ: Mapping[str, str], method: str, url: str) -> ProbeResult:
     from envspec.io.http import open_http
     from envspec.io.http_types import Patience
 
     patience = Patience(connect_s=5.0, stall_s=5.0, total_s=10.0, attempts=1, retry_after_s=0.0)
     try:
         async with open_http(environ, patience=patience) as http:
-            return Probed((await http.request(method, url)).status)
-    except NetworkError as fault:
-        return Probed(None, fault.message, fault.hint or "")
+            return ProbeResult((await http.request(method, url)).status)
+    except NetworkError as error:
+        return ProbeResult(None, error.message, error.hint or "")
 
 
-def _interpreter() -> Interpreter:
+def _running_python() -> RunningPython:
     import sysconfig
 
     virtual = sys.prefix != sys.base_prefix
     managed = not virtual and Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED").exists()
-    version = ".".join(map(str, sys.version_info[:3]))
-    return Interpreter(version, sys.executable, virtual, managed)
+    return RunningPython(".".join(map(str, sys.version_info[:3])), sys.executable, virtual, managed)
 
 
-def _space(path: Path) -> Space | None:
-    """Of the nearest folder that exists: a cache may not have been made yet."""
-    for folder in (path, *path.parents):
-        try:
-            usage = shutil.disk_usage(folder)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return None
-        return Space(usage.total, usage.free)
-    return None
+def _space(path: Path) -> DiskSpace | None:
+    """Of the nearest folder that exists: a cache may not exist yet."""
+    try:
+        usage = shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists()))
+    except OSError:
+        return None
+    return DiskSpace(usage.total, usage.free)
 
 
 def _uv() -> str | None:

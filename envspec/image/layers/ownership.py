@@ -1,9 +1,8 @@
-"""No path has two owners."""
+"""Finds paths that two packages would write differently."""
 
 from __future__ import annotations
 
 import hashlib
-import posixpath
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import astuple, dataclass
@@ -11,59 +10,63 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from envspec.errors import NoSolution
-from envspec.image.layers.types import Data, Entry, InMemory, Kind, OnDisk, Source, ZipMember
-from envspec.image.layers.wheel_zip import unpacked
+from envspec.image.layers.types import Data, Entry, EntryKind, InMemory, LayerSource, OnDisk, ZipMember
+from envspec.image.layers.wheel_zip import unpack_member
+from envspec.io.archives import above
 from envspec.io.cache import Notes
 
+#: Prefix of a symlink's digest.
+LINK: Final = "-> "
 
-class OwnedTwice(NoSolution):
-    """Two packages of the lock put different files at one path."""
+
+class FileConflict(NoSolution):
+    """Two packages of the lock write different files to one path."""
 
     def __init__(self, path: str, one: str, other: str) -> None:
         super().__init__(
             f"{path} belongs to {one} and to {other}, with different content",
-            hint="one of them has to go, or another version of it to be taken: they can't be installed together",
+            hint="remove one of them, or select another version: they can't be installed together",
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """What one owner puts into the image. owner: as messages say it: `numpy 2.2.6`."""
+class OwnedEntries:
+    """What one package writes. owner: for messages, such as `numpy 2.2.6`."""
 
     owner: str
     entries: tuple[Entry, ...]
 
 
-def conflicts(listings: Iterable[Listing]) -> dict[str, str]:
-    """Path -> its first owner, of all that is no folder.
+def entry_owners(packages: Iterable[OwnedEntries]) -> dict[str, str]:
+    """Path -> its first owner, without folders.
 
-    Several of NVIDIA's wheels share an empty `nvidia/__init__.py`: equal bytes are no conflict.
+    Equal content is no conflict: several of NVIDIA's wheels share an empty `nvidia/__init__.py`.
 
     Raises:
-        OwnedTwice: names the path and both owners.
+        FileConflict: names the path and both owners.
     """
     first: dict[str, tuple[str, Entry]] = {}
-    for listing in listings:
-        for entry in listing.entries:
-            if entry.kind is Kind.FOLDER:
+    for package in packages:
+        for entry in package.entries:
+            if entry.kind is EntryKind.FOLDER:
                 continue
-            owner, there = first.setdefault(entry.path, (listing.owner, entry))
-            if there is not entry and not are_same(there, entry):
-                raise OwnedTwice(entry.path, owner, listing.owner)
+            owner, existing = first.setdefault(entry.path, (package.owner, entry))
+            if existing is not entry and not is_same_entry(existing, entry):
+                raise FileConflict(entry.path, owner, package.owner)
     folders: set[str] = set()
     for path in first:
-        folder = posixpath.dirname(path)
-        while folder and folder not in folders:
+        for folder in above(path):
+            if folder in folders:
+                break
             folders.add(folder)
-            folder = posixpath.dirname(folder)
     for path in sorted(folders.intersection(first)):
         below = next(other for other in first if other.startswith(f"{path}/"))
-        raise OwnedTwice(path, first[path][0], first[below][0])
+        raise FileConflict(path, first[path][0], first[below][0])
     return {path: owner for path, (owner, _) in first.items()}
 
 
-def are_same(one: Entry, other: Entry) -> bool:
-    """Whether two entries put the same there; their bytes are compared only where sizes and checksums are equal."""
+def is_same_entry(one: Entry, other: Entry) -> bool:
+    """Compares the bytes only if sizes and checksums are equal."""
     if (one.kind, one.mode, one.target, one.uid, one.gid) != (
         other.kind,
         other.mode,
@@ -98,46 +101,38 @@ def _chunks(data: Data) -> Iterator[bytes]:
             while chunk := file.read(1 << 20):
                 yield chunk
     else:
-        yield from unpacked(data)
-
-
-#: What the digest of a link begins with.
-LINK: Final = "-> "
+        yield from unpack_member(data)
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
-    """A path of the image, and whose it is. digest: of its bytes, or LINK and where it leads; equal where they are."""
+class OwnedPath:
+    """A path of the image and its owner. digest: of the content; of a symlink, LINK and its target."""
 
     path: str
     owner: str
     digest: str
 
 
-class Owner(Source, Protocol):
-    """A source that tells what is in it without bytecode being made. The same key always tells the same."""
+class OwningSource(LayerSource, Protocol):
+    """A source that lists its paths without compiling bytecode. Equal keys mean equal lists."""
 
-    def owned(self) -> tuple[Owned, ...]: ...
+    def owned(self) -> tuple[OwnedPath, ...]: ...
 
 
-class OwnedLists:
-    """The lists of one cache, by the keys of their sources.
-
-    Those of wheels are `wheel_lists`: paths alone, since a wheel's directory tells them and no hash.
-    """
+class OwnedPathCache:
+    """The lists of OwningSources by key. `sources.wheel.WheelPathCache` stores those of wheels."""
 
     def __init__(self, cache: Path) -> None:
         self._notes = Notes(cache / "image-owned")
 
-    def known(self, source: Owner) -> bool:
-        """Whether the list is there."""
+    def has(self, source: OwningSource) -> bool:
         return self._read(source) is not None
 
-    def of(self, source: Owner) -> tuple[Owned, ...]:
-        """What a source owns: as it was told before, else asked now.
+    def get(self, source: OwningSource) -> tuple[OwnedPath, ...]:
+        """The cached list, or `source.owned()`, which is then cached.
 
         Raises:
-            As `Owner.owned`. CannotKeep: the cache can't be written.
+            As `OwningSource.owned`. CannotKeep: the cache can't be written.
         """
         found = self._read(source)
         if found is None:
@@ -145,29 +140,27 @@ class OwnedLists:
             self._notes.write(source.key, [astuple(each) for each in found])
         return found
 
-    def _read(self, source: Owner) -> tuple[Owned, ...] | None:
+    def _read(self, source: OwningSource) -> tuple[OwnedPath, ...] | None:
         with suppress(ValueError, TypeError):
-            return tuple(Owned(path, owner, digest) for path, owner, digest in self._notes.read(source.key))
+            return tuple(OwnedPath(path, owner, digest) for path, owner, digest in self._notes.read(source.key))
         return None
 
 
-def owners_of(lists: Iterable[Iterable[Owned]]) -> dict[str, str]:
+def path_owners(lists: Iterable[Iterable[OwnedPath]]) -> dict[str, str]:
     """Path -> its first owner.
 
     Raises:
-        OwnedTwice: two packages have something different at one path.
+        FileConflict: two packages write different content to one path, or a file behind another's symlink.
     """
-    first: dict[str, Owned] = {}
+    first: dict[str, OwnedPath] = {}
     for each in lists:
         for owned in each:
-            there = first.setdefault(owned.path, owned)
-            if there.digest != owned.digest:
-                raise OwnedTwice(owned.path, there.owner, owned.owner)
+            existing = first.setdefault(owned.path, owned)
+            if existing.digest != owned.digest:
+                raise FileConflict(owned.path, existing.owner, owned.owner)
     links = {path for path, owned in first.items() if owned.digest.startswith(LINK)}
-    for path, owned in first.items():
-        folder = posixpath.dirname(path)
-        while folder and links:
-            if folder in links:
-                raise OwnedTwice(folder, first[folder].owner, owned.owner)
-            folder = posixpath.dirname(folder)
+    if links:
+        for path, owned in first.items():
+            if behind := next((folder for folder in above(path) if folder in links), None):
+                raise FileConflict(behind, first[behind].owner, owned.owner)
     return {path: owned.owner for path, owned in first.items()}

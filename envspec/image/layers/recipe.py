@@ -1,44 +1,68 @@
-"""A layer as ranges of wheels.
+"""A layer in the cache: its recipe (ranges of wheels and of a side file), and its zstd form.
 
-A head gets its name in one step, after all that it tells of is written. What no head tells of was left by a run that
-was killed, and goes when the next one holds the folder.
-
-In the folder of a layer's key: `<form>.json`, the head, which makes the layer known and is written last, and the side
-file that it names, with the table of pieces at its end. A cache that was moved keeps its layers: paths in it are
-relative.
+In the folder of a layer's key: `<form>.json`, the recipe's head, which is written last and makes the layer valid; the
+side file that it names, with the table of segments at its end; and, if it was ever needed, `<form>.zstd.json` with the
+zstd file that it names. Files that no head names were left by a killed run; the next run that locks the folder removes
+them. Paths are relative to the cache, so a moved cache keeps its layers.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import secrets
 import struct
+import sys
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Final
 
 from isal import isal_zlib
 
 from envspec.errors import EnvspecError
-from envspec.image.layers.gzip import MEMBER_END, MEMBER_HEAD, UNPACKABLE, Archives, BadArchive, Gone, Piece, Unpacking
-from envspec.image.layers.threads import PIECE
-from envspec.image.layers.types import Method, ZipMember
-from envspec.io.files import is_unfinished
+from envspec.image.layers.gzip import (
+    INFLATE_ERROR,
+    MEMBER_END,
+    MEMBER_HEAD,
+    ArchiveMissing,
+    Archives,
+    BadArchive,
+    CheckedInflate,
+    Segment,
+)
+from envspec.image.layers.threads import CHUNK_BYTES, HashingThread
+from envspec.image.layers.types import ZipMember, ZipMethod
+from envspec.io.files import is_unfinished, place
 from envspec.models import GpuCodeFound
 
-#: Changes whenever the same entries would give other bytes, or the files here have another form. Part of every name, so
-#: that two releases of envspec share a cache.
-FORM: Final = 1
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
+#: Increase it if the same entries would give other bytes, or if the files here change. Part of every file name, so two
+#: releases of envspec can share a cache.
+FORM: Final = 1
 _BUFFER: Final = 256 * 1024
+_SEGMENT: Final = struct.Struct("<QQIQQQI")
+_MEMBER_BYTES: Final = len(MEMBER_HEAD) + MEMBER_END.size
+_GZIP: Final = 31
+#: zstd's default. In one thread: layers are packed in parallel, and zstd's own threads take 100 MB and more each.
+_ZSTD_LEVEL: Final = 3
+
+
+class LayerDamaged(EnvspecError):
+    """A cached layer whose bytes have changed."""
+
+    exit_code = 5
 
 
 @contextlib.contextmanager
-def new_file(folder: Path, ending: str) -> Iterator[IO[bytes]]:
-    """A file to write; it stays unless what is done with it fails. It is flushed by whoever tells of it."""
-    path = folder / f"{FORM}.{secrets.token_hex(8)}.{ending}"
+def new_file(folder: Path, suffix: str) -> Iterator[IO[bytes]]:
+    """A new file in a layer's folder; removed if the block fails. The caller flushes it before a head names it."""
+    path = folder / f"{FORM}.{secrets.token_hex(8)}.{suffix}"
     try:
         with path.open("xb", buffering=_BUFFER) as file:
             yield file
@@ -48,31 +72,19 @@ def new_file(folder: Path, ending: str) -> Iterator[IO[bytes]]:
 
 
 def sweep(folder: Path, named: Collection[str]) -> None:
-    """Remove what killed runs left. named: files that a head tells of. The folder is held by the caller."""
+    """Remove what killed runs left, except files `named` by a head. The caller holds the folder's lock."""
     for path in folder.iterdir():
         is_ours = path.name.startswith(f"{FORM}.") and path.suffix != ".json" and path.name not in named
         if is_ours or is_unfinished(path):
             path.unlink(missing_ok=True)
 
 
-_PIECE: Final = struct.Struct("<QQIQQQI")
-_MEMBER_BYTES: Final = len(MEMBER_HEAD) + MEMBER_END.size
-_GZIP: Final = 31
-
-
-class Damaged(EnvspecError):
-    """A layer that comes out of the cache with other bytes than it went in."""
-
-    exit_code = 5
-
-
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What is known of a layer without reading its side file.
+class LayerHead:
+    """A layer's metadata, readable without its side file.
 
-    diff_id, digest: of the tar, and of its gzip form, whose CRC-32 is crc32. archives: path (relative to the cache
-    where it is in it) and size in bytes. file: the side file's name. side_bytes: of its members, before the table
-    of pieces.
+    diff_id: digest of the tar. digest, crc32: of the gzip form. archives: (path, relative if inside the cache; size in
+    bytes). side_bytes: of the gzip members in the side file `file`, before the table of segments.
     """
 
     diff_id: str
@@ -81,75 +93,77 @@ class Head:
     blob_bytes: int
     crc32: int
     created_by: str
-    found: tuple[tuple[str, GpuCodeFound], ...]
+    gpu_code: tuple[tuple[str, GpuCodeFound], ...]
     archives: tuple[tuple[str, int], ...]
     file: str
     side_bytes: int
     table_bytes: int
     table_crc32: int
 
-    def written(self) -> bytes:
+    def to_json(self) -> bytes:
         document = {name: getattr(self, name) for name in self.__slots__}
-        document["found"] = [(wheel, code.sm, code.ptx) for wheel, code in self.found]
+        document["gpu_code"] = [(wheel, code.sm, code.ptx) for wheel, code in self.gpu_code]
         return json.dumps(document).encode()
 
 
-def read_head(path: Path) -> Head | None:
-    """A head, if it is whole and the side file beside it as well."""
+def read_head(path: Path) -> LayerHead | None:
+    """The head; None unless it and its side file are complete."""
     try:
         document = json.loads(path.read_bytes())
-        document["found"] = tuple((wheel, GpuCodeFound(tuple(sm), tuple(ptx))) for wheel, sm, ptx in document["found"])
+        document["gpu_code"] = tuple(
+            (wheel, GpuCodeFound(tuple(sm), tuple(ptx))) for wheel, sm, ptx in document["gpu_code"]
+        )
         document["archives"] = tuple((archive, size) for archive, size in document["archives"])
-        head = Head(**document)
-        whole = (path.parent / head.file).stat().st_size == head.side_bytes + head.table_bytes
+        head = LayerHead(**document)
+        is_complete = (path.parent / head.file).stat().st_size == head.side_bytes + head.table_bytes
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    return head if whole else None
+    return head if is_complete else None
 
 
 def head_path(folder: Path) -> Path:
-    """Where the head of the layer is whose folder this is."""
     return folder / f"{FORM}.json"
 
 
-def table_of(pieces: Iterable[Piece]) -> bytes:
-    return b"".join(_PIECE.pack(*piece) for piece in pieces)
+def segment_table(segments: Iterable[Segment]) -> bytes:
+    return b"".join(_SEGMENT.pack(*segment) for segment in segments)
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A layer that can be read. Opening it looks whether all is there that it is made of.
+    """A readable layer."""
 
-    Raises:
-        Gone: an archive is not in the cache any more, or has another size.
-    """
-
-    head: Head
+    head: LayerHead
     folder: Path
     archives: tuple[Path, ...]
 
     @classmethod
-    def opened(cls, head: Head, folder: Path, cache: Path) -> Recipe:
+    def open(cls, head: LayerHead, folder: Path, cache: Path) -> Recipe:
+        """Check that every archive is present.
+
+        Raises:
+            ArchiveMissing: an archive is not in the cache any more, or has another size.
+        """
         paths = tuple(cache / path for path, _ in head.archives)
         for path, (_, size) in zip(paths, head.archives, strict=True):
             try:
-                there = path.stat().st_size == size
+                is_present = path.stat().st_size == size
             except OSError:
-                there = False
-            if not there:
-                raise Gone(path)
+                is_present = False
+            if not is_present:
+                raise ArchiveMissing(path)
         return cls(head, folder, paths)
 
     def gzip(self, start: int = 0) -> Iterator[bytes]:
         """The gzip form from byte `start` on.
 
         Raises:
-            Damaged: it was read from its start, and is not what was made once.
+            LayerDamaged: read from byte 0, the bytes differ from those that were written.
         """
         crc32 = 0
         with Archives() as archives:
-            for chunk in _gathered(self._stretches(archives, start)):
-                # 14 GB/s: damage is found at no cost; whoever takes the blob hashes it anyway.
+            for chunk in _gather(self._packed(archives, start)):
+                # 14 GB/s: finds damage at no cost; readers of the blob hash it anyway.
                 crc32 = isal_zlib.crc32(chunk, crc32)
                 yield chunk
         if not start and crc32 != self.head.crc32:
@@ -159,87 +173,73 @@ class Recipe:
         """The plain tar from byte `start` on.
 
         Raises:
-            Damaged: what it is made of is not what it was; each part of it has its own CRC-32.
+            LayerDamaged: the side file or an archive has changed; each part has its own CRC-32.
         """
         try:
             with Archives() as archives:
-                yield from _from(self._unpacked(archives, start))
-        except (BadArchive, UNPACKABLE, EOFError) as fault:
-            raise self._damaged() from fault
+                yield from self._unpacked(archives, start)
+        except (BadArchive, INFLATE_ERROR, EOFError) as error:
+            raise self._damaged() from error
 
-    def _stretches(self, archives: Archives, start: int) -> Iterator[bytes]:
-        side, at, skip = self.folder / self.head.file, 0, start
-        for piece in self._pieces():
-            if skip < piece.side_bytes:
-                yield from archives.read(side, at + skip, piece.side_bytes - skip)
-            skip = max(0, skip - piece.side_bytes)
-            at += piece.side_bytes
-            if not piece.packed_bytes:
+    def _packed(self, archives: Archives, skip: int) -> Iterator[bytes]:
+        side, offset = self.folder / self.head.file, 0
+        for segment in self._segments():
+            if skip < segment.side_bytes:
+                yield from archives.read(side, offset + skip, segment.side_bytes - skip)
+            skip = max(0, skip - segment.side_bytes)
+            offset += segment.side_bytes
+            if not segment.packed_bytes:
                 continue
-            if skip >= piece.packed_bytes + _MEMBER_BYTES:
-                skip -= piece.packed_bytes + _MEMBER_BYTES
+            if skip >= segment.packed_bytes + _MEMBER_BYTES:
+                skip -= segment.packed_bytes + _MEMBER_BYTES
                 continue
             yield MEMBER_HEAD[skip:]
             skip = max(0, skip - len(MEMBER_HEAD))
-            if skip < piece.packed_bytes:
-                path = self.archives[piece.archive]
-                yield from archives.read(path, piece.offset + skip, piece.packed_bytes - skip)
-            skip = max(0, skip - piece.packed_bytes)
-            yield MEMBER_END.pack(piece.crc32, piece.size_bytes & 0xFFFFFFFF)[skip:]
+            if skip < segment.packed_bytes:
+                path = self.archives[segment.archive]
+                yield from archives.read(path, segment.offset + skip, segment.packed_bytes - skip)
+            skip = max(0, skip - segment.packed_bytes)
+            yield MEMBER_END.pack(segment.crc32, segment.size_bytes & 0xFFFFFFFF)[skip:]
             skip = 0
 
-    def _unpacked(self, archives: Archives, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """Each stretch of the tar that is not wholly before `start`: how much of it to leave out, and its bytes."""
-        side, at, skip = self.folder / self.head.file, 0, start
-        for piece in self._pieces():
-            if skip < piece.side_tar_bytes:
-                yield skip, _members(archives.read(side, at, piece.side_bytes))
-            skip = max(0, skip - piece.side_tar_bytes)
-            at += piece.side_bytes
-            if not piece.packed_bytes:
-                continue
-            if skip < piece.size_bytes:
-                yield skip, self._member(archives, piece)
-            skip = max(0, skip - piece.size_bytes)
+    def _unpacked(self, archives: Archives, skip: int) -> Iterator[bytes]:
+        side, offset = self.folder / self.head.file, 0
+        for segment in self._segments():
+            if skip < segment.side_tar_bytes:
+                yield from _after(skip, _inflate_members(archives.read(side, offset, segment.side_bytes)))
+            skip = max(0, skip - segment.side_tar_bytes)
+            offset += segment.side_bytes
+            if skip < segment.size_bytes:
+                member = ZipMember(self.archives[segment.archive], *segment[3:], ZipMethod.DEFLATED)
+                yield from _after(skip, CheckedInflate(member, "a file").read(archives))
+            skip = max(0, skip - segment.size_bytes)
 
-    def _member(self, archives: Archives, piece: Piece) -> Iterator[bytes]:
-        path = self.archives[piece.archive]
-        unpacking = Unpacking(
-            ZipMember(path, piece.offset, piece.packed_bytes, piece.size_bytes, piece.crc32, Method.DEFLATED), "a file"
-        )
-        for packed in archives.read(path, piece.offset, piece.packed_bytes):
-            yield from unpacking.feed(packed)
-        yield from unpacking.end()
-
-    def _pieces(self) -> Iterator[Piece]:
+    def _segments(self) -> Iterator[Segment]:
         with (self.folder / self.head.file).open("rb") as file:
             file.seek(self.head.side_bytes)
             table = file.read()
         if isal_zlib.crc32(table) != self.head.table_crc32:
             raise self._damaged()
-        return map(Piece._make, _PIECE.iter_unpack(table))
+        return map(Segment._make, _SEGMENT.iter_unpack(table))
 
-    def _damaged(self) -> Damaged:
-        # Without its head the layer is not known any more, and the next run makes it again.
+    def _damaged(self) -> LayerDamaged:
+        # Without its head the layer is not valid any more, and the next run writes it again.
         head_path(self.folder).unlink(missing_ok=True)
-        return Damaged(
+        return LayerDamaged(
             f"the layer `{self.head.created_by}` is damaged in envspec's cache: its side file or one of its archives",
-            hint="run the same command again: the archives are checked, and the layer is made again",
+            hint="run the same command again: it checks the archives and writes the layer again",
         )
 
 
-def _from(stretches: Iterable[tuple[int, Iterator[bytes]]]) -> Iterator[bytes]:
-    for left_out, chunks in stretches:
-        skip = left_out
-        for chunk in chunks:
-            if skip < len(chunk):
-                yield chunk[skip:]
-            skip = max(0, skip - len(chunk))
+def _after(skip: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    for chunk in chunks:
+        if skip < len(chunk):
+            yield chunk[skip:]
+        skip = max(0, skip - len(chunk))
 
 
-def _members(packed: Iterable[bytes]) -> Iterator[bytes]:
-    """What gzip members unpack to, each checked by its own CRC-32."""
-    rest = b""
+def _inflate_members(packed: Iterable[bytes]) -> Iterator[bytes]:
+    """Unpack gzip members; each is checked by its own CRC-32."""
     inflate = isal_zlib.decompressobj(_GZIP)
     for chunk in packed:
         rest = chunk
@@ -249,19 +249,82 @@ def _members(packed: Iterable[bytes]) -> Iterator[bytes]:
             yield inflate.decompress(rest)
             rest = inflate.unused_data
     if not inflate.eof:
-        raise EOFError("a gzip member breaks off")
+        raise EOFError("truncated gzip member")
 
 
-def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces that are worth a call to whoever takes them."""
+def _gather(chunks: Iterable[bytes]) -> Iterator[bytes]:
     gathered: list[bytes] = []
     size = 0
     for chunk in chunks:
         gathered.append(chunk)
         size += len(chunk)
-        if size >= PIECE:
-            yield b"".join(gathered) if len(gathered) > 1 else chunk
+        if size >= CHUNK_BYTES:
+            yield b"".join(gathered)
             gathered.clear()
             size = 0
     if gathered:
         yield b"".join(gathered)
+
+
+@dataclass(frozen=True, slots=True)
+class ZstdHead:
+    """The head of the zstd form. file: name of the blob's file in the same folder."""
+
+    digest: str
+    blob_bytes: int
+    file: str
+
+
+def zstd_head_path(folder: Path) -> Path:
+    return folder / f"{FORM}.zstd.json"
+
+
+def read_zstd_head(folder: Path) -> ZstdHead | None:
+    """The head; None unless it and its file are complete."""
+    try:
+        head = ZstdHead(**json.loads(zstd_head_path(folder).read_bytes()))
+        return head if (folder / head.file).stat().st_size == head.blob_bytes else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+class ZstdWriter:
+    """Packs a tar; `finish` writes the head."""
+
+    def __init__(self, folder: Path, file: IO[bytes]) -> None:
+        self._folder = folder
+        self._file = file
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._packer = zstd.ZstdCompressor(level=_ZSTD_LEVEL)
+
+    def write(self, data: bytes) -> None:
+        self._write(self._packer.compress(data))
+
+    def finish(self) -> None:
+        self._write(self._packer.flush())
+        self._file.flush()
+        head = ZstdHead(f"sha256:{self._hash.hexdigest()}", self._size, Path(self._file.name).name)
+        place(zstd_head_path(self._folder), json.dumps(asdict(head)).encode())
+
+    def _write(self, packed: bytes) -> None:
+        self._hash.update(packed)
+        self._size += len(packed)
+        self._file.write(packed)
+
+
+@contextlib.contextmanager
+def zstd_writer(folder: Path) -> Iterator[ZstdWriter]:
+    """Writes a new zstd file into a layer's folder; removed if the block fails."""
+    with new_file(folder, "zst") as file:
+        yield ZstdWriter(folder, file)
+
+
+def write_zstd(recipe: Recipe) -> None:
+    """Write the zstd form of a layer that has a recipe."""
+    with zstd_writer(recipe.folder) as writer:
+        with HashingThread() as thread:
+            stream = thread.stream(writer.write)
+            for chunk in recipe.tar():
+                stream.put(chunk)
+        writer.finish()

@@ -1,7 +1,7 @@
-"""Tar, written so that the same entries are the same bytes on every machine.
+"""Deterministic tar: the same entries are the same bytes on every machine.
 
-Form: ustar; names that it has no room or no letters for, and sizes of 8 GiB and more, by pax headers before it. Every
-time is the start of 1980, as in wheels; owners are numbers without names.
+Format: ustar; names that are too long or not ASCII, and sizes of 8 GiB and more, in pax headers. Every time is the
+start of 1980, as in wheels; owners are numbers without names.
 Source: POSIX.1-2017, `pax`, "ustar Interchange Format" and "pax Header Block".
 """
 
@@ -12,16 +12,20 @@ from collections.abc import Mapping
 from typing import Final
 
 from envspec.errors import EnvspecError
-from envspec.image.layers.types import Entry, InMemory, Kind
+from envspec.image.layers.types import Entry, EntryKind, InMemory
 
-#: 1980-01-01T00:00:00Z in seconds since 1970: the oldest moment that a zip holds.
+#: 1980-01-01T00:00:00Z in seconds since 1970: the oldest time of a zip.
 EPOCH_S: Final = 315_532_800
-#: What a tar ends with.
+#: The end of a tar.
 END: Final = bytes(1024)
-
 _BLOCK: Final = 512
 _HEAD: Final = struct.Struct("100s8s8s8s12s12s8sc100s8s32s32s8s8s155s12x")
-_TYPES: Final[Mapping[Kind, bytes]] = {Kind.FILE: b"0", Kind.HARDLINK: b"1", Kind.SYMLINK: b"2", Kind.FOLDER: b"5"}
+_TYPES: Final[Mapping[EntryKind, bytes]] = {
+    EntryKind.FILE: b"0",
+    EntryKind.HARDLINK: b"1",
+    EntryKind.SYMLINK: b"2",
+    EntryKind.FOLDER: b"5",
+}
 _PADDING: Final = tuple(bytes(size) for size in range(_BLOCK))
 _NAME, _PREFIX, _LINK = 100, 155, 100
 _BLANKS: Final = b"        "
@@ -31,19 +35,19 @@ _OCTAL_11: Final = 0o77777777777
 
 
 class BadEntry(EnvspecError):
-    """A layer that no engine would take as it is meant: the fault is in what lists its entries."""
+    """An entry that engines would reject or misread: a bug in its source."""
 
     def __init__(self, layer: str, path: str, why: str) -> None:
         super().__init__(
-            f"layer `{layer}`: {path!r} {why}", hint="this is a fault in envspec: please report it with the lock"
+            f"internal error: layer `{layer}`: {path!r} {why}", hint="report this bug in envspec, with the lock"
         )
 
 
-class Listing:
-    """The paths of one layer: each once, and every folder before what is in it.
+class EntryCheck:
+    """Checks a layer's entries: each path once, every folder before its content.
 
-    Docker refuses to pull a layer that holds a path twice; what is in a folder that has no entry gets the mode and the
-    time that the engine likes.
+    Docker refuses to pull a layer with a duplicate path; a folder without an entry gets a mode and a time of the
+    engine's choice.
     """
 
     def __init__(self, layer: str) -> None:
@@ -54,42 +58,43 @@ class Listing:
         """Check the next entry.
 
         Raises:
-            BadEntry: the path leads out, is there already, or its folder is not; a file without data.
+            BadEntry: a path that is invalid, a duplicate or before its folder; data that does not fit the kind.
         """
         path = entry.path
         parent, _, name = path.rpartition("/")
         if name in {"", ".", ".."} or path.startswith("/") or "\0" in path or "\0" in entry.target:
-            raise BadEntry(self._layer, path, "is no path below the root")
+            raise BadEntry(self._layer, path, "is not a path below the root")
         if path in self._folders:
-            raise BadEntry(self._layer, path, "is there twice")
+            raise BadEntry(self._layer, path, "is a duplicate")
         if not self._folders.get(parent, False):
             raise BadEntry(self._layer, path, "comes before its folder")
-        if (entry.kind is Kind.FILE) is (entry.data is None):
-            raise BadEntry(self._layer, path, f"is a {entry.kind.value}, which its data does not fit")
-        self._folders[path] = entry.kind is Kind.FOLDER
+        if (entry.kind is EntryKind.FILE) is (entry.data is None):
+            raise BadEntry(
+                self._layer, path, f"is a {entry.kind.value} {'without' if entry.data is None else 'with'} data"
+            )
+        self._folders[path] = entry.kind is EntryKind.FOLDER
 
 
 def size_of(entry: Entry) -> int:
-    """How many bytes of data an entry has."""
     if isinstance(entry.data, InMemory):
         return len(entry.data.content)
     return 0 if entry.data is None else entry.data.size_bytes
 
 
 def padding(size_bytes: int) -> bytes:
-    """What fills the last block of a file of this size."""
+    """Fills the last block of a file of this size."""
     return _PADDING[-size_bytes % _BLOCK]
 
 
-def head(entry: Entry) -> bytes:
-    """The header of an entry, with a pax header before it where ustar has no room.
+def header(entry: Entry) -> bytes:
+    """The header of an entry, after a pax header if ustar is too small.
 
     Raises:
-        BadEntry: the name can't be written as UTF-8.
+        BadEntry: a name that is not UTF-8.
     """
     size = size_of(entry)
     records: dict[str, str | int] = {}
-    path = f"{entry.path}/" if entry.kind is Kind.FOLDER else entry.path
+    path = f"{entry.path}/" if entry.kind is EntryKind.FOLDER else entry.path
     name, prefix = _split(path)
     if name is None:
         records["path"] = path
@@ -98,8 +103,8 @@ def head(entry: Entry) -> bytes:
     if len(target) > _LINK or not entry.target.isascii():
         records["linkpath"] = entry.target
         target = target[:_LINK]
-    # Systems differ in the mode of a symlink; nothing reads it.
-    mode = 0o777 if entry.kind is Kind.SYMLINK else entry.mode & 0o7777
+    # The mode of a symlink differs between systems; nothing reads it.
+    mode = 0o777 if entry.kind is EntryKind.SYMLINK else entry.mode & 0o7777
     ustar = _block(
         name,
         mode,
@@ -123,7 +128,7 @@ def _bounded(key: str, number: int, limit: int, records: dict[str, str | int]) -
 
 
 def _split(path: str) -> tuple[bytes | None, bytes]:
-    """Name and prefix as ustar holds a path; no name where it can't."""
+    """Name and prefix in ustar; (None, b"") if the path does not fit."""
     if not path.isascii():
         return None, b""
     raw = path.encode()
@@ -155,7 +160,7 @@ def _block(
         b"0000000",
         prefix,
     )
-    # The sum is over the header with blanks in the sum's own place.
+    # The checksum covers the header with blanks in its own place.
     return b"%b%06o\0 %b" % (block[:_SUM_AT], sum(block), block[_SUM_AT + len(_BLANKS) :])
 
 
@@ -168,7 +173,7 @@ def _pax(entry: Entry, records: Mapping[str, str | int]) -> bytes:
 
 
 def _record(key: str, value: bytes) -> bytes:
-    """`<length> <key>=<value>` and a line's end, where the length counts its own digits."""
+    """`<length> <key>=<value>` and a newline; the length counts its own digits."""
     bare = len(key) + len(value) + 3
     length = bare + len(str(bare))
     length = bare + len(str(length))

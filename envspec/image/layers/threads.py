@@ -1,4 +1,4 @@
-"""Hashing in a thread; cancellation."""
+"""Hashing in a thread of its own; cancellation of layers and blobs."""
 
 from __future__ import annotations
 
@@ -9,135 +9,129 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final
 
-from envspec.image.layers.types import Entry, Source
+from envspec.image.layers.types import Entry, LayerSource
 from envspec.registry.types import Blob, Descriptor
 
-#: Bytes are handed over in pieces of about this size: small enough to stay in a cache, large enough to be worth a turn.
-PIECE: Final = 256 * 1024
-_WAITING: Final = 8
+#: Chunks are handed over at about this size: small enough for the CPU cache, large enough to be worth a thread switch.
+CHUNK_BYTES: Final = 256 * 1024
+_QUEUED: Final = 8
 
-Take = Callable[[bytes], object]
+Consumer = Callable[[bytes], object]
 
 
-class Conveyor:
-    """Hands bytes to takers in another thread, each taker's in order. Leaving it waits for what is still under way."""
+class HashingThread:
+    """Calls consumers in another thread, each stream's chunks in order. Leaving the context waits for all of them."""
 
     def __init__(self) -> None:
-        self._queue: queue.Queue[tuple[Take, bytes] | None] = queue.Queue(_WAITING)
-        self._thread = threading.Thread(target=self._run, name="envspec-conveyor", daemon=True)
-        self._lanes: list[Lane] = []
-        self._fault: BaseException | None = None
+        self._queue: queue.Queue[tuple[Consumer, bytes] | None] = queue.Queue(_QUEUED)
+        self._thread = threading.Thread(target=self._run, name="envspec-hashing", daemon=True)
+        self._streams: list[Stream] = []
+        self._error: BaseException | None = None
 
-    def lane(self, *takers: Take) -> Lane:
-        """A way in for one stream of bytes, which all of `takers` get."""
-        lane = Lane(self, takers)
-        self._lanes.append(lane)
-        return lane
+    def stream(self, consume: Consumer) -> Stream:
+        stream = Stream(self, consume)
+        self._streams.append(stream)
+        return stream
 
-    def hand(self, take: Take, data: bytes) -> None:
-        """Raises what a taker raised before."""
-        if self._fault is not None:
-            raise self._fault
-        self._queue.put((take, data))
+    def submit(self, consume: Consumer, data: bytes) -> None:
+        """Queue one chunk. Raises what a consumer has raised."""
+        if self._error is not None:
+            raise self._error
+        self._queue.put((consume, data))
 
-    def __enter__(self) -> Conveyor:
+    def __enter__(self) -> HashingThread:
         self._thread.start()
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
             if kind is None:
-                for lane in self._lanes:
-                    lane.flush()
+                for stream in self._streams:
+                    stream.flush()
         finally:
             self._queue.put(None)
             self._thread.join()
-        if kind is None and self._fault is not None:
-            raise self._fault
+        if kind is None and self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
-        # It takes from the queue to the end, also after a fault: whoever fills it must not wait for ever.
+        # Empties the queue even after an error: a producer must not block forever.
         while (job := self._queue.get()) is not None:
-            if self._fault is None:
-                take, data = job
+            if self._error is None:
+                consume, data = job
                 try:
-                    take(data)
-                except BaseException as fault:  # carried over to the thread that fills the queue
-                    self._fault = fault
+                    consume(data)
+                except BaseException as error:  # raised again in the producer's thread
+                    self._error = error
 
 
-class Lane:
-    """One stream of bytes into a conveyor. Small pieces are gathered first."""
+class Stream:
+    """Gathers one stream of bytes into chunks for a HashingThread."""
 
-    __slots__ = ("_conveyor", "_gathered", "_gathered_bytes", "_takers")
+    __slots__ = ("_consume", "_gathered", "_gathered_bytes", "_thread")
 
-    def __init__(self, conveyor: Conveyor, takers: tuple[Take, ...]) -> None:
-        self._conveyor = conveyor
-        self._takers = takers
+    def __init__(self, thread: HashingThread, consume: Consumer) -> None:
+        self._thread = thread
+        self._consume = consume
         self._gathered: list[bytes] = []
         self._gathered_bytes = 0
 
     def put(self, data: bytes) -> None:
         self._gathered.append(data)
         self._gathered_bytes += len(data)
-        if self._gathered_bytes >= PIECE:
+        if self._gathered_bytes >= CHUNK_BYTES:
             self.flush()
 
     def flush(self) -> None:
         if self._gathered:
-            whole = self._gathered[0] if len(self._gathered) == 1 else b"".join(self._gathered)
+            # join() returns a single bytes object as it is.
+            chunk = b"".join(self._gathered)
             self._gathered.clear()
             self._gathered_bytes = 0
-            for take in self._takers:
-                self._conveyor.hand(take, whole)
+            self._thread.submit(self._consume, chunk)
 
 
-class Stopped(Exception):
-    """The run ends."""
+class Cancelled(Exception):
+    """The run was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoppableSource:
-    """A source whose entries end in Stopped when the run does: what was made of them so far is then removed."""
+class CancellableSource:
+    """A source whose entries end in Cancelled once `cancel` is set; the unfinished layer is then removed."""
 
-    source: Source
-    stopping: threading.Event
+    source: LayerSource
+    cancel: threading.Event
 
     @property
     def key(self) -> str:
-        """See `Source.key`."""
         return self.source.key
 
     @property
     def title(self) -> str:
-        """See `Source.title`."""
         return self.source.title
 
     def entries(self) -> Iterator[Entry]:
-        """See `Source.entries`."""
         for entry in self.source.entries():
-            if self.stopping.is_set():
-                raise Stopped
+            if self.cancel.is_set():
+                raise Cancelled
             yield entry
 
 
 @dataclass(frozen=True, slots=True)
-class StoppableBlob:
-    """A blob whose bytes end in Stopped when the run does."""
+class CancellableBlob:
+    """A blob whose bytes end in Cancelled once `cancel` is set."""
 
     blob: Blob
-    stopping: threading.Event
+    cancel: threading.Event
 
     @property
     def descriptor(self) -> Descriptor:
-        """See `Blob.descriptor`."""
         return self.blob.descriptor
 
     def chunks(self, start: int = 0) -> Iterator[bytes]:
-        """See `Blob.chunks`."""
         for chunk in self.blob.chunks(start):
-            if self.stopping.is_set():
-                raise Stopped
+            if self.cancel.is_set():
+                raise Cancelled
             yield chunk

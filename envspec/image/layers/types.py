@@ -19,17 +19,15 @@ from envspec.registry.types import Descriptor
 PREFIX: Final = "opt/env"
 
 
-class Kind(Enum):
-    """What an entry is."""
-
+class EntryKind(Enum):
     FILE = "file"
     FOLDER = "folder"
     SYMLINK = "symlink"
     HARDLINK = "hardlink"
 
 
-class Method(Enum):
-    """How a member of a zip is packed."""
+class ZipMethod(Enum):
+    """Compression method of a zip's member."""
 
     STORED = 0
     DEFLATED = 8
@@ -37,17 +35,17 @@ class Method(Enum):
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """Bytes that were made here."""
+    """Generated content."""
 
     content: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ZipMember:
-    """The bytes of a zip's member, packed as they lie in the archive.
+    """A member of a zip, still packed.
 
-    offset, packed_bytes: of the packed stream in the file. size_bytes, crc32: of what it unpacks to, as the zip's
-    directory says; whoever reads it checks both.
+    offset, packed_bytes: of the packed stream in the archive. size_bytes, crc32: of the unpacked content, from the
+    zip's directory; readers check both.
     """
 
     archive: Path
@@ -55,12 +53,12 @@ class ZipMember:
     packed_bytes: int
     size_bytes: int
     crc32: int
-    method: Method
+    method: ZipMethod
 
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """A file of this machine, as it is."""
+    """A file on this machine."""
 
     path: Path
     size_bytes: int
@@ -71,62 +69,59 @@ Data = InMemory | ZipMember | OnDisk
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a layer. Owners are numbers, times are fixed by whoever writes it.
+    """One entry of a layer.
 
-    path: POSIX, relative to the root, no `.` or `..` in it, no slash at its end. mode: permission bits. data: of files.
-    target: of a symlink, as it stands; of a hard link, a path as `path`.
+    path: POSIX, relative to the root, without `.`, `..` or a trailing slash. mode: permission bits. data: only for
+    files. target: of a symlink, verbatim; of a hard link, a path like `path`.
     """
 
     path: str
     mode: int
-    kind: Kind = Kind.FILE
+    kind: EntryKind = EntryKind.FILE
     data: Data | None = None
     target: str = ""
     uid: int = 0
     gid: int = 0
 
 
-class Source(Protocol):
-    """What one layer is made from. Implementations are frozen values; the same key always means the same entries."""
+class LayerSource(Protocol):
+    """The content of one layer. Implementations are frozen values; equal keys mean equal entries."""
 
     @property
     def key(self) -> str:
-        """SHA-256 (hexadecimal) over all that the entries follow from: hashes of archives, prefix, Python, pyc."""
+        """SHA-256 (hexadecimal) of everything that determines the entries: archives' hashes, prefix, Python, pyc."""
         ...
 
     @property
     def title(self) -> str:
-        """What the image's history says of it: `torch 2.9.1`, `41 wheels: attrs 25.1.0, certifi ...`."""
+        """Text in the image's history: `torch 2.9.1`, `41 wheels: attrs 25.1.0, certifi ...`."""
         ...
 
     def entries(self) -> Iterator[Entry]:
-        """The entries, no path twice, every folder before what is in it. Called only where the layer is not known."""
+        """All entries, each path once, every folder before its content. Called only if the layer is not cached."""
         ...
 
 
-_MODE: Final = 0o755
-
-
 class Folders:
-    """Gives the folders above a path that have not been given yet."""
+    """Yields each folder of a layer once, before its content."""
 
     def __init__(self) -> None:
-        self._made: set[str] = set()
+        self._written: set[str] = set()
 
     def above(self, path: str) -> Iterator[Entry]:
-        """The folders above `path`, outermost first."""
+        """The parents of `path`, outermost first."""
         yield from self.to(posixpath.dirname(path))
 
     def to(self, folder: str) -> Iterator[Entry]:
-        """`folder` itself, with those above it."""
-        if folder and folder not in self._made:
+        """`folder` itself, after its parents."""
+        if folder and folder not in self._written:
             yield from self.above(folder)
-            self._made.add(folder)
-            yield Entry(folder, _MODE, Kind.FOLDER)
+            self._written.add(folder)
+            yield Entry(folder, 0o755, EntryKind.FOLDER)
 
 
 class Compression(Enum):
-    """How the blobs of layers are packed; the image ID is the same for all of them."""
+    """How layers' blobs are packed. The image ID does not depend on it."""
 
     GZIP = "gzip"
     ZSTD = "zstd"
@@ -134,22 +129,21 @@ class Compression(Enum):
 
     @property
     def media_type(self) -> str:
-        """OCI's name of a layer that is packed so."""
-        end = {"gzip": "+gzip", "zstd": "+zstd", "none": ""}[self.value]
-        return f"application/vnd.oci.image.layer.v1.tar{end}"
+        suffix = "" if self is Compression.NONE else f"+{self.value}"
+        return f"application/vnd.oci.image.layer.v1.tar{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A layer of an image. diff_id: digest of its tar. created_by: what the history says of it.
+    """A layer of an image. diff_id: digest of its tar. created_by: text in the history.
 
-    found: GPU code of the wheels in it, by the wheel's SHA-256.
+    gpu_code: (wheel's SHA-256, GPU code in it), only of wheels with GPU code.
     """
 
     diff_id: str
     blob: Descriptor
     created_by: str
-    found: tuple[tuple[str, GpuCodeFound], ...] = ()
+    gpu_code: tuple[tuple[str, GpuCodeFound], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

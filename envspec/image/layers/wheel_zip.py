@@ -1,7 +1,7 @@
-"""What a wheel's zip holds, and where: its directory, checked before anything is unpacked.
+"""A wheel's zip directory, checked before anything is unpacked.
 
-`zipfile` reads the directory; what it does not look at is looked at here, since the streams are copied as they lie in
-the archive and never pass through it: the places and sizes of all members, and paths that would leave their folder.
+`zipfile` parses the directory. Streams are copied from the archive without it, so what it does not check is checked
+here: offsets and sizes of all members, and paths outside of their folder.
 Source: APPNOTE.TXT 6.3.10, 4.3.7 (local header), 4.4.4 (flags).
 """
 
@@ -19,41 +19,42 @@ from pathlib import Path
 from typing import IO, Final
 
 from envspec.errors import EnvspecError
-from envspec.image.layers.types import Method, ZipMember
-from envspec.io.archives import most_bytes, why_refused
+from envspec.image.layers.types import ZipMember, ZipMethod
+from envspec.io.archives import above, most_bytes, why_refused
 
 _LOCAL: Final = struct.Struct("<4s5H3L2H")
 _ENCRYPTED: Final = 0x1
 _UTF8: Final = 0x800
 _UNKNOWN: Final = 0xFFFFFFFF
 _UNIX: Final = 3
-#: Deflate packs no more than 1032 bytes into one (zlib's own technical notes); a few go to the frame.
-_DEFLATE_MOST: Final = 1032
-#: What zipfile reads into memory at once; 500,000 files have less, and torch's largest wheel has 15,000.
-_DIRECTORY_MOST: Final = 64 << 20
+#: Deflate's maximum ratio is 1032 (zlib's technical notes).
+_DEFLATE_RATIO: Final = 1032
+#: zipfile reads the directory into memory; 500,000 files have less, and torch's largest wheel has 15,000.
+_MAX_DIRECTORY_BYTES: Final = 64 << 20
 _END: Final = struct.Struct("<4s4H2LH")
 _END64: Final = struct.Struct("<4sQ2H2L4Q")
 _END64_LOCATOR: Final = struct.Struct("<4sLQL")
-#: Behind a member's data: its CRC and two sizes of up to eight bytes, with a signature or without.
-_DESCRIPTOR_MOST: Final = 24
-_CHUNK: Final = 1 << 20
+#: After a member's data: its CRC and two sizes of up to eight bytes, with or without a signature.
+_MAX_DESCRIPTOR_BYTES: Final = 24
+_CHUNK_BYTES: Final = 1 << 20
 
 
 class BadWheel(EnvspecError):
-    """A wheel that is not what its name says, or that must not be unpacked."""
+    """A wheel that does not match its name, or that must not be unpacked."""
 
     exit_code = 5
 
     def __init__(self, filename: str, what: str) -> None:
         super().__init__(
             f"{filename}: {what}",
-            hint="its hash is the lock's, so it was published like this: take another version, and tell its owner",
+            hint="select another version, and report it to the package's owner: the file has the lock's hash, so it "
+            "was published like this",
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One file of a wheel. path: normalised. raw: as the zip spells it, which is how RECORD spells it."""
+class WheelMember:
+    """One file of a wheel. path: normalised. raw: as spelled in the zip and in RECORD."""
 
     path: str
     raw: str
@@ -61,72 +62,74 @@ class Member:
     data: ZipMember
 
 
-def members(archive: Path) -> tuple[Member, ...]:
-    """The files of a wheel in the archive's order; folders are left out, since pip does not make empty ones.
+def wheel_members(archive: Path) -> tuple[WheelMember, ...]:
+    """The files of a wheel in the archive's order, without folders: pip does not create empty ones.
 
-    A symlink inside the wheel is a file that holds its target, as pip lays it.
+    A symlink becomes a file with its target as content, as with pip.
 
     Raises:
-        BadWheel: what it is about in words. OSError: the archive can't be read.
+        BadWheel: an invalid or malicious archive. OSError: it can't be read.
     """
     with archive.open("rb") as file:
         start, count = _directory(archive, file)
         try:
             with zipfile.ZipFile(file) as opened:
                 listed = opened.infolist()
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OSError) as fault:
-            raise BadWheel(archive.name, f"no zip that can be read ({fault})") from fault
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, OSError) as error:
+            raise BadWheel(archive.name, f"not a readable zip ({error})") from error
         if len(listed) != count:
-            raise BadWheel(archive.name, f"its zip directory has {len(listed)} files, and {count} by its end")
-        everything = [_member(archive, file, info) for info in listed]
-    _check_places(archive, listed, everything, start)
-    pairs = [(info, member) for info, member in zip(listed, everything, strict=True) if not info.is_dir()]
-    infos, found = [info for info, _ in pairs], [member for _, member in pairs]
-    for info in listed:
-        if info.is_dir() and info.file_size:
+            raise BadWheel(archive.name, f"its zip directory has {len(listed)} files, its end record says {count}")
+        members = [_member(archive, file, info) for info in listed]
+    _check_offsets(archive, listed, members, start)
+    found = []
+    for info, member in zip(listed, members, strict=True):
+        if not info.is_dir():
+            found.append(member)
+        elif info.file_size:
             raise BadWheel(archive.name, f"{info.orig_filename!r} is a folder of {info.file_size} bytes")
     _check_paths(archive, found)
     _check_sizes(archive, found)
-    for info, member in zip(infos, found, strict=True):
-        if info.create_system == _UNIX and stat.S_ISLNK(info.external_attr >> 16):
+    for info, member in zip(listed, members, strict=True):
+        if info.create_system == _UNIX and stat.S_ISLNK(info.external_attr >> 16) and not info.is_dir():
             _check_link(archive, member)
     return tuple(found)
 
 
-def unpacked(member: ZipMember) -> Iterator[bytes]:
-    """The bytes of a member, in pieces, checked against what the zip's directory says.
+def unpack_member(member: ZipMember) -> Iterator[bytes]:
+    """The content of a member.
 
     Raises:
-        BadWheel: other size or checksum.
+        BadWheel: its size or checksum differs from the zip's directory.
     """
     size = crc = 0
-    for piece in _pieces(member):
-        size, crc = size + len(piece), zlib.crc32(piece, crc)
+    for chunk in _inflate(member):
+        size, crc = size + len(chunk), zlib.crc32(chunk, crc)
         if size > member.size_bytes:
             break
-        yield piece
+        yield chunk
     if (size, crc) != (member.size_bytes, member.crc32):
-        raise BadWheel(member.archive.name, f"a file of {member.size_bytes} bytes is not what the directory says")
+        raise BadWheel(member.archive.name, f"a file of {member.size_bytes} bytes differs from the zip's directory")
 
 
-def read(member: ZipMember) -> bytes:
-    """All of a small member."""
-    return b"".join(unpacked(member))
+def read_member(member: ZipMember) -> bytes:
+    return b"".join(unpack_member(member))
 
 
-def _pieces(member: ZipMember) -> Iterator[bytes]:
+def _inflate(member: ZipMember) -> Iterator[bytes]:
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         for packed in _packed(member):
-            if member.method is Method.STORED:
+            if member.method is ZipMethod.STORED:
                 yield packed
                 continue
-            yield inflate.decompress(packed, _CHUNK)
+            yield inflate.decompress(packed, _CHUNK_BYTES)
             while inflate.unconsumed_tail:
-                yield inflate.decompress(inflate.unconsumed_tail, _CHUNK)
+                yield inflate.decompress(inflate.unconsumed_tail, _CHUNK_BYTES)
         yield inflate.flush()
-    except zlib.error as fault:
-        raise BadWheel(member.archive.name, f"a file of {member.size_bytes} bytes does not unpack ({fault})") from fault
+    except zlib.error as error:
+        raise BadWheel(
+            member.archive.name, f"a file of {member.size_bytes} bytes can't be unpacked ({error})"
+        ) from error
 
 
 def _packed(member: ZipMember) -> Iterator[bytes]:
@@ -134,133 +137,125 @@ def _packed(member: ZipMember) -> Iterator[bytes]:
         file.seek(member.offset)
         left = member.packed_bytes
         while left:
-            packed = file.read(min(left, _CHUNK))
+            packed = file.read(min(left, _CHUNK_BYTES))
             if not packed:
                 raise BadWheel(member.archive.name, "ends in the middle of a file")
             left -= len(packed)
             yield packed
 
 
-def _member(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> Member:
+def _member(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> WheelMember:
     raw = info.orig_filename
     if info.flag_bits & _ENCRYPTED:
         raise BadWheel(archive.name, f"{raw!r} is encrypted")
     try:
-        method = Method(info.compress_type)
+        method = ZipMethod(info.compress_type)
     except ValueError:
         raise BadWheel(
             archive.name, f"{raw!r} is packed by method {info.compress_type}, not stored or deflated"
         ) from None
-    data = ZipMember(archive, _start(archive, file, info), info.compress_size, info.file_size, info.CRC, method)
+    data = ZipMember(archive, _data_offset(archive, file, info), info.compress_size, info.file_size, info.CRC, method)
+    if why := why_refused(raw):
+        raise BadWheel(archive.name, f"{raw!r} {why}")
     mode = info.external_attr >> 16
-    return Member(_normal(archive, raw), raw, stat.S_ISREG(mode) and bool(mode & 0o111), data)
+    return WheelMember(posixpath.normpath(raw), raw, stat.S_ISREG(mode) and bool(mode & 0o111), data)
 
 
-def _start(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> int:
-    """Where the packed bytes begin: after the local header, which has to tell the same as the directory."""
+def _data_offset(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> int:
+    """Offset of the packed bytes, after the local header, which must agree with the directory."""
     file.seek(info.header_offset)
     header = file.read(_LOCAL.size)
     if len(header) < _LOCAL.size or not header.startswith(b"PK\3\4"):
-        raise BadWheel(archive.name, f"no header where the directory says that {info.orig_filename!r} is")
+        raise BadWheel(archive.name, f"no header at the offset of {info.orig_filename!r} in the zip's directory")
     _, _, flags, method, _, _, crc, packed, size, name_length, extra_length = _LOCAL.unpack(header)
     name = file.read(name_length).decode("utf-8" if flags & _UTF8 else "cp437", "replace")
-    told = ((crc, info.CRC), (packed, info.compress_size), (size, info.file_size))
-    # Zero is what a writer to a pipe puts there, and all ones what zip64 does.
-    differs = any(here not in {0, _UNKNOWN, there} for here, there in told)
+    values = ((crc, info.CRC), (packed, info.compress_size), (size, info.file_size))
+    # A writer to a pipe stores zeros, zip64 all ones.
+    differs = any(local not in {0, _UNKNOWN, listed} for local, listed in values)
     if name != info.orig_filename or method != info.compress_type or flags & _ENCRYPTED or differs:
         raise BadWheel(archive.name, f"the header of {info.orig_filename!r} and the zip's directory disagree")
     return int(info.header_offset + _LOCAL.size + name_length + extra_length)
 
 
-def _normal(archive: Path, raw: str) -> str:
-    if why := why_refused(raw):
-        raise BadWheel(archive.name, f"{raw!r} {why}")
-    return posixpath.normpath(raw)
-
-
-def _check_paths(archive: Path, found: Sequence[Member]) -> None:
-    seen: set[str] = set()
+def _check_paths(archive: Path, found: Sequence[WheelMember]) -> None:
+    paths: set[str] = set()
     for member in found:
-        if member.path in seen:
+        if member.path in paths:
             raise BadWheel(archive.name, f"{member.raw!r} is in it twice")
-        seen.add(member.path)
-    for path in seen:
-        parent = posixpath.dirname(path)
-        while parent:
-            if parent in seen:
-                raise BadWheel(archive.name, f"{parent!r} is a file and a folder")
-            parent = posixpath.dirname(parent)
+        paths.add(member.path)
+    for path in paths:
+        if both := next((folder for folder in above(path) if folder in paths), None):
+            raise BadWheel(archive.name, f"{both!r} is a file and a folder")
 
 
 def _directory(archive: Path, file: IO[bytes]) -> tuple[int, int]:
-    """Where the zip's directory begins, and how many files are in it.
+    """Offset of the zip's directory, and its number of files.
 
-    The one end record is the file's end: readers must not differ about which it is.
+    The file must end with its only end record, so that no two readers find different ones.
 
     Raises:
-        BadWheel: there is none, there are bytes behind it, or it does not end where its directory does.
+        BadWheel: no end record, bytes after it, or a directory that does not end before it.
     """
     size = file.seek(0, io.SEEK_END)
     file.seek(max(0, size - _END.size - 0xFFFF))
     tail = file.read()
-    # A comment could hold a second end record, and no tool writes one into wheels.
+    # A comment could contain a second end record, and no tool writes one into wheels.
     at = len(tail) - _END.size
     if at < 0 or not tail.startswith(b"PK\5\6", at):
-        what = "its end is not that of a zip" if b"PK\5\6" in tail else "it is cut short, or something else"
-        raise BadWheel(archive.name, f"no zip that can be read ({what})")
-    _, disk, start_disk, here, count, bytes_, start, comment = _END.unpack_from(tail, at)
+        what = "no zip's end record at its end" if b"PK\5\6" in tail else "truncated, or another format"
+        raise BadWheel(archive.name, f"not a readable zip ({what})")
+    _, disk, start_disk, disk_count, count, bytes_, start, comment = _END.unpack_from(tail, at)
     end = size - _END.size
-    if 0xFFFF in (here, count) or 0xFFFFFFFF in (bytes_, start):
+    if 0xFFFF in (disk_count, count) or 0xFFFFFFFF in (bytes_, start):
         at -= _END64_LOCATOR.size
-        signature, _, place, _ = _END64_LOCATOR.unpack_from(tail, at) if at >= 0 else (b"", 0, 0, 0)
-        file.seek(min(place, size))
+        signature, _, offset, _ = _END64_LOCATOR.unpack_from(tail, at) if at >= 0 else (b"", 0, 0, 0)
+        file.seek(min(offset, size))
         record = file.read(_END64.size)
         if signature == b"PK\6\7" and record.startswith(b"PK\6\6") and len(record) == _END64.size:
-            _, _, _, _, disk, start_disk, here, count, bytes_, start = _END64.unpack(record)
-            end = place
-    if disk or start_disk or here != count or comment or start + bytes_ != end:
-        raise BadWheel(archive.name, "its zip directory is not where its end says")
-    if bytes_ > _DIRECTORY_MOST:
-        raise BadWheel(archive.name, f"its zip directory has {bytes_} bytes, accepted are {_DIRECTORY_MOST}")
+            _, _, _, _, disk, start_disk, disk_count, count, bytes_, start = _END64.unpack(record)
+            end = offset
+    if disk or start_disk or disk_count != count or comment or start + bytes_ != end:
+        raise BadWheel(archive.name, "its zip directory is not at the offset in its end record")
+    if bytes_ > _MAX_DIRECTORY_BYTES:
+        raise BadWheel(archive.name, f"its zip directory has {bytes_} bytes, the limit is {_MAX_DIRECTORY_BYTES}")
     return int(start), int(count)
 
 
-def _check_places(archive: Path, infos: Sequence[zipfile.ZipInfo], found: Sequence[Member], end: int) -> None:
-    """Members lie one behind the other, without bytes of two of them or of none.
+def _check_offsets(archive: Path, infos: Sequence[zipfile.ZipInfo], found: Sequence[WheelMember], end: int) -> None:
+    """Members must be adjacent, without shared bytes and without gaps.
 
-    A few MiB that are many members at once are how a zip unpacks to terabytes; a member that no directory names is
-    there for readers that go from the start.
+    Shared bytes unpack a few MiB to terabytes; a member in a gap is visible to readers that ignore the directory.
     """
     ends = [member.data.offset + member.data.packed_bytes for member in found]
-    placed = sorted(zip((info.header_offset for info in infos), ends, found, strict=True), key=lambda each: each[:2])
+    ranges = sorted(zip((info.header_offset for info in infos), ends, found, strict=True), key=lambda each: each[:2])
     at, slack = 0, 0
-    for start, stop in [*((first, last) for first, last, _ in placed), (end, end)]:
+    for start, stop in [*((first, last) for first, last, _ in ranges), (end, end)]:
         if start < at:
-            before = next(each for _, last, each in placed if last == at)
-            raise BadWheel(archive.name, f"{before.raw!r} reaches into what comes after it")
+            before = next(each for _, last, each in ranges if last == at)
+            raise BadWheel(archive.name, f"{before.raw!r} overlaps what follows it")
         if start - at > slack:
-            raise BadWheel(archive.name, f"{start - at} bytes at {at} are of no file in it")
-        at, slack = stop, _DESCRIPTOR_MOST
+            raise BadWheel(archive.name, f"{start - at} bytes at {at} belong to no file")
+        at, slack = stop, _MAX_DESCRIPTOR_BYTES
 
 
-def _check_sizes(archive: Path, found: Sequence[Member]) -> None:
+def _check_sizes(archive: Path, found: Sequence[WheelMember]) -> None:
     total = packed = 0
     for member in found:
         data = member.data
-        most = data.packed_bytes * _DEFLATE_MOST if data.method is Method.DEFLATED else data.packed_bytes
-        if data.size_bytes > most or (data.method is Method.STORED and data.size_bytes != data.packed_bytes):
+        limit = data.packed_bytes * _DEFLATE_RATIO if data.method is ZipMethod.DEFLATED else data.packed_bytes
+        if data.size_bytes > limit or (data.method is ZipMethod.STORED and data.size_bytes != data.packed_bytes):
             raise BadWheel(
-                archive.name, f"{member.raw!r} can't be {data.size_bytes} bytes, it has {data.packed_bytes} packed"
+                archive.name, f"{member.raw!r} can't have {data.size_bytes} bytes, it has {data.packed_bytes} packed"
             )
         total, packed = total + data.size_bytes, packed + data.packed_bytes
     if total > most_bytes(packed):
         raise BadWheel(archive.name, f"a zip bomb: {packed} bytes that unpack to {total}")
 
 
-def _check_link(archive: Path, member: Member) -> None:
+def _check_link(archive: Path, member: WheelMember) -> None:
     if member.data.size_bytes > 4096:
         raise BadWheel(archive.name, f"{member.raw!r} is a symlink of {member.data.size_bytes} bytes")
-    target = read(member.data).decode("utf-8", "surrogateescape")
-    landed = posixpath.normpath(posixpath.join(posixpath.dirname(member.path), target))
-    if target.startswith("/") or landed == ".." or landed.startswith("../"):
-        raise BadWheel(archive.name, f"{member.raw!r} is a symlink that leads out of the wheel, to {target!r}")
+    target = read_member(member.data).decode("utf-8", "surrogateescape")
+    resolved = posixpath.normpath(posixpath.join(posixpath.dirname(member.path), target))
+    if target.startswith("/") or resolved == ".." or resolved.startswith("../"):
+        raise BadWheel(archive.name, f"{member.raw!r} is a symlink out of the wheel, to {target!r}")

@@ -1,10 +1,9 @@
-"""The .pyc files of an image, and the Python that compiles them.
+"""Bytecode of an image's modules, and the Python that compiles it.
 
-It is bound to its source by hash and not by time, which no layer keeps.
+`.pyc` files are checked against the hash of their source, since layers have no times. Their bytes follow from Python's
+exact version: patch releases have changed the compiler's output.
 
-Source: python-build-standalone, `docs/distributions.rst`: all of an `install_only` archive is below `python/`.
-
-The bytes follow from the exact version: patch releases have changed what the compiler makes of a module.
+Source: python-build-standalone, `docs/distributions.rst`: an `install_only` archive has all its files below `python/`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
@@ -40,25 +38,28 @@ from envspec.models import Platform, Python
 from envspec.names import is_whiteout
 
 WORKER: Final = Path(__file__).with_name("bytecode_worker.py")
+#: The top folder of a standalone build's archive.
+TOP: Final = "python"
 _LENGTH: Final = struct.Struct("<I")
-#: How many modules are compiled ahead of whoever takes them: enough to bridge a large library, some MiB at most.
+#: Modules compiled ahead of their consumer: enough for a large library, a few MiB at most.
 _AHEAD: Final = 256
-#: What starting another process is worth, in bytes of source: it takes as long as compiling some 150 KiB.
+#: Bytes of source that are worth another process: it starts in the time of compiling some 150 KiB.
 _PER_WORKER: Final = 256 * 1024
-#: The order in constant sets follows from it. `-I` would shut it out: what else that keeps away is left out here.
+#: Fixes the order in constant sets. `-I` would ignore it, so the worker's command has that option's other parts.
 _ENVIRON: Final = {"PYTHONHASHSEED": "0"}
+#: Of each series, from its first release on. Source: CPython, Lib/importlib/_bootstrap_external.py of 3.9 to 3.13.
+_MAGIC: Final = {"3.9": 3425, "3.10": 3439, "3.11": 3495, "3.12": 3531, "3.13": 3571}
 
 
-class WorkerFault(EnvspecError):
-    """The Python that compiles ended before its time."""
+class CompilerFailed(EnvspecError):
+    """The compiling Python ended early."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pyc:
-    """Who makes bytecode. python: an executable on this machine. version: its exact one, which the bytes follow from.
+class PycCompiler:
+    """A Python that compiles bytecode. version: exact; it alone determines the bytes.
 
-    jobs: how many processes at once for one layer; no matter for what comes of it. sandbox: confines a Python that is
-    not the user's; None: it runs as it is.
+    jobs: processes per layer. sandbox: for a Python that is not the user's own.
     """
 
     python: Path = field(compare=False)
@@ -68,68 +69,68 @@ class Pyc:
 
     @property
     def key(self) -> str:
-        """What the bytes follow from, for a layer's key: the Python, and what `bytecode_worker.py` makes."""
+        """For a layer's key: everything that determines the bytes."""
         return f"bytecode 2, checked, by {self.version}"
 
     @property
     def tag(self) -> str:
-        """What CPython puts into the names of its bytecode: `cpython-311`."""
+        """CPython's cache tag, such as `cpython-311`."""
         major, minor = self.version.split(".")[:2]
         return f"cpython-{major}{minor}"
 
     def path_of(self, module: str) -> str:
-        """Where the bytecode of a module goes: `a/b.py` -> `a/__pycache__/b.cpython-311.pyc`."""
+        """`a/b.py` -> `a/__pycache__/b.cpython-311.pyc`."""
         folder, name = posixpath.split(module)
         return posixpath.join(folder, "__pycache__", f"{name.removesuffix('.py')}.{self.tag}.pyc")
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
-    """A module to compile. path: relative to the image's root. size_bytes: its source's. read: gives the source."""
+class SourceModule:
+    """path: relative to the image's root. size_bytes: of the source."""
 
     path: str
     size_bytes: int
     read: Callable[[], bytes]
 
 
-def compiled(pyc: Pyc, modules: Iterable[Module]) -> Generator[bytes, None, None]:
-    """The `.pyc` of each module in turn, empty where it does not compile. Closing it ends the processes.
+def compile_modules(pyc: PycCompiler | None, modules: Iterable[SourceModule]) -> Generator[bytes, None, None]:
+    """Yield each module's `.pyc`, empty if it does not compile; nothing without a compiler. Closing ends the processes.
 
     Raises:
-        UnfitMachine: the Python can't be started, or is another. WorkerFault: it died. What a `read` raises.
+        UnfitMachine: the Python can't be started, or has another version. CompilerFailed: it died.
     """
-    wanted = tuple(modules)
-    if not wanted:
+    sources = tuple(modules) if pyc else ()
+    if not pyc or not sources:
         return
-    count = max(1, min(pyc.jobs, sum(module.size_bytes for module in wanted) // _PER_WORKER))
+    count = max(1, min(pyc.jobs, sum(module.size_bytes for module in sources) // _PER_WORKER))
     with contextlib.ExitStack() as stack:
         local = threading.local()
         workers = stack.enter_context(_Workers(pyc))
         threads = stack.enter_context(ThreadPoolExecutor(count, thread_name_prefix="envspec-pyc"))
 
-        def compile_one(module: Module) -> bytes:
+        def compile_one(module: SourceModule) -> bytes:
             if not hasattr(local, "worker"):
                 local.worker = workers.start()
             worker: _Worker = local.worker
             return worker.compile(module.path, module.read())
 
-        coming: deque[Future[bytes]] = deque()
+        pending: deque[Future[bytes]] = deque()
         try:
-            for module in wanted:
-                coming.append(threads.submit(compile_one, module))
-                if len(coming) > _AHEAD:
-                    yield coming.popleft().result()
-            while coming:
-                yield coming.popleft().result()
+            for module in sources:
+                pending.append(threads.submit(compile_one, module))
+                if len(pending) > _AHEAD:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         finally:
-            for each in coming:
+            for each in pending:
                 each.cancel()
 
 
 class _Workers:
-    """The processes of one layer; leaving it ends them."""
+    """The processes of one layer; leaving the context ends them."""
 
-    def __init__(self, pyc: Pyc) -> None:
+    def __init__(self, pyc: PycCompiler) -> None:
         self._pyc = pyc
         self._lock = threading.Lock()
         self._started: list[_Worker] = []
@@ -138,7 +139,7 @@ class _Workers:
         worker = _Worker(self._pyc)
         with self._lock:
             self._started.append(worker)
-        worker.greet()
+        worker.check_version()
         return worker
 
     def __enter__(self) -> _Workers:
@@ -146,39 +147,39 @@ class _Workers:
 
     def __exit__(self, *_: object) -> None:
         for worker in self._started:
-            worker.end()
+            worker.kill()
 
 
 class _Worker:
     """One process."""
 
-    def __init__(self, pyc: Pyc) -> None:
+    def __init__(self, pyc: PycCompiler) -> None:
         self._pyc = pyc
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it is closed by end())
-        words = [str(pyc.python), "-s", "-S", "-B", "-W", "ignore", "-X", "utf8", str(WORKER)]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by kill())
+        command = [str(pyc.python), "-s", "-S", "-B", "-W", "ignore", "-X", "utf8", str(WORKER)]
         try:
-            self._process = subprocess.Popen(  # noqa: S603 (a Python that the user names, or a confined one of the lock)
-                pyc.sandbox.words(words) if pyc.sandbox else words,
+            self._process = subprocess.Popen(  # noqa: S603 (the user's own Python, or a confined one of the lock)
+                pyc.sandbox.words(command) if pyc.sandbox else command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 env=_ENVIRON,
                 cwd="/",
             )
-        except OSError as fault:
+        except OSError as error:
             self._errors.close()
             raise UnfitMachine(
-                f"{pyc.python} can't be started to compile modules ({fault.strerror})",
-                hint="name another Python of that version, or leave bytecode out with --no-pyc",
-            ) from fault
+                f"{pyc.python} can't be started to compile modules ({error.strerror})",
+                hint="use another Python of that version, or omit bytecode with --no-pyc",
+            ) from error
 
-    def greet(self) -> None:
-        """Refuse a Python whose bytecode the image's would not take."""
+    def check_version(self) -> None:
+        """Refuse a Python whose bytecode the image's Python can't load."""
         version, _, tag = self._answer("its start").decode().partition(" ")
         if tag != self._pyc.tag:
             raise UnfitMachine(
                 f"{self._pyc.python} is Python {version} ({tag or 'no CPython'}), the image has {self._pyc.version}",
-                hint="name a Python of that version, or leave bytecode out with --no-pyc",
+                hint="use a Python of that version, or omit bytecode with --no-pyc",
             )
 
     def compile(self, path: str, source: bytes) -> bytes:
@@ -187,12 +188,12 @@ class _Worker:
             pipe = _pipe(self._process.stdin)
             pipe.write(_LENGTH.pack(len(name)) + name + _LENGTH.pack(len(source)) + source)
             pipe.flush()
-        except BrokenPipeError as fault:
-            raise self._fault(path) from fault
+        except BrokenPipeError as error:
+            raise self._failure(path) from error
         return self._answer(path)
 
-    def end(self) -> None:
-        """Ends the process; it may be at work for a thread that nobody waits for."""
+    def kill(self) -> None:
+        """End the process, even if it is still compiling."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
@@ -205,16 +206,16 @@ class _Worker:
         size = _LENGTH.unpack(length)[0] if len(length) == _LENGTH.size else 0
         data = pipe.read(size)
         if len(length) < _LENGTH.size or len(data) < size:
-            raise self._fault(path)
+            raise self._failure(path)
         return data
 
-    def _fault(self, path: str) -> WorkerFault:
+    def _failure(self, path: str) -> CompilerFailed:
         status = self._process.wait()
         self._errors.seek(0)
-        told = self._errors.read()[-500:].decode("utf-8", "replace").strip()
-        return WorkerFault(
-            f"{self._pyc.python} ended with status {status} at {path}" + (f": {told}" if told else ""),
-            hint="is memory short? --no-pyc leaves bytecode out",
+        output = self._errors.read()[-500:].decode("utf-8", "replace").strip()
+        return CompilerFailed(
+            f"{self._pyc.python} ended with status {status} at {path}" + (f": {output}" if output else ""),
+            hint="check that the machine has enough memory, or omit bytecode with --no-pyc",
         )
 
 
@@ -224,25 +225,22 @@ def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
     return stream
 
 
-#: The one folder of such an archive.
-TOP: Final = "python"
-
-
 class BadPython(EnvspecError):
-    """A standalone build that is not laid out as those builds are, or must not be unpacked."""
+    """A standalone build with an unexpected or unsafe layout."""
 
     exit_code = 5
 
     def __init__(self, archive: str, what: str) -> None:
         super().__init__(
             f"{archive}: {what}",
-            hint="its hash is the lock's, so it was published like this: take another patch of Python, and report it",
+            hint="select another patch release of Python, and report it: the file has the lock's hash, so it was "
+            "published like this",
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """A file or link of the archive. path: below `python/`. target: a link's, in the archive's own terms."""
+class PythonMember:
+    """A file or link of the archive. path: below `python/`."""
 
     path: str
     info: tarfile.TarInfo
@@ -252,9 +250,9 @@ class Member:
         return bool(self.info.mode & 0o111)
 
 
-@contextmanager
-def reading(archive: Path) -> Iterator[tarfile.TarFile]:
-    """The archive, open.
+@contextlib.contextmanager
+def open_archive(archive: Path) -> Iterator[tarfile.TarFile]:
+    """Open a standalone build.
 
     Raises:
         BadPython: it is damaged. OSError: it can't be read.
@@ -262,17 +260,17 @@ def reading(archive: Path) -> Iterator[tarfile.TarFile]:
     try:
         with tarfile.open(archive) as tar:
             yield tar
-    except (tarfile.TarError, EOFError) as fault:
-        raise BadPython(archive.name, f"it can't be unpacked ({fault})") from fault
+    except (tarfile.TarError, EOFError) as error:
+        raise BadPython(archive.name, f"it can't be unpacked ({error})") from error
 
 
-def members(archive: Path, tar: tarfile.TarFile) -> Iterator[Member]:
+def python_members(archive: Path, tar: tarfile.TarFile) -> Iterator[PythonMember]:
     """All files and links, in the archive's order.
 
     Raises:
-        BadPython: a path or a link that leads out, one path twice, or something that is no file, folder or link.
+        BadPython: a path or a link out of the archive, a duplicate path, or another kind of member.
     """
-    seen: set[str] = set()
+    paths: set[str] = set()
     links: set[str] = set()
     for info in tar:
         path = _inside(archive, info.name)
@@ -280,47 +278,46 @@ def members(archive: Path, tar: tarfile.TarFile) -> Iterator[Member]:
             continue
         if not path:
             raise BadPython(archive.name, f"{info.name!r} is in it, which is not below {TOP}/")
-        if path in seen:
+        if path in paths:
             raise BadPython(archive.name, f"{info.name!r} is in it twice")
         if not links.isdisjoint(above(path)):
             raise BadPython(archive.name, f"{info.name!r} is behind a link of it")
-        seen.add(path)
+        paths.add(path)
         if info.issym():
             links.add(path)
             _inside(archive, posixpath.join(posixpath.dirname(info.name), info.linkname), info)
         elif info.islnk():
-            if _inside(archive, info.linkname, info) not in seen:
+            if _inside(archive, info.linkname, info) not in paths:
                 raise BadPython(archive.name, f"{info.name!r} is a link to {info.linkname!r}, which is not before it")
         elif not info.isfile():
-            raise BadPython(archive.name, f"{info.name!r} is no file, folder or link")
-        yield Member(path, info)
+            raise BadPython(archive.name, f"{info.name!r} is not a file, folder or link")
+        yield PythonMember(path, info)
 
 
-def content(tar: tarfile.TarFile, member: Member) -> bytes:
-    """The bytes of a file."""
+def read_content(tar: tarfile.TarFile, member: PythonMember) -> bytes:
     file: IO[bytes] | None = tar.extractfile(member.info)
     return file.read() if file is not None else b""
 
 
 def _inside(archive: Path, name: str, link: tarfile.TarInfo | None = None) -> str:
-    """The path below `python/` that a name of the archive means. link: whose target it is."""
+    """The path below `python/` of a member's name, or of the target of `link`."""
     parts = name.rstrip("/").split("/")
     if link is not None:
         parts = posixpath.normpath(name).split("/")
-    if link is None and is_whiteout(name):
+    elif is_whiteout(name):
         raise BadPython(archive.name, f"{name!r} is in it, which would hide files of an image's lower layers")
-    bad = name.startswith("/") or parts[0] != TOP or not {"", ".", ".."}.isdisjoint(parts) or "\\" in name
-    if bad or (link is not None and link.linkname.startswith("/")):
+    is_outside = name.startswith("/") or parts[0] != TOP or not {"", ".", ".."}.isdisjoint(parts) or "\\" in name
+    if is_outside or (link is not None and link.linkname.startswith("/")):
         what = f"the link {link.name!r} leads to {link.linkname!r}" if link else f"{name!r} is in it"
         raise BadPython(archive.name, f"{what}, which is not below {TOP}/")
     return "/".join(parts[1:])
 
 
 @dataclass(frozen=True, slots=True)
-class Build:
-    """A Python that can be had. sha256: of its archive. fetch: brings that. unpack: puts it into an empty folder.
+class PythonBuild:
+    """A Python that can be fetched. sha256: of its archive. program: its interpreter, below `folder`.
 
-    program: its interpreter, below that folder. is_known: whether envspec's own data names it, and not only a lock.
+    unpack: unpacks the archive into an empty folder. is_known: listed in envspec's own data, not only in a lock.
     """
 
     cache: Path
@@ -332,28 +329,26 @@ class Build:
 
     @property
     def folder(self) -> Path:
-        """Where it is unpacked."""
         return self.cache / "pythons" / self.sha256
 
 
-async def made_of(build: Build) -> Path:
-    """The interpreter of a build, fetched and unpacked where it is not yet.
+async def unpacked_build(build: PythonBuild) -> Path:
+    """The interpreter of a build; fetches and unpacks it if necessary.
 
     Raises:
-        NetworkError, BadPython: it is not to be had. CannotKeep: the cache can't be written.
+        NetworkError, BadPython: it can't be fetched or unpacked. CannotKeep: the cache can't be written.
     """
-    made = build.folder
-    folder = made.parent
-    if not (made / build.program).exists():
+    target = build.folder
+    if not (target / build.program).exists():
         archive = await build.fetch()
-        with keeping(folder):
-            async with _alone(folder / f"{build.sha256}.partial") as partial:
-                if not (made / build.program).exists():
+        with keeping(target.parent):
+            async with _exclusive(target.parent / f"{build.sha256}.partial") as partial:
+                if not (target / build.program).exists():
                     await build.unpack(archive, partial)
                     if not (partial / build.program).exists():
                         raise BadPython(archive.name, f"it has no {build.program}")
-                    partial.replace(made)
-    return made / build.program
+                    partial.replace(target)
+    return target / build.program
 
 
 def standalone_program(series: str) -> str:
@@ -362,7 +357,7 @@ def standalone_program(series: str) -> str:
 
 
 async def unpack_standalone(archive: Path, folder: Path) -> None:
-    """Unpack a checked standalone build; nothing of it can get out of the folder.
+    """Unpack a standalone build; nothing is written outside of `folder`.
 
     Raises:
         BadPython
@@ -371,28 +366,28 @@ async def unpack_standalone(archive: Path, folder: Path) -> None:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    with reading(archive) as tar:
-        for member in members(archive, tar):
-            place = folder / TOP / member.path
-            place.parent.mkdir(parents=True, exist_ok=True)
+    with open_archive(archive) as tar:
+        for member in python_members(archive, tar):
+            path = folder / TOP / member.path
+            path.parent.mkdir(parents=True, exist_ok=True)
             if member.info.issym():
-                place.symlink_to(member.info.linkname)
+                path.symlink_to(member.info.linkname)
             elif member.info.islnk():
-                place.hardlink_to(folder / member.info.linkname)
+                path.hardlink_to(folder / member.info.linkname)
             else:
-                place.write_bytes(content(tar, member))
-                place.chmod(0o755 if member.is_program else 0o644)
+                path.write_bytes(read_content(tar, member))
+                path.chmod(0o755 if member.is_program else 0o644)
 
 
 @contextlib.asynccontextmanager
-async def _alone(partial: Path) -> AsyncIterator[Path]:
-    """An empty folder that is held against other runs; what is left in it in the end goes."""
+async def _exclusive(partial: Path) -> AsyncIterator[Path]:
+    """An empty folder, locked against other runs and removed afterwards."""
     descriptor = await hold_folder(partial)
     try:
         _empty(partial)
         yield partial
     finally:
-        # After it got its name, nothing is at the old one but what another run has made since.
+        # Once it was renamed, another run may have created a folder of the old name.
         if is_still(partial, descriptor):
             shutil.rmtree(partial, ignore_errors=True)
         os.close(descriptor)
@@ -403,68 +398,63 @@ def _empty(folder: Path) -> None:
         shutil.rmtree(item) if item.is_dir() and not item.is_symlink() else item.unlink()
 
 
-#: Of each series from its first release on. Source: CPython, Lib/importlib/_bootstrap_external.py of 3.9 to 3.13.
-_MAGIC: Final = {"3.9": 3425, "3.10": 3439, "3.11": 3495, "3.12": 3531, "3.13": 3571}
-
-
 class NoCompiler(UnfitMachine):
-    """No Python on this machine makes bytecode that the image's takes."""
+    """No Python on this machine compiles bytecode that the image's Python can load."""
 
 
-async def find(
+async def find_compiler(
     python: Python,
     context: Context,
     local: Platform,
     *,
     named: Path | None = None,
-    own: Build | None = None,
-    other: Build | None = None,
-) -> Pyc:
-    """The first of: the one that is named; the image's own build; one of exactly its version that is here; another
-    build of that version; one of its series, with a warning.
+    own: PythonBuild | None = None,
+    other: PythonBuild | None = None,
+) -> PycCompiler:
+    """The first of: the user's choice; the image's own build; a local Python of exactly its version; another build of
+    that version; a local Python of its series, with a warning.
 
-    local: this machine's platform. named: an interpreter that the user names. own: the build that the image has, if
-    this machine can run it. other: a build of the same version that this machine can run.
+    local: this machine's platform. named: the user's choice. own: the image's build, if this machine can run it. other:
+    one of the same version that it can run.
 
-    The image's own is whatever the lock says. Unless envspec's own data names it, it runs confined; where nothing
-    confines it, another of exactly its version does as well.
+    The lock decides what the image's own build is. Unless envspec's own data lists it, it runs in a sandbox; without a
+    sandbox, another Python of exactly its version is used instead.
 
     Raises:
-        UsageError: the named one is no CPython of the series. NoCompiler: there is none. NetworkError: the image's own
-        build is not the locked file. NoConfinement: there is only the image's own, and nothing confines it.
+        UsageError: the user's choice is no CPython of the series. NoCompiler: there is none. NetworkError: the image's
+        own build differs from the lock. NoConfinement: there is only the image's own, and no sandbox.
     """
     if named is not None:
-        return _pyc(await _named(named, python, context), python, context)
-    loose: NoConfinement | None = None
+        return _compiler(await _named(named, python, context), python, context)
+    no_sandbox: NoConfinement | None = None
     try:
         if (found := await _own(python, own, context)) is not None:
             return found
-    except NoConfinement as fault:
-        loose = fault
+    except NoConfinement as error:
+        no_sandbox = error
     near: Interpreter | None = None
-    for place in _places(python, context.environ):
-        there = await ask(place, context.environ)
-        if there is None or not _takes(there, python):
+    for path in _local_pythons(python, context.environ):
+        candidate = await ask(path, context.environ)
+        if candidate is None or not _is_compatible(candidate, python):
             continue
-        if there.version == python.version:
-            return _pyc(there, python, context)
-        near = near or there
-    if (path := await _made(other, context)) is not None:
-        return Pyc(path, python.version, context.jobs)
-    if loose is not None:
-        raise loose
+        if candidate.version == python.version:
+            return _compiler(candidate, python, context)
+        near = near or candidate
+    if (program := await _unpacked(other, context)) is not None:
+        return PycCompiler(program, python.version, context.jobs)
+    if no_sandbox is not None:
+        raise no_sandbox
     if near is not None:
-        return _pyc(near, python, context)
+        return _compiler(near, python, context)
     raise NoCompiler(
         f"this machine ({local.value}) has no Python {python.version}, nor another {python.series}, to compile "
         "modules with",
-        hint=f"name one by --python PATH (`uv python install {python.version}` fetches it), or leave bytecode out with "
-        "--no-pyc",
+        hint=f"use --python PATH (`uv python install {python.version}` fetches one), or omit bytecode with --no-pyc",
     )
 
 
-async def _own(python: Python, build: Build | None, context: Context) -> Pyc | None:
-    """The image's own build, confined unless it is known; None where there is none to be had.
+async def _own(python: Python, build: PythonBuild | None, context: Context) -> PycCompiler | None:
+    """The image's own build, in a sandbox unless it is known; None if it can't be fetched.
 
     Raises:
         NoConfinement
@@ -474,71 +464,72 @@ async def _own(python: Python, build: Build | None, context: Context) -> Pyc | N
     program = None
     if not build.is_known:
         what = f"the lock's own Python {python.version}, which compiles the image's modules,"
-        instead = f"name a Python {python.version} of yours by --python PATH; or leave bytecode out with --no-pyc"
+        instead = f"use --python PATH with a Python {python.version} of yours, or omit bytecode with --no-pyc"
         program = await bubblewrap(context.environ, context.unconfined, what, instead)
-    if (path := await _made(build, context)) is None:
+    if (path := await _unpacked(build, context)) is None:
         return None
-    return Pyc(path, python.version, context.jobs, Sandbox(program, (build.folder, WORKER)) if program else None)
+    sandbox = Sandbox(program, (build.folder, WORKER)) if program else None
+    return PycCompiler(path, python.version, context.jobs, sandbox)
 
 
-async def _made(build: Build | None, context: Context) -> Path | None:
-    """Its interpreter; None where it can't be fetched: then there may be others."""
+async def _unpacked(build: PythonBuild | None, context: Context) -> Path | None:
+    """Its interpreter; None, with a warning, if it can't be fetched."""
     try:
-        return await made_of(build) if build is not None else None
+        return await unpacked_build(build) if build is not None else None
     except WrongArchive:
         raise
-    except NetworkError as fault:
-        context.reporter.warning(f"a Python to compile with could not be fetched: {fault.message}")
+    except NetworkError as error:
+        context.reporter.warning(f"a Python to compile with could not be fetched: {error.message}")
         return None
 
 
-def _pyc(there: Interpreter, python: Python, context: Context) -> Pyc:
-    if there.version != python.version:
+def _compiler(local: Interpreter, python: Python, context: Context) -> PycCompiler:
+    if local.version != python.version:
         context.reporter.warning(
-            f"the image has Python {python.version}, and {there.path}, which compiles its modules, is {there.version}: "
-            "where another patch compiles them, the image ID may be another one"
+            f"the image has Python {python.version}, but its modules are compiled by {local.path}, Python "
+            f"{local.version}: another patch release may give another image ID"
         )
-    return Pyc(there.path, there.version, context.jobs)
+    return PycCompiler(local.path, local.version, context.jobs)
 
 
 async def _named(path: Path, python: Python, context: Context) -> Interpreter:
-    there = await ask(path, context.environ)
-    if there is None:
+    local = await ask(path, context.environ)
+    if local is None:
         raise UsageError(
-            f"--python {path} is not a CPython that runs here", hint=f"name an interpreter of Python {python.version}"
+            f"--python {path} is not a CPython that runs here", hint=f"use an interpreter of Python {python.version}"
         )
-    if not _takes(there, python):
+    if not _is_compatible(local, python):
         raise UsageError(
-            f"--python {path} is Python {there.version}, whose bytecode the image's {python.version} does not take",
-            hint=f"name an interpreter of Python {python.version}, or leave bytecode out with --no-pyc",
+            f"--python {path} is Python {local.version}, whose bytecode the image's {python.version} can't load",
+            hint=f"use an interpreter of Python {python.version}, or omit bytecode with --no-pyc",
         )
-    return there
+    return local
 
 
-def _takes(there: Interpreter, python: Python) -> bool:
-    """Whether the image's Python takes its bytecode: previews of a series have other forms than its releases."""
-    return there.series == python.series and there.magic == _MAGIC.get(python.series, there.magic)
+def _is_compatible(local: Interpreter, python: Python) -> bool:
+    """Previews of a series have other bytecode than its releases."""
+    return local.series == python.series and local.magic == _MAGIC.get(python.series, local.magic)
 
 
-def _places(python: Python, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Where Pythons usually are, those of the exact version first; each once."""
+def _local_pythons(python: Python, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Usual locations of the series' Pythons, the exact version first; each file once."""
     name = f"python{python.series}"
-    seen: set[Path] = set()
+    found: set[Path] = set()
     for path in (
         Path(sys.executable),
-        *_versions(environ, python.version, name),
+        *_installed(environ, python.version, name),
         *(Path(folder, name) for folder in environ.get("PATH", "").split(":") if folder.startswith("/")),
         *(Path(folder, name) for folder in ("/usr/local/bin", "/usr/bin")),
-        *_versions(environ, f"{python.series}.*", name),
+        *_installed(environ, f"{python.series}.*", name),
     ):
         real = path.resolve()
-        if real not in seen and path.is_file():
-            seen.add(real)
+        if real not in found and path.is_file():
+            found.add(real)
             yield path
 
 
-def _versions(environ: Mapping[str, str], version: str, name: str) -> Iterator[Path]:
-    """The Pythons of pyenv and uv. version: may have `*` in it."""
+def _installed(environ: Mapping[str, str], version: str, name: str) -> Iterator[Path]:
+    """The Pythons of pyenv and uv. version: may contain `*`."""
     home = environ.get("HOME")
     roots = {
         f"versions/{version}/bin/{name}": environ.get("PYENV_ROOT") or (home and f"{home}/.pyenv"),

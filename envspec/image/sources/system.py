@@ -1,16 +1,15 @@
 """The apt layer.
 
-A kept layer is a zip with the files' contents and a list of entries: spliced into the layer's tar like a wheel, so that
-nothing is packed twice. The list decides: two installations that gave the same one are the same layer.
+A system layer in the cache is a zip with the files' contents and a list of entries: copied into the layer's tar like a
+wheel, so nothing is packed twice. Two installations with the same list are the same layer.
 
-Cache: `system-layers/<key of the order>/<key of the source>/` with the contents, the entries and, written last,
-`layer.json`, which makes it known.
+Cache: `system-layers/<key of the request>/<key of the source>/` with the contents, the entries and, written last,
+`layer.json`, which makes the layer valid.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import os
@@ -23,20 +22,26 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from enum import Enum
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
 from envspec.context import Context
 from envspec.errors import EnvspecError, UsageError
-from envspec.image.layers.types import Entry, InMemory, Kind, Layer, Method, ZipMember
-from envspec.image.sources.system_container import Builder, Job, Outputs, Plain, choose, run_job
+from envspec.image.layers.types import Entry, EntryKind, InMemory, Layer, ZipMember, ZipMethod
+from envspec.image.sources.system_container import (
+    ContainerFiles,
+    ContainerJob,
+    ContainerTool,
+    RegistryTransport,
+    choose_runner,
+    run_job,
+)
 from envspec.image.sources.system_script import (
     MIRROR,
-    Wish,
+    AptRequest,
     form,
     installed,
-    is_left_out,
+    is_excluded,
     package_differences,
     work_files,
 )
@@ -49,20 +54,26 @@ from envspec.registry.reference import endpoint, parse
 
 FILES: Final = "files.zip"
 ENTRIES: Final = "entries.json"
-_CHUNK: Final = 1 << 20
+_HEAD: Final = "layer.json"
+_CHUNK_BYTES: Final = 1 << 20
 _LOCAL_HEADER: Final = struct.Struct("<26x2H")
 _XATTR: Final = "SCHILY.xattr."
+#: The script's output besides the layer: lists of paths and packages.
+_LISTS: Final = frozenset({"changed", "gone", "packages.before", "packages.after"})
+_MAX_LIST_BYTES: Final = 64 << 20
+_POLL_S: Final = 0.2
+_MAX_LINES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedPath:
     """One path of a system layer.
 
-    sha256, size_bytes: of a file's content. target: as in Entry; of a file, its name in the zip where that is another.
+    sha256, size_bytes: of a file's content. target: as in Entry; of a file, its name in the zip if that differs.
     """
 
     path: str
-    kind: Kind
+    kind: EntryKind
     mode: int
     uid: int
     gid: int
@@ -70,121 +81,115 @@ class Changed:
     sha256: str = ""
     size_bytes: int = 0
 
-    @property
-    def order(self) -> list[str]:
-        return self.path.split("/")
-
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What came out of a container. before, after: lists of packages."""
+class ContainerChanges:
+    """The output of a container. before, after: lists of packages."""
 
-    changes: tuple[Changed, ...]
+    changes: tuple[ChangedPath, ...]
     before: str
     after: str
 
 
-#: What the script gives beside the layer: lists of paths and packages.
-_TEXTS: Final = frozenset({"changed", "gone", "packages.before", "packages.after"})
-_MOST_BYTES: Final = 64 << 20
-
-
 class BadChange(EnvspecError):
-    """Something in the container that no layer can hold."""
+    """A change in the container that no layer can contain."""
 
 
-def take(outputs: Outputs, folder: Path, warn: Callable[[str], None]) -> Taken:
-    """Read what the script gives, and write the contents of files to `folder`/FILES.
+def read_changes(files: ContainerFiles, folder: Path, warn: Callable[[str], None]) -> ContainerChanges:
+    """Read the script's output, and write the contents of files to `folder`/FILES.
 
     Raises:
-        BadChange: a link to a file that stays out of the layer.
+        BadChange: a link to an excluded file, or unexpected output.
     """
-    changes: dict[str, Changed] = {}
+    changes: dict[str, ChangedPath] = {}
     texts: dict[str, bytes] = {}
-    for name, content in outputs:
+    for name, content in files:
         if name == "layer.tar":
             with zipfile.ZipFile(folder / FILES, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
                 changes = {change.path: change for change in _changes(content, archive, warn)}
-        elif name in _TEXTS:
-            texts[name] = content.read(_MOST_BYTES + 1)
-            if len(texts[name]) > _MOST_BYTES:
+        elif name in _LISTS:
+            texts[name] = content.read(_MAX_LIST_BYTES + 1)
+            if len(texts[name]) > _MAX_LIST_BYTES:
                 raise BadChange(
-                    f"the container gave more than {_MOST_BYTES} bytes for {name}", hint="take another base image"
+                    f"the container returned more than {_MAX_LIST_BYTES} bytes for {name}",
+                    hint="select another base image",
                 )
-    missing = _TEXTS - texts.keys()
+    missing = _LISTS - texts.keys()
     if missing or not changes:
         raise BadChange(
-            f"the container gave no {', '.join(sorted(missing)) or 'changes'}", hint="report this with the lock"
+            f"the container returned no {', '.join(sorted(missing)) or 'changes'}", hint="report this with the lock"
         )
     for path in filter(None, texts["gone"].decode("utf-8", "surrogateescape").split("\0")):
         _white_out(path.lstrip("/"), changes)
     changed = {path.lstrip("/") for path in texts["changed"].decode("utf-8", "surrogateescape").split("\0")}
-    kept = _without_idle_folders(_linked(changes), changed)
+    all_changes = _without_unchanged_folders(_linked(changes), changed)
     before, after = (texts[f"packages.{when}"].decode("utf-8", "replace") for when in ("before", "after"))
-    return Taken(tuple(sorted(kept.values(), key=lambda change: change.order)), before, after)
+    return ContainerChanges(
+        tuple(sorted(all_changes.values(), key=lambda change: change.path.split("/"))), before, after
+    )
 
 
-def _changes(content: IO[bytes], archive: zipfile.ZipFile, warn: Callable[[str], None]) -> Iterator[Changed]:
+def _changes(content: IO[bytes], archive: zipfile.ZipFile, warn: Callable[[str], None]) -> Iterator[ChangedPath]:
     with tarfile.open(fileobj=content, mode="r|", errorlevel=2) as tar:
         for member in tar:
             path = member.name.strip("/")
-            if not path or is_left_out(path, is_folder=member.isdir()):
+            if not path or is_excluded(path, is_folder=member.isdir()):
                 continue
             if is_whiteout(path):
-                warn(f"system layer: /{path} is left out: in a layer its name would hide other files")
+                warn(f"system layer: /{path} is excluded: its name would hide other files of the image")
                 continue
-            change = Changed(path, Kind.FILE, stat.S_IMODE(member.mode), member.uid, member.gid)
+            change = ChangedPath(path, EntryKind.FILE, stat.S_IMODE(member.mode), member.uid, member.gid)
             attributes = sorted(key.removeprefix(_XATTR) for key in member.pax_headers if key.startswith(_XATTR))
             if attributes:
-                warn(f"system layer: /{path} loses its {', '.join(attributes)}: layers of envspec's hold none")
+                warn(f"system layer: /{path} loses its {', '.join(attributes)}: layers have no extended attributes")
             if member.isdir():
-                yield replace(change, kind=Kind.FOLDER)
+                yield replace(change, kind=EntryKind.FOLDER)
             elif member.issym():
-                yield replace(change, kind=Kind.SYMLINK, mode=0o777, target=member.linkname)
+                yield replace(change, kind=EntryKind.SYMLINK, mode=0o777, target=member.linkname)
             elif member.islnk():
-                yield replace(change, kind=Kind.HARDLINK, target=member.linkname.strip("/"))
+                yield replace(change, kind=EntryKind.HARDLINK, target=member.linkname.strip("/"))
             elif member.isreg() and (file := tar.extractfile(member)) is not None:
-                yield replace(change, sha256=_keep_change(file, path, archive), size_bytes=member.size)
+                yield replace(change, sha256=_add_file(file, path, archive), size_bytes=member.size)
             else:
-                warn(f"system layer: /{path} is a device or a pipe, and is left out")
+                warn(f"system layer: /{path} is excluded: a device or a pipe")
 
 
-def _keep_change(file: IO[bytes], path: str, archive: zipfile.ZipFile) -> str:
+def _add_file(file: IO[bytes], path: str, archive: zipfile.ZipFile) -> str:
     digest = hashlib.sha256()
     member = zipfile.ZipInfo(path)
     member.compress_type = zipfile.ZIP_DEFLATED
     with archive.open(member, "w", force_zip64=True) as packed:
-        while chunk := file.read(_CHUNK):
+        while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             packed.write(chunk)
     return digest.hexdigest()
 
 
-def _white_out(path: str, changes: dict[str, Changed]) -> None:
-    """A mark that takes a path of the base away; one for a folder takes all that is in it.
+def _white_out(path: str, changes: dict[str, ChangedPath]) -> None:
+    """Add a mark that hides a path of the base; that of a folder hides its content too.
 
     Source: OCI image specification 1.1, `layer.md`, "Whiteouts".
     """
     parent = PurePosixPath(path).parent
-    if is_left_out(path, is_folder=False) or (str(parent) != "." and str(parent) not in changes):
-        # The folder above is gone too, or something else has taken its place.
+    if is_excluded(path, is_folder=False) or (str(parent) != "." and str(parent) not in changes):
+        # The folder above is removed too, or replaced.
         return
     above = changes.get(str(parent))
-    if above is not None and above.kind is not Kind.FOLDER:
+    if above is not None and above.kind is not EntryKind.FOLDER:
         return
     mark = str(parent / f"{WHITEOUT}{PurePosixPath(path).name}")
-    changes[mark] = Changed(mark, Kind.FILE, 0o644, 0, 0, sha256=hashlib.sha256().hexdigest())
+    changes[mark] = ChangedPath(mark, EntryKind.FILE, 0o644, 0, 0, sha256=hashlib.sha256().hexdigest())
 
 
-def _linked(changes: Mapping[str, Changed]) -> dict[str, Changed]:
-    """Of files that are one file, the first by path has the content: links come after what they lead to."""
+def _linked(changes: Mapping[str, ChangedPath]) -> dict[str, ChangedPath]:
+    """Of hard links to one file, the first by path has the content: a link must follow its target."""
     groups: dict[str, list[str]] = {}
     for change in changes.values():
-        if change.kind is Kind.HARDLINK:
-            if changes.get(change.target, change).kind is not Kind.FILE:
+        if change.kind is EntryKind.HARDLINK:
+            if changes.get(change.target, change).kind is not EntryKind.FILE:
                 raise BadChange(
-                    f"/{change.path} is the same file as /{change.target}, which is left out of layers",
-                    hint="report this with the name of its package",
+                    f"/{change.path} is the same file as /{change.target}, which is excluded from layers",
+                    hint="report this, with the name of its package",
                 )
             groups.setdefault(change.target, []).append(change.path)
     linked = dict(changes)
@@ -193,32 +198,29 @@ def _linked(changes: Mapping[str, Changed]) -> dict[str, Changed]:
         linked[first] = replace(changes[holder], path=first, target=holder if first != holder else "")
         for path in others:
             linked[path] = replace(
-                changes[holder], path=path, kind=Kind.HARDLINK, target=first, sha256="", size_bytes=0
+                changes[holder], path=path, kind=EntryKind.HARDLINK, target=first, sha256="", size_bytes=0
             )
     return linked
 
 
-def _without_idle_folders(changes: Mapping[str, Changed], changed: Collection[str]) -> dict[str, Changed]:
-    """Without the base's own folders that had to be there only for what was left out."""
+def _without_unchanged_folders(changes: Mapping[str, ChangedPath], changed: Collection[str]) -> dict[str, ChangedPath]:
+    """Remove the base's own folders without changed content, which were only listed for excluded files."""
     above = {
         str(parent)
         for path, change in changes.items()
-        if change.kind is not Kind.FOLDER or path in changed
+        if change.kind is not EntryKind.FOLDER or path in changed
         for parent in PurePosixPath(path).parents
     }
     return {
         path: change
         for path, change in changes.items()
-        if change.kind is not Kind.FOLDER or path in changed or path in above
+        if change.kind is not EntryKind.FOLDER or path in changed or path in above
     }
 
 
 @dataclass(frozen=True, slots=True)
 class SystemSource:
-    """A kept system layer.
-
-    folder: with FILES and ENTRIES. key: SHA-256 over title and entries. apt: what was asked for.
-    """
+    """A cached system layer. folder: contains FILES and ENTRIES. key: SHA-256 of title and entries. apt: requested."""
 
     folder: Path
     key: str
@@ -229,82 +231,55 @@ class SystemSource:
         return title_of(self.apt)
 
     def entries(self) -> Iterator[Entry]:
-        members = {member.filename: member for member in _members(self.folder / FILES)}
-        with (self.folder / FILES).open("rb") as file:
-            for each in read_list(self.folder):
-                if each.kind is not Kind.FILE:
+        archive = self.folder / FILES
+        with zipfile.ZipFile(archive) as opened:
+            members = {member.filename: member for member in opened.infolist()}
+        with archive.open("rb") as file:
+            for each in read_entries(self.folder):
+                if each.kind is not EntryKind.FILE:
                     yield Entry(each.path, each.mode, each.kind, None, each.target, each.uid, each.gid)
                     continue
                 data: InMemory | ZipMember = InMemory(b"")
                 if each.size_bytes:
-                    data = _member(self.folder / FILES, file, members[each.target or each.path])
+                    data = _zip_member(archive, file, members[each.target or each.path])
                 yield Entry(each.path, each.mode, each.kind, data, "", each.uid, each.gid)
 
 
 def title_of(apt: tuple[str, ...]) -> str:
-    """What the image's history says of the layer: known before it is made."""
+    """The layer's text in the image's history."""
     return f"apt: {' '.join(apt)}"
 
 
-def write_list(folder: Path, changes: tuple[Changed, ...], title: str) -> str:
-    """Write the list of entries beside their contents; gives the SHA-256 of it and of the title, the layer's key."""
-    rows = [
+def write_entries(folder: Path, changes: tuple[ChangedPath, ...], title: str) -> str:
+    """Write the list of entries; returns the layer's key."""
+    entries = [
         [each.path, each.kind.value, each.mode, each.uid, each.gid, each.target, each.sha256, each.size_bytes]
         for each in changes
     ]
-    text = json.dumps(rows, separators=(",", ":")).encode()
+    text = json.dumps(entries, separators=(",", ":")).encode()
     (folder / ENTRIES).write_bytes(text)
     return hashlib.sha256(title.encode() + b"\n" + text).hexdigest()
 
 
-def read_list(folder: Path) -> tuple[Changed, ...]:
-    rows: list[list[Any]] = json.loads((folder / ENTRIES).read_bytes())
-    return tuple(Changed(path, Kind(kind), *rest) for path, kind, *rest in rows)
+def read_entries(folder: Path) -> tuple[ChangedPath, ...]:
+    entries: list[list[Any]] = json.loads((folder / ENTRIES).read_bytes())
+    return tuple(ChangedPath(path, EntryKind(kind), *rest) for path, kind, *rest in entries)
 
 
-def file_differences(was: tuple[Changed, ...], now: tuple[Changed, ...]) -> tuple[str, ...]:
-    """The paths that are not as they were, each with what has changed."""
-    old, new = ({change.path: change for change in changes} for changes in (was, now))
-    told = []
-    for path in sorted(old.keys() | new.keys()):
-        if old.get(path) != new.get(path):
-            what = "is new" if path not in old else "is gone" if path not in new else "differs"
-            told.append(f"/{path} {what}")
-    return tuple(told)
-
-
-def _members(path: Path) -> list[zipfile.ZipInfo]:
-    with zipfile.ZipFile(path) as archive:
-        return archive.infolist()
-
-
-def _member(archive: Path, file: IO[bytes], member: zipfile.ZipInfo) -> ZipMember:
-    """Where a member's packed bytes lie: behind its local header, whose two last fields are of any length."""
+def _zip_member(archive: Path, file: IO[bytes], member: zipfile.ZipInfo) -> ZipMember:
+    """The packed bytes follow the local header, whose last two fields have variable lengths."""
     file.seek(member.header_offset)
     name, extra = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
     offset = member.header_offset + _LOCAL_HEADER.size + name + extra
-    return ZipMember(archive, offset, member.compress_size, member.file_size, member.CRC, Method.DEFLATED)
-
-
-_KNOWN: Final = "layer.json"
-_WAIT_S: Final = 0.2
-_MOST_TOLD: Final = 20
-
-
-class Kept(Enum):
-    """What to do with a layer that the cache has."""
-
-    USE = "use"
-    MAKE_ANEW = "make anew"
+    return ZipMember(archive, offset, member.compress_size, member.file_size, member.CRC, ZipMethod.DEFLATED)
 
 
 @dataclass(frozen=True, slots=True)
-class SystemOrder:
-    """A system layer that is wanted.
+class SystemLayerRequest:
+    """base: `docker.io/nvidia/cuda@sha256:...`, to pull. base_digest: of the platform's manifest. apt: sorted names.
 
-    base: `docker.io/nvidia/cuda@sha256:...`, what is pulled. base_digest: of that platform's own manifest. apt: names,
-    sorted. snapshot: moment of the archive. locked: what the lock knows of the layer; one that differs is refused.
-    mirrors: `[registry.mirrors]`.
+    snapshot: time of the archive. locked: the lock's record; a different layer is refused. mirrors:
+    `[registry.mirrors]`.
     """
 
     platform: Platform
@@ -314,175 +289,159 @@ class SystemOrder:
     snapshot: datetime | None = None
     locked: SystemLayer | None = None
     mirrors: tuple[tuple[str, str], ...] = ()
-    builder: Builder = Builder.AUTO
-    kept: Kept = Kept.USE
+    builder: ContainerTool = ContainerTool.AUTO
 
     @property
     def key(self) -> str:
-        """SHA-256 over all that decides the layer but the state of the archive."""
-        moment = self.snapshot.isoformat() if self.snapshot else None
-        parts = [form(), self.base_digest, self.platform.value, list(self.apt), moment]
+        """Of everything that determines the layer, except the state of the archive."""
+        snapshot = self.snapshot.isoformat() if self.snapshot else None
+        parts = [form(), self.base_digest, self.platform.value, list(self.apt), snapshot]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def folder(self, cache: Path) -> Path:
+        return cache / "system-layers" / self.key
 
 
 class SystemDiffers(EnvspecError):
-    """A system layer came out otherwise than the lock says."""
+    """A system layer differs from the lock."""
 
     exit_code = 8
 
 
-def find_system_layer(order: SystemOrder, cache: Path) -> tuple[SystemLayer, SystemSource] | None:
-    """The layer in the cache; with `order.locked`, the one that the lock means and no other."""
-    folder = _folder(order, cache)
-    found = [each for each in (_read(path, order.apt) for path in sorted(folder.glob(f"*/{_KNOWN}"))) if each]
-    if order.locked is not None:
-        found = [each for each in found if each[0].diff_id == order.locked.diff_id]
-    return max(found, key=lambda each: (each[1].folder / _KNOWN).stat().st_mtime_ns, default=None)
+def find_system_layer(request: SystemLayerRequest, cache: Path) -> tuple[SystemLayer, SystemSource] | None:
+    """The newest cached layer; with `request.locked`, exactly that one."""
+    heads = sorted(request.folder(cache).glob(f"*/{_HEAD}"))
+    found = [each for each in (_read_head(path, request.apt) for path in heads) if each]
+    if request.locked is not None:
+        found = [each for each in found if each[0].diff_id == request.locked.diff_id]
+    return max(found, key=lambda each: (each[1].folder / _HEAD).stat().st_mtime_ns, default=None)
 
 
-async def make_system_layer(
-    order: SystemOrder, context: Context, make_layer: Callable[[SystemSource], Layer]
+async def build_system_layer(
+    request: SystemLayerRequest,
+    context: Context,
+    make_layer: Callable[[SystemSource], Layer],
+    on_line: Callable[[str], None],
 ) -> tuple[SystemLayer, SystemSource]:
-    """The layer out of the cache, or made in a container of the base.
+    """The cached layer; if there is none, installs the packages in a container of the base.
 
-    make_layer: makes, or finds, the layer of a source.
+    make_layer: returns the layer of a source. on_line: called with every line of the installation's output.
 
     Raises:
-        NoEngine: it has to be made, and there is neither a container engine nor buildah.
-        InstallFailed, ArchiveSilent: apt could not do it. SystemDiffers: it is not what the lock says.
-        UsageError: there is nothing to install; the base's name can't be read.
+        NoEngine: no container engine and no buildah. InstallFailed, ArchiveUnreachable: apt failed.
+        SystemDiffers: the layer differs from the lock. UsageError: no packages, or an invalid name of the base.
     """
-    if not order.apt:
-        raise UsageError("a system layer without packages", hint="name some by [system] apt")
-    if order.kept is Kept.USE and (found := find_system_layer(order, context.cache)):
+    if not request.apt:
+        raise UsageError("a system layer without packages", hint="add some to [system] apt")
+    if found := find_system_layer(request, context.cache):
         return found
-    folder = _folder(order, context.cache)
+    folder = request.folder(context.cache)
     folder.mkdir(parents=True, exist_ok=True)
-    with await _alone(folder):
-        if order.kept is Kept.USE and (found := find_system_layer(order, context.cache)):
+    # Other runs would use the same container name.
+    lock = await hold_file(folder / ".lock", _POLL_S)
+    try:
+        if found := find_system_layer(request, context.cache):
             return found
-        with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as made:
-            beside = Path(made, "layer")
-            taken = await _install(order, context, beside)
-            source = _keep(order, taken, beside, folder)
-    return await asyncio.to_thread(_record, order, taken, source, context.cache, make_layer)
+        with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as temporary:
+            built = Path(temporary, "layer")
+            changes = await _install(request, context, built, on_line)
+            key = write_entries(built, changes.changes, title_of(request.apt))
+            source = SystemSource(folder / key, key, request.apt)
+            _place(built, source.folder)
+    finally:
+        os.close(lock)
+    return await asyncio.to_thread(_record, request, changes, source, make_layer), source
 
 
-def _job(order: SystemOrder, environ: Mapping[str, str]) -> Job:
-    wish = Wish(order.apt, order.snapshot, order.locked.packages if order.locked else (), environ.get(MIRROR) or None)
-    where = endpoint(parse(order.base), dict(order.mirrors))
+def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJob:
+    pins = request.locked.packages if request.locked else ()
+    wish = AptRequest(request.apt, request.snapshot, pins, environ.get(MIRROR) or None)
+    where = endpoint(parse(request.base), dict(request.mirrors))
     host = where.base.partition("://")[2].partition("/")[0]
-    digest = order.base.rpartition("@")[2]
-    return Job(
-        base=f"{host}/{where.repository}@{digest}",
-        platform=order.platform,
-        plain=Plain.HTTP if where.is_plain or is_loopback(host.rpartition(":")[0]) else Plain.TLS,
-        name=f"envspec-system-{order.key[:16]}",
+    is_plain = where.is_plain or is_loopback(host.rpartition(":")[0])
+    return ContainerJob(
+        base=f"{host}/{where.repository}@{request.base.rpartition('@')[2]}",
+        platform=request.platform,
+        plain=RegistryTransport.HTTP if is_plain else RegistryTransport.TLS,
+        name=f"envspec-system-{request.key[:16]}",
         files=work_files(wish, environ, certificates_of(environ)),
     )
 
 
-async def _install(order: SystemOrder, context: Context, folder: Path) -> Taken:
-    work = await asyncio.to_thread(choose, order.builder, _job(order, context.environ), context.environ)
-    taken: list[Taken] = []
+async def _install(
+    request: SystemLayerRequest, context: Context, folder: Path, on_line: Callable[[str], None]
+) -> ContainerChanges:
+    runner = await asyncio.to_thread(choose_runner, request.builder, _job(request, context.environ), context.environ)
+    results: list[ContainerChanges] = []
 
-    def taking(outputs: Outputs) -> None:
+    def read(files: ContainerFiles) -> None:
         folder.mkdir()
-        taken.append(take(outputs, folder, context.reporter.warning))
+        results.append(read_changes(files, folder, context.reporter.warning))
 
-    await run_job(work, context.reporter.log, taking)
-    return taken[0]
+    await run_job(runner, on_line, read)
+    return results[0]
 
 
-def _keep(order: SystemOrder, taken: Taken, made: Path, folder: Path) -> SystemSource:
-    """What was made, at the place of its own content: another run's of the same content is as good."""
-    key = write_list(made, taken.changes, title_of(order.apt))
-    kept = folder / key
-    if not (kept / _KNOWN).exists():
-        if kept.exists():
-            shutil.rmtree(kept)
-        made.rename(kept)
-    return SystemSource(kept, key, order.apt)
+def _place(built: Path, target: Path) -> None:
+    # A complete folder of the same key has the same content.
+    if not (target / _HEAD).exists():
+        if target.exists():
+            shutil.rmtree(target)
+        built.rename(target)
 
 
 def _record(
-    order: SystemOrder, taken: Taken, source: SystemSource, cache: Path, make_layer: Callable[[SystemSource], Layer]
-) -> tuple[SystemLayer, SystemSource]:
+    request: SystemLayerRequest,
+    changes: ContainerChanges,
+    source: SystemSource,
+    make_layer: Callable[[SystemSource], Layer],
+) -> SystemLayer:
     layer = make_layer(source)
-    packages = installed(taken.before, taken.after)
     found = SystemLayer(
-        order.platform,
-        order.base_digest,
-        order.apt,
-        packages,
+        request.platform,
+        request.base_digest,
+        request.apt,
+        installed(changes.before, changes.after),
         layer.diff_id,
         layer.blob.digest,
         layer.blob.size_bytes,
     )
-    place(source.folder / _KNOWN, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
-    if order.locked is not None and order.locked.diff_id != found.diff_id:
-        raise _difference(order, order.locked, found, source, cache)
-    return found, source
+    place(source.folder / _HEAD, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
+    if request.locked is not None and request.locked.diff_id != found.diff_id:
+        raise _difference(request.locked, found)
+    return found
 
 
-def _difference(
-    order: SystemOrder, locked: SystemLayer, found: SystemLayer, source: SystemSource, cache: Path
-) -> SystemDiffers:
-    """What of the layer is not as the lock has it: packages, else files where the cache has the one that was locked."""
-    told = package_differences(locked.packages, found.packages)
-    hint = "the archive has moved on: `envspec lock --upgrade` takes what it has now, [system] snapshot holds it still"
-    if not told:
-        hint = "the same packages gave other files: report this with the names of the files"
-        meant = find_system_layer(order, cache)
-        told = file_differences(read_list(meant[1].folder), read_list(source.folder)) if meant else ()
-        if not meant:
-            hint += "; the cache of who made the lock has the other list (system-layers/*/*/entries.json)"
-    rows = [f"  {line}" for line in told[:_MOST_TOLD]]
-    rows += [f"  and {len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
-    return SystemDiffers(
-        "\n".join(
-            [
-                f"the system layer for {order.platform.value} is {found.diff_id}, and the lock says {locked.diff_id}",
-                *rows,
-            ]
-        ),
-        hint=hint,
-    )
+def _difference(locked: SystemLayer, found: SystemLayer) -> SystemDiffers:
+    lines = package_differences(locked.packages, found.packages)
+    hint = "run `envspec lock --upgrade` for the archive's current packages, or set [system] snapshot to keep them"
+    if not lines:
+        hint = (
+            "report that the same packages gave other files, with both lists: system-layers/*/*/entries.json in this "
+            "cache and in that of the lock's author"
+        )
+    shown = [f"  {line}" for line in lines[:_MAX_LINES]]
+    shown += [f"  and {len(lines) - _MAX_LINES} more"] if len(lines) > _MAX_LINES else []
+    what = f"the system layer for {found.platform.value} is {found.diff_id}, but the lock has {locked.diff_id}"
+    return SystemDiffers("\n".join([what, *shown]), hint=hint)
 
 
-def _folder(order: SystemOrder, cache: Path) -> Path:
-    return cache / "system-layers" / order.key
-
-
-def _read(path: Path, apt: tuple[str, ...]) -> tuple[SystemLayer, SystemSource] | None:
-    """A kept layer, if it can be read."""
+def _read_head(path: Path, apt: tuple[str, ...]) -> tuple[SystemLayer, SystemSource] | None:
+    """A cached layer; None if its head can't be read."""
     try:
-        row = json.loads(path.read_bytes())
-        row = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-        layer = SystemLayer(**{**row, "platform": Platform(row["platform"])})
+        head = json.loads(path.read_bytes())
+        head = {name: tuple(value) if isinstance(value, list) else value for name, value in head.items()}
+        layer = SystemLayer(**{**head, "platform": Platform(head["platform"])})
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return layer, SystemSource(path.parent, path.parent.name, apt)
 
 
 def certificates_of(environ: Mapping[str, str]) -> bytes | None:
-    """The CA bundle that this machine's programs are told to trust; of a folder, all that is in it."""
+    """This machine's CA bundle; of a folder, all certificates in it."""
     bundle = ca_bundle(environ)
     if bundle is None:
         return None
     if bundle.is_file():
         return bundle.read_bytes()
     return b"\n".join(path.read_bytes() for path in sorted(bundle.glob("*.pem"))) or None
-
-
-@contextlib.contextmanager
-def _held(descriptor: int) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        os.close(descriptor)
-
-
-async def _alone(folder: Path) -> contextlib.AbstractContextManager[None]:
-    """Holds the order against other runs, which would use the same container's name; waits for its turn."""
-    return _held(await hold_file(folder / ".lock", _WAIT_S))

@@ -1,6 +1,6 @@
-"""A script in a throw-away container, by Docker or buildah.
+"""Runs a script in a temporary container, by Docker or buildah.
 
-Both get the same files, run the same script and give the same folder back. They are called from a thread.
+Both receive the same files, run the same script and return the same folder. They are called from a thread.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import tarfile
 import tempfile
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -32,15 +33,20 @@ from envspec.registry.types import OCI_PLATFORMS
 if TYPE_CHECKING:
     from envspec.engine.client import Engine
 
-
+#: What apt prints about a source without known snapshots (apt 2.7 to 3.0).
+_NO_SERVER: Final = ("Snapshots not supported for", "Cannot identify snapshot server for")
+_HOURS_S: Final = 6 * 3600
 _LAST_LINES: Final = 12
+#: Mount point of a job's index.
+INDEX: Final = "/.envspec-index"
+_COMMAND: Final = ("/bin/sh", f"{WORK}/install.sh")
+_Log = Callable[[str], None]
+#: A container's files by name; each is read before the next one.
+ContainerFiles = Iterator[tuple[str, IO[bytes]]]
 
-#: The files that a container gives, by name; each is read before the next one is asked for.
-Outputs = Iterator[tuple[str, IO[bytes]]]
 
-
-def in_folder(folder: Path) -> Outputs:
-    """A folder's files. What wrote there may have left links, which lead anywhere, and what can't be read to an end."""
+def folder_files(folder: Path) -> ContainerFiles:
+    """A folder's regular files: a container may have left links out of it, or endless files."""
     for path in sorted(folder.iterdir()):
         try:
             file = open_foreign(path)
@@ -50,8 +56,7 @@ def in_folder(folder: Path) -> Outputs:
             yield path.name, file
 
 
-def in_tar(stream: IO[bytes]) -> Outputs:
-    """The files of a folder that comes as a tar."""
+def tar_files(stream: IO[bytes]) -> ContainerFiles:
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         for member in tar:
             file = tar.extractfile(member) if member.isreg() else None
@@ -59,8 +64,8 @@ def in_tar(stream: IO[bytes]) -> Outputs:
                 yield PurePosixPath(member.name).name, file
 
 
-def packed(files: Mapping[str, bytes]) -> bytes:
-    """A tar of WORK with these files, as an engine unpacks it at a container's root."""
+def pack_files(files: Mapping[str, bytes]) -> bytes:
+    """A tar of WORK with these files, for a container's root."""
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w") as tar:
         folder = tarfile.TarInfo(WORK[1:])
@@ -73,8 +78,7 @@ def packed(files: Mapping[str, bytes]) -> bytes:
     return whole.getvalue()
 
 
-def lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Text that comes in pieces, by lines."""
+def split_lines(chunks: Iterable[bytes]) -> Iterator[str]:
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -83,24 +87,24 @@ def lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
         yield rest.decode("utf-8", "replace").rstrip()
 
 
-def telling(lines: Iterable[str], told: Callable[[str], None]) -> list[str]:
-    """Every line to who wants to know; gives the last ones, for a message."""
-    kept: list[str] = []
+def forward_lines(lines: Iterable[str], log: _Log) -> list[str]:
+    """Log every line; returns the last ones, for a message."""
+    last: deque[str] = deque(maxlen=_LAST_LINES)
     for line in filter(None, lines):
-        told(line)
-        kept = [*kept[1 - _LAST_LINES :], line]
-    return kept
+        log(line)
+        last.append(line)
+    return list(last)
 
 
-class Pieces:
-    """Bytes that come in pieces, read as a file is read from its start to its end."""
+class ChunkReader:
+    """Chunks of bytes as a file that is read once."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
         self._rest = memoryview(b"")
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes; fewer at the end only."""
+        """`size` bytes; fewer only at the end."""
         parts: list[memoryview] = []
         missing = size
         while missing:
@@ -114,58 +118,50 @@ class Pieces:
         return b"".join(parts)
 
 
-#: What apt says of a source whose snapshots it does not know where to find (apt 2.7 to 3.0).
-_NO_SERVER: Final = ("Snapshots not supported for", "Cannot identify snapshot server for")
-_HOURS_S: Final = 6 * 3600
-#: Where a job's index is mounted.
-INDEX: Final = "/.envspec-index"
-_COMMAND: Final = ("/bin/sh", f"{WORK}/install.sh")
-
-
-class Builder(Enum):
-    """What makes the container. AUTO: Docker, or Podman by Docker's API; buildah where none answers."""
+class ContainerTool(Enum):
+    """AUTO: Docker, or Podman by Docker's API; buildah if none answers."""
 
     AUTO = "auto"
     DOCKER = "docker"
     BUILDAH = "buildah"
 
 
-class Plain(Enum):
-    """Whether the base's registry is asked without TLS."""
+class RegistryTransport(Enum):
+    """Protocol of the base's registry."""
 
     HTTP = "http"
     TLS = "tls"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """One container. base: what is pulled, `host/repository@sha256:...`. files: below WORK. name: of the container.
+class ContainerJob:
+    """One container. base: `host/repository@sha256:...`, to pull. files: below WORK. name: of the container.
 
-    index: a folder of `envspec.io.confine.door`, mounted at INDEX: what runs is foreign code, which gets no
-    capabilities and no network. None: what runs is envspec's own, and its network is this machine's.
+    index: for third-party code, which runs without capabilities and network: a folder of `envspec.io.confine.door`,
+    mounted at INDEX. None for envspec's own code, which uses this machine's network.
     """
 
     base: str
     platform: Platform
-    plain: Plain
+    plain: RegistryTransport
     name: str
     files: Mapping[str, bytes]
     index: Path | None = None
 
 
 class InstallFailed(EnvspecError):
-    """The packages could not be installed in the base."""
+    """The packages can't be installed in the base."""
 
 
-class ArchiveSilent(NetworkError):
-    """The archive of packages could not be read."""
+class ArchiveUnreachable(NetworkError):
+    """The archive of packages can't be read."""
 
 
-class Work(Protocol):
-    """What makes one job's container."""
+class ContainerRunner(Protocol):
+    """Runs one job's container."""
 
-    def run(self, told: Callable[[str], None], take: Callable[[Outputs], None]) -> None:
-        """Run the script, then have `take` read what is in OUT. Nothing of the container is left afterwards."""
+    def run(self, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
+        """Run the script, pass the files in OUT to `read`, and remove the container."""
         ...
 
     def stop(self) -> None:
@@ -173,72 +169,72 @@ class Work(Protocol):
         ...
 
 
-async def run_job(work: Work, told: Callable[[str], None], take: Callable[[Outputs], None]) -> None:
-    """Run it in a thread; when the caller is cancelled its container is removed, and `told` hears no more of it.
+async def run_job(runner: ContainerRunner, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
+    """Run a job in a thread; cancelling it removes its container and ends its log.
 
-    Raises: as `Work.run`.
+    Raises: as `ContainerRunner.run`.
     """
     stopped = threading.Event()
 
-    def hear(line: str) -> None:
+    def log_line(line: str) -> None:
         if not stopped.is_set():
-            told(line)
+            log(line)
 
-    running = asyncio.ensure_future(asyncio.to_thread(work.run, hear, take))
+    running = asyncio.ensure_future(asyncio.to_thread(runner.run, log_line, read))
     try:
         await asyncio.shield(running)
     except asyncio.CancelledError:
         stopped.set()
-        await asyncio.to_thread(work.stop)
+        await asyncio.to_thread(runner.stop)
         await asyncio.gather(running, return_exceptions=True)
         raise
 
 
-def choose(builder: Builder, job: Job, environ: Mapping[str, str]) -> Work:
-    """What is at hand.
+def choose_runner(builder: ContainerTool, job: ContainerJob, environ: Mapping[str, str]) -> ContainerRunner:
+    """An available runner.
 
     Raises:
-        NoEngine: nothing is.
+        NoEngine: there is none.
     """
     program = shutil.which("buildah", path=environ.get("PATH"))
-    if builder is not Builder.BUILDAH:
+    if builder is not ContainerTool.BUILDAH:
         try:
             with open_engine(environ) as engine:
                 if job.index is not None and engine.address.is_remote:
                     raise NoEngine(
-                        f"the engine at {engine.address} is another machine, which can't reach the index of a build",
+                        f"the engine at {engine.address} is on another machine, which can't reach the index of a build",
                         hint="use an engine on this machine",
                     )
-                return ByDocker(job, environ)
+                return DockerRunner(job, environ)
         except NoEngine as fault:
-            if builder is Builder.DOCKER:
+            if builder is ContainerTool.DOCKER:
                 raise
             if program is None:
                 raise NoEngine(
-                    f"the system's packages need a container once, and {fault.message}; there is no buildah either",
-                    hint=f"{fault.hint}; or install buildah; or copy the layer from the cache of who made the lock",
+                    f"system packages need a container, but {fault.message}; buildah is not installed either",
+                    hint=f"{fault.hint}; or install buildah; or copy the layer from the cache of the lock's author",
                 ) from fault
     if program is None:
         raise NoEngine("buildah is not installed", hint="install it, or use Docker or Podman")
-    return ByBuildah(program, job, environ)
+    return BuildahRunner(program, job, environ)
 
 
 @dataclass(frozen=True, slots=True)
-class ByDocker:
-    """By a Docker engine's API. Only the index is mounted: without it the engine may be on another machine."""
+class DockerRunner:
+    """Uses a Docker engine's API. Only the index is mounted: without it the engine may be on another machine."""
 
-    job: Job
+    job: ContainerJob
     environ: Mapping[str, str]
 
-    def run(self, told: Callable[[str], None], take: Callable[[Outputs], None]) -> None:
+    def run(self, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
         job = self.job
         with open_engine(self.environ) as engine, engine.asked(f"installing packages in {job.base}"):
             client = engine.client
-            # A package may take minutes to configure, and says nothing meanwhile.
+            # Configuring a package may take minutes without output.
             client.timeout = _HOURS_S
-            _pull(engine, job, told)
+            _pull(engine, job, log)
             _remove(engine, job)
-            config = client.create_host_config(**_reach(job))
+            config = client.create_host_config(**_host_config(job))
             created = client.create_container(
                 job.base,
                 list(_COMMAND[1:]),
@@ -250,12 +246,12 @@ class ByDocker:
                 healthcheck={"test": ["NONE"]},
             )
             try:
-                client.put_archive(created["Id"], "/", packed(job.files))
+                client.put_archive(created["Id"], "/", pack_files(job.files))
                 client.start(created["Id"])
-                lines = telling(lines_of(client.logs(created["Id"], stream=True, follow=True)), told)
-                _judge(client.wait(created["Id"])["StatusCode"], lines, job)
+                lines = forward_lines(split_lines(client.logs(created["Id"], stream=True, follow=True)), log)
+                _check_status(client.wait(created["Id"])["StatusCode"], lines, job)
                 chunks, _ = client.get_archive(created["Id"], OUT)
-                take(in_tar(cast("IO[bytes]", Pieces(chunks))))
+                read(tar_files(cast("IO[bytes]", ChunkReader(chunks))))
             finally:
                 _remove(engine, job)
 
@@ -265,60 +261,60 @@ class ByDocker:
 
 
 @dataclass(slots=True)
-class ByBuildah:
-    """By buildah, which needs no daemon and, with subordinate ids, no root."""
+class BuildahRunner:
+    """Uses buildah, which needs no daemon and, with subordinate IDs, no root."""
 
     program: str
-    job: Job
+    job: ContainerJob
     environ: Mapping[str, str]
     _running: subprocess.Popen[bytes] | None = None
     _stopped: bool = False
 
-    def run(self, told: Callable[[str], None], take: Callable[[Outputs], None]) -> None:
+    def run(self, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
         job = self.job
         platform = "/".join(OCI_PLATFORMS[job.platform])
-        tls = ["--tls-verify=false"] if job.plain is Plain.HTTP else []
+        tls = ["--tls-verify=false"] if job.plain is RegistryTransport.HTTP else []
         isolation = self._isolation()
         with contextlib.suppress(InstallFailed):
             self._do(["rm", job.name])
         try:
-            self._do(["from", "--name", job.name, "--platform", platform, *tls, f"docker://{job.base}"], told)
+            self._do(["from", "--name", job.name, "--platform", platform, *tls, f"docker://{job.base}"], log)
             with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
-                given, out = Path(folder, "given"), Path(folder, "out")
-                given.mkdir()
+                files, out = Path(folder, "in"), Path(folder, "out")
+                files.mkdir()
                 out.mkdir()
                 for name, content in job.files.items():
-                    path = given / name
+                    path = files / name
                     path.touch(mode=0o600)
                     path.write_bytes(content)
-                self._do(["copy", "--quiet", job.name, str(given), WORK])
-                # Through a pipe the end of the output got lost on a busy machine (buildah 1.28, chroot).
+                self._do(["copy", "--quiet", job.name, str(files), WORK])
+                # With a pipe, the end of the output was lost on a busy machine (buildah 1.28, chroot).
                 volume = f"{out}:{OUT}:rw,Z"
                 options = ["--isolation", isolation, "--user", "0:0", "--volume", volume]
                 if job.index is None:
                     options += ["--network", "host"]
                 else:
                     options += ["--network", "none", "--cap-drop", "all", "--volume", f"{job.index}:{INDEX}:ro"]
-                self._do(["run", *options, "--workingdir", "/", job.name, "--", *_COMMAND], told)
-                take(in_folder(out))
+                self._do(["run", *options, "--workingdir", "/", job.name, "--", *_COMMAND], log)
+                read(folder_files(out))
         finally:
             self._stopped = False
             with contextlib.suppress(InstallFailed):
                 self._do(["rm", job.name])
 
     def _isolation(self) -> str:
-        """How buildah runs what it runs.
+        """buildah's --isolation.
 
         Raises:
-            NoEngine: foreign code is to run in a mere chroot, which has this machine's network and processes.
+            NoEngine: third-party code in a chroot, which has this machine's network and processes.
         """
         named = self.environ.get("BUILDAH_ISOLATION")
         if self.job.index is None:
-            # The one isolation that needs no runtime and no cgroups, as machines of CI have them or not.
+            # The only isolation without a runtime and cgroups, which CI machines may lack.
             return named or "chroot"
         if named == "chroot":
             raise NoEngine(
-                "BUILDAH_ISOLATION=chroot confines nothing, and a build is code from outside",
+                "BUILDAH_ISOLATION=chroot does not isolate a build, which is third-party code",
                 hint="set it to oci or rootless, which need runc or crun, or use Docker or Podman",
             )
         return named or "oci"
@@ -329,7 +325,7 @@ class ByBuildah:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._running.pid, signal.SIGTERM)
 
-    def _do(self, words: list[str], told: Callable[[str], None] = lambda _: None) -> None:
+    def _do(self, words: list[str], log: _Log = lambda _: None) -> None:
         if self._stopped:
             raise InstallFailed(f"buildah {words[0]} was stopped")
         process = subprocess.Popen(  # noqa: S603 (no shell; the words are ours)
@@ -342,12 +338,11 @@ class ByBuildah:
         )
         self._running = process
         with process:
-            lines = telling(lines_of(process.stdout or ()), told)
-        _judge(process.returncode, lines, self.job)
+            lines = forward_lines(split_lines(process.stdout or ()), log)
+        _check_status(process.returncode, lines, self.job)
 
 
-def _reach(job: Job) -> Mapping[str, Any]:
-    """What a container of the engine reaches."""
+def _host_config(job: ContainerJob) -> Mapping[str, Any]:
     if job.index is None:
         return {"network_mode": "host"}
     return {
@@ -358,49 +353,48 @@ def _reach(job: Job) -> Mapping[str, Any]:
     }
 
 
-def _judge(status: int, lines: list[str], job: Job) -> None:
-    """What a container's status means."""
+def _check_status(status: int, lines: list[str], job: ContainerJob) -> None:
     if status == 0:
         return
-    said = "\n".join(f"  {line}" for line in lines)
+    output = "\n".join(f"  {line}" for line in lines)
     if status == NO_APT:
         raise InstallFailed(
-            f"{job.base} has no apt-get: [system] apt, services and the compiler need Debian or Ubuntu below",
-            hint="take a base of that kind, or leave those out",
+            f"{job.base} has no apt-get: [system] apt, services and the compiler need a base with Debian or Ubuntu",
+            hint="select such a base, or remove them from the spec",
         )
-    if status == NO_SNAPSHOT or (status == NO_UPDATE and any(words in said for words in _NO_SERVER)):
+    if status == NO_SNAPSHOT or (status == NO_UPDATE and any(words in output for words in _NO_SERVER)):
         raise InstallFailed(
-            f"the apt of {job.base} knows no snapshots of its sources, and [system] snapshot asks for one",
-            hint=f"name a mirror that has them, such as {MIRROR}=https://mirror.corp/{{archive}}/{{moment}}/",
+            f"the apt of {job.base} has no snapshots of its sources, which [system] snapshot requires",
+            hint=f"set a mirror with snapshots, such as {MIRROR}=https://mirror.corp/{{archive}}/{{moment}}/",
         )
     if status == NO_UPDATE:
-        raise ArchiveSilent(
-            f"apt in {job.base} can't read the archive of packages:\n{said}",
-            hint="can it be reached from here, with http_proxy and SSL_CERT_FILE as they are?",
+        raise ArchiveUnreachable(
+            f"apt in {job.base} can't read the archive of packages:\n{output}",
+            hint="check that this machine reaches it, with its http_proxy and SSL_CERT_FILE",
         )
     raise InstallFailed(
-        f"the packages can't be installed in {job.base} (status {status}):\n{said}",
-        hint="`apt-get install` in a container of that image says the same; correct [system] apt",
+        f"the packages can't be installed in {job.base} (status {status}):\n{output}",
+        hint="correct [system] apt; `apt-get install` in a container of that image reports the same",
     )
 
 
-def _pull(engine: Engine, job: Job, told: Callable[[str], None]) -> None:
+def _pull(engine: Engine, job: ContainerJob, log: _Log) -> None:
     from docker.errors import ImageNotFound
 
     system, architecture = OCI_PLATFORMS[job.platform]
     with contextlib.suppress(ImageNotFound):
-        there = engine.client.inspect_image(job.base)  # type: ignore[no-untyped-call]  # as docker's stubs have it
-        if (there.get("Os"), there.get("Architecture")) == (system, architecture):
+        found = engine.client.inspect_image(job.base)  # type: ignore[no-untyped-call]  # not in docker's stubs
+        if (found.get("Os"), found.get("Architecture")) == (system, architecture):
             return
-    told(f"pulling {job.base}")
+    log(f"pulling {job.base}")
     name, _, digest = job.base.partition("@")
     platform = f"{system}/{architecture}"
-    for row in engine.client.pull(name, tag=digest, platform=platform, stream=True, decode=True):
-        if "error" in row:
-            raise EngineRefused(f"the engine can't pull {job.base}: {row['error']}", hint="is it logged in there?")
+    for event in engine.client.pull(name, tag=digest, platform=platform, stream=True, decode=True):
+        if "error" in event:
+            raise EngineRefused(f"the engine can't pull {job.base}: {event['error']}", hint="check its login")
 
 
-def _remove(engine: Engine, job: Job) -> None:
+def _remove(engine: Engine, job: ContainerJob) -> None:
     from docker.errors import NotFound
 
     with contextlib.suppress(NotFound):

@@ -1,7 +1,7 @@
-"""What runs in the container that makes a system layer, and what of its changes is left out of the layer. Pure.
+"""The script of a system layer's container, and which of its changes are excluded. Pure.
 
 Sources: apt.conf(5), apt_preferences(5), Debian Policy 9.3.3.1 on `policy-rc.d`; Ubuntu's snapshot service, "How to use
-the Ubuntu snapshot service" (which apt knows snapshots, and `snapshot=yes` before 24.04). Read 2026-11.
+the Ubuntu snapshot service" (which versions of apt support snapshots, and `snapshot=yes` before 24.04). Read 2026-11.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Final
 
 from envspec.image.services import GID, HOME, UID, USER
 
-#: Where everything lies that the container is given and gives; nothing below it comes into the layer.
+#: Folder of the container's input and output; excluded from the layer.
 WORK: Final = "/.envspec-build"
-#: What the container gives: see the script.
+#: The container's output: see the script.
 OUT: Final = f"{WORK}/out"
-#: Names a mirror with snapshots, such as `https://mirror.corp/{archive}/{moment}/`, for an apt that knows none.
+#: A mirror with snapshots, such as `https://mirror.corp/{archive}/{moment}/`, for an apt without them.
 MIRROR: Final = "ENVSPEC_APT_SNAPSHOT"
-#: 1980-01-01, as all files in images. Python then writes bytecode that goes by hashes, shadow the same day.
+#: 1980-01-01, as all files in images. Makes Python write hash-based bytecode, and shadow the same day.
 EPOCH: Final = 315532800
 
-#: Exit statuses of the script that mean something.
+#: Exit statuses of the script.
 NO_APT: Final = 64
 NO_SNAPSHOT: Final = 65
 NO_UPDATE: Final = 66
 
-#: Of this machine, for reaching the archive.
-_REACH: Final = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+#: This machine's variables for the archive's network.
+_PROXIES: Final = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-#: Files that are another machine's, or another moment's. A `*` also stands for `/`.
+#: Files that depend on the machine or the time. `*` also matches `/`.
 _LEFT_OUT: Final = (
     f"{WORK[1:]}/*",
     ".dockerenv",
@@ -49,14 +49,14 @@ _LEFT_OUT: Final = (
     "etc/hosts",
     "etc/mtab",
     "etc/resolv.conf",
-    # of this one machine: made again where they are missing
+    # of one machine; created again if they are missing
     "etc/machine-id",
     "var/lib/dbus/machine-id",
     "etc/ssh/ssh_host_*",
     "etc/ssl/private/ssl-cert-snakeoil.key",
     "etc/ssl/certs/ssl-cert-snakeoil.pem",
     "var/lib/systemd/random-seed",
-    # what programs remember of the last time
+    # caches and backups of programs
     "root/.*",
     "var/lib/apt/lists/*",
     "var/lib/dpkg/lock*",
@@ -65,18 +65,14 @@ _LEFT_OUT: Final = (
     "etc/.pwd.lock",
     *(f"etc/{name}-" for name in ("passwd", "shadow", "group", "gshadow", "subuid", "subgid")),
 )
-#: Below these, folders stay for the programs that need them, and files do not.
+#: Below these, folders are included for the programs that need them, files are not.
 _FOLDERS_ONLY: Final = ("var/log/", "var/cache/")
 _ARCHIVES: Final = "debian|debian-security|debian-ports|ubuntu|ubuntu-ports"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be installed.
-
-    apt: names. snapshot: the archive's moment. pins: `name=version` of all that a lock knows to be installed. mirror:
-    what MIRROR names.
-    """
+class AptRequest:
+    """apt: names. snapshot: time of the archive. pins: `name=version` of locked packages. mirror: see MIRROR."""
 
     apt: tuple[str, ...]
     snapshot: datetime | None = None
@@ -85,15 +81,15 @@ class Wish:
 
 
 def form() -> str:
-    """SHA-256 over the script and the rules: another form makes another layer of the same wish."""
+    """SHA-256 of the script and its rules: part of a layer's key."""
     rules = repr((_LEFT_OUT, _FOLDERS_ONLY, EPOCH, USER, UID, GID, HOME))
-    return hashlib.sha256(_script() + _apt_conf(Wish(()), None).encode() + rules.encode()).hexdigest()
+    return hashlib.sha256(_script() + _apt_conf(AptRequest(()), None).encode() + rules.encode()).hexdigest()
 
 
-def work_files(wish: Wish, environ: Mapping[str, str], certificates: bytes | None) -> dict[str, bytes]:
-    """Name in WORK -> content, of all that the container is given.
+def work_files(wish: AptRequest, environ: Mapping[str, str], certificates: bytes | None) -> dict[str, bytes]:
+    """Name in WORK -> content of the container's input.
 
-    environ: this machine's, of which proxies alone are handed on. certificates: this machine's CA bundle.
+    environ: this machine's; only its proxies are used. certificates: this machine's CA bundle.
     """
     variables = {
         "PATH": _PATH,
@@ -103,10 +99,10 @@ def work_files(wish: Wish, environ: Mapping[str, str], certificates: bytes | Non
         "DEBIAN_FRONTEND": "noninteractive",
         "SOURCE_DATE_EPOCH": str(EPOCH),
         "PYTHONHASHSEED": "0",
-        # Perl's hashes too come in another order each time, and debconf writes them out.
+        # Perl's hashes have a random order too, and debconf writes them.
         "PERL_HASH_SEED": "0",
         "PERL_PERTURB_KEYS": "0",
-        "SNAPSHOT": "" if wish.snapshot is None else f"{wish.snapshot.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}",
+        "SNAPSHOT": "" if wish.snapshot is None else _timestamp(wish.snapshot),
         "MIRROR": "" if wish.mirror is None or wish.snapshot is None else _replacement(wish.mirror, wish.snapshot),
         "ARCHIVES": _ARCHIVES,
         "USER_NAME": USER,
@@ -114,34 +110,34 @@ def work_files(wish: Wish, environ: Mapping[str, str], certificates: bytes | Non
         "USER_ID": str(UID),
         "GROUP_ID": str(GID),
         **({"SSL_CERT_FILE": f"{WORK}/ca.pem"} if certificates else {}),
-        **{name: value for name, value in environ.items() if name.lower() in _REACH},
+        **{name: value for name, value in environ.items() if name.lower() in _PROXIES},
     }
     exported = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
-    given = {
+    result = {
         "install.sh": _script(),
         "environment": exported.encode(),
         "apt.conf": _apt_conf(wish, f"{WORK}/ca.pem" if certificates else None).encode(),
         "preferences": _preferences(wish.pins).encode(),
         "wanted": "".join(f"{name}\n" for name in wish.apt).encode(),
     }
-    return given | ({"ca.pem": certificates} if certificates else {})
+    return result | ({"ca.pem": certificates} if certificates else {})
 
 
-def is_left_out(path: str, *, is_folder: bool) -> bool:
-    """Whether a changed path, relative to the root, stays out of the layer."""
+def is_excluded(path: str, *, is_folder: bool) -> bool:
+    """Whether a changed path, relative to the root, is excluded from the layer."""
     if any(path.startswith(folder) for folder in _FOLDERS_ONLY):
         return not is_folder
     return path == WORK[1:] or any(fnmatchcase(path, pattern) for pattern in _LEFT_OUT)
 
 
 def installed(before: str, after: str) -> tuple[str, ...]:
-    """`name=version` of what came, sorted: from the lists of all packages that there were, and are."""
+    """`name=version` of new packages, sorted. before, after: lists of all packages."""
     return tuple(sorted(set(after.split()) - set(before.split())))
 
 
 def package_differences(locked: Sequence[str], found: Sequence[str]) -> tuple[str, ...]:
-    """One line for each package that is not as it was: `gcc: locked 4:12.2.0-3, installed 4:12.3.0-1`."""
-    was, now = (dict(_name_and_version(row) for row in rows) for rows in (locked, found))
+    """One line for each changed package: `gcc: locked 4:12.2.0-3, installed 4:12.3.0-1`."""
+    was, now = (dict(package.partition("=")[::2] for package in packages) for packages in (locked, found))
     return tuple(
         f"{name}: locked {was.get(name, 'not')}, installed {now.get(name, 'not')}"
         for name in sorted(was.keys() | now.keys())
@@ -149,20 +145,17 @@ def package_differences(locked: Sequence[str], found: Sequence[str]) -> tuple[st
     )
 
 
-def _name_and_version(row: str) -> tuple[str, str]:
-    name, _, version = row.partition("=")
-    return name, version
+def _timestamp(snapshot: datetime) -> str:
+    return f"{snapshot.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
 
 
-def _replacement(mirror: str, moment: datetime) -> str:
-    """The mirror's address as the right side of sed's `s`, whose second group is the archive's name."""
-    stamp = f"{moment.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}"
-    return re.sub(r"[&#\\]", r"\\\g<0>", mirror).replace("{archive}", r"\2").replace("{moment}", stamp)
+def _replacement(mirror: str, snapshot: datetime) -> str:
+    """The mirror's URL as the replacement in sed's `s`; group 2 is the archive's name."""
+    return re.sub(r"[&#\\]", r"\\\g<0>", mirror).replace("{archive}", r"\2").replace("{moment}", _timestamp(snapshot))
 
 
-def _apt_conf(wish: Wish, certificates: str | None) -> str:
-    """apt keeps to WORK with all that is not the system itself, and knows nothing of this machine's configuration."""
-    snapshot = wish.snapshot is not None
+def _apt_conf(wish: AptRequest, certificates: str | None) -> str:
+    """apt's own files are below WORK, and this machine's configuration has no effect."""
     lines = [
         f'Dir::State::lists "{WORK}/lists/"',
         f'Dir::Cache "{WORK}/cache/"',
@@ -170,7 +163,7 @@ def _apt_conf(wish: Wish, certificates: str | None) -> str:
         f'Dir::Etc::preferences "{WORK}/preferences"',
         'APT::Sandbox::User "root"',
         'APT::Get::Assume-Yes "true"',
-        # A base whose packages must go for others to come is not the base that was pinned.
+        # Removing packages would change the pinned base.
         'APT::Get::Remove "false"',
         'APT::Install-Recommends "false"',
         'APT::Install-Suggests "false"',
@@ -178,14 +171,14 @@ def _apt_conf(wish: Wish, certificates: str | None) -> str:
         'Acquire::Retries "3"',
         'Dpkg::Use-Pty "false"',
         'DPkg::Options:: "--force-confnew"',
-        # Nobody reads manuals in there; licences stay.
+        # No manuals; licences are included.
         *(
             f'DPkg::Options:: "--path-exclude=/usr/share/{folder}/*"'
             for folder in ("man", "info", "doc", "lintian", "linda")
         ),
         'DPkg::Options:: "--path-include=/usr/share/doc/*/copyright"',
     ]
-    if snapshot:
+    if wish.snapshot is not None:
         lines += [
             f'Dir::Etc::sourcelist "{WORK}/sources.list"',
             f'Dir::Etc::sourceparts "{WORK}/sources.list.d"',
@@ -197,9 +190,9 @@ def _apt_conf(wish: Wish, certificates: str | None) -> str:
 
 
 def _preferences(pins: Sequence[str]) -> str:
-    """Versions that go before all others. A pin whose version is gone does nothing, and is found out afterwards."""
-    rows = (_name_and_version(pin) for pin in pins)
-    return "\n".join(f"Package: {name}\nPin: version {version}\nPin-Priority: 1001\n" for name, version in rows)
+    """Preferred versions. A pin on a removed version has no effect, which is detected afterwards."""
+    packages = (pin.partition("=") for pin in pins)
+    return "\n".join(f"Package: {name}\nPin: version {version}\nPin-Priority: 1001\n" for name, _, version in packages)
 
 
 def _script() -> bytes:

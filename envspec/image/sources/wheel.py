@@ -1,9 +1,8 @@
 """Wheels as a layer.
 
-Sources: PyPA's "Binary distribution format" and "Recording installed projects"; how pip 23 to 26 lays what those leave
-open: scripts that setuptools made of entry points are made anew, every folder that ends in `.data` is one.
-
-for paths with two owners without all of its wheels being read, or even at hand, again.
+Sources: PyPA's "Binary distribution format" and "Recording installed projects"; where they leave a choice, what pip 23
+to 26 does: scripts that setuptools generated from entry points are generated again, every folder that ends in `.data`
+is a data folder.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import json
 import posixpath
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from functools import partial
@@ -30,39 +28,45 @@ from installer.utils import Scheme as InstallerScheme
 from installer.utils import construct_record_file, fix_shebang, parse_entrypoints
 
 from envspec.fetch.conda_link import RESERVED
-from envspec.image.layers.ownership import Listing, conflicts
-from envspec.image.layers.types import PREFIX, Entry, InMemory, Kind, ZipMember
-from envspec.image.layers.wheel_zip import BadWheel, Member, members, read, unpacked
-from envspec.image.sources.bytecode import Module, Pyc, compiled
-from envspec.io.archives import LARGEST_METADATA, why_refused
+from envspec.image.layers.ownership import OwnedEntries, entry_owners
+from envspec.image.layers.types import PREFIX, Entry, Folders, InMemory, ZipMember
+from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
+from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
+from envspec.io.archives import LARGEST_METADATA, above, why_refused
 from envspec.io.cache import Notes
 from envspec.names import normalised
 
-#: What a script begins with that is to run by the Python that it is installed for (binary distribution format).
+#: Content of INSTALLER.
+INSTALLER: Final = "envspec"
+#: Increase it if the same wheels would give another layer: part of every key.
+_FORM: Final = "wheels 1"
+_PROGRAM: Final = 0o755
+_FILE: Final = 0o644
+#: First line of scripts for the environment's Python (binary distribution format).
 _PLACEHOLDER: Final = b"#!python"
 
 
 def entry_points(text: str, series: str) -> tuple[Script, ...]:
-    """The programs that `entry_points.txt` asks for, in its order. series: Python's, such as `3.11`.
+    """The programs in `entry_points.txt`, in order. series: Python's, such as `3.11`.
 
-    pip's own wheel names its programs for the Python that it was built by, so they are named anew, as pip does.
+    The programs in pip's own wheel have the version of the Python that built it; like pip, rename them.
 
     Raises:
-        ValueError: what is wrong with it, in words.
+        ValueError: what is wrong with the text.
     """
     try:
         found = [Script(name, module, attr, section) for name, module, attr, section in parse_entrypoints(text)]
-    except (configparser.Error, AssertionError) as fault:
+    except (configparser.Error, AssertionError) as error:
         # installer asserts that an entry point names an object.
-        why = str(fault) or "an entry point without an object"
-        raise ValueError(f"entry_points.txt can't be read ({why})") from fault
+        why = str(error) or "an entry point without an object"
+        raise ValueError(f"entry_points.txt can't be read ({why})") from error
     for script in found:
         if "/" in script.name or why_refused(script.name):
-            raise ValueError(f"an entry point is named {script.name!r}, which is no file name")
-    return tuple(_named_for(found, series))
+            raise ValueError(f"an entry point is named {script.name!r}, which is not a file name")
+    return tuple(_renamed(found, series))
 
 
-def _named_for(found: list[Script], series: str) -> Iterator[Script]:
+def _renamed(found: list[Script], series: str) -> Iterator[Script]:
     for script in found:
         if script.name == "pip":
             for name in ("pip", f"pip{series.partition('.')[0]}", f"pip{series}"):
@@ -71,40 +75,19 @@ def _named_for(found: list[Script], series: str) -> Iterator[Script]:
             yield script
 
 
-def generated(script: Script, interpreter: str) -> bytes:
-    """The text of a program."""
-    return script.generate(interpreter, "posix")[1]
-
-
-def replaces(filename: str, scripts: tuple[Script, ...]) -> bool:
-    """Whether a script of the wheel is one that setuptools made of an entry point: then it is made anew instead."""
+def is_generated_script(filename: str, scripts: tuple[Script, ...]) -> bool:
+    """Whether setuptools generated a wheel's script from an entry point."""
     lowered = filename.lower()
-    ending = next((end for end in (".exe", "-script.py", ".pya") if lowered.endswith(end)), "")
-    stem = filename[: len(filename) - len(ending)]
+    suffix = next((end for end in (".exe", "-script.py", ".pya") if lowered.endswith(end)), "")
+    stem = filename[: len(filename) - len(suffix)]
     return any(script.name == stem for script in scripts)
-
-
-def has_placeholder(start: bytes) -> bool:
-    """Whether a file that begins so has to be told its Python."""
-    return start.startswith(_PLACEHOLDER)
-
-
-def for_interpreter(content: bytes, interpreter: str) -> bytes:
-    """A script with its first line naming the Python that runs it."""
-    with fix_shebang(io.BytesIO(content), interpreter) as fixed:
-        return fixed.read()
-
-
-#: Who installed it, as a distribution's INSTALLER tells.
-INSTALLER: Final = "envspec"
-_PROGRAM: Final = 0o755
 
 
 @dataclass(frozen=True, slots=True)
 class LockedWheel:
-    """A wheel of the lock. path: where its file is, or will be, in the cache. name: in PEP 503's form.
+    """A wheel of the lock. name: normalised. path: in the cache, may be fetched later.
 
-    direct_url: of a wheel that the spec names by URL, without credentials; it is told in `direct_url.json`.
+    direct_url: of a wheel that the spec names by URL, without credentials; for `direct_url.json`.
     """
 
     name: str
@@ -117,9 +100,9 @@ class LockedWheel:
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """The folders of an environment, relative to the image's root. headers: gets a folder for each distribution.
+    """The folders of an environment, relative to the image's root. headers: has a folder for each distribution.
 
-    series: Python's, such as `3.11`. interpreter: what scripts are run by, absolute.
+    series: Python's, such as `3.11`. interpreter: of scripts, absolute.
     """
 
     series: str
@@ -132,22 +115,22 @@ class Scheme:
 
     @classmethod
     def of(cls, series: str, prefix: str = PREFIX) -> Scheme:
-        """A Python that has the prefix for itself: standalone or conda's."""
+        """For a Python with a prefix of its own: standalone or conda's."""
         library = f"{prefix}/lib/python{series}/site-packages"
         headers = f"{prefix}/include/python{series}"
         return cls(series, library, library, f"{prefix}/bin", prefix, headers, f"/{prefix}/bin/python")
 
     @classmethod
     def of_venv(cls, series: str, prefix: str = PREFIX) -> Scheme:
-        """A virtual environment, where pip keeps headers apart from Python's own."""
+        """For a virtual environment, where pip separates headers from Python's own."""
         library = f"{prefix}/lib/python{series}/site-packages"
         headers = f"{prefix}/include/site/python{series}"
         return cls(series, library, library, f"{prefix}/bin", prefix, headers, f"/{prefix}/bin/python")
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
-    """A wheel in its place. files: all but RECORD, by path. sources: the modules among them, sorted. rows: RECORD's."""
+class WheelLayout:
+    """Where a wheel's files go. files: by path, without RECORD. sources: its modules, sorted. rows: of RECORD."""
 
     files: Mapping[str, Entry]
     sources: tuple[str, ...]
@@ -156,65 +139,55 @@ class Laid:
     rows: tuple[RecordEntry, ...]
 
 
-def lay(wheel: LockedWheel, scheme: Scheme) -> Laid:
-    """Read a wheel's directory and decide where each of its files goes.
+def lay_out_wheel(wheel: LockedWheel, scheme: Scheme) -> WheelLayout:
+    """Read a wheel's directory and assign a path to each of its files.
 
     Raises:
-        BadWheel: it is no wheel, not this one, or must not be unpacked. OSError: it can't be read.
+        BadWheel: not this wheel, or unsafe. OSError: it can't be read.
     """
-    found = members(wheel.path)
-    info = _dist_info(wheel, found)
+    members = wheel_members(wheel.path)
+    info = _dist_info(wheel, members)
     library = scheme.purelib if _is_pure(wheel, info) else scheme.platlib
     scripts = _scripts(wheel, info, scheme)
-    laying = _Laying(wheel, scheme, library, scripts)
-    for member in found:
+    layout = _LayoutBuilder(wheel, scheme, library, scripts)
+    for member in members:
         if member is not info.get("RECORD"):
-            laying.put(member)
+            layout.add(member)
     folder = f"{library}/{posixpath.dirname(info['WHEEL'].path)}"
     for script in scripts:
-        laying.make(f"{scheme.scripts}/{script.name}", generated(script, scheme.interpreter), _PROGRAM)
-    laying.make(f"{folder}/INSTALLER", f"{INSTALLER}\n".encode(), _FILE)
+        _, content = script.generate(scheme.interpreter, "posix")
+        layout.generate(f"{scheme.scripts}/{script.name}", content, _PROGRAM)
+    layout.generate(f"{folder}/INSTALLER", f"{INSTALLER}\n".encode(), _FILE)
     if wheel.direct_url is not None:
-        laying.make(f"{folder}/direct_url.json", _direct_url(wheel.direct_url, wheel.sha256), _FILE)
-    inside = (path for path in laying.files if path.startswith(f"{library}/") and path.endswith(".py"))
-    return Laid(laying.files, tuple(sorted(inside)), library, f"{folder}/RECORD", laying.rows(_record_of(wheel, info)))
+        layout.generate(f"{folder}/direct_url.json", _direct_url(wheel.direct_url, wheel.sha256), _FILE)
+    sources = tuple(sorted(path for path in layout.files if path.startswith(f"{library}/") and path.endswith(".py")))
+    return WheelLayout(layout.files, sources, library, f"{folder}/RECORD", layout.rows(_record(wheel, info)))
 
 
-def record(laid: Laid, compiled: Iterable[str]) -> Entry:
-    """RECORD with the bytecode that was made: listed without a hash, as pip does."""
-    rows = {row.path: row for row in laid.rows}
-    for path in compiled:
-        inside = _relative(path, laid.library)
-        rows[inside] = RecordEntry(inside, None, None)
+def record_entry(layout: WheelLayout, bytecode: Iterable[str]) -> Entry:
+    """RECORD with the paths of compiled bytecode, without hashes as with pip."""
+    rows = {row.path: row for row in layout.rows}
+    for path in bytecode:
+        relative = _relative(path, layout.library)
+        rows[relative] = RecordEntry(relative, None, None)
     with construct_record_file((InstallerScheme("platlib"), rows[path]) for path in sorted(rows)) as text:
-        return Entry(laid.record_path, _FILE, data=InMemory(text.read()))
+        return Entry(layout.record_path, _FILE, data=InMemory(text.read()))
 
 
-class _Laying:
-    """The files of one wheel on their way: what the image gets, and which rows of RECORD change."""
+class _LayoutBuilder:
+    """Collects the files of one wheel and the rows of RECORD that change."""
 
     def __init__(self, wheel: LockedWheel, scheme: Scheme, library: str, scripts: tuple[Script, ...]) -> None:
         self.files: dict[str, Entry] = {}
         self._wheel, self._scheme, self._library, self._scripts = wheel, scheme, library, scripts
         self._moved: dict[str, str] = {}
-        self._made: dict[str, bytes] = {}
+        self._generated: dict[str, bytes] = {}
 
-    def put(self, member: Member) -> None:
-        """One file of the wheel."""
+    def add(self, member: WheelMember) -> None:
         top, _, rest = member.path.partition("/")
         mode = _PROGRAM if member.is_executable else _FILE
         if not top.endswith(".data"):
             self._place(member, f"{self._library}/{member.path}", mode)
-            return
-        part, _, inner = rest.partition("/")
-        if not inner or part not in {"purelib", "platlib", "scripts", "data", "headers"}:
-            raise BadWheel(self._wheel.filename, f"{member.raw!r} is in no folder of {top} that has a meaning")
-        if part == "scripts" and replaces(posixpath.basename(inner), self._scripts):
-            return
-        if part == "scripts" and has_placeholder(next(unpacked(member.data), b"")):
-            path = f"{self._scheme.scripts}/{inner}"
-            self._moved[member.raw] = path
-            self.make(path, for_interpreter(read(member.data), self._scheme.interpreter), mode)
             return
         folders = {
             "purelib": self._scheme.purelib,
@@ -223,32 +196,40 @@ class _Laying:
             "data": self._scheme.data,
             "headers": f"{self._scheme.headers}/{self._wheel.name}",
         }
-        self._place(member, f"{folders[part]}/{inner}", mode)
+        part, _, inner = rest.partition("/")
+        if not inner or part not in folders:
+            raise BadWheel(self._wheel.filename, f"{member.raw!r} is not in a standard folder of {top}")
+        path = f"{folders[part]}/{inner}"
+        if part == "scripts" and is_generated_script(posixpath.basename(inner), self._scripts):
+            return
+        if part == "scripts" and next(unpack_member(member.data), b"").startswith(_PLACEHOLDER):
+            self._moved[member.raw] = path
+            with fix_shebang(io.BytesIO(read_member(member.data)), self._scheme.interpreter) as fixed:
+                self.generate(path, fixed.read(), mode)
+            return
+        self._place(member, path, mode)
 
-    def make(self, path: str, content: bytes, mode: int) -> None:
-        """A file that is made here; pip writes those last, over what the wheel may bring there."""
+    def generate(self, path: str, content: bytes, mode: int) -> None:
+        """Add a generated file; like pip, after the wheel's own files, which it may replace."""
         self.files[path] = Entry(path, mode, data=InMemory(content))
-        self._made[path] = content
+        self._generated[path] = content
 
-    def rows(self, told: Sequence[RecordEntry]) -> tuple[RecordEntry, ...]:
-        """RECORD's rows with paths as installed: hashes are the wheel's own, but for what was made here."""
+    def rows(self, record: Sequence[RecordEntry]) -> tuple[RecordEntry, ...]:
+        """RECORD with installed paths: the wheel's hashes, except for generated files."""
         rows: dict[str, RecordEntry] = {}
-        for row in told:
-            path = self._relative(self._moved.get(row.path, posixpath.join(self._library, row.path)))
+        for row in record:
+            path = _relative(self._moved.get(row.path, posixpath.join(self._library, row.path)), self._library)
             rows[path] = RecordEntry(path, row.hash_, row.size)
-        for place in self._moved.values():
-            path = self._relative(place)
+        for moved in self._moved.values():
+            path = _relative(moved, self._library)
             rows.setdefault(path, RecordEntry(path, None, None))
-        for place, content in self._made.items():
-            path = self._relative(place)
+        for generated, content in self._generated.items():
+            path = _relative(generated, self._library)
             digest = urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
             rows[path] = RecordEntry(path, Hash("sha256", digest), len(content))
         return tuple(rows.values())
 
-    def _relative(self, place: str) -> str:
-        return _relative(place, self._library)
-
-    def _place(self, member: Member, path: str, mode: int) -> None:
+    def _place(self, member: WheelMember, path: str, mode: int) -> None:
         if path in self.files:
             raise BadWheel(self._wheel.filename, f"two files of it would be {path}")
         if posixpath.relpath(path, self._scheme.data).split("/", 1)[0] in RESERVED:
@@ -257,18 +238,18 @@ class _Laying:
         self.files[path] = Entry(path, mode, data=member.data)
 
 
-def _relative(place: str, library: str) -> str:
-    inside = place.removeprefix(f"{library}/")
-    return inside if inside != place else posixpath.relpath(f"/{place}", f"/{library}")
+def _relative(path: str, library: str) -> str:
+    inside = path.removeprefix(f"{library}/")
+    return inside if inside != path else posixpath.relpath(f"/{path}", f"/{library}")
 
 
-def _dist_info(wheel: LockedWheel, found: Sequence[Member]) -> Mapping[str, Member]:
-    """The files of the one `.dist-info`, by name, after a look at whose it is."""
-    folders = {member.path.split("/", 1)[0] for member in found if "/" in member.path}
+def _dist_info(wheel: LockedWheel, members: Sequence[WheelMember]) -> Mapping[str, WheelMember]:
+    """The files of the only `.dist-info`, by name; it must be of this distribution."""
+    folders = {member.path.split("/", 1)[0] for member in members if "/" in member.path}
     infos = sorted(folder for folder in folders if folder.endswith(".dist-info"))
     if len(infos) != 1:
         raise BadWheel(wheel.filename, f"{len(infos)} folders end in .dist-info ({', '.join(infos)}), not one")
-    info = {member.path[len(infos[0]) + 1 :]: member for member in found if member.path.startswith(f"{infos[0]}/")}
+    info = {member.path[len(infos[0]) + 1 :]: member for member in members if member.path.startswith(f"{infos[0]}/")}
     if missing := [name for name in ("METADATA", "RECORD", "WHEEL") if name not in info]:
         raise BadWheel(wheel.filename, f"no {' and no '.join(missing)} in {infos[0]}")
     folder_name, _, folder_version = infos[0].removesuffix(".dist-info").rpartition("-")
@@ -282,49 +263,49 @@ def _dist_info(wheel: LockedWheel, found: Sequence[Member]) -> Mapping[str, Memb
     return info
 
 
-def _is_pure(wheel: LockedWheel, info: Mapping[str, Member]) -> bool:
-    told = BytesHeaderParser().parsebytes(_text(wheel, info["WHEEL"]))
-    if not str(told["Wheel-Version"]).startswith("1."):
-        raise BadWheel(wheel.filename, f"its format is {told['Wheel-Version']}, known is 1")
-    return str(told["Root-Is-Purelib"]).lower() == "true"
+def _is_pure(wheel: LockedWheel, info: Mapping[str, WheelMember]) -> bool:
+    headers = BytesHeaderParser().parsebytes(_text(wheel, info["WHEEL"]))
+    if not str(headers["Wheel-Version"]).startswith("1."):
+        raise BadWheel(wheel.filename, f"its format is {headers['Wheel-Version']}, only 1 is supported")
+    return str(headers["Root-Is-Purelib"]).lower() == "true"
 
 
-def _scripts(wheel: LockedWheel, info: Mapping[str, Member], scheme: Scheme) -> tuple[Script, ...]:
+def _scripts(wheel: LockedWheel, info: Mapping[str, WheelMember], scheme: Scheme) -> tuple[Script, ...]:
     member = info.get("entry_points.txt")
     if member is None:
         return ()
     try:
         return entry_points(_text(wheel, member).decode("utf-8"), scheme.series)
-    except ValueError as fault:
-        raise BadWheel(wheel.filename, str(fault)) from fault
+    except ValueError as error:
+        raise BadWheel(wheel.filename, str(error)) from error
 
 
-def _record_of(wheel: LockedWheel, info: Mapping[str, Member]) -> list[RecordEntry]:
+def _record(wheel: LockedWheel, info: Mapping[str, WheelMember]) -> list[RecordEntry]:
     try:
         lines = _text(wheel, info["RECORD"]).decode("utf-8").splitlines()
         rows = [RecordEntry.from_elements(*row) for row in parse_record_file(lines)]
-    except (InvalidRecordEntry, UnicodeDecodeError) as fault:
-        raise BadWheel(wheel.filename, f"RECORD can't be read ({fault})") from fault
+    except (InvalidRecordEntry, UnicodeDecodeError) as error:
+        raise BadWheel(wheel.filename, f"RECORD can't be read ({error})") from error
     for row in rows:
-        # Whoever uninstalls the wheel deletes what its RECORD names.
+        # Uninstalling a wheel deletes the files in its RECORD.
         if why := why_refused(row.path):
             raise BadWheel(wheel.filename, f"{row.path!r} of RECORD {why}")
     return rows
 
 
-def _text(wheel: LockedWheel, member: Member) -> bytes:
-    """A file of the `.dist-info`, which is read as a whole."""
+def _text(wheel: LockedWheel, member: WheelMember) -> bytes:
+    """The content of a metadata file."""
     if member.data.size_bytes > LARGEST_METADATA:
         raise BadWheel(
             wheel.filename, f"{member.raw!r} has {member.data.size_bytes} bytes, more than {LARGEST_METADATA}"
         )
-    return read(member.data)
+    return read_member(member.data)
 
 
 def _direct_url(url: str, sha256: str) -> bytes:
     """As pip writes it (PEP 610; `hash` is for readers older than `hashes`)."""
-    told = {"archive_info": {"hash": f"sha256={sha256}", "hashes": {"sha256": sha256}}, "url": url}
-    return json.dumps(told, sort_keys=True).encode()
+    document = {"archive_info": {"hash": f"sha256={sha256}", "hashes": {"sha256": sha256}}, "url": url}
+    return json.dumps(document, sort_keys=True).encode()
 
 
 def _is_same(version: str, other: str) -> bool:
@@ -336,38 +317,32 @@ def _is_same(version: str, other: str) -> bool:
         return version.replace("_", "-") == other.replace("_", "-")
 
 
-#: Goes up with every change of what comes of the same wheels: it is a part of every key.
-_FORM: Final = "wheels 1"
-_FOLDER: Final = 0o755
-_FILE: Final = 0o644
-
-
 @dataclass(frozen=True, slots=True)
 class WheelSource:
-    """A layer of wheels. pyc: None for a layer without bytecode of ours.
+    """A layer of wheels. pyc: None for no bytecode.
 
-    A path that several of its wheels bring with equal bytes is in the layer once. Several layers may each have it:
-    what is in one follows from its own wheels alone.
+    A path that several of its wheels share is in the layer once. Several layers may contain it: a layer's content
+    follows from its own wheels alone.
     """
 
     wheels: tuple[LockedWheel, ...]
     scheme: Scheme
-    pyc: Pyc | None
-    #: What `listings` read, until `entries` lays it: a wheel's directory is read once.
-    _laid: dict[LockedWheel, Laid] = field(default_factory=dict, init=False, compare=False, repr=False)
+    pyc: PycCompiler | None
+    #: Layouts of `listings`, until `entries` uses them: a wheel's directory is read once.
+    _layouts: dict[LockedWheel, WheelLayout] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def key(self) -> str:
-        """SHA-256 over the wheels' hashes, where they go, and the Python that compiles; no path of this machine."""
+        """Of the wheels' hashes, their scheme and the compiling Python, without any path of this machine."""
         scheme = self.scheme
-        told = [
+        parts = [
             _FORM,
             [[wheel.name, wheel.version, wheel.sha256, wheel.direct_url] for wheel in self._sorted()],
             [scheme.series, scheme.purelib, scheme.platlib, scheme.scripts],
             [scheme.data, scheme.headers, scheme.interpreter],
             self.pyc.key if self.pyc else None,
         ]
-        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     @property
     def title(self) -> str:
@@ -376,142 +351,117 @@ class WheelSource:
         return names[0] if len(names) == 1 else f"{len(names)} wheels: {', '.join(names)}"
 
     def entries(self) -> Iterator[Entry]:
-        """Folders before what is in them; a module, then its bytecode; each RECORD at the end, when all is known.
+        """Folders before their content; a module, then its bytecode; all RECORDs at the end.
 
         Raises:
-            BadWheel, OwnedTwice: what they say. UnfitMachine, WorkerFault: no bytecode. OSError: a wheel can't be read.
+            BadWheel, FileConflict: an invalid wheel, or two that write one path. UnfitMachine, CompilerFailed: no
+            bytecode. OSError: a wheel can't be read.
         """
-        laid = {wheel: self._taken(wheel) for wheel in self._sorted()}
-        conflicts(_listing(wheel, each) for wheel, each in laid.items())
-        files = {path: entry for each in laid.values() for path, entry in each.files.items()}
-        sources = sorted({path for each in laid.values() for path in each.sources})
-        made: set[str] = set()
-        folders = _Folders()
-        with contextlib.closing(self._bytecode(sources, files)) as bytecode:
-            coming = next(bytecode, None)
-            replaced = {self.pyc.path_of(path): path for path in sources} if self.pyc else {}
+        layouts = {
+            wheel: self._layouts.pop(wheel) if wheel in self._layouts else lay_out_wheel(wheel, self.scheme)
+            for wheel in self._sorted()
+        }
+        entry_owners(_owned(wheel, layout) for wheel, layout in layouts.items())
+        files = {path: entry for layout in layouts.values() for path, entry in layout.files.items()}
+        sources = sorted({path for layout in layouts.values() for path in layout.sources})
+        pyc_paths = {path: self.pyc.path_of(path) for path in sources} if self.pyc else {}
+        modules = (_source_module(files[path]) for path in pyc_paths)
+        replaced = set(pyc_paths.values())
+        compiled: set[str] = set()
+        folders = Folders()
+        with contextlib.closing(compile_modules(self.pyc, modules)) as bytecode:
             for path in sorted(files):
-                # Bytecode that a wheel brings is of its builder's making, and waits for whether ours replaces it.
+                # Bytecode from a wheel is only used if the module does not compile here.
                 if path in replaced:
                     continue
                 yield from folders.above(path)
                 yield files[path]
-                if coming is not None and coming[0] == path:
-                    data, coming = coming[1], next(bytecode, None)
-                    place = self._place(path)
-                    if data:
-                        made.add(place)
-                        yield from folders.above(place)
-                        yield Entry(place, _FILE, data=InMemory(data))
-                    elif place in files:
-                        yield from folders.above(place)
-                        yield files[place]
-        for each in laid.values():
-            yield from folders.above(each.record_path)
-            yield record(each, sorted(self._place(path) for path in each.sources if self._place(path) in made))
+                if path not in pyc_paths:
+                    continue
+                data, pyc_path = next(bytecode), pyc_paths[path]
+                if data:
+                    compiled.add(pyc_path)
+                    yield from folders.above(pyc_path)
+                    yield Entry(pyc_path, _FILE, data=InMemory(data))
+                elif pyc_path in files:
+                    yield from folders.above(pyc_path)
+                    yield files[pyc_path]
+        for layout in layouts.values():
+            yield from folders.above(layout.record_path)
+            yield record_entry(
+                layout, sorted(compiled.intersection(pyc_paths.get(path, "") for path in layout.sources))
+            )
 
-    def listings(self) -> tuple[Listing, ...]:
-        """What each wheel owns, without bytecode and RECORD, for `owners.conflicts`.
+    def listings(self) -> tuple[OwnedEntries, ...]:
+        """The entries of each wheel, without bytecode and RECORD, for `entry_owners`.
 
         Raises:
-            BadWheel: what it says. OSError: a wheel can't be read.
+            BadWheel: an invalid wheel. OSError: a wheel can't be read.
         """
         for wheel in self._sorted():
-            if wheel not in self._laid:
-                self._laid[wheel] = lay(wheel, self.scheme)
-        return tuple(_listing(wheel, self._laid[wheel]) for wheel in self._sorted())
-
-    def _taken(self, wheel: LockedWheel) -> Laid:
-        """What was laid for `listings`, once; laid now where that was not asked for."""
-        return self._laid.pop(wheel) if wheel in self._laid else lay(wheel, self.scheme)
+            if wheel not in self._layouts:
+                self._layouts[wheel] = lay_out_wheel(wheel, self.scheme)
+        return tuple(_owned(wheel, self._layouts[wheel]) for wheel in self._sorted())
 
     def _sorted(self) -> list[LockedWheel]:
         return sorted(self.wheels, key=lambda wheel: (wheel.name, wheel.version, wheel.sha256))
 
-    def _place(self, module: str) -> str:
-        return self.pyc.path_of(module) if self.pyc else ""
 
-    def _bytecode(self, sources: list[str], files: Mapping[str, Entry]) -> Generator[tuple[str, bytes], None, None]:
-        if self.pyc is None:
-            return
-        modules = (_module(files[path]) for path in sources)
-        with contextlib.closing(compiled(self.pyc, modules)) as coming:
-            yield from zip(sources, coming, strict=True)
+def _owned(wheel: LockedWheel, layout: WheelLayout) -> OwnedEntries:
+    return OwnedEntries(f"{wheel.name} {wheel.version}", tuple(layout.files.values()))
 
 
-class _Folders:
-    """The folders of a layer, each once and before what is in it."""
-
-    def __init__(self) -> None:
-        self._made: set[str] = set()
-
-    def above(self, path: str) -> Iterator[Entry]:
-        folder = posixpath.dirname(path)
-        if folder and folder not in self._made:
-            yield from self.above(folder)
-            self._made.add(folder)
-            yield Entry(folder, _FOLDER, Kind.FOLDER)
-
-
-def _listing(wheel: LockedWheel, laid: Laid) -> Listing:
-    return Listing(f"{wheel.name} {wheel.version}", tuple(laid.files.values()))
-
-
-def _module(entry: Entry) -> Module:
+def _source_module(entry: Entry) -> SourceModule:
     if isinstance(entry.data, ZipMember):
-        return Module(entry.path, entry.data.size_bytes, partial(read, entry.data))
+        return SourceModule(entry.path, entry.data.size_bytes, partial(read_member, entry.data))
     content = entry.data.content if isinstance(entry.data, InMemory) else b""
-    return Module(entry.path, len(content), lambda: content)
+    return SourceModule(entry.path, len(content), lambda: content)
 
 
 @dataclass(frozen=True, slots=True)
-class Paths:
-    """What one layer holds. files: by their paths; empty: those of them without a byte, which layers may share.
-
-    folders: all that are above them.
-    """
+class WheelPaths:
+    """Paths of one layer. empty: the empty ones of `files`, which layers may share. folders: all parents of files."""
 
     files: frozenset[str]
     empty: frozenset[str]
     folders: frozenset[str]
 
 
-class WheelLists:
-    """The lists of one cache, by the keys of their layers."""
+class WheelPathCache:
+    """Paths of wheel layers by their keys: detects conflicts without reading, or even fetching, all wheels again."""
 
     def __init__(self, cache: Path) -> None:
         self._notes = Notes(cache / "image-owned")
-        self._seen: dict[str, Paths] = {}
+        self._recent: dict[str, WheelPaths] = {}
 
-    def learn(self, source: WheelSource) -> Paths:
-        """Read a layer's wheels for its list, and remember it. For threads, each with another source.
+    def add(self, source: WheelSource) -> WheelPaths:
+        """Read a layer's wheels and cache their paths. Thread-safe for different sources.
 
         Raises:
-            BadWheel: what it says. OSError: a wheel can't be read. CannotKeep: the cache can't be written.
+            BadWheel: an invalid wheel. OSError: a wheel can't be read. CannotKeep: the cache can't be written.
         """
-        found = _paths_of(entry for listing in source.listings() for entry in listing.entries)
-        told = {name: sorted(getattr(found, name)) for name in ("files", "empty", "folders")}
-        self._notes.write(_key(source), told)
+        found = _wheel_paths(entry for listing in source.listings() for entry in listing.entries)
+        self._notes.write(_key(source), {name: sorted(getattr(found, name)) for name in ("files", "empty", "folders")})
         return found
 
-    def known(self, source: WheelSource) -> bool:
-        """Whether the list is there, and can be read."""
+    def has(self, source: WheelSource) -> bool:
         found = self._read(source)
         if found is not None:
-            self._seen[source.key] = found
+            self._recent[source.key] = found
         return found is not None
 
-    def are_apart(self, sources: Iterable[WheelSource], others: Iterable[str]) -> bool:
-        """Whether no two layers have one path. others: paths of layers below.
+    def are_disjoint(self, sources: Iterable[WheelSource], others: Iterable[str]) -> bool:
+        """Whether no two layers share a path. others: paths of layers below.
 
-        False says only that somebody has to look closer: what two of them have may be equal.
+        False means that their content must be compared: a shared path may have equal content.
 
         Raises:
-            BadWheel: what it says. OSError: a wheel can't be read. CannotKeep: the cache can't be written.
+            As `add`.
         """
         files, shared, folders = set(others), set[str](), set[str]()
         for source in sources:
-            paths = self._of(source)
+            # Removed at once: the paths of a large environment take some memory.
+            paths = self._recent.pop(source.key, None) or self._read(source) or self.add(source)
             alone = paths.files - paths.empty
             if not files.isdisjoint(paths.files) or not shared.isdisjoint(alone):
                 return False
@@ -520,14 +470,10 @@ class WheelLists:
             folders |= paths.folders
         return folders.isdisjoint(files) and folders.isdisjoint(shared)
 
-    def _of(self, source: WheelSource) -> Paths:
-        # Let go of as soon as it was looked at: those of a large stack are worth some memory.
-        return self._seen.pop(source.key, None) or self._read(source) or self.learn(source)
-
-    def _read(self, source: WheelSource) -> Paths | None:
-        with suppress(KeyError, TypeError):
-            told = self._notes.read(_key(source))
-            return Paths(frozenset(told["files"]), frozenset(told["empty"]), frozenset(told["folders"]))
+    def _read(self, source: WheelSource) -> WheelPaths | None:
+        with contextlib.suppress(KeyError, TypeError):
+            found = self._notes.read(_key(source))
+            return WheelPaths(frozenset(found["files"]), frozenset(found["empty"]), frozenset(found["folders"]))
         return None
 
 
@@ -535,7 +481,7 @@ def _key(source: WheelSource) -> str:
     return f"wheels-{source.key}"
 
 
-def _paths_of(entries: Iterable[Entry]) -> Paths:
+def _wheel_paths(entries: Iterable[Entry]) -> WheelPaths:
     files: set[str] = set()
     empty: set[str] = set()
     folders: set[str] = set()
@@ -543,11 +489,11 @@ def _paths_of(entries: Iterable[Entry]) -> Paths:
         files.add(entry.path)
         if entry.mode == _FILE and _is_empty(entry):
             empty.add(entry.path)
-        folder = posixpath.dirname(entry.path)
-        while folder and folder not in folders:
+        for folder in above(entry.path):
+            if folder in folders:
+                break
             folders.add(folder)
-            folder = posixpath.dirname(folder)
-    return Paths(frozenset(files), frozenset(empty), frozenset(folders))
+    return WheelPaths(frozenset(files), frozenset(empty), frozenset(folders))
 
 
 def _is_empty(entry: Entry) -> bool:

@@ -1,1 +1,1 @@
-"""The conda half: a spec's [conda] and its bounds -> rows of channels, one set a platform."""
+"""A spec's [conda] -> packages of conda channels, for each platform."""

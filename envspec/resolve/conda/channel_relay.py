@@ -1,8 +1,8 @@
-"""A relay on loopback through which rattler reads channels, so that their rows come from the channels' own servers.
+"""A relay on loopback between rattler and channels, so that repodata comes from the channels' own servers.
 
 rattler follows redirects to any server, looks logins up by host alone, and takes a platform that a channel answers 404
 for as empty, so that its names come from the next channel. Its requests go to the relay, which sends them by `Http`: no
-redirect leads to another origin, a login goes to the origin that it was given for, and each 404 is known.
+redirect leads to another origin, a login goes to its own origin only, and each 404 is recorded.
 """
 
 from __future__ import annotations
@@ -19,38 +19,49 @@ from envspec.errors import NetworkError
 from envspec.io.http import Http, open_http
 from envspec.io.http_settings import keeps_logins
 from envspec.origins import CHANNEL_ALIAS, Bounds, origin_of
-from envspec.resolve.conda.channel_client import login_of, not_rows, refused_status, without_credentials, without_login
+from envspec.resolve.conda.channel_client import (
+    login_of,
+    not_repodata,
+    status_error,
+    without_credentials,
+    without_login,
+)
 from envspec.resolve.pypi.index.server import listening
 from envspec.resolve.types import Channel
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, web
 
-_ROWS: Final = "repodata.json"
-#: Rows are at least `{"packages":{}}`. What is smaller than `_SMALL_BYTES` and lacks the word is an error's page.
+_REPODATA: Final = "repodata.json"
+#: Repodata is at least `{"packages":{}}`. What is smaller than `_SMALL_BYTES` and lacks the word is an error's page.
 _WORD: Final = b'"packages'
 _SMALL_BYTES: Final = 4096
-_ASKED: Final = ("If-None-Match", "If-Modified-Since", "Range", "Cache-Control")
-_TOLD: Final = ("ETag", "Last-Modified", "Cache-Control", "Content-Type", "Content-Range", "Accept-Ranges")
-#: Not one of those that rattler tries again: here it has been tried as often as is allowed.
+_REQUEST_HEADERS: Final = ("If-None-Match", "If-Modified-Since", "Range", "Cache-Control")
+_ANSWER_HEADERS: Final = (
+    *("ETag", "Last-Modified", "Cache-Control"),
+    *("Content-Type", "Content-Range", "Accept-Ranges"),
+)
+#: A status that rattler does not retry: the relay's own retries are over.
 _FAILED: Final = 424
 
 
 def needs_relay(channel: Channel, channels: Sequence[Channel]) -> bool:
     """Whether a channel is read through the relay.
 
-    Not the last one on the public server of channels, as a rule conda-forge: no channel comes after it, so nothing is
-    taken from another one in its place, and it is the largest. One with a token is, since rattler would keep that.
+    Not the last one on the public server of channels, usually conda-forge: no channel comes after it that could replace
+    it, and it is the largest. A channel with a token is, since rattler would cache the token.
     """
     is_public = origin_of(channel.address) == CHANNEL_ALIAS and without_login(channel.address) == channel.url
-    return channel.address.startswith("http") and channel.rows is None and not (is_public and channel == channels[-1])
+    return (
+        channel.address.startswith("http") and channel.repodata is None and not (is_public and channel == channels[-1])
+    )
 
 
 class Relay:
-    """What is requested of channels, and what went wrong.
+    """Requests to channels, and their errors.
 
-    mirrors: for rattler's client, the address here of each origin. faults: by a channel's URL; missing: the platforms
-    that a channel answered 404 for, with its URL.
+    mirrors: for rattler's client, the address on loopback of each origin. errors: by a channel's URL. missing: URL and
+    platform of channels that answered 404.
     """
 
     def __init__(self, http: Http, channels: Sequence[Channel], address: str, token: str) -> None:
@@ -61,24 +72,24 @@ class Relay:
         self.mirrors: Mapping[str, str] = {
             f"{origin}/": f"{address}/{token}/{number}/" for number, origin in enumerate(origins)
         }
-        self.faults: dict[str, NetworkError] = {}
+        self.errors: dict[str, NetworkError] = {}
         self.missing: set[tuple[str, str]] = set()
 
     def translated(self, text: str) -> str:
-        """rattler's words, with the channels' own addresses."""
+        """rattler's message, with the channels' own addresses."""
         for origin, address in self.mirrors.items():
             text = text.replace(address, origin)
         return text
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request of rattler's."""
+        """Answer one request."""
         from aiohttp import web
 
         address = f"{request.scheme}://{request.host}{request.raw_path}"
-        known = ((origin, prefix) for origin, prefix in self.mirrors.items() if address.startswith(prefix))
-        origin, prefix = next(known, ("", ""))
+        mirrors = ((origin, prefix) for origin, prefix in self.mirrors.items() if address.startswith(prefix))
+        origin, prefix = next(mirrors, ("", ""))
         if not origin:
-            # Another program of this machine, or another user: only rattler's client has the token.
+            # Another program or user of this machine: only rattler's client has the token.
             return web.Response(status=404)
         url = origin + address[len(prefix) :]
         public = unquote(without_credentials(url))
@@ -88,81 +99,81 @@ class Relay:
         subdir, _, name = public[len(unquote(channel.url)) + 1 :].partition("/")
         if channel.only and subdir not in (*channel.only, "noarch"):
             return web.Response(status=404)
-        # The part behind the channel's address, as rattler encoded it.
+        # The path below the channel's address, as rattler encoded it.
         url = f"{without_login(channel.address).rstrip('/')}/{url.split('/', channel.url.count('/') + 1)[-1]}"
         try:
             response = await self._relayed(request, channel, url, name)
-        except _Cut:
+        except _BrokenAnswer:
             # As the channel's own server did.
             if request.transport is not None:
                 request.transport.abort()
             return web.Response(status=_FAILED)
-        except NetworkError as fault:
-            # A channel's address may hold a token, and so may those that it redirects to.
-            fault.message = channels_without_credentials(fault.message)
-            self.faults[channel.url] = fault
+        except NetworkError as error:
+            # A channel's address may contain a token, and so may those that it redirects to.
+            error.message = channels_without_credentials(error.message)
+            self.errors[channel.url] = error
             return web.Response(status=_FAILED)
-        if response.status == 404 and name == _ROWS:
+        if response.status == 404 and name == _REPODATA:
             self.missing.add((channel.url, subdir))
         return response
 
     async def _relayed(self, request: web.Request, channel: Channel, url: str, name: str) -> web.StreamResponse:
         from aiohttp import ClientError, web
 
-        headers = {key: request.headers[key] for key in _ASKED if key in request.headers}
+        headers = {key: request.headers[key] for key in _REQUEST_HEADERS if key in request.headers}
         login = login_of(channel.address) if origin_of(channel.address) == origin_of(url) else None
         if login is None and keeps_logins(url):
-            # Of rattler's own store.
+            # From rattler's own store.
             login = request.headers.get("Authorization")
         if login:
             headers["Authorization"] = login
         hint = f"write its address on {{}} into [conda] channels in place of {channel.name}, if the channel moved there"
-        # The public server is the one that a spec means by a channel's name, wherever it keeps its files.
+        # A channel's name in a spec refers to the public server, wherever that keeps its files.
         own = None if origin_of(url) == CHANNEL_ALIAS else Bounds(f"channel {channel.name}", (channel.address,), hint)
         if request.method == "HEAD":
             found = await self._http.request("HEAD", url, headers=headers, within=own)
-            return web.Response(status=_passed(found.status, url))
+            return web.Response(status=_relayed_status(found.status, url))
 
         async def use(answer: ClientResponse) -> web.StreamResponse:
-            status = _passed(answer.status, url)
-            told = {key: answer.headers[key] for key in _TOLD if key in answer.headers}
+            status = _relayed_status(answer.status, url)
+            sent = {key: answer.headers[key] for key in _ANSWER_HEADERS if key in answer.headers}
             if answer.content_length is not None and "Content-Encoding" not in answer.headers:
-                told["Content-Length"] = str(answer.content_length)
+                sent["Content-Length"] = str(answer.content_length)
             first = await _beginning(answer)
-            if name == _ROWS and status == 200 and len(first) < _SMALL_BYTES and _WORD not in first:
-                raise not_rows(url)
-            response = web.StreamResponse(status=status, headers=told)
+            if name == _REPODATA and status == 200 and len(first) < _SMALL_BYTES and _WORD not in first:
+                raise not_repodata(url)
+            response = web.StreamResponse(status=status, headers=sent)
             try:
                 await response.prepare(request)
                 await response.write(first)
                 async for chunk in answer.content.iter_any():
                     await response.write(chunk)
                 await response.write_eof()
-            except (ClientError, asyncio.TimeoutError, OSError) as fault:
-                raise _Cut from fault
+            except (ClientError, asyncio.TimeoutError, OSError) as error:
+                raise _BrokenAnswer from error
             return response
 
         return await self._http.stream(url, use, headers=lambda: {"Accept-Encoding": "gzip", **headers}, within=own)
 
 
-class _Cut(Exception):
-    """An answer that broke off after a part of it was sent on."""
+class _BrokenAnswer(Exception):
+    """The connection broke after a part of the answer was passed on."""
 
 
-def _passed(status: int, url: str) -> int:
-    """The status that rattler gets: of success, and of files and platforms that are not there.
+def _relayed_status(status: int, url: str) -> int:
+    """The status for rattler: of success, or of missing files and platforms.
 
     Raises:
-        NetworkError: another one.
+        NetworkError: any other.
     """
-    # 501: some servers say so of an index of shards, which they do not know.
+    # 501: some servers send it for an index of shards, which they do not support.
     if status == 404 or 200 <= status < 400 or (status == 501 and "_shards" in url):
         return min(status, 404)
-    raise refused_status(without_credentials(url), status)
+    raise status_error(without_credentials(url), status)
 
 
 async def _beginning(answer: ClientResponse) -> bytes:
-    """The first bytes of the body, all of it if it is small."""
+    """The first bytes of the body, or all of it if it is small."""
     found = b""
     while len(found) < _SMALL_BYTES and (chunk := await answer.content.readany()):
         found += chunk
@@ -175,10 +186,10 @@ async def relaying(channels: Sequence[Channel], environ: Mapping[str, str]) -> A
     await asyncio.to_thread(import_module, "aiohttp.web")
     from aiohttp import web
 
-    with listening() as entry:
+    with listening() as loopback:
         async with open_http(environ) as http:
-            address = f"http://127.0.0.1:{entry.socket.getsockname()[1]}"
-            relay = Relay(http, channels, address, entry.token)
+            address = f"http://127.0.0.1:{loopback.socket.getsockname()[1]}"
+            relay = Relay(http, channels, address, loopback.token)
             app = web.Application()
             app.router.add_route("*", "/{rest:.*}", relay.answer)
             runner = web.AppRunner(
@@ -186,7 +197,7 @@ async def relaying(channels: Sequence[Channel], environ: Mapping[str, str]) -> A
             )
             await runner.setup()
             try:
-                await web.SockSite(runner, entry.socket).start()
+                await web.SockSite(runner, loopback.socket).start()
                 yield relay
             finally:
                 await runner.cleanup()

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,7 +23,7 @@ from envspec.origins import CHANNEL_ALIAS, origin_of
 from envspec.resolve import cache
 from envspec.resolve.conda.channel_client import (
     channel_client,
-    channel_fault,
+    channel_error,
     is_garbled,
     missing_platform,
     too_slow,
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _NOARCH: Final = "noarch"
 
-# py-rattler's threads let go of Python's objects after they have given their answer; where the interpreter ends in
-# that moment, it crashes. With 0.28.0, 12 of 100 runs of four small scripts that ended after a solve died of signal 6
-# or 11, none of 40 with a pause of 0.1 s; a refusal of this stage 1 of 60 without a pause, none of 60 with this one.
-_LAST_BREATH_S: Final = 0.05
+# py-rattler's threads release Python's objects after they have returned a result; if the interpreter ends then, it
+# crashes. With 0.28.0, 12 of 100 runs of four small scripts that ended after a solve died of signal 6 or 11, none of 40
+# with a pause of 0.1 s; an error of this stage 1 of 60 without a pause, none of 60 with this one.
+_EXIT_PAUSE_S: Final = 0.05
 
 
-def part_sha256(folder: Path) -> str:
-    """What stands for a folder of rows: SHA-256 over a line `<sha256 of the file>  <subdir>/repodata.json` for each.
+def repodata_sha256(folder: Path) -> str:
+    """Identifies a folder of repodata: SHA-256 over a line `<sha256 of the file>  <subdir>/repodata.json` for each.
 
-    Sorted by subdir, each line ended by a newline: what `sha256sum */repodata.json | sha256sum` says in the C locale.
+    Sorted by subdir, each line ended by a newline: `sha256sum */repodata.json | sha256sum` in the C locale.
     """
     hashes = ((hashlib.sha256(file.read_bytes()).hexdigest(), file.parent.name) for file in _files(folder))
     return hashlib.sha256(
@@ -58,28 +58,30 @@ def part_sha256(folder: Path) -> str:
     ).hexdigest()
 
 
-def is_in_time(row: RepoDataRecord, cut: datetime, *, undated: bool) -> bool:
-    """Whether a row may be considered: when it came into the index counts, else when it was built."""
-    moment = row.indexed_timestamp or row.timestamp
-    return undated if moment is None else moment <= cut.astimezone(timezone.utc)
+def is_in_time(record: RepoDataRecord, cutoff: datetime, *, undated: bool) -> bool:
+    """Whether a record counts: by the time of its indexing, else of its build."""
+    time = record.indexed_timestamp or record.timestamp
+    return undated if time is None else time <= cutoff.astimezone(timezone.utc)
+
+
+def utc_text(time: datetime) -> str:
+    return f"{time.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 @asynccontextmanager
 async def opened(
     channels: Iterable[Channel], cache: Path, environ: Mapping[str, str], *, offline: bool
 ) -> AsyncIterator[Channels]:
-    """The channels of a run, in their order, for its length.
-
-    cache: a folder of envspec's own; made where it is not there.
-    """
+    """The channels of a run, in their order. cache: a folder of envspec's own, created if missing."""
     from rattler import Gateway, SourceConfig
 
-    _private(cache)
-    waits, known = patience(environ, Patience()), tuple(channels)
-    relayed = [channel for channel in known if needs_relay(channel, known)]
+    _make_private(cache)
+    waits, every = patience(environ, Patience()), tuple(channels)
+    relayed = [channel for channel in every if needs_relay(channel, every)]
     action: Literal["force-cache-only", "cache-or-fetch"] = "force-cache-only" if offline else "cache-or-fetch"
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(asyncio.sleep, _LAST_BREATH_S)
+        stack.push_async_callback(asyncio.sleep, _EXIT_PAUSE_S)
+        after_relay = stack.enter_context(ExitStack())
         relay = None if offline or not relayed else await stack.enter_async_context(relaying(relayed, environ))
         gateway = Gateway(
             cache_dir=cache,
@@ -91,121 +93,125 @@ async def opened(
                 if origin_of(channel.address) != CHANNEL_ALIAS
             },
             client=channel_client(
-                waits, CHANNEL_ALIAS, [channel.address for channel in known], relay.mirrors if relay else {}
+                waits, CHANNEL_ALIAS, [channel.address for channel in every], relay.mirrors if relay else {}
             ),
         )
-        yield Channels(gateway, waits, relay)
+        found = Channels(gateway, waits, relay)
+        # Clearing waits for the locks that requests hold on rattler's cache: not while they wait for the relay.
+        after_relay.callback(found.clear_garbled)
+        yield found
 
 
-def _without_secrets(channel: Channel) -> str:
-    """The address that rattler gets, and writes into its cache. The relay requests a channel's own, with its token."""
-    return channel.url if channel.address.startswith("http") else without_login(channel.address)
-
-
-def _private(folder: Path) -> None:
+def _make_private(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
 
-class Channels:
-    """Every channel of a run behind one gateway: a subdir is fetched and read once, however many platforms ask.
+def _without_secrets(channel: Channel) -> str:
+    """The address that rattler gets, and writes into its cache; the relay uses the channel's own, with its token."""
+    return channel.url if channel.address.startswith("http") else without_login(channel.address)
 
-    Nothing here turns a whole channel into Python's objects; only `reachable` comes near it.
+
+class Channels:
+    """Every channel of a run behind one gateway: a subdir is fetched and read once for all platforms.
+
+    No method converts a whole channel into Python's objects; only `reachable` comes close.
     """
 
     def __init__(self, gateway: Gateway, waits: Patience, relay: Relay | None = None) -> None:
         self.gateway = gateway
         self._relay = relay
         self._waits = waits
-        self._parts: dict[tuple[str, Path], SparseRepoData] = {}
+        self._garbled: set[Channel] = set()
+        self._sparse: dict[tuple[str, Path], SparseRepoData] = {}
 
     async def sources(self, request: CondaRequest, work: Path) -> list[rattler.Channel | SparseRepoData]:
-        """What a solver is to look at, the first first. work: a folder for rows that have a moment of their own."""
+        """What a solver chooses from, in order. work: a folder for records with a cutoff of their own."""
         found: list[rattler.Channel | SparseRepoData] = []
-        for place, channel in enumerate(request.channels if request.cuts else ()):
-            found += await self._with_own_moment(request, channel, work / f"moments-{place}")
-        # Not before: a name with a moment of its own may be a later channel's, by the spec's own words.
+        for number, channel in enumerate(request.channels if request.cutoffs else ()):
+            found += await self._with_own_cutoff(request, channel, work / f"cutoffs-{number}")
+        # All channels come after: the spec may take a name with a cutoff of its own from a later channel.
         for channel in request.channels:
             found += self._plain(channel, request.platform)
         return found
 
-    async def rows(
+    async def records(
         self, request: CondaRequest, names: Iterable[str], platform: Platform | None = None
     ) -> list[RepoDataRecord]:
-        """All rows of these names, `noarch` too, whenever they were built.
+        """All records of these names, `noarch` included, whenever they were built.
 
-        Each name's from the channel that a requirement names for it, else from the first channel that has it, as strict
-        channel priority wants it. platform: another one than the request's.
+        Each name's from the channel that a requirement names for it, else from the first channel that has it (strict
+        channel priority). platform: another one than the request's.
 
         Raises:
-            NetworkError: a channel can't be read.
-            UsageError: a folder of rows can't.
+            NetworkError: a channel cannot be read.
+            UsageError: a folder of repodata cannot.
         """
         left = set(names)
         named = _named_channels(request.requirements)
         found: list[RepoDataRecord] = []
         for channel in request.channels:
-            if wanted := sorted(name for name in left if named.get(name, channel.url) == channel.url):
-                rows = await self._query(channel, platform or request.platform, wanted)
-                found += rows
-                left -= {row.name.normalized for row in rows} if channel is not request.channels[-1] else set()
+            if queried := sorted(name for name in left if named.get(name, channel.url) == channel.url):
+                records = await self._query(channel, platform or request.platform, queried)
+                found += records
+                left -= {each.name.normalized for each in records} if channel is not request.channels[-1] else set()
         return found
 
     async def reachable(self, request: CondaRequest) -> list[RepoDataRecord]:
-        """All rows of the names that the requirements can lead to, over any of their rows."""
+        """All records of the names that the requirements can lead to, over any of their records."""
         found: list[RepoDataRecord] = []
         for channel in request.channels:
             found += await self._query(channel, request.platform, request.requirements, recursive=True)
         return found
 
     async def names(self, request: CondaRequest) -> list[str]:
-        """Every name that the channels have for the platform. Slow on a large channel: for an error's sake only."""
+        """Every name that the channels have for the platform. Slow on a large channel: for error messages only."""
         from rattler import PackageFormatSelection
 
         found: set[str] = set()
         for channel in request.channels:
-            if channel.rows is not None:
-                # rattler's gateway has no names for rows that are handed to it.
-                files = (file for file in _rows_of(channel) if file.parent.name in _subdirs(request.platform))
-                parts = (self._part(channel.url, file) for file in files)
-                found |= {name for part in parts for name in part.package_names(PackageFormatSelection.BOTH)}
+            if channel.repodata is not None:
+                # rattler's gateway has no names of repodata in folders.
+                files = (file for file in _repodata_files(channel) if file.parent.name in _subdirs(request.platform))
+                sparse = (self._sparse_of(channel.url, file) for file in files)
+                found |= {name for each in sparse for name in each.package_names(PackageFormatSelection.BOTH)}
                 continue
-            asked = self.gateway.names(
+            query = self.gateway.names(
                 _as_sources(self._plain(channel, request.platform)),
                 _subdirs(request.platform),
                 channel_relations="disabled",
             )
-            found |= {name.normalized for name in await self.answered(asked, [channel])}
+            found |= {name.normalized for name in await self.awaited(query, [channel])}
         return sorted(found)
 
-    async def answered(self, asked: Awaitable[_T], channels: Sequence[Channel]) -> _T:
-        """What rattler answers, its faults in envspec's words.
+    async def awaited(self, query: Awaitable[_T], channels: Sequence[Channel]) -> _T:
+        """The result of rattler's query.
 
         Raises:
-            NetworkError: a channel can't be read, or isn't within the time that the environment allows.
+            NetworkError: a channel cannot be read, or not within the time limit.
         """
         from rattler.exceptions import FetchRepoDataError, GatewayError, IoError
 
         try:
-            return await asyncio.wait_for(asked, self._waits.total_s)
+            return await asyncio.wait_for(query, self._waits.total_s)
         except asyncio.TimeoutError:
             raise too_slow(channels, self._waits) from None
-        except (GatewayError, FetchRepoDataError, IoError) as fault:
-            if is_garbled(str(fault)):
-                self._forget(channels)
+        except (GatewayError, FetchRepoDataError, IoError) as error:
+            if is_garbled(str(error)):
+                self._garbled.update(channels)
             if self._relay is None:
-                raise channel_fault(str(fault), channels, self._waits) from None
-            known = [self._relay.faults[channel.url] for channel in channels if channel.url in self._relay.faults]
-            told = self._relay.translated(str(fault))
-            raise known[0] if known else channel_fault(told, channels, self._waits) from None
+                raise channel_error(str(error), channels, self._waits) from None
+            found = [self._relay.errors[channel.url] for channel in channels if channel.url in self._relay.errors]
+            text = self._relay.translated(str(error))
+            raise found[0] if found else channel_error(text, channels, self._waits) from None
 
     def refuse_missing(self, request: CondaRequest) -> None:
-        """Refuse a channel that lacks the request's platform, unless the spec says that it does.
+        """Refuse a channel without the request's platform, unless the spec declares that.
 
-        To rattler it is an empty one, and all of its names are the next channel's. The last one has none after it.
+        rattler takes it as empty, and all of its names from the next channel. The last one has none after it.
         """
         subdir = request.platform.value
         for channel in request.channels[:-1]:
-            if channel.rows is not None or (channel.only and subdir not in channel.only):
+            if channel.repodata is not None or (channel.only and subdir not in channel.only):
                 continue
             if self._relay is not None and (channel.url, subdir) in self._relay.missing:
                 raise missing_platform(channel, subdir)
@@ -214,80 +220,87 @@ class Channels:
                 if not (folder / subdir / "repodata.json").is_file():
                     raise missing_platform(channel, subdir)
 
-    def _forget(self, channels: Sequence[Channel]) -> None:
-        """Take the channels out of the cache: an answer that can't be read would be found there the next time too."""
+    def clear_garbled(self) -> None:
+        """Remove channels with an answer that cannot be read, which rattler has cached all the same."""
+        self._clear(self._garbled)
+
+    def _clear(self, channels: Iterable[Channel], subdir: str | None = None) -> None:
+        """Remove whole channels from the cache on disk, or one subdir from memory."""
         import rattler
 
+        subdirs = [rattler.Subdir(subdir)] if subdir else None
         for channel in channels:
-            if channel.rows is None:
+            if channel.repodata is None:
                 address = rattler.Channel(_without_secrets(channel))
-                self.gateway.clear_repodata_cache(address, clear_disk=True)
+                self.gateway.clear_repodata_cache(address, subdirs, clear_disk=subdir is None)
 
-    def forget(self, request: CondaRequest) -> None:
-        """Let go of the rows of the request's platform; `noarch` stays. Who asks for them again has them read again."""
-        import rattler
-
-        subdir = request.platform.value
-        for channel in request.channels:
-            if channel.rows is None:
-                address = rattler.Channel(_without_secrets(channel))
-                self.gateway.clear_repodata_cache(address, [rattler.Subdir(subdir)])
-        self._parts = {key: part for key, part in self._parts.items() if key[1].parent.name != subdir}
+    def release(self, request: CondaRequest) -> None:
+        """Free the memory of the records of the request's platform, not `noarch`'s; later queries read them again."""
+        self._clear(request.channels, request.platform.value)
+        self._sparse = {
+            key: sparse for key, sparse in self._sparse.items() if key[1].parent.name != request.platform.value
+        }
 
     async def _query(
         self, channel: Channel, platform: Platform, specs: Iterable[str], *, recursive: bool = False
     ) -> list[RepoDataRecord]:
-        asked = self.gateway.query(
+        query = self.gateway.query(
             _as_sources(self._plain(channel, platform)),
             _subdirs(platform),
             list(specs),
             recursive=recursive,
             channel_relations="disabled",
         )
-        return [row for rows in await self.answered(asked, [channel]) for row in rows]
+        return [record for records in await self.awaited(query, [channel]) for record in records]
 
     def _plain(self, channel: Channel, platform: Platform) -> list[rattler.Channel | SparseRepoData]:
         import rattler
 
-        if channel.rows is None:
+        if channel.repodata is None:
             return [rattler.Channel(_without_secrets(channel))]
-        files = [file for file in _rows_of(channel) if file.parent.name in _subdirs(platform)]
-        return [self._part(channel.url, file) for file in files]
+        files = [file for file in _repodata_files(channel) if file.parent.name in _subdirs(platform)]
+        return [self._sparse_of(channel.url, file) for file in files]
 
-    def _part(self, url: str, file: Path) -> SparseRepoData:
+    def _sparse_of(self, url: str, file: Path) -> SparseRepoData:
         key = url, file
-        if key not in self._parts:
-            self._parts[key] = _sparse(url, file)
-        return self._parts[key]
+        if key not in self._sparse:
+            self._sparse[key] = _sparse(url, file)
+        return self._sparse[key]
 
-    async def _with_own_moment(self, request: CondaRequest, channel: Channel, folder: Path) -> list[SparseRepoData]:
-        """The rows of the names that have a moment of their own, all dated as if the moment of the others were theirs.
+    async def _with_own_cutoff(self, request: CondaRequest, channel: Channel, folder: Path) -> list[SparseRepoData]:
+        """The records of the names that have a cutoff of their own, dated at the cutoff of all others.
 
-        rattler knows one moment for all names, and a source in Python costs its calls. So these few rows go to files
-        of a channel that stands before the real ones: with strict priority it is then theirs alone. What is picked here
-        is looked up in the real channel by its file name.
+        rattler has one cutoff for all names, and a source in Python costs its calls. So these few records go to files
+        of a channel before the real ones: with strict priority, it alone provides them. The chosen ones are then looked
+        up in the real channel by their file name.
         """
         by_subdir: dict[str, dict[str, Any]] = {}
         named = _named_channels(request.requirements)
-        names = sorted(name for name in request.cuts if named.get(name, channel.url) == channel.url)
-        for row in await self._query(channel, request.platform, names) if names else ():
-            if is_in_time(row, request.cut_of(row.name.normalized), undated=request.undated):
-                fields = json.loads(row.to_json())
+        names = sorted(name for name in request.cutoffs if named.get(name, channel.url) == channel.url)
+        for record in await self._query(channel, request.platform, names) if names else ():
+            if is_in_time(record, request.cutoff_of(record.name.normalized), undated=request.undated):
+                fields = json.loads(record.to_json())
                 fields |= {"timestamp": int(request.as_of.timestamp() * 1000)}
-                by_subdir.setdefault(row.subdir, {})[row.file_name] = fields
+                by_subdir.setdefault(record.subdir, {})[record.file_name] = fields
         found = []
-        for subdir, rows in sorted(by_subdir.items()):
-            file = folder / subdir / "repodata.json"
-            file.parent.mkdir(parents=True)
-            conda = {name: row for name, row in rows.items() if name.endswith(".conda")}
-            others = {name: row for name, row in rows.items() if name not in conda}
-            file.write_text(json.dumps({"info": {"subdir": subdir}, "packages": others, "packages.conda": conda}))
-            found.append(_sparse(folder.as_uri(), file))
+        for subdir, records in sorted(by_subdir.items()):
+            found.append(_sparse(folder.as_uri(), write_repodata(folder, subdir, records)))
         return found
 
 
+def write_repodata(folder: Path, subdir: str, records: Mapping[str, Any]) -> Path:
+    """Write `<subdir>/repodata.json`. records: the fields of each, by file name."""
+    file = folder / subdir / "repodata.json"
+    file.parent.mkdir(parents=True)
+    conda = {name: fields for name, fields in records.items() if name.endswith(".conda")}
+    others = {name: fields for name, fields in records.items() if name not in conda}
+    text = json.dumps({"info": {"subdir": subdir}, "packages": others, "packages.conda": conda})
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
 def _named_channels(requirements: Iterable[str]) -> dict[str, str]:
-    """The URLs of the channels that requirements name: `nvidia::cuda-toolkit`."""
+    """The URLs of the channels in requirements such as `nvidia::cuda-toolkit`."""
     from rattler import MatchSpec
 
     specs = (MatchSpec(text) for text in requirements if "::" in text or "[" in text)
@@ -295,21 +308,22 @@ def _named_channels(requirements: Iterable[str]) -> dict[str, str]:
 
 
 def locked_channel(channel: Channel) -> CondaChannel:
-    """What a lock says of a channel; of a part of it, how many rows the part has and its SHA-256.
+    """The channel as the lock records it; for a part of it, with the number of records and the SHA-256.
 
     Raises:
-        UsageError: the folder of rows can't be read.
+        UsageError: the folder of repodata cannot be read.
     """
-    if channel.rows is None:
+    if channel.repodata is None:
         return CondaChannel(channel.name, channel.url)
     from rattler import PackageFormatSelection
 
-    rows = sum(_sparse(channel.url, file).record_count(PackageFormatSelection.BOTH) for file in _rows_of(channel))
-    return CondaChannel(channel.name, channel.url, ChannelPart(rows, part_sha256(channel.rows)))
+    files = _repodata_files(channel)
+    count = sum(_sparse(channel.url, file).record_count(PackageFormatSelection.BOTH) for file in files)
+    return CondaChannel(channel.name, channel.url, ChannelPart(count, repodata_sha256(channel.repodata)))
 
 
 def _as_sources(sources: Sequence[rattler.Channel | SparseRepoData]) -> list[rattler.Channel]:
-    """The sources as py-rattler's types want them: it takes SparseRepoData wherever it takes a Channel."""
+    """py-rattler accepts SparseRepoData wherever it accepts a Channel, but its types do not."""
     return cast("list[rattler.Channel]", list(sources))
 
 
@@ -322,16 +336,16 @@ def _sparse(url: str, file: Path) -> SparseRepoData:
 
     try:
         return rattler.SparseRepoData(rattler.Channel(url), file.parent.name, file)
-    except OSError as fault:
-        raise UsageError(f"{file}: not a repodata.json ({fault})", hint="get the file again, whole") from fault
+    except OSError as error:
+        raise UsageError(f"{file}: not a repodata.json ({error})", hint="download the file again") from error
 
 
-def _rows_of(channel: Channel) -> list[Path]:
-    files = _files(channel.rows) if channel.rows else []
+def _repodata_files(channel: Channel) -> list[Path]:
+    files = _files(channel.repodata) if channel.repodata else []
     if not files:
         raise UsageError(
-            f"the rows of channel {channel.name}: {channel.rows} has no <subdir>/repodata.json",
-            hint="name the folder that holds linux-64/repodata.json and noarch/repodata.json",
+            f"repodata of channel {channel.name}: {channel.repodata} has no <subdir>/repodata.json",
+            hint="name the folder that contains linux-64/repodata.json and noarch/repodata.json",
         )
     return files
 
@@ -341,31 +355,31 @@ def _files(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The moments at which these channels were asked for these platforms, kept in `store`. Folders need none."""
+class ChannelTimestamps:
+    """When these channels were last read for these platforms, in `store`. Folders have no such time."""
 
     store: Store
     channels: Sequence[Channel]
     platforms: Sequence[Platform]
 
-    def remember(self, moment: datetime) -> None:
+    def save(self, time: datetime) -> None:
         for key, _ in self._keys():
-            self.store.remember_answer(key, {"asked": moment.isoformat()})
+            self.store.remember_answer(key, {"read": time.isoformat()})
 
-    def check(self, wanted: datetime) -> None:
-        """Refuse to answer for a moment after the last look.
+    def check(self, cutoff: datetime) -> None:
+        """Refuse a cutoff after the last time.
 
         Raises:
-            NetworkError: names the channel and both moments. One that was never asked is rattler's to tell.
+            NetworkError: names the channel and both times. For a channel that was never read, rattler raises.
         """
         for key, channel in self._keys():
-            told = self.store.answer(key)
-            asked = datetime.fromisoformat(told["asked"]) if told else wanted
-            if asked < wanted:
+            stored = self.store.answer(key)
+            read = datetime.fromisoformat(stored["read"]) if stored else cutoff
+            if read < cutoff:
                 raise NetworkError(
-                    f"offline, and what channel {channel.name} had on {_text(wanted)} is not in the cache, "
-                    f"which is of {_text(asked)}",
-                    hint="run once without --offline, or ask for an earlier as_of",
+                    f"offline, and the state of channel {channel.name} on {utc_text(cutoff)} is not in the cache, "
+                    f"which is from {utc_text(read)}",
+                    hint="run once without --offline, or set an earlier as_of",
                 )
 
     def _keys(self) -> list[tuple[str, Channel]]:
@@ -375,7 +389,3 @@ class Seen:
             if not channel.is_folder
             for platform in self.platforms
         ]
-
-
-def _text(moment: datetime) -> str:
-    return f"{moment.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

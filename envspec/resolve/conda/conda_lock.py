@@ -1,7 +1,7 @@
-"""conda-lock as the solver: the real `conda-lock lock`, through the conda, mamba or micromamba of this machine.
+"""conda-lock as the solver: the real `conda-lock lock`, with the conda, mamba or micromamba of this machine.
 
-It sees one channel, ours, in a folder: the rows that the request allows, so that neither this machine's configuration
-nor a row that was built too late can have a say. What it picks is looked up again among the channels' own rows.
+It sees one channel in a folder, with the records that the request allows, so that neither this machine's configuration
+nor a record that was built too late can change the result. Its choices are looked up among the channels' own records.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from urllib.parse import unquote
 
 from envspec.io.process import Finished, run
 from envspec.resolve.conda.channel_client import without_credentials
-from envspec.resolve.conda.channels import Channels, is_in_time
-from envspec.resolve.conda.rattler import Rattler
-from envspec.resolve.conda.solver import CondaUnsolvable
-from envspec.resolve.pypi.resolver import EngineFault
+from envspec.resolve.conda.channels import Channels, is_in_time, write_repodata
+from envspec.resolve.conda.records import by_name
+from envspec.resolve.conda.solver import CondaUnsolvable, Rattler
+from envspec.resolve.pypi.resolver import ResolverError
 from envspec.resolve.types import CondaRequest
 
 if TYPE_CHECKING:
     from rattler import MatchSpec, RepoDataRecord
 
-#: What conda-lock can drive, in the order in which they are looked for.
+#: The programs that conda-lock can use, in order of preference.
 EXECUTABLES: Final = ("conda", "mamba", "micromamba")
-_OTHERWISE: Final = "use --resolver rattler"
-#: conda's names for "this can't be satisfied"; libmamba gives `solver_problems` instead of a name.
+_HINT: Final = "use --resolver rattler"
+#: conda's errors for unsatisfiable requirements; libmamba gives `solver_problems` instead.
 _UNSATISFIABLE: Final = frozenset(
     {
         "LibMambaUnsatisfiableError",
@@ -50,16 +50,13 @@ _UNSATISFIABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class CondaLock:
-    """Works where conda-lock is installed and an executable for it is on PATH.
-
-    environ: the PATH in it is searched, and handed on; the process's own where None.
-    """
+    """Needs conda-lock and an executable for it on PATH. environ: has that PATH; None: the process's environment."""
 
     environ: Mapping[str, str] | None = None
 
     @property
     def version(self) -> str:
-        """Its name alone where it is not installed."""
+        """Its name alone if it is not installed."""
         try:
             return f"conda-lock {version('conda-lock')}"
         except PackageNotFoundError:
@@ -67,7 +64,7 @@ class CondaLock:
 
     def unable(self, environ: Mapping[str, str]) -> str | None:
         if find_spec("conda_lock") is None:
-            return "conda-lock is not installed"
+            return "not installed; get it with `pip install 'envspec[conda-lock]'`"
         if _executable(environ) is None:
             return "no conda, mamba or micromamba on PATH"
         return None
@@ -76,81 +73,71 @@ class CondaLock:
         environ = os.environ if self.environ is None else self.environ
         executable = _executable(environ)
         if executable is None:
-            raise EngineFault("no conda, mamba or micromamba on PATH", hint=_OTHERWISE)
-        lock = _Lock(request, executable, environ.get("PATH", ""))
-        rows = allowed(request, await _reachable(request, channels))
-        if staying := await _staying(request, channels, work / "staying"):
-            kept = [row for row in rows if staying.get(row.name.normalized, _file(row)) == _file(row)]
+            raise ResolverError("no conda, mamba or micromamba on PATH", hint=_HINT)
+        path = environ.get("PATH", "")
+        records = allowed(request, await _reachable(request, channels))
+        if kept := await _kept(request, channels, work / "kept"):
+            fewer = [each for each in records if kept.get(each.name.normalized, _file(each)) == _file(each)]
             with suppress(CondaUnsolvable):
-                return await lock.picks(kept, work / "kept")
-        return await lock.picks(rows, work / "free")
+                return await _choose(request, executable, path, fewer, work / "with-kept")
+        return await _choose(request, executable, path, records, work / "free")
 
 
-@dataclass(frozen=True, slots=True)
-class _Lock:
-    """One run of conda-lock for one platform. path: the PATH that it and its executable get."""
-
-    request: CondaRequest
-    executable: str
-    path: str
-
-    async def picks(self, rows: Sequence[RepoDataRecord], work: Path) -> Sequence[RepoDataRecord]:
-        """What conda-lock picks of these rows. work: a folder to be made."""
-        platform = self.request.platform.value
-        channel = work / "channel"
-        _write_channel(channel, (platform, "noarch"), rows)
-        _write(work / "names.json", {})
-        _write(work / "virtual.yml", {"subdirs": {platform: {"packages": _virtual_packages(self.request)}}})
-        _write(
-            work / "environment.yml",
-            {
-                "channels": [channel.as_uri()],
-                "dependencies": _asked(self.request.requirements),
-                "platforms": [platform],
-            },
-        )
-        command = [
-            *(sys.executable, "-m", "conda_lock", "lock", "--conda", self.executable, "--platform", platform),
-            *("--file", "environment.yml", "--virtual-package-spec", "virtual.yml"),
-            # Else it fetches a table of PyPI's names, of which there are none here.
-            *("--pypi_to_conda_lookup_file", "names.json"),
-            *("--kind", "explicit", "--filename-template", "picks-{platform}.lock", "--log-level", "ERROR"),
-        ]
-        done = await run(command, environ=_environ(work, self.path), cwd=work)
-        if done.status != 0:
-            raise failure(done, work, self.executable)
-        return _looked_up(work / f"picks-{platform}.lock", rows)
+async def _choose(
+    request: CondaRequest, executable: str, path: str, records: Sequence[RepoDataRecord], work: Path
+) -> Sequence[RepoDataRecord]:
+    """Run conda-lock for one platform. path: PATH for it and its executable. work: a folder to be made."""
+    platform = request.platform.value
+    channel = work / "channel"
+    _write_channel(channel, (platform, "noarch"), records)
+    virtual = {
+        each.name: each.version if each.build == "0" else f"{each.version} {each.build}"
+        for each in request.virtual_packages
+    }
+    _write(work / "names.json", {})
+    _write(work / "virtual.yml", {"subdirs": {platform: {"packages": virtual}}})
+    dependencies = _dependencies(request.requirements)
+    environment = {"channels": [channel.as_uri()], "dependencies": dependencies, "platforms": [platform]}
+    _write(work / "environment.yml", environment)
+    command = [
+        *(sys.executable, "-m", "conda_lock", "lock", "--conda", executable, "--platform", platform),
+        *("--file", "environment.yml", "--virtual-package-spec", "virtual.yml"),
+        # Else it fetches a table of PyPI's names, which are not needed.
+        *("--pypi_to_conda_lookup_file", "names.json"),
+        *("--kind", "explicit", "--filename-template", "choice-{platform}.lock", "--log-level", "ERROR"),
+    ]
+    done = await run(command, environ=_environ(work, path), cwd=work)
+    if done.status != 0:
+        raise failure(done, work, executable)
+    return _looked_up(work / f"choice-{platform}.lock", records)
 
 
-def allowed(request: CondaRequest, rows: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
-    """The rows that a solver may choose from, as the rattler engine does: of each name those of one channel alone.
+def allowed(request: CondaRequest, records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
+    """The records that a solver may choose from, as with rattler: of each name those of one channel alone.
 
-    A name belongs to the first channel that has it, also where all its rows there were built too late, unless a
+    A name belongs to the first channel that has it, even if all its records there were built too late, unless a
     requirement names its channel.
     """
     from rattler import MatchSpec
 
-    rules = _by_name(MatchSpec(text) for text in (*request.requirements, *request.constraints))
-    order = {channel.url: place for place, channel in enumerate(request.channels)}
-    by_name: dict[str, list[RepoDataRecord]] = defaultdict(list)
-    for row in rows:
-        by_name[row.name.normalized].append(row)
+    specs_of = _specs_by_name(MatchSpec(text) for text in (*request.requirements, *request.constraints))
+    order = {channel.url: number for number, channel in enumerate(request.channels)}
     found: list[RepoDataRecord] = []
-    for name, held in sorted(by_name.items()):
-        specs = rules.get(name, ())
+    for name, of_name in sorted(by_name(records).items()):
+        specs = specs_of.get(name, ())
         named = {_url(str(spec.channel.base_url)) for spec in specs if spec.channel}
-        first = min((_url(row.channel) for row in held), key=lambda url: order.get(url, len(order)))
+        first = min((_url(record.channel) for record in of_name), key=lambda url: order.get(url, len(order)))
         found += [
-            row
-            for row in held
-            if _url(row.channel) in (named or {first})
-            and all(spec.matches(row) for spec in specs)
-            and is_in_time(row, request.cut_of(name), undated=request.undated)
+            record
+            for record in of_name
+            if _url(record.channel) in (named or {first})
+            and all(spec.matches(record) for spec in specs)
+            and is_in_time(record, request.cutoff_of(name), undated=request.undated)
         ]
     return found
 
 
-def _by_name(specs: Iterable[MatchSpec]) -> dict[str, list[MatchSpec]]:
+def _specs_by_name(specs: Iterable[MatchSpec]) -> dict[str, list[MatchSpec]]:
     found: dict[str, list[MatchSpec]] = defaultdict(list)
     for spec in specs:
         found[spec.name.normalized].append(spec)
@@ -162,34 +149,34 @@ def _url(address: str | None) -> str:
 
 
 async def _reachable(request: CondaRequest, channels: Channels) -> list[RepoDataRecord]:
-    """Every row that the requirements can lead to, through all channels."""
+    """Every record that the requirements can lead to, through all channels."""
     from rattler import MatchSpec
 
-    asked = {MatchSpec(text).name.normalized for text in request.requirements}
+    required = {MatchSpec(text).name.normalized for text in request.requirements}
     more: set[str] = set()
     while True:
         wider = replace(request, requirements=(*request.requirements, *sorted(more)))
-        rows = await channels.reachable(wider)
-        known = {row.name.normalized for row in rows}
-        known |= {text.split(maxsplit=1)[0] for row in rows for text in row.depends if not text.startswith("__")}
-        # What one channel's rows lead to may lie in another, before it or behind it.
-        if len(request.channels) == 1 or known - asked <= more:
-            return rows
-        more |= known - asked
+        records = await channels.reachable(wider)
+        names = {record.name.normalized for record in records}
+        names |= {text.split(maxsplit=1)[0] for each in records for text in each.depends if not text.startswith("__")}
+        # One channel's records may require names of another channel, before or after it.
+        if len(request.channels) == 1 or names - required <= more:
+            return records
+        more |= names - required
 
 
-async def _staying(request: CondaRequest, channels: Channels, work: Path) -> Mapping[str, tuple[str, str]]:
-    """The locked rows that can stay, by name: the first engine says which.
+async def _kept(request: CondaRequest, channels: Channels, work: Path) -> Mapping[str, tuple[str, str]]:
+    """The locked records that rattler keeps, by name.
 
-    conda knows no rows that it should prefer, and conda-lock's own `--update` adds no package: what stays is kept by
-    showing nothing else of its name.
+    conda has no preferences, and conda-lock's own `--update` adds no package: a record is kept if nothing else of its
+    name is shown.
     """
     if not request.locked:
         return {}
     try:
-        chosen = {_file(row) for row in await Rattler().solve(request, channels, _made(work))}
+        chosen = {_file(record) for record in await Rattler().solve(request, channels, _made(work))}
     except CondaUnsolvable:
-        return {}  # conda-lock will find the same, and say it in its words
+        return {}  # conda-lock will find the same and report it
     files = {package.name: (package.subdir, package.filename) for package in request.locked}
     return {name: file for name, file in files.items() if file in chosen}
 
@@ -199,42 +186,32 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _file(row: RepoDataRecord) -> tuple[str, str]:
-    return row.subdir, row.file_name
+def _file(record: RepoDataRecord) -> tuple[str, str]:
+    return record.subdir, record.file_name
 
 
-def _asked(requirements: Iterable[str]) -> list[str]:
-    """The requirements as conda-lock can carry them: one a name, with versions and build; the rows obey them whole."""
+def _dependencies(requirements: Iterable[str]) -> list[str]:
+    """The requirements in conda-lock's form: one for each name, with version and build; `allowed` applies the rest."""
     from rattler import MatchSpec
 
     found = []
-    for name, specs in sorted(_by_name(MatchSpec(text) for text in requirements).items()):
+    for name, specs in sorted(_specs_by_name(MatchSpec(text) for text in requirements).items()):
         versions = list(dict.fromkeys(spec.version for spec in specs if spec.version))
-        # A regular expression is not every executable's to read.
+        # Not every executable can read a regular expression.
         builds = [spec.build for spec in specs if spec.build and not spec.build.startswith("^")]
-        told = ",".join(versions) if not any("|" in text for text in versions) else versions[0]
-        found.append(" ".join([name, *([told or "*"] if versions or builds else []), *builds[:1]]))
+        version = versions[0] if any("|" in text for text in versions) else ",".join(versions)
+        found.append(" ".join([name, *([version or "*"] if versions or builds else []), *builds[:1]]))
     return found
 
 
-def _virtual_packages(request: CondaRequest) -> dict[str, str]:
-    return {
-        package.name: package.version if package.build == "0" else f"{package.version} {package.build}"
-        for package in request.virtual_packages
-    }
-
-
-def _write_channel(folder: Path, subdirs: Iterable[str], rows: Iterable[RepoDataRecord]) -> None:
-    documents: dict[str, dict[str, dict[str, object]]] = {
-        subdir: {"info": {"subdir": subdir}, "packages": {}, "packages.conda": {}} for subdir in subdirs
-    }
-    for row in rows:
-        text = json.loads(row.to_json())
-        told = {key: value for key, value in text.items() if key not in ("fn", "url", "channel")}
-        kind = "packages.conda" if row.file_name.endswith(".conda") else "packages"
-        documents[row.subdir][kind][row.file_name] = told
-    for subdir, document in documents.items():
-        _write(folder / subdir / "repodata.json", document)
+def _write_channel(folder: Path, subdirs: Iterable[str], records: Iterable[RepoDataRecord]) -> None:
+    by_subdir: dict[str, dict[str, object]] = {subdir: {} for subdir in subdirs}
+    for record in records:
+        fields = json.loads(record.to_json())
+        own = {key: value for key, value in fields.items() if key not in ("fn", "url", "channel")}
+        by_subdir[record.subdir][record.file_name] = own
+    for subdir, of_subdir in by_subdir.items():
+        write_repodata(folder, subdir, of_subdir)
 
 
 def _write(path: Path, value: object) -> None:
@@ -248,10 +225,10 @@ def _executable(environ: Mapping[str, str]) -> str | None:
 
 
 def _environ(work: Path, path: str) -> dict[str, str]:
-    """A whole environment: no configuration of the user's comes through, and what is written lies in `work`.
+    """The whole environment: none of the user's configuration, and everything is written below `work`.
 
-    A conda that is a folder of its own still reads the `condarc` in that folder and below `/etc`: it offers no way
-    around them, its standalone form (CONDA_RESTRICT_RC_SEARCH_PATH, from 24.9) and mamba (MAMBA_NO_RC) do.
+    A conda that is a folder of its own still reads the `condarc` in that folder and below `/etc`, which cannot be
+    turned off; in its standalone form (CONDA_RESTRICT_RC_SEARCH_PATH, from 24.9) and in mamba (MAMBA_NO_RC) it can.
     """
     scratch = str(_made(work / "tmp"))
     return {
@@ -273,34 +250,34 @@ def _environ(work: Path, path: str) -> dict[str, str]:
     }
 
 
-def _looked_up(picks: Path, rows: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
-    known = {_file(row): row for row in rows}
-    lines = picks.read_text(encoding="utf-8").splitlines()
+def _looked_up(choice: Path, records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
+    by_file = {_file(record): record for record in records}
+    lines = choice.read_text(encoding="utf-8").splitlines()
     found = []
     for url in (line.partition("#")[0] for line in lines[lines.index("@EXPLICIT") + 1 :] if line):
         *_, subdir, filename = unquote(url).split("/")
-        if (subdir, filename) not in known:
-            raise EngineFault(f"conda-lock picked {subdir}/{filename}, which is not among the rows that it was given")
-        found.append(known[subdir, filename])
+        if (subdir, filename) not in by_file:
+            raise ResolverError(f"conda-lock chose {subdir}/{filename}, which was not among its records")
+        found.append(by_file[subdir, filename])
     return found
 
 
-def failure(done: Finished, work: Path, executable: str) -> CondaUnsolvable | EngineFault:
-    """conda-lock prints its executable's answer and a traceback: the answer is told, without the folder's paths."""
+def failure(done: Finished, work: Path, executable: str) -> CondaUnsolvable | ResolverError:
+    """The error with the executable's answer, without conda-lock's traceback and the folder's paths."""
     answer = _answer(done.stderr)
     name = Path(executable).name
     problems = answer.get("solver_problems")
     if isinstance(problems, list) and problems:
-        return CondaUnsolvable(_told("; ".join(map(str, problems)), work))
-    told = _told(str(answer.get("message") or answer.get("error") or ""), work)
+        return CondaUnsolvable(_cleaned("; ".join(map(str, problems)), work))
+    message = _cleaned(str(answer.get("message") or answer.get("error") or ""), work)
     if answer.get("exception_name") in _UNSATISFIABLE:
-        return CondaUnsolvable(told or f"{name} found no solution and did not say why")
-    last = _told(next((line for line in reversed(done.stderr.splitlines()) if line.strip()), ""), work)
-    return EngineFault(f"conda-lock with {name} ended with status {done.status}: {told or last}", hint=_OTHERWISE)
+        return CondaUnsolvable(message or f"{name} found no solution and gave no reason")
+    last = _cleaned(next((line for line in reversed(done.stderr.splitlines()) if line.strip()), ""), work)
+    return ResolverError(f"conda-lock with {name} exited with status {done.status}: {message or last}", hint=_HINT)
 
 
 def _answer(stderr: str) -> Mapping[str, object]:
-    """The JSON that the executable wrote; empty where it wrote none."""
+    """The JSON that the executable wrote; empty if it wrote none."""
     _, found, after = stderr.partition("    STDOUT:\n")
     start = after.find("{")
     if not found or start < 0:
@@ -312,8 +289,8 @@ def _answer(stderr: str) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _told(message: str, work: Path) -> str:
-    """conda's words, less its list of channels, of which there is one, and less our folder."""
+def _cleaned(message: str, work: Path) -> str:
+    """conda's message, without its list of channels, which is ours, and without our folder."""
     text = re.split(r"\n[^\S\n]*(?:Current channels:|To search for alternate channels)", message)[0]
     text = re.sub(r"(?:file://)?" + re.escape(str(work)) + r"[^\s'\",;)]*", "...", text)
     text = text.replace(work.as_uri(), "...")

@@ -1,24 +1,24 @@
-"""A channel's rows: rattler's records and envspec's packages, both ways, and what is asked of which."""
+"""A channel's records: rattler's and envspec's packages, both ways, and which of them are CUDA builds."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from envspec import names
 from envspec.errors import NetworkError
-from envspec.models import SPEC, Asker, CondaPackage
+from envspec.models import SPEC, CondaPackage, Dependent
 from envspec.resolve.conda.channel_client import without_credentials
 from envspec.resolve.types import Channel, CondaRequest
 
 if TYPE_CHECKING:
     from rattler import GenericVirtualPackage, RepoDataRecord
 
-#: What of a row becomes a part of paths, of commands and of the lock's other files.
+#: The fields that become a part of paths, of commands and of the lock's other files.
 _FORMS: Final = (
     ("name", names.NAME),
     ("version", names.VERSION),
@@ -32,6 +32,11 @@ _FORMS: Final = (
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _NAME: Final = re.compile(r"(?:.*::)?\s*([A-Za-z0-9_.-]+)")
+# `cuda129_mkl_py313_h7947483_302`, `cuda_py312_h4a51b5c_1` (conda-forge), `py3.11_cuda12.1_cudnn8.9.2_0` (pytorch).
+_CUDA_BUILD: Final = re.compile(r"^cuda|cuda\d")
+_CPU_BUILD: Final = re.compile(r"(^|_)cpu(_|\d|$)")
+#: `_CUDA_BUILD` as a match spec.
+_CUDA_BUILDS: Final = '[build="^(cuda|.*cuda[0-9]).*$"]'
 
 
 def name_of(spec: str) -> str:
@@ -40,19 +45,20 @@ def name_of(spec: str) -> str:
     return found[1].lower() if found else spec
 
 
-def package_of(row: RepoDataRecord, channels: Sequence[Channel]) -> CondaPackage:
-    """A row, whole, as one of these channels has it; nobody asks for it yet.
+def package_of(record: RepoDataRecord, channels: Sequence[Channel]) -> CondaPackage:
+    """A record of one of these channels, without what requires it.
 
     Raises:
-        NetworkError: the channel gives no SHA-256 for it, or names that no package can have.
+        NetworkError: the channel gives no SHA-256 for it, or values that no package can have.
     """
-    fields: dict[str, Any] = json.loads(row.to_json())
+    fields: dict[str, Any] = json.loads(record.to_json())
     home, url = without_credentials(fields["channel"]), without_credentials(fields["url"])
     if "sha256" not in fields:
         raise NetworkError(
-            f"{url}: its channel gives no SHA-256 for it, so it can't be locked",
+            f"{url}: its channel gives no SHA-256 for it, so it cannot be locked",
             hint="have the channel indexed anew (`conda index`, `rattler-index`), or take the package from another one",
         )
+    tracked = fields.get("track_features")
     package = CondaPackage(
         name=fields["name"],
         version=fields["version"],
@@ -60,7 +66,7 @@ def package_of(row: RepoDataRecord, channels: Sequence[Channel]) -> CondaPackage
         build_number=fields["build_number"],
         channel=next((channel.name for channel in channels if channel.url == home), home),
         subdir=fields["subdir"],
-        filename=row.file_name,
+        filename=record.file_name,
         url=url,
         sha256=fields["sha256"],
         md5=fields.get("md5"),
@@ -72,25 +78,25 @@ def package_of(row: RepoDataRecord, channels: Sequence[Channel]) -> CondaPackage
         license=fields.get("license"),
         license_family=fields.get("license_family"),
         features=fields.get("features"),
-        track_features=_words(fields.get("track_features")),
+        track_features=tuple(re.findall(r"[^\s,]+", tracked) if isinstance(tracked, str) else tracked or ()),
         python_site_packages_path=fields.get("python_site_packages_path"),
     )
     for key, form in _FORMS:
         value = getattr(package, key)
         if value is not None and not form.fits(value):
             raise NetworkError(
-                f"{url!r}: its channel's row has the {key} {value!r}, which is not {form.words}",
-                hint="tell who runs the channel, or take the package from another one",
+                f"{url!r}: its record in the channel has the {key} {value!r}, which is not {form.words}",
+                hint="report it to whoever runs the channel, or take the package from another one",
             )
     return package
 
 
 def record_of(package: CondaPackage) -> RepoDataRecord:
-    """What rattler solves with and installs, of a package in a lock."""
+    """The record that rattler solves with and installs."""
     from rattler import PackageRecord, RepoDataRecord
     from rattler.package.build_string import BuildString
 
-    row = PackageRecord(
+    record = PackageRecord(
         name=package.name,
         version=package.version,
         build=BuildString(package.build),
@@ -106,36 +112,35 @@ def record_of(package: CondaPackage) -> RepoDataRecord:
         license_family=package.license_family,
         python_site_packages_path=package.python_site_packages_path,
     )
-    row.features = package.features
-    row.track_features = list(package.track_features)
+    record.features = package.features
+    record.track_features = list(package.track_features)
     if package.timestamp_ms is not None:
-        # py-rattler cuts milliseconds off a float of seconds; without the half some moments come out one earlier
-        row.timestamp = _EPOCH + timedelta(milliseconds=package.timestamp_ms, microseconds=500)
+        # py-rattler truncates a float of seconds to milliseconds: without the half, some come out one lower.
+        record.timestamp = _EPOCH + timedelta(milliseconds=package.timestamp_ms, microseconds=500)
     channel = package.url.rsplit("/", 2)[0]
-    return RepoDataRecord(row, package.filename, package.url, channel)
+    return RepoDataRecord(record, package.filename, package.url, channel)
 
 
-def kept(packages: Iterable[CondaPackage], rows: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
-    """Those of the packages that the channel still has, as its rows. What it has lost can't be kept."""
-    by_identity = {_identity(str(r.subdir), r.file_name, r.sha256.hex() if r.sha256 else ""): r for r in rows}
-    found = (by_identity.get(_identity(p.subdir, p.filename, p.sha256)) for p in packages)
-    return [row for row in found if row is not None]
+def available(packages: Iterable[CondaPackage], records: Iterable[RepoDataRecord]) -> list[RepoDataRecord]:
+    """The records of the packages that the channel still has."""
+    by_identity = {(str(r.subdir), r.file_name, r.sha256.hex() if r.sha256 else ""): r for r in records}
+    found = (by_identity.get((p.subdir, p.filename, p.sha256)) for p in packages)
+    return [record for record in found if record is not None]
 
 
 def with_askers(packages: Sequence[CondaPackage], requirements: Iterable[str]) -> tuple[CondaPackage, ...]:
-    """The packages sorted by name, each with who asked for it in which words."""
-    askers: dict[str, set[Asker]] = {}
+    """The packages sorted by name, each with what requires it in which words."""
+    askers: dict[str, set[Dependent]] = {}
     for requirement in requirements:
-        askers.setdefault(name_of(requirement), set()).add(Asker(SPEC, requirement))
+        askers.setdefault(name_of(requirement), set()).add(Dependent(SPEC, requirement))
     for package in packages:
         for depend in package.depends:
-            askers.setdefault(name_of(depend), set()).add(Asker(package.name, depend))
+            askers.setdefault(name_of(depend), set()).add(Dependent(package.name, depend))
     ordered = sorted(packages, key=lambda package: package.name)
-    return tuple(replace(package, askers=tuple(sorted(askers.get(package.name, ())))) for package in ordered)
+    return tuple(replace(package, required_by=tuple(sorted(askers.get(package.name, ())))) for package in ordered)
 
 
 def virtual_packages(request: CondaRequest) -> list[GenericVirtualPackage]:
-    """The request's virtual packages as rattler takes them."""
     from rattler import GenericVirtualPackage, PackageName, Version
     from rattler.package.build_string import BuildString
 
@@ -145,16 +150,68 @@ def virtual_packages(request: CondaRequest) -> list[GenericVirtualPackage]:
     ]
 
 
-def by_name(rows: Iterable[RepoDataRecord]) -> dict[str, list[RepoDataRecord]]:
+def by_name(records: Iterable[RepoDataRecord]) -> dict[str, list[RepoDataRecord]]:
     found: dict[str, list[RepoDataRecord]] = {}
-    for row in rows:
-        found.setdefault(row.name.normalized, []).append(row)
+    for record in records:
+        found.setdefault(record.name.normalized, []).append(record)
     return found
 
 
-def _identity(subdir: str, filename: str, sha256: str) -> tuple[str, str, str]:
-    return subdir, filename, sha256
+@dataclass(frozen=True, slots=True)
+class CondaBuild:
+    """What decides about a record's CUDA build. version: anything that can be ordered."""
+
+    name: str
+    version: str
+    build: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version} ({self.build})"
 
 
-def _words(text: str | list[str] | None) -> tuple[str, ...]:
-    return tuple(re.split(r"[\s,]+", text.strip())) if isinstance(text, str) and text.strip() else tuple(text or ())
+def build_of(record: RepoDataRecord) -> CondaBuild:
+    return CondaBuild(record.name.normalized, str(record.version), str(record.build))
+
+
+def is_cuda_build(build: str) -> bool:
+    return _CUDA_BUILD.search(build) is not None
+
+
+def is_cpu_build(build: str) -> bool:
+    """Whether a build string marks a build for the CPU, as packages with builds for both do."""
+    return _CPU_BUILD.search(build) is not None
+
+
+def cuda_constraint(name: str) -> str:
+    """The match spec that only CUDA builds of `name` satisfy."""
+    return name + _CUDA_BUILDS
+
+
+def constrained_name(constraint: str) -> str | None:
+    """The name in a constraint that `cuda_constraint` made; None for any other."""
+    return constraint.removesuffix(_CUDA_BUILDS) if constraint.endswith(_CUDA_BUILDS) else None
+
+
+def cpu_fallbacks(
+    chosen: Iterable[CondaBuild], cuda: Iterable[CondaBuild], order: Callable[[str], Any]
+) -> list[CondaBuild]:
+    """The chosen builds that are for the CPU although their package has CUDA builds, sorted by name.
+
+    cuda: all CUDA builds of their names. order: makes of a version something that can be compared. A package that has
+    given up CUDA builds, because one build now serves both, is no fallback: its CUDA builds are all older than the
+    chosen version, and the chosen build is not marked `cpu`.
+    """
+    newest: dict[str, Any] = {}
+    for build in cuda:
+        version = order(build.version)
+        newest[build.name] = max(newest.get(build.name, version), version)
+    return sorted(
+        (
+            build
+            for build in chosen
+            if build.name in newest
+            and not is_cuda_build(build.build)
+            and (is_cpu_build(build.build) or newest[build.name] >= order(build.version))
+        ),
+        key=lambda build: build.name,
+    )

@@ -1,10 +1,8 @@
-"""Spec, platform and facts -> the question for a conda solver: which packages from where, for which machine. Pure."""
+"""Spec, platform and facts -> request for a conda solver: which packages from where, for which machine. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -14,12 +12,12 @@ from envspec.facts import Facts
 from envspec.facts.tables import minor
 from envspec.models import CondaPackage, CudaVersion, Decision, Platform
 from envspec.origins import channel_url
-from envspec.resolve.types import Channel, CondaRequest, VirtualPackage
+from envspec.resolve.types import Channel, CondaRequest, Cutoffs, VirtualPackage
 from envspec.spec import Spec, Undated
 from envspec.spec.conda import ARCHSPEC, CUDA, version_and_build
 from envspec.spec.targets import bounds_of, has_cuda
 
-#: The kernel that an environment runs on at least; conda-lock assumes the same.
+#: The oldest supported kernel; conda-lock assumes the same.
 #: Source: conda-lock 4.0.3, default-virtual-packages.yaml.
 LINUX: Final = "5.10"
 
@@ -34,93 +32,78 @@ _MICROARCHITECTURE: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CondaMoments:
-    """Up to when packages are considered.
+def channels_of(spec: Spec, environ: Mapping[str, str], repodata: Mapping[str, Path]) -> tuple[Channel, ...]:
+    """The spec's channels in its order, with credentials in their addresses; none without [conda].
 
-    names: packages with a moment of their own, by `--upgrade-package`. others: the moment of all other names, while it
-    is not yet known which of them must move too; None: `as_of`.
-    """
-
-    as_of: datetime
-    names: Mapping[str, datetime]
-    others: datetime | None = None
-
-
-def channels_of(spec: Spec, environ: Mapping[str, str], rows: Mapping[str, Path]) -> tuple[Channel, ...]:
-    """The spec's channels in its order, credentials in their addresses filled in; none where it has no [conda].
-
-    environ: where `${VARIABLE}` is looked up; a value is what it is, not yet percent-encoded.
-    rows: folders of rows that stand for channels, by a channel's name or address.
+    environ: has the values of `${VARIABLE}`, not percent-encoded. repodata: folders that replace a channel's repodata,
+    by the channel's name or address.
 
     Raises:
-        UsageError: a variable that is not set, or rows for a channel that the spec does not have.
+        UsageError: a variable is not set, or the spec does not have a channel of `repodata`.
     """
     texts = spec.conda.channels if spec.conda else ()
-    folders = {channel_url(name): folder for name, folder in rows.items()}
+    folders = {channel_url(name): folder for name, folder in repodata.items()}
     only = {channel_url(name): subdirs for name, subdirs in spec.conda.only.items()} if spec.conda else {}
     found = tuple(
         _channel(text, environ, folders.pop(channel_url(text), None), only.get(channel_url(text), ())) for text in texts
     )
     if folders:
-        name = next(name for name in rows if channel_url(name) in folders)
-        known = ", ".join(channel.name for channel in found)
+        name = next(name for name in repodata if channel_url(name) in folders)
+        names = ", ".join(channel.name for channel in found)
         raise UsageError(
-            f"--channel-rows: the spec has no channel {channel_without_credentials(name)}",
-            hint=f"it has {known}" if known else "it has no [conda] at all",
+            f"--channel-repodata: the spec has no channel {channel_without_credentials(name)}",
+            hint=f"use one of its channels: {names}" if names else "add [conda] to the spec",
         )
     return found
 
 
-def _channel(text: str, environ: Mapping[str, str], rows: Path | None, only: tuple[str, ...]) -> Channel:
+def _channel(text: str, environ: Mapping[str, str], repodata: Path | None, only: tuple[str, ...]) -> Channel:
     public = channel_without_credentials(text)
     url = channel_url(text)
     address = text if url.startswith("http") and "://" in text else url
     if name := unset(address, environ):
         raise UsageError(
-            f"conda.channels: {public} takes its credentials from {name}, which is not set",
-            hint=f"set {name} in the environment, or take it out of the channel's address",
+            f"conda.channels: {public} needs credentials from {name}, which is not set",
+            hint=f"set {name} in the environment, or remove it from the channel's address",
         )
-    return Channel(name=public, url=url, address=filled(address, environ), rows=rows, only=only)
+    return Channel(name=public, url=url, address=filled(address, environ), repodata=repodata, only=only)
 
 
-def compose_conda(
+def conda_request(
     spec: Spec,
     platform: Platform,
     facts: Facts,
-    moments: CondaMoments,
+    cutoffs: Cutoffs,
     locked: tuple[CondaPackage, ...],
     channels: tuple[Channel, ...],
 ) -> CondaRequest:
-    """The question for one platform of a spec with [conda].
-
-    locked: the platform's rows of the lock, to keep where the spec allows it. channels: see `channels_of`.
+    """The request for one platform of a spec with [conda]. locked: packages to keep if the spec allows them.
 
     Raises:
-        UsageError: the glibc of the base's system is not known.
+        UsageError: the glibc of the base's system is unknown.
     """
     conda = spec.conda
-    asked = conda.dependencies_on(platform) if conda else ()
+    required = conda.dependencies_on(platform) if conda else ()
     return CondaRequest(
         platform=platform,
         channels=channels,
-        requirements=(python_requirement(spec), *asked),
+        requirements=(python_requirement(spec), *required),
         virtual_packages=tuple(package for package, _ in _virtual_packages(spec, facts, platform)),
-        as_of=moments.others or moments.as_of,
-        constraints=_cap(spec, platform),
-        of_platform=frozenset(asked) - frozenset(conda.dependencies if conda else ()),
+        as_of=cutoffs.others or cutoffs.as_of,
+        constraints=_caps(spec, platform),
+        of_platform=frozenset(required) - frozenset(conda.dependencies if conda else ()),
         cuda=_cuda(spec, facts, platform),
         undated=conda is not None and conda.undated is Undated.ACCEPT,
-        cuts=moments.names,
+        cutoffs=cutoffs.names,
         locked=locked,
     )
 
 
 def decisions_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Decision, ...]:
-    """What is decided before anything is solved: the machine that the packages are for, and the cap on CUDA.
+    """The decisions before solving: the machine that the packages are for, and the cap on CUDA.
 
     Raises:
-        UsageError: the glibc of the base's system is not known.
+        UsageError: the glibc of the base's system is unknown.
     """
     chosen = _virtual_packages(spec, facts, platform)
     sources = dict.fromkeys(source for _, source in chosen)
@@ -128,19 +111,19 @@ def decisions_of(spec: Spec, facts: Facts, platform: Platform) -> tuple[Decision
         Decision(
             "conda.virtual_packages",
             ", ".join(str(package) for package, _ in chosen),
-            "what the environment's machine has, whatever the machine that locks",
+            "properties of the environment's machine, not of the machine that locks",
             "; ".join(sources),
             platform,
         )
     ]
     if (cuda := _capped(spec, platform)) is not None:
-        why = "packages for a newer CUDA ask for a newer driver than [cuda] version does"
+        why = "packages for a newer CUDA need a newer driver than [cuda] version"
         found.append(Decision("conda.cuda_version", f"<={cuda}", why, "the spec: cuda.version", platform))
     return tuple(found)
 
 
 def python_requirement(spec: Spec) -> str:
-    """What the spec's Python asks of the channels: `python 3.13.*`, or `python ==3.13.5` where it names the patch."""
+    """`python 3.13.*`, or `python ==3.13.5` if the spec names the patch."""
     exact = spec.env.exact_python
     return f"python =={exact}" if exact else f"python {spec.env.python_series}.*"
 
@@ -149,7 +132,7 @@ def _capped(spec: Spec, platform: Platform) -> CudaVersion | None:
     return spec.cuda.version if spec.cuda and has_cuda(spec, platform) else None
 
 
-def _cap(spec: Spec, platform: Platform) -> tuple[str, ...]:
+def _caps(spec: Spec, platform: Platform) -> tuple[str, ...]:
     """`cuda-version` has releases of two parts, 12.8; `cudatoolkit`'s have patches: 11.7.1 is within 11.7."""
     cuda = _capped(spec, platform)
     if cuda is None:
@@ -158,14 +141,14 @@ def _cap(spec: Spec, platform: Platform) -> tuple[str, ...]:
 
 
 def _cuda(spec: Spec, facts: Facts, platform: Platform) -> CudaVersion | None:
-    """The newest CUDA that the machine's driver runs: [cuda] version, else the newest with a driver in the facts."""
+    """The newest CUDA for the machine's driver: [cuda] version, else the newest with a driver in the facts."""
     if spec.cuda is None or not has_cuda(spec, platform):
         return None
     return spec.cuda.version or max(minor(row.cuda) for row in facts.drivers)
 
 
 def _virtual_packages(spec: Spec, facts: Facts, platform: Platform) -> list[tuple[VirtualPackage, str]]:
-    """The platform's virtual packages by name, each with where it comes from."""
+    """The platform's virtual packages, sorted by name, each with its source."""
     found: dict[str, tuple[VirtualPackage, str]] = {}
 
     def has(name: str, version: str, source: str, build: str = "0") -> None:

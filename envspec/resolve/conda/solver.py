@@ -1,12 +1,14 @@
-"""What a conda solver has to do here: a request and its channels in, rows out."""
+"""The interface of a conda solver (a request and its channels in, records out), and py-rattler, the default one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from envspec.errors import NoSolution
+from envspec.resolve.conda.records import available, name_of, virtual_packages
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -15,27 +17,70 @@ if TYPE_CHECKING:
     from envspec.resolve.types import CondaRequest
 
 
-class CondaEngine(Protocol):
-    """A solver. It decides which rows, and nothing more: what a row says comes from the channel."""
+class CondaSolver(Protocol):
+    """Chooses records and nothing else: their content comes from the channel."""
 
     @property
     def version(self) -> str:
         """Name and version."""
 
     def unable(self, environ: Mapping[str, str]) -> str | None:
-        """What it lacks on this machine, in plain words; None when it can solve."""
+        """What is missing on this machine; None if it can solve."""
 
     async def solve(self, request: CondaRequest, channels: Channels, work: Path) -> Sequence[RepoDataRecord]:
-        """The rows that satisfy the request, virtual packages left out.
+        """The records that satisfy the request, without virtual packages.
 
         work: an empty folder for this run alone.
 
         Raises:
-            CondaUnsolvable: nothing satisfies it; says why in the engine's words.
-            NetworkError: a channel can't be read.
-            EngineFault: the engine itself failed.
+            CondaUnsolvable: nothing satisfies it.
+            NetworkError: a channel cannot be read.
+            ResolverError: the solver itself failed.
         """
 
 
 class CondaUnsolvable(NoSolution):
-    """No set of rows satisfies the requirements; says why in the engine's words."""
+    """No set of records satisfies the requirements; the message is the solver's."""
+
+
+class Rattler:
+    """py-rattler, in this process: `resolvo`, channels in strict priority, the newest that fits."""
+
+    @property
+    def version(self) -> str:
+        import rattler
+
+        return f"py-rattler {rattler.__version__}"
+
+    def unable(self, environ: Mapping[str, str]) -> str | None:  # noqa: ARG002 (it is one of envspec's dependencies)
+        return None
+
+    async def solve(self, request: CondaRequest, channels: Channels, work: Path) -> Sequence[RepoDataRecord]:
+        import rattler
+        from rattler.exceptions import SolverError
+
+        locked = await channels.records(request, [package.name for package in request.locked])
+        solving = rattler.solve(
+            await channels.sources(request, work),
+            # Records with a cutoff of their own are in a source of their own, which comes before all channels.
+            [text.rpartition("::")[2] if name_of(text) in request.cutoffs else text for text in request.requirements],
+            channels.gateway,
+            platforms=[request.platform.value, "noarch"],
+            virtual_packages=virtual_packages(request),
+            constraints=list(request.constraints),
+            locked_packages=available(request.locked, locked),
+            exclude_newer=request.as_of.astimezone(timezone.utc),
+            timestamp_policy="allow-missing" if request.undated else "require-timestamp",
+            channel_relations="disabled",
+        )
+        try:
+            found = await channels.awaited(solving, request.channels)
+        except SolverError as error:
+            raise CondaUnsolvable(str(error)) from error
+        # Those records, as their channel has them.
+        own = {record.name.normalized for record in found} & set(request.cutoffs)
+        real = {(record.subdir, record.file_name): record for record in await channels.records(request, own)}
+        return [
+            real[record.subdir, record.file_name] if record.name.normalized in request.cutoffs else record
+            for record in found
+        ]

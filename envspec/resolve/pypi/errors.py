@@ -1,41 +1,119 @@
-"""Why there is no solution, where the engine can't know: its index does not show what the target can't load."""
+"""Why there is no solution: conflicts between [pip] and [conda], and what a resolver cannot see in its index."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import Final
 
 from envspec.errors import EnvspecError, NoSolution
-from envspec.models import DIRECT_URL, SPEC, Resolution, Target
-from envspec.resolve.pypi.index.view import View, normalised
+from envspec.facts.torch import MEMBERS
+from envspec.models import DIRECT_URL, SPEC, Dependent, Resolution, Target
+from envspec.names import normalised
+from envspec.resolve.pypi.index.view import View
 from envspec.resolve.pypi.metadata import allows, parsed
-from envspec.resolve.pypi.resolver import Request, Unsolvable
-from envspec.resolve.types import Provider
+from envspec.resolve.pypi.resolver import PypiRequest, Unsolvable
+from envspec.resolve.types import CondaProvided, required_by
+from envspec.spec import Requirement, RequirementKind
+from envspec.spec.sections import Pip
 
 
-async def refusal(error: Unsolvable, request: Request, view: View) -> EnvspecError:
-    """The error to raise for an engine's "no solution": what is known here comes before the engine's words."""
+class PypiCondaConflict(NoSolution):
+    """[pip] and [conda] require different things of one Python package."""
+
+
+def check_conflicts(
+    required: Sequence[Requirement], bounds: Iterable[Requirement], pip: Pip, provided: Mapping[str, CondaProvided]
+) -> None:
+    """Refuse requirements of [pip] that conda's packages do not satisfy.
+
+    required, bounds: the requirements and constraints that apply to the platform.
+
+    Raises:
+        PypiCondaConflict: [conda] requires the package too, [pip] names a file or an index for it, or conda's version
+            is excluded.
+    """
+    for requirement in required:
+        provider = provided.get(requirement.name)
+        if provider is not None:
+            _check_requirement(requirement, pip, provider)
+    for bound in bounds:
+        provider = provided.get(bound.name)
+        if provider is not None and not bound.specifier.contains(provider.version, prereleases=True):
+            raise PypiCondaConflict(
+                f"{provider.description}, but pip.constraints has {bound}", hint=_bound_in_conda(provider)
+            )
+
+
+def _check_requirement(requirement: Requirement, pip: Pip, provider: CondaProvided) -> None:
+    name, package = requirement.name, provider.package
+    by_spec = [asker.requirement for asker in provider.askers if asker.name == SPEC]
+    if by_spec:
+        contains = "" if package == name else f", which contains {name}"
+        raise PypiCondaConflict(
+            f"{name} is required twice: [pip] dependencies has {requirement}, "
+            f"[conda] dependencies has {by_spec[0]}{contains}",
+            hint=f"remove one of the two; other conda packages need conda's {package}",
+        )
+    index = pip.index_for(name)
+    if requirement.kind is not RequirementKind.NAME or index is not None:
+        origin = f"from the index {index.name}" if index else "by its URL"
+        raise PypiCondaConflict(
+            f"[pip] dependencies requires {name} {origin}, but {provider.description}",
+            hint=f"take {name} from conda alone, or move what requires conda's {package} to [pip]",
+        )
+    if not requirement.specifier.contains(provider.version, prereleases=True):
+        raise PypiCondaConflict(
+            f"{provider.description}, but [pip] dependencies requires {requirement}", hint=_bound_in_conda(provider)
+        )
+
+
+def _bound_in_conda(provider: CondaProvided) -> str:
+    return f"bound {provider.package} in [conda] dependencies, and remove it from [pip]"
+
+
+def torch_family_conflict(
+    required: Mapping[str, Iterable[Dependent]], provided: Mapping[str, CondaProvided]
+) -> PypiCondaConflict | None:
+    """The error for PyPI's builds of the torch family beside conda's torch.
+
+    required: names from the default index, with what requires them.
+    """
+    torch = provided.get("torch")
+    found = [name for name in MEMBERS if name in required and name not in provided]
+    if torch is None or not found:
+        return None
+    by = "; ".join(f"{name} is required by {', '.join(required_by(required[name]))}" for name in found)
+    names = ", ".join(found)
+    return PypiCondaConflict(
+        f"{by}; {torch}, but PyPI's {names} {'is' if len(found) == 1 else 'are'} built for PyPI's torch",
+        hint=f"put {names} into [conda] dependencies",
+    )
+
+
+async def no_solution_error(error: Unsolvable, request: PypiRequest, view: View) -> EnvspecError:
+    """The error to raise for a resolver's "no solution": causes that the view knows come before the resolver's text."""
     target = request.target
-    asked = {normalised(requirement.name) for text in request.requirements if (requirement := parsed(text))}
-    unknown = sorted(view.missing & asked)
-    if unknown:
+    required = {normalised(requirement.name) for text in request.requirements if (requirement := parsed(text))}
+    if unknown := sorted(view.missing & required):
         return NoSolution(
-            f"no such package: {', '.join(unknown)} (asked by the spec's pip.dependencies)",
+            f"no such package: {', '.join(unknown)} (required by the spec's pip.dependencies)",
             hint="correct the name, or name its index in [[pip.index]]",
         )
-    told = {normalised(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", error.message)}
-    found = [*excluded(error.message, view.rules.provided)]
-    found += [await _absence(name, target, view) for name in sorted((told & view.shown) - view.rules.provided.keys())]
-    reasons = [reason for reason, _ in found if reason]
-    hints = [hint for _, hint in found if hint] or ["loosen one of the requirements named above, or move as_of"]
-    place = f"no solution for Python {target.python.version} on {target.platform.value}"
-    return Unsolvable(f"{place}: {'. '.join([*reasons, error.message])}", hint="; ".join(hints))
+    named = {normalised(word) for word in re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", error.message)}
+    excluded = list(excluded_conda_versions(error.message, view.rules.provided))
+    absences = [
+        await _absence(name, target, view) for name in sorted((named & view.shown) - view.rules.provided.keys())
+    ]
+    hints = [hint for _, hint in excluded] or ["loosen one of the requirements named above, or move as_of"]
+    reasons = [*(reason for reason, _ in excluded), *filter(None, absences), error.message]
+    subject = f"no solution for Python {target.python.version} on {target.platform.value}"
+    return Unsolvable(f"{subject}: {'. '.join(reasons)}", hint="; ".join(hints))
 
 
 class NeedsSdist(NoSolution):
-    """Packages that would have to be built from sdists, and may not be. names: theirs. allowed: those that may be."""
+    """Packages without a wheel, whose sdists may not be built. allowed: names whose sdists may be built."""
 
     def __init__(self, message: str, names: Iterable[str], allowed: Iterable[str]) -> None:
         listed = ", ".join(f'"{name}"' for name in sorted({*names, *allowed}))
@@ -46,8 +124,7 @@ class NeedsSdist(NoSolution):
         )
 
 
-def needed_by_builds(names: Sequence[str], request: Request) -> NeedsSdist:
-    """The error for builds that ask for packages which would have to be built themselves."""
+def sdists_needed_by_builds(names: Sequence[str], request: PypiRequest) -> NeedsSdist:
     return NeedsSdist(
         f"the builds of {', '.join(sorted(request.sdists))} for {request.target.platform.value} require "
         f"{', '.join(names)}: no wheel, only an sdist",
@@ -56,72 +133,68 @@ def needed_by_builds(names: Sequence[str], request: Request) -> NeedsSdist:
     )
 
 
-def refuse_sdists(answered: Sequence[tuple[Request, Resolution]]) -> None:
-    """Refuse resolutions with packages that would have to be built, and may not be: all of them at once.
+def check_sdists(resolved: Sequence[tuple[PypiRequest, Resolution]]) -> None:
+    """Refuse resolutions with sdists that may not be built, all at once.
 
     Raises:
         NeedsSdist
     """
     found: dict[tuple[str, str], tuple[set[str], list[str]]] = {}
-    for request, resolution in answered:
+    for request, resolution in resolved:
         for package in resolution.packages:
-            # What the spec names by URL, or as a source, it means to have built.
+            # What the spec names by URL or as a source is meant to be built.
             named = package.built is not None or package.file.index == DIRECT_URL
             if package.file.filename.endswith(".whl") or package.name in request.sdists or named:
                 continue
-            askers, platforms = found.setdefault((package.name, package.version), (set(), []))
-            askers |= {"the spec" if asker.name == SPEC else asker.name for asker in package.askers}
+            names, platforms = found.setdefault((package.name, package.version), (set(), []))
+            names.update(required_by(package.required_by))
             platforms.append(resolution.target.platform.value)
     if not found:
         return
-    several = len(answered) > 1
+    several = len(resolved) > 1
     lines = [
-        f"{name} {version} (required by {', '.join(sorted(askers))}{'; ' + ', '.join(platforms) if several else ''})"
-        for (name, version), (askers, platforms) in sorted(found.items())
+        f"{name} {version} (required by {', '.join(sorted(names))}{'; ' + ', '.join(platforms) if several else ''})"
+        for (name, version), (names, platforms) in sorted(found.items())
     ]
-    target = answered[0][0].target
+    target = resolved[0][0].target
     where = "" if several else f" on {target.platform.value}"
     count = f"{len(lines)} packages have" if len(lines) > 1 else "1 package has"
     raise NeedsSdist(
         "\n  ".join([f"{count} no wheel for Python {target.python.series}{where}, only an sdist:", *lines]),
         [name for name, _ in found],
-        {name for request, _ in answered for name in request.sdists},
+        {name for request, _ in resolved for name in request.sdists},
     )
 
 
-#: `numpy>=1.24,<2.2`, `torch[opt]==2.9.1`, `torch{platform_machine != 'aarch64'}==2.5.1`, as engines tell requirements.
+#: `numpy>=1.24,<2.2`, `torch[opt]==2.9.1`, `torch{platform_machine != 'aarch64'}==2.5.1`, as resolvers write them.
 _BOUND: Final = re.compile(
-    # Not inside of a word, where it would be looked for again at every letter: names in METADATA may be long.
+    # Not inside a word, where the search would start again at every letter: names in METADATA may be long.
     r"(?<![A-Za-z0-9._-])([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?(?:\{[^}]*\})?((?:(?:===|==|~=|!=|<=|>=|<|>)[^\s,;()]+,?)+)"
 )
 
 
-def excluded(told: str, provided: Mapping[str, Provider]) -> Iterator[tuple[str, str]]:
-    """Each package of conda's whose version an engine's words exclude somewhere, and what helps."""
+def excluded_conda_versions(message: str, provided: Mapping[str, CondaProvided]) -> Iterator[tuple[str, str]]:
+    """Each of conda's packages whose version a resolver's message excludes somewhere, with a hint."""
     bounds: dict[str, list[str]] = {}
-    for name, bound in _BOUND.findall(told):
+    for name, bound in _BOUND.findall(message):
         bounds.setdefault(normalised(name), []).append(bound.rstrip(",.'"))
     for name in sorted(bounds.keys() & provided.keys()):
         provider = provided[name]
         if any(not allows(bound, provider.version) for bound in bounds[name]):
             bound_it = f"bound {provider.package} in [conda] dependencies"
-            yield provider.whence, f"{bound_it}, or put what asks for another {name} there as well"
+            yield provider.description, f"{bound_it}, or put what requires another {name} there as well"
 
 
-async def _absence(name: str, target: Target, view: View) -> tuple[str, str]:
-    """Why the view does not show a project's newest release, and what helps; empty where it does."""
+async def _absence(name: str, target: Target, view: View) -> str:
+    """Why the view does not show a project's newest release; empty if it does."""
     selection = await view.selection(name)
-    if selection.unloadable is None:
-        if selection.files or not await view.names(name):
-            return "", ""
-        return f"nothing of {name} was uploaded by {_text(view.rules.cut_of(name))}", ""
-    return f"{name} {selection.unloadable} {no_wheel_for(target)}", ""
+    if selection.unloadable is not None:
+        return f"{name} {selection.unloadable} {no_wheel_for(target)}"
+    if selection.files or not await view.names(name):
+        return ""
+    return f"nothing of {name} was uploaded by {view.rules.cutoff_of(name).astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def no_wheel_for(target: Target) -> str:
     level = f", glibc up to {target.glibc[0]}.{target.glibc[1]}" if target.glibc else ""
     return f"has no wheel for Python {target.python.series} on {target.platform.value}{level}"
-
-
-def _text(moment: datetime) -> str:
-    return f"{moment.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,4 +1,4 @@
-"""What wheels ask for, and what of it counts on one target."""
+"""Requirements in METADATA, and which of them apply to a target."""
 
 from __future__ import annotations
 
@@ -21,17 +21,15 @@ _FIELD: Final = re.compile(
 
 
 def declared(metadata: bytes) -> tuple[str, ...]:
-    """The values of Requires-Dist in a METADATA file, in its order (core metadata 2.4)."""
+    """The values of Requires-Dist, in the file's order (core metadata 2.4)."""
     return _values(metadata, "requires-dist")
 
 
 def extras_of(metadata: bytes) -> tuple[str, ...]:
-    """The values of Provides-Extra, likewise."""
     return _values(metadata, "provides-extra")
 
 
 def requires_python(metadata: bytes) -> str | None:
-    """The value of Requires-Python; None where there is none."""
     return next(iter(_values(metadata, "requires-python")), None)
 
 
@@ -41,26 +39,26 @@ def _values(metadata: bytes, field: str) -> tuple[str, ...]:
 
 
 def is_of_extra(text: str) -> bool:
-    """Whether a requirement is one of extras only, by its marker."""
+    """Whether a requirement belongs to extras only, by its marker."""
     requirement = parsed(text)
     return requirement is not None and requirement.marker is not None and "extra" in str(requirement.marker)
 
 
-def wanted(
+def applicable(
     requirements: tuple[str, ...], environment: Mapping[str, str], extras: frozenset[str]
 ) -> Iterator[Requirement]:
-    """Those requirements that hold on the target with these extras; what PEP 508 can't read is left out."""
+    """The requirements that apply to the target with these extras; what PEP 508 cannot read is skipped."""
     for text in requirements:
-        # Most lines of most packages belong to extras that nobody asked for: not worth parsing.
+        # Most lines of most packages belong to extras that nothing requires: not worth parsing.
         if not extras and "extra ==" in text and " or " not in text:
             continue
         requirement = parsed(text)
-        if requirement is not None and _holds(requirement, environment, extras):
+        if requirement is not None and _applies(requirement, environment, extras):
             yield requirement
 
 
 def parsed(text: str) -> Requirement | None:
-    """A requirement of PEP 508; None for what is none, and for one that is longer or nested deeper than any."""
+    """A requirement of PEP 508; None if it is none, or longer or nested deeper than any real one."""
     return _parsed(text) if len(text) <= _LONGEST else None
 
 
@@ -72,7 +70,7 @@ def _parsed(text: str) -> Requirement | None:
         return None
 
 
-def _holds(requirement: Requirement, environment: Mapping[str, str], extras: frozenset[str]) -> bool:
+def _applies(requirement: Requirement, environment: Mapping[str, str], extras: frozenset[str]) -> bool:
     if requirement.marker is None:
         return True
     try:
@@ -82,15 +80,15 @@ def _holds(requirement: Requirement, environment: Mapping[str, str], extras: fro
 
 
 def allows(specifier: str, version: str) -> bool:
-    """Whether a specifier takes a version, prereleases too; one that PEP 440 can't read takes all."""
+    """Whether a specifier includes a version, pre-releases too; one that PEP 440 cannot read includes all."""
     try:
         return SpecifierSet(specifier).contains(version, prereleases=True)
     except InvalidSpecifier:
         return True
 
 
-def shown(requirement: Requirement) -> str:
-    """The requirement without its marker, in one spelling: `jinja2>=3.1`, `uvicorn[standard]<1`."""
+def without_marker(requirement: Requirement) -> str:
+    """`jinja2>=3.1`, `uvicorn[standard]<1`."""
     extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
     address = f" @ {requirement.url}" if requirement.url else ""
     return f"{requirement.name}{extras}{requirement.specifier}{address}"

@@ -16,9 +16,18 @@ from typing import Final
 from urllib.parse import unquote
 
 from envspec.models import Platform, Target
+from envspec.names import normalised
 from envspec.resolve.pypi.index.selection import version_text
-from envspec.resolve.pypi.index.view import Bodies, normalised
-from envspec.resolve.pypi.resolver import BuildFailed, EngineFault, Pins, Place, Request, Unsolvable, read_pins
+from envspec.resolve.pypi.index.view import Bodies
+from envspec.resolve.pypi.resolver import (
+    Pins,
+    PypiRequest,
+    ResolverError,
+    SdistBuildFailed,
+    Unsolvable,
+    Workspace,
+    read_pins,
+)
 
 _MACHINES = {
     ("Linux", "x86_64"): Platform.LINUX_64,
@@ -28,35 +37,38 @@ _MACHINES = {
 }
 
 
+_UNSATISFIABLE = ("ResolutionImpossible", "No matching distribution", "Could not find a version")
+
+
 class PipTools:
-    """Works where an interpreter of the target's exact version and platform is at hand."""
+    """Needs an interpreter of the target's exact version on a machine of its platform."""
 
     @property
     def version(self) -> str:
         return f"pip-tools {version('pip-tools')} pip {version('pip')}"
 
     def unable(self, target: Target) -> str | None:
-        here = _MACHINES.get((platform.system(), platform.machine()))
-        if here is not target.platform:
-            return f"pip resolves only for the platform that runs it ({here.value if here else platform.machine()})"
+        own = _MACHINES.get((platform.system(), platform.machine()))
+        if own is not target.platform:
+            return f"pip resolves only for the platform that it runs on ({own.value if own else platform.machine()})"
         if _interpreter(target.python.version) is None:
-            return f"pip resolves only for the Python that runs it, and no Python {target.python.version} is on PATH"
+            return f"pip resolves only for the Python that it runs on, and no Python {target.python.version} is on PATH"
         return None
 
-    def bodies(self, request: Request) -> Bodies:
-        # pip fetches every wheel that it chose, 4 GB of a torch stack; builds need theirs whole.
+    def bodies(self, request: PypiRequest) -> Bodies:
+        # pip fetches every chosen wheel, 4 GB for a torch stack; builds need real ones.
         return Bodies.WHOLE if request.sdists else Bodies.STUB
 
-    async def resolve(self, request: Request, place: Place) -> Pins:
+    async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         import piptools
 
-        # pip-tools and what it needs are plain Python: another interpreter can run them from where they are.
+        # pip-tools and its dependencies are pure Python: another interpreter can import them from their folder.
         packages = Path(piptools.__file__).parent.parent
-        source = place.work / "requirements.in"
+        source = workspace.work / "requirements.in"
         source.write_text("\n".join(request.requirements) + "\n", encoding="utf-8")
-        constraints = place.work / "constraints.txt"
+        constraints = workspace.work / "constraints.txt"
         constraints.write_text("\n".join(request.bounds) + "\n", encoding="utf-8")
-        pins = place.work / "pins.txt"
+        pins = workspace.work / "pins.txt"
         pins.write_text("".join(f"{name}=={version}\n" for name, version in request.preferences), encoding="utf-8")
         command = [
             _interpreter(request.target.python.version) or sys.executable,
@@ -64,48 +76,45 @@ class PipTools:
             *("--no-header", "--no-annotate", "--strip-extras", "--allow-unsafe", "--rebuild"),
             *("--constraint", str(constraints)),
             *("--no-emit-index-url", "--no-emit-trusted-host", "--no-emit-options"),
-            *("--index-url", place.simple_url, "--trusted-host", place.simple_url.split("/")[2]),
-            *("--cache-dir", str(place.cache / "pip")),
+            *("--index-url", workspace.simple_url, "--trusted-host", workspace.simple_url.split("/")[2]),
+            *("--cache-dir", str(workspace.cache / "pip")),
             *(() if request.sdists else ("--pip-args", "--only-binary :all:")),
         ]
-        environ = place.environ() | {
+        environ = workspace.environ() | {
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_NO_INPUT": "1",
             "PYTHONPATH": str(packages),
             "PYTHONNOUSERSITE": "1",
         }
-        done = await place.run(command, environ, python=command[0], reads=[packages])
+        done = await workspace.run(command, environ, python=command[0], reads=[packages])
         if done.status == 0:
             return read_pins(pins.read_text(encoding="utf-8"))
-        if any(
-            word in done.stderr
-            for word in ("ResolutionImpossible", "No matching distribution", "Could not find a version")
-        ):
-            raise Unsolvable(told(done.stderr, request.requirements))
-        why = told(done.stderr, request.requirements)
+        reason = pip_reason(done.stderr, request.requirements)
+        if any(text in done.stderr for text in _UNSATISFIABLE):
+            raise Unsolvable(reason)
         if "subprocess-exited-with-error" in done.stderr:
-            raise BuildFailed(why)
-        raise EngineFault(f"pip-compile ended with status {done.status}: {why}", hint="try --resolver uv")
+            raise SdistBuildFailed(reason)
+        raise ResolverError(f"pip-compile exited with status {done.status}: {reason}", hint="try --resolver uv")
 
 
 @cache
-def _interpreter(wanted: str) -> str | None:
-    """A CPython of exactly this version: this one, else one on PATH."""
-    if platform.python_version() == wanted:
+def _interpreter(exact: str) -> str | None:
+    """A Python of exactly this version: the running one, else one on PATH."""
+    if platform.python_version() == exact:
         return sys.executable
-    series = ".".join(wanted.split(".")[:2])
+    series = ".".join(exact.split(".")[:2])
     for name in (f"python{series}", "python3", "python"):
         path = shutil.which(name)
-        if path and _version_of(path) == wanted:
+        if path and _version_of(path) == exact:
             return path
     return None
 
 
 def _version_of(path: str) -> str:
-    words = [path, "-I", "-c", "import platform; print(platform.python_version())"]
+    command = [path, "-I", "-c", "import platform; print(platform.python_version())"]
     try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=20, check=False).stdout.strip()  # noqa: S603
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False).stdout.strip()  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
@@ -113,29 +122,29 @@ def _version_of(path: str) -> str:
 _CAUSE: Final = re.compile(r"requirement=\w+\('([^']+)'\), parent=(?:LinkCandidate\('([^' ]+)|None)")
 
 
-def told(stderr: str, requirements: Sequence[str]) -> str:
+def pip_reason(stderr: str, requirements: Sequence[str]) -> str:
     """pip's reason without the traceback of pip-tools.
 
-    requirements: the lines of the file that it was given, to which its words refer by their numbers.
+    requirements: the lines of its input, which its messages refer to by number.
     """
-    # Which requirements exclude each other stands in the traceback alone.
-    causes = list(dict.fromkeys(_asker(where) + what for what, where in _CAUSE.findall(stderr)))
+    # Only the traceback shows which requirements exclude each other.
+    causes = list(dict.fromkeys(_requirer(url) + requirement for requirement, url in _CAUSE.findall(stderr)))
     if causes:
         return f"these exclude each other: {'; '.join(causes)}"
     lines = [line.strip() for line in re.split(r"(?:^|\n)Traceback ", stderr)[0].splitlines()]
-    telling = [line for line in lines if line and not line.startswith(("WARNING", "To fix this", "1.", "2."))]
-    text = " ".join(telling) or " ".join(stderr.split())[-500:]
-    text = " ".join(re.sub(r"\b(?:ERROR|error): |\u00d7|\u2502|\u2570\u2500>", "", text).split())
-    return re.sub(r"-r \S+ \(line (\d+)\)", lambda found: _line(int(found[1]), requirements, found[0]), text)
+    text = " ".join(line for line in lines if line and not line.startswith(("WARNING", "To fix this", "1.", "2.")))
+    text = re.sub(r"\b(?:ERROR|error): |\u00d7|\u2502|\u2570\u2500>", "", text or " ".join(stderr.split())[-500:])
+
+    def requirement(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return requirements[number - 1] if 0 < number <= len(requirements) else found[0]
+
+    return re.sub(r"-r \S+ \(line (\d+)\)", requirement, " ".join(text.split()))
 
 
-def _line(number: int, requirements: Sequence[str], otherwise: str) -> str:
-    return requirements[number - 1] if 0 < number <= len(requirements) else otherwise
-
-
-def _asker(address: str) -> str:
-    """Who asks, by the address of its file; the spec itself has none."""
-    if not address:
-        return "the spec asks "
-    filename = unquote(address.rpartition("/")[2])
+def _requirer(url: str) -> str:
+    """What has the requirement, by the URL of its file; the spec has none."""
+    if not url:
+        return "the spec requires "
+    filename = unquote(url.rpartition("/")[2])
     return f"{normalised(filename.partition('-')[0])} {version_text(filename)} needs "

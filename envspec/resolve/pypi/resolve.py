@@ -1,4 +1,4 @@
-"""Every target resolved against the loopback index."""
+"""All targets, resolved against the loopback index."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from socket import socket
 from typing import Final
 
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from envspec.context import Context, Step
@@ -21,274 +20,261 @@ from envspec.errors import NoSolution, UsageError
 from envspec.io.confine import PROXY, Listen, Sandbox, bubblewrap
 from envspec.io.http import open_http
 from envspec.io.store import Store
-from envspec.models import Resolution
+from envspec.models import Decision, Resolution
+from envspec.names import normalised
 from envspec.resolve import cache
 from envspec.resolve.pypi import packages
-from envspec.resolve.pypi.errors import needed_by_builds, refusal, refuse_sdists
-from envspec.resolve.pypi.index.client import Upstream, without_digest
+from envspec.resolve.pypi.errors import check_sdists, no_solution_error, sdists_needed_by_builds
+from envspec.resolve.pypi.index.client import IndexClient, missing_digests
 from envspec.resolve.pypi.index.routing import Rules
-from envspec.resolve.pypi.index.server import Entry, listening, serve, simple_url
-from envspec.resolve.pypi.index.view import Pages, View, normalised
+from envspec.resolve.pypi.index.server import Loopback, listening, serve, simple_url
+from envspec.resolve.pypi.index.view import Pages, View
 from envspec.resolve.pypi.metadata import parsed
-from envspec.resolve.pypi.resolver import BuildFailed, Engine, Pins, Place, Request, Unsolvable
+from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, SdistBuildFailed, Unsolvable, Workspace
 
-#: How many releases of one package are named.
-_NAMED = 3
-
-
-class LeftOut:
-    """What the targets of one run left out, told once for a package."""
-
-    def __init__(self) -> None:
-        self._releases: dict[str, set[Version]] = {}
-
-    def add(self, late: Mapping[str, Sequence[str]], pins: Mapping[str, str | None]) -> None:
-        """Count what a target would have taken, or named as its newest: releases newer than its pin.
-
-        late: versions by package. pins: what was taken; None where nothing could be. As everywhere, a pre-release
-        counts beside a pre-release only.
-        """
-        for name, versions in late.items():
-            if name not in pins:
-                continue
-            pin = Version(taken) if (taken := pins[name]) is not None else None
-            newer = {version for version in map(Version, versions) if _counts(version, pin)}
-            self._releases.setdefault(name, set()).update(newer)
-
-    def texts(self) -> Iterator[str]:
-        """A warning for each package, in the order of their names."""
-        for name, releases in sorted(self._releases.items()):
-            if releases:
-                newest = [str(version) for version in sorted(releases)[-_NAMED:]]
-                more = f" (and {len(releases) - _NAMED} older)" if len(releases) > _NAMED else ""
-                has = "have" if len(releases) > 1 else "has"
-                yield (
-                    f"{name} {', '.join(newest)}{more} {has} no upload time yet: left out; "
-                    "once the index tells it, `envspec lock --upgrade` counts it"
-                )
-
-
-def asked_names(request: Request) -> dict[str, None]:
-    """The names that the spec asks for, without pins: what to tell where there is no solution."""
-    found = filter(None, map(parsed, request.requirements))
-    return dict.fromkeys(str(canonicalize_name(requirement.name)) for requirement in found)
-
-
-def _counts(version: Version, pin: Version | None) -> bool:
-    if pin is None:
-        return True
-    return version > pin and (not version.is_prerelease or pin.is_prerelease)
-
-
-#: What may be built before a lock is there.
-_WHAT: Final = "resolving with [pip] allow_sdist"
+#: The subject of an error about confinement.
+_CONFINED: Final = "resolving with [pip] allow_sdist"
 _BUILD_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+#: How many releases of one package a warning names.
+_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One target, whole: what is asked, by which rules, in which marker environment.
+class TargetRequest:
+    """One target's request with everything that decides its result, and what was decided to make it.
 
-    identity: JSON of all that decides the rules (indexes, `as_of`, facts, ...), without credentials: rules hold
-    functions, which cannot be compared. walked: names of which an engine will try one release after another.
+    identity: JSON of all that decides the rules (indexes, `as_of`, facts), without credentials: rules contain
+    functions, which cannot be compared. walked: names of which a resolver will try one release after another.
     """
 
-    request: Request
+    request: PypiRequest
     rules: Rules
     environment: Mapping[str, str]
     identity: object
     walked: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def view_key(self) -> str:
-        """Names what the target may see, whatever is asked."""
+        """Identifies what the target sees of the indexes, independent of its requirements."""
         target = self.request.target
-        return cache.key_of([self.identity, target.platform.value, target.python.version, target.glibc, target.macos])[
-            :20
-        ]
+        parts = [self.identity, target.platform.value, target.python.version, target.glibc, target.macos]
+        return cache.key_of(parts)[:20]
+
+    def answer_key(self, resolver: Resolver) -> str:
+        request = self.request
+        lists = sorted(request.requirements), sorted(request.constraints), sorted(request.sdists)
+        return cache.key_of([self.view_key, resolver.version, *lists, request.preferences])
 
 
 async def resolve_all(
-    questions: Sequence[Question],
-    engine: Engine,
+    requests: Sequence[TargetRequest],
+    resolver: Resolver,
     store: Store,
     context: Context,
     meanwhile: Callable[[], object] = bool,
 ) -> tuple[Resolution, ...]:
-    """Resolve every question, in their order; those asked before are answered from memory.
+    """Resolve every request, in their order; cached resolutions are used.
 
-    meanwhile: called in a thread once engines run, for what would otherwise be done after them.
+    meanwhile: called in a thread while resolvers run, for later work.
 
     Raises:
-        UsageError: the engine can't resolve for one of the targets on this machine.
-        NoSolution: no set of releases satisfies a question, or the one that does holds sdists that may not be built.
-        NoConfinement: sdists may be built, and nothing here confines that.
-        NetworkError: an index failed, or offline and not in memory.
+        UsageError: the resolver cannot resolve for one of the targets on this machine.
+        NoSolution: no set of releases satisfies a request, or only one with sdists that may not be built.
+        NoConfinement: sdists may be built, and this machine has nothing to confine builds.
+        NetworkError: an index failed, or offline and not in the cache.
     """
-    keys = [_answer_key(question, engine) for question in questions]
-    asked = dict(zip(keys, questions, strict=True))
-    targets = {key: question.request.target for key, question in asked.items()}
-    known = {key: found for key in asked if (found := cache.recall(store, key, targets[key])) is not None}
-    fresh = {key: question for key, question in asked.items() if key not in known}
-    for target in (targets[key] for key in fresh):
-        if why := engine.unable(target):
-            raise UsageError(f"{engine.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
+    keys = [request.answer_key(resolver) for request in requests]
+    by_key = dict(zip(keys, requests, strict=True))
+    cached = {key: cache.get(store, key, each.request.target) for key, each in by_key.items()}
+    resolved = {key: resolution for key, resolution in cached.items() if resolution is not None}
+    fresh = {key: request for key, request in by_key.items() if key not in resolved}
+    for each in fresh.values():
+        if why := resolver.unable(each.request.target):
+            raise UsageError(f"{resolver.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
     if fresh:
-        known |= await _resolve_fresh(fresh, engine, store, context, meanwhile)
-    refuse_sdists([(question.request, known[key]) for key, question in zip(keys, questions, strict=True)])
-    return tuple(known[key] for key in keys)
+        resolved |= await _resolve_fresh(fresh, resolver, store, context, meanwhile)
+    check_sdists([(each.request, resolved[key]) for key, each in zip(keys, requests, strict=True)])
+    return tuple(resolved[key] for key in keys)
 
 
 async def _resolve_fresh(
-    questions: Mapping[str, Question],
-    engine: Engine,
+    requests: Mapping[str, TargetRequest],
+    resolver: Resolver,
     store: Store,
     context: Context,
     meanwhile: Callable[[], object],
 ) -> dict[str, Resolution]:
-    """Answers by their keys; each is remembered as soon as it is there, unless it rests on what may yet change."""
-    upstream = Upstream(store, context.now, environ=context.environ)
-    rules = {q.view_key: q.rules for q in questions.values()}
-    pages = Pages(upstream, rules)
-    views = {key: View(upstream, pages, each, key) for key, each in rules.items()}
+    """Resolutions by their keys; each is cached at once, unless it depends on what may still change."""
+    client = IndexClient(store, context.now, environ=context.environ)
+    rules = {each.view_key: each.rules for each in requests.values()}
+    pages = Pages(client, rules)
+    views = {key: View(client, pages, each, key) for key, each in rules.items()}
     turn = asyncio.Semaphore(context.jobs)
-    left_out = LeftOut()
+    undated = UndatedReleases()
 
     served: asyncio.Future[Listen] = asyncio.get_running_loop().create_future()
 
     async def listen(listener: socket) -> None:
         await (await asyncio.shield(served))(listener)
 
-    async def one(key: str, question: Question, entry: Entry) -> Resolution:
-        view = views[question.view_key]
+    async def one(key: str, request: TargetRequest, loopback: Loopback) -> Resolution:
+        view = views[request.view_key]
         try:
             async with turn:
-                resolution = await _resolve(question, engine, view, context, entry, listen)
+                resolution = await _resolve(request, resolver, view, context, loopback, listen)
         except NoSolution:
-            left_out.add(view.late, asked_names(question.request))
+            found = filter(None, map(parsed, request.request.requirements))
+            undated.add(view.pending, dict.fromkeys(normalised(requirement.name) for requirement in found))
             raise
-        left_out.add(view.late, {package.name: package.version for package in resolution.packages})
-        if not view.late and not view.wheels.may_come:
-            cache.remember(store, key, resolution)
+        undated.add(view.pending, {package.name: package.version for package in resolution.packages})
+        if not view.pending and not view.digests.may_appear:
+            cache.put(store, key, resolution)
         return resolution
 
     async with AsyncExitStack() as stack:
-        entry = stack.enter_context(listening())
-        # Engines start before there is anybody to answer them: they need 0.1 s until they ask, and HTTP as long to be
-        # imported. Their first requests wait at the socket.
-        tasks = [asyncio.ensure_future(one(key, q, entry)) for key, q in questions.items()]
+        loopback = stack.enter_context(listening())
+        # Resolvers start before the server: they need 0.1 s to their first request, and the import of HTTP as long.
+        # Their first requests wait at the socket.
+        tasks = [asyncio.ensure_future(one(key, each, loopback)) for key, each in requests.items()]
         guesses: list[asyncio.Task[None]] = []
         try:
             await asyncio.to_thread(import_module, "aiohttp.web")
-            upstream.http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
-            served.set_result(await stack.enter_async_context(serve(views, entry)))
+            client.http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
+            served.set_result(await stack.enter_async_context(serve(views, loopback)))
             guesses += [
-                asyncio.ensure_future(views[q.view_key].foresee(name)) for q in questions.values() for name in q.walked
+                asyncio.ensure_future(views[each.view_key].prefetch(name))
+                for each in requests.values()
+                for name in each.walked
             ]
             await asyncio.to_thread(meanwhile)
-            return dict(zip(questions, await asyncio.gather(*tasks), strict=True))
+            return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
         finally:
             for task in (*tasks, *guesses):
                 task.cancel()
             await asyncio.gather(*tasks, *guesses, return_exceptions=True)
-            await upstream.close()
-            store.is_settled &= not any(view.late or view.wheels.may_come for view in views.values())
-            if text := without_digest(view.wheels for view in views.values()):
+            await client.close()
+            store.is_settled &= not any(view.pending or view.digests.may_appear for view in views.values())
+            if text := missing_digests(view.digests for view in views.values()):
                 context.reporter.warning(text)
-            for text in left_out.texts():
+            for text in undated.warnings():
                 context.reporter.warning(text)
+
+
+class UndatedReleases:
+    """The releases without an upload time that the targets of one run left out."""
+
+    def __init__(self) -> None:
+        self._releases: dict[str, set[Version]] = {}
+
+    def add(self, pending: Mapping[str, Sequence[str]], pins: Mapping[str, str | None]) -> None:
+        """Add the releases that are newer than a target's pin; pre-releases only if the pin is one.
+
+        pending: versions by package. pins: None if there is no solution.
+        """
+        for name, versions in pending.items():
+            if name not in pins:
+                continue
+            pin = Version(pinned) if (pinned := pins[name]) is not None else None
+            newer = {
+                version
+                for version in map(Version, versions)
+                if pin is None or (version > pin and (not version.is_prerelease or pin.is_prerelease))
+            }
+            self._releases.setdefault(name, set()).update(newer)
+
+    def warnings(self) -> Iterator[str]:
+        """One for each package, sorted by name."""
+        for name, releases in sorted(self._releases.items()):
+            if releases:
+                newest = [str(version) for version in sorted(releases)[-_NAMED:]]
+                more = f" (and {len(releases) - _NAMED} older)" if len(releases) > _NAMED else ""
+                have = "have" if len(releases) > 1 else "has"
+                yield (
+                    f"{name} {', '.join(newest)}{more} {have} no upload time yet: left out; "
+                    "once the index gives it, `envspec lock --upgrade` includes it"
+                )
 
 
 async def _resolve(
-    question: Question, engine: Engine, view: View, context: Context, entry: Entry, listen: Listen
+    target: TargetRequest, resolver: Resolver, view: View, context: Context, loopback: Loopback, listen: Listen
 ) -> Resolution:
-    platform = question.request.target.platform.value
-    builds = bool(question.request.sdists)
-    program = await bubblewrap(context.environ, context.unconfined, _WHAT) if builds else None
+    platform = target.request.target.platform.value
+    builds = bool(target.request.sdists)
+    program = await bubblewrap(context.environ, context.unconfined, _CONFINED) if builds else None
     context.reporter.progress(Step("resolving", of=platform))
     with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
         work = Path(folder)
-        place = Place(
-            simple_url(view.key, engine.bodies(question.request)),
-            PROXY if program else entry.proxy,
-            # What a build writes into an engine's cache would be in the next lock.
+        workspace = Workspace(
+            simple_url(view.key, resolver.bodies(target.request)),
+            PROXY if program else loopback.proxy,
+            # A shared cache would carry what a build writes there into the next lock.
             work / "cache" if builds else _cache_folder(context.cache / "engines", work),
             work,
             _BUILD_PATH if builds else "",
             Sandbox(program, folder=work) if program else None,
             listen,
         )
-        request, pins = await _buildable(question.request, engine, view, place)
-    context.reporter.progress(Step(f"reading the requirements of {len(pins)} packages", of=platform))
-    resolution = await packages.build(request, question.environment, pins, view)
+        request, pins = await _buildable(target.request, resolver, view, workspace)
+    context.reporter.progress(Step(f"reading the metadata of {len(pins)} packages", of=platform))
+    resolution = await packages.build(request, target.environment, pins, view)
     context.reporter.progress(Step(f"{len(resolution.packages)} packages", of=platform))
     return resolution
 
 
-def _cache_folder(wanted: Path, work: Path) -> Path:
-    """`wanted`; where nothing can be written there, a folder that goes with the run."""
+def _cache_folder(preferred: Path, work: Path) -> Path:
+    """`preferred` if it is writable, else a folder for this run."""
     try:
-        wanted.mkdir(parents=True, exist_ok=True)
+        preferred.mkdir(parents=True, exist_ok=True)
     except OSError:
         return work / "cache"
-    return wanted if os.access(wanted, os.W_OK) else work / "cache"
+    return preferred if os.access(preferred, os.W_OK) else work / "cache"
 
 
-async def _buildable(request: Request, engine: Engine, view: View, place: Place) -> tuple[Request, Pins]:
-    """The engine's answer, and the request that it answers: without the releases that can't be built for the target.
+async def _buildable(
+    request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace
+) -> tuple[PypiRequest, Pins]:
+    """The pins, and the request that they satisfy: without the releases that cannot be built for the target.
 
     Raises:
-        BuildFailed: a build fails for another reason.
+        SdistBuildFailed: a build fails for another reason.
     """
     while True:
         try:
-            pins = await _pins(request, engine, view, place)
-        except BuildFailed as fault:
-            if fault.release is None or fault.of_python is None or fault.release in request.excluded:
+            pins = await _pins(request, resolver, view, workspace)
+        except SdistBuildFailed as error:
+            if error.release is None or error.python_error is None or error.release in request.excluded:
                 raise
             series = request.target.python.series
-            excluded = {fault.release: f"can't be built for Python {series} (its build says: {fault.of_python})"}
+            excluded = {error.release: f"cannot be built for Python {series} (its build reports: {error.python_error})"}
         else:
             await asyncio.gather(*(view.read_sdist(name, version) for name, version in pins.items()))
             chosen = ((name, Version(version)) for name, version in pins.items())
             excluded = {release: view.unreadable[release] for release in chosen if release in view.unreadable}
             if not excluded:
                 return request, pins
-        request = request.without(excluded)
+        request = replace(request, excluded={**request.excluded, **excluded})
 
 
-async def _pins(request: Request, engine: Engine, view: View, place: Place) -> Pins:
-    """The engine's answer. An index that fails ends the engine: it may go round by taking something older."""
-    running = asyncio.ensure_future(engine.resolve(request, place))
+async def _pins(request: PypiRequest, resolver: Resolver, view: View, workspace: Workspace) -> Pins:
+    """The resolver's pins. An index that fails stops the resolver, which could take something older instead."""
+    running = asyncio.ensure_future(resolver.resolve(request, workspace))
     failing = asyncio.ensure_future(view.failed.wait())
     try:
         await asyncio.wait({running, failing}, return_when=asyncio.FIRST_COMPLETED)
-        if view.faults:
-            raise view.faults[0]
+        if view.errors:
+            raise view.errors[0]
         pins = {normalised(name): version for name, version in (await running).items()}
         if empty := sorted(view.hollow - pins.keys()):
-            raise needed_by_builds(empty, request)
+            raise sdists_needed_by_builds(empty, request)
         return pins
-    except BuildFailed as error:
-        # What was there for the build in its place was empty.
-        raise (needed_by_builds(sorted(view.hollow), request) if view.hollow else error) from error
+    except SdistBuildFailed as error:
+        # The build may have got an empty wheel in place of an sdist.
+        raise (sdists_needed_by_builds(sorted(view.hollow), request) if view.hollow else error) from error
     except Unsolvable as error:
-        raise await refusal(error, request, view) from error
+        raise await no_solution_error(error, request, view) from error
     finally:
         running.cancel()
         failing.cancel()
         await asyncio.gather(running, failing, return_exceptions=True)
-
-
-def _answer_key(question: Question, engine: Engine) -> str:
-    request = question.request
-    return cache.key_of(
-        [
-            question.view_key,
-            engine.version,
-            sorted(request.requirements),
-            sorted(request.constraints),
-            sorted(request.sdists),
-            request.preferences,
-        ]
-    )

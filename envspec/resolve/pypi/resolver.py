@@ -1,4 +1,4 @@
-"""What a PyPI resolver has to do here: requirements in, pins out, seeing one index only."""
+"""The interface of a PyPI resolver (requirements in, pins out, one index), and uv, the default one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -14,16 +15,17 @@ from packaging.version import Version
 from envspec.errors import EnvspecError, NoSolution
 from envspec.io.confine import ALONE, Listen, Sandbox, run_confined
 from envspec.io.process import Finished, run
-from envspec.models import Target
-from envspec.resolve.pypi.index.view import Bodies, normalised
+from envspec.models import Platform, Target
+from envspec.names import normalised
+from envspec.resolve.pypi.index.view import Bodies
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One target's question. requirements and constraints: PEP 508 lines. sdists: names that may be built from source.
+class PypiRequest:
+    """What a resolver resolves for one target.
 
-    preferences: (name, version) to keep where the requirements allow it. excluded: releases that can't be built for the
-    target at all, with the reason.
+    requirements, constraints: PEP 508 lines. sdists: names that may be built from source. preferences: (name, version)
+    to keep if the requirements allow it. excluded: releases that cannot be built for the target, with the reason.
     """
 
     target: Target
@@ -33,23 +35,19 @@ class Request:
     preferences: tuple[tuple[str, str], ...] = ()
     excluded: Mapping[tuple[str, Version], str] = field(default_factory=dict)
 
-    def without(self, releases: Mapping[tuple[str, Version], str]) -> Request:
-        """The same request with more releases excluded."""
-        return replace(self, excluded={**self.excluded, **releases})
-
     @property
     def bounds(self) -> tuple[str, ...]:
-        """The constraints, with those that exclude releases."""
+        """The constraints and the excluded releases."""
         return (*self.constraints, *sorted(f"{name}!={version}" for name, version in self.excluded))
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an engine works.
+class Workspace:
+    """Where a resolver runs.
 
-    simple_url: the one index. proxy: through which it is reached. cache: a folder of envspec's own. work: an empty
-    folder for this run alone. path: the PATH for builds from source; empty where nothing is built. sandbox: confines
-    these, with a cache of its own; None where nothing is built, or nothing confines it. listen: see `run_confined`.
+    simple_url: the only index. proxy: the proxy that serves it. cache: a folder of envspec's own. work: an empty folder
+    for this run. path: PATH for builds from source; empty without builds. sandbox: confines builds, with a cache of its
+    own; None without builds or without confinement. listen: see `run_confined`.
     """
 
     simple_url: str
@@ -69,20 +67,17 @@ class Place:
         python: str = sys.executable,
         reads: Sequence[Path] = (),
     ) -> Finished:
-        """Run an engine. python: what builds are made with, and may run the engine. reads: what else it has to see."""
+        """Run a resolver. python: the interpreter for builds. reads: more paths that it reads in a sandbox."""
         if self.sandbox is None or self.listen is None:
             return await run(command, environ=environ, cwd=self.work, stdin=stdin)
         sandbox = replace(self.sandbox, reads=(*self.sandbox.reads, *reads))
         return await run_confined(sandbox, Path(python), command, self.listen, environ=environ, stdin=stdin)
 
     def environ(self) -> dict[str, str]:
-        """A whole environment: nothing of the user's comes through, and nothing but the proxy can be reached."""
+        """The whole environment: none of the user's variables, and no way around the proxy."""
         return {
             **ALONE,
-            "HTTP_PROXY": self.proxy,
-            "HTTPS_PROXY": self.proxy,
-            "http_proxy": self.proxy,
-            "https_proxy": self.proxy,
+            **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), self.proxy),
             "HOME": str(self.work),
             "TMPDIR": str(self.work),
             "PATH": self.path,
@@ -91,55 +86,53 @@ class Place:
         }
 
 
-#: Normalised names and the versions that were chosen for them.
+#: Normalised names and their chosen versions.
 Pins = Mapping[str, str]
 
 
-class Engine(Protocol):
-    """A resolver. Engines decide pins and nothing more: files and hashes come from the index's rows."""
+class Resolver(Protocol):
+    """Decides pins and nothing else: files and hashes come from the index."""
 
     @property
     def version(self) -> str:
-        """Name and version, for the memory of what was resolved."""
+        """Name and version: part of the key of cached resolutions."""
 
     def unable(self, target: Target) -> str | None:
-        """Why it can't resolve for `target` on this machine; None when it can."""
+        """Why it cannot resolve for `target` on this machine; None if it can."""
 
-    def bodies(self, request: Request) -> Bodies:
-        """What it is to get where it fetches a wheel."""
+    def bodies(self, request: PypiRequest) -> Bodies:
+        """What the index serves if it fetches a wheel."""
 
-    async def resolve(self, request: Request, place: Place) -> Pins:
+    async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
         """The pins that satisfy the request.
 
         Raises:
             Unsolvable: nothing satisfies it.
-            EngineFault: the engine itself failed.
+            SdistBuildFailed: an sdist that may be built from source cannot be built.
+            ResolverError: the resolver itself failed.
         """
 
 
 class Unsolvable(NoSolution):
-    """No set of releases satisfies the requirements; says why in the engine's words."""
+    """No set of releases satisfies the requirements; the message is the resolver's."""
 
 
-class BuildFailed(NoSolution):
-    """An sdist that may be built from source can't be.
+class SdistBuildFailed(NoSolution):
+    """An sdist cannot be built. release: its normalised name and its version, if the resolver names them."""
 
-    release: its normalised name and its version, where the engine names them.
-    """
-
-    def __init__(self, told: str, release: tuple[str, Version] | None = None) -> None:
-        super().__init__(told, hint="give its build what it asks for, or take a release that has a wheel")
+    def __init__(self, message: str, release: tuple[str, Version] | None = None) -> None:
+        super().__init__(message, hint="provide what its build requires, or use a release that has a wheel")
         self.release = release
 
     @property
-    def of_python(self) -> str | None:
-        """What the build says of the Python that it runs on; None where it fails for another reason."""
-        found = _OF_PYTHON.search(self.message)
+    def python_error(self) -> str | None:
+        """What the build reports about its Python; None if it fails for another reason."""
+        found = _PYTHON_ERROR.search(self.message)
         return found[0].strip() if found else None
 
 
-#: What setup.py files raise on a Python that they don't support: numba, scikit-learn, numpy, and those for Python 2.
-_OF_PYTHON: Final = re.compile(
+#: What setup.py files raise on an unsupported Python: numba, scikit-learn, numpy, and those for Python 2.
+_PYTHON_ERROR: Final = re.compile(
     r"(?:Cannot install on Python version [^\n;.]*\d[^\n\"]{0,80}"
     r"|[^\n:]{0,60}\brequires? (?:a different )?Python\b[^\n]{0,60}"
     r"|\bPython (?:version )?[<>=\d.]+ ?[^\n]{0,20}\b(?:is not supported|required|or (?:later|newer|higher))\b"
@@ -150,8 +143,8 @@ _OF_PYTHON: Final = re.compile(
 )
 
 
-class EngineFault(EnvspecError):
-    """The engine can't be run, or said something that isn't understood."""
+class ResolverError(EnvspecError):
+    """A resolver cannot be run, or its output cannot be read."""
 
     exit_code = 1
 
@@ -163,3 +156,86 @@ def read_pins(text: str) -> dict[str, str]:
     """The pins in a requirements file; other lines are comments, options and hashes."""
     found = (_PIN.match(line) for line in text.splitlines())
     return {normalised(match[1]): match[2] for match in found if match}
+
+
+_FAILED: Final = re.compile(r"Failed to (?:download and )?build(?: `([A-Za-z0-9._-]+)==([^`\s]+)`)?")
+#: The glibc levels that uv has names for (`uv pip compile --help`, 0.9 to 0.13).
+_GLIBC_MINORS: Final = (17, 28, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40)
+
+
+class Uv:
+    """`uv pip compile`: resolves for every platform and Python, from metadata alone."""
+
+    @property
+    def version(self) -> str:
+        return f"uv {version('uv')}"
+
+    def unable(self, target: Target) -> str | None:  # noqa: ARG002 (uv resolves for any target)
+        return None
+
+    def bodies(self, request: PypiRequest) -> Bodies:  # noqa: ARG002 (uv fetches a wheel only to build with it)
+        return Bodies.WHOLE
+
+    async def resolve(self, request: PypiRequest, workspace: Workspace) -> Pins:
+        from uv import find_uv_bin
+
+        pins, constraints = workspace.work / "pins.txt", workspace.work / "constraints.txt"
+        if request.bounds:
+            constraints.write_text("\n".join(request.bounds) + "\n", encoding="utf-8")
+        if request.preferences:
+            # uv keeps the pins of its output file if it can; it then writes its result there alone.
+            text = "".join(f"{name}=={version}\n" for name, version in request.preferences)
+            pins.write_text(text, encoding="utf-8")
+        command = [
+            find_uv_bin(),
+            *("pip", "compile", "-", "--quiet", "--no-config", "--color=never"),
+            *("--no-header", "--no-annotate", "--no-progress"),
+            *("--default-index", workspace.simple_url),
+            *("--cache-dir", str(workspace.cache / "uv")),
+            *("--python", sys.executable, "--no-python-downloads"),
+            *("--python-version", request.target.python.version),
+            *("--python-platform", _platform_name(request.target)),
+            *(() if request.sdists else ("--only-binary", ":all:")),
+            *(("--constraints", str(constraints)) if request.bounds else ()),
+            *(("--output-file", str(pins)) if request.preferences else ()),
+        ]
+        environ = workspace.environ()
+        if request.target.macos is not None:
+            environ["MACOSX_DEPLOYMENT_TARGET"] = ".".join(map(str, request.target.macos))
+        stdin = "\n".join(request.requirements) + "\n"
+        done = await workspace.run(command, environ, stdin, reads=[Path(command[0])])
+        if done.status == 0:
+            return read_pins(pins.read_text(encoding="utf-8") if request.preferences else done.stdout)
+        if found := _FAILED.search(done.stderr):
+            release = (normalised(found[1]), Version(found[2])) if found[1] else None
+            raise SdistBuildFailed(uv_reason(done.stderr), release)
+        if "No solution found" in done.stderr or done.status == 1:
+            raise Unsolvable(uv_reason(done.stderr))
+        raise ResolverError(
+            f"uv exited with status {done.status}: {done.stderr.strip()}", hint="run again with --debug"
+        )
+
+
+def _platform_name(target: Target) -> str:
+    """uv's name of a platform, with the nearest glibc below: its index holds no wheels above the target's."""
+    if target.platform is Platform.OSX_ARM64:
+        return "aarch64-apple-darwin"
+    if target.platform is Platform.WIN_64:
+        return "x86_64-pc-windows-msvc"
+    machine = "x86_64" if target.platform is Platform.LINUX_64 else "aarch64"
+    minor = max((each for each in _GLIBC_MINORS if target.glibc and each <= target.glibc[1]), default=17)
+    return f"{machine}-manylinux_2_{minor}"
+
+
+def uv_reason(stderr: str) -> str:
+    """uv's explanation on one line, without its headline, its drawing and the hints about its own options.
+
+    uv calls the target's Python `current` if an interpreter of that very patch runs it, else `requested`: the same text
+    on every machine here.
+    """
+    text = re.sub(r"^\s*(?:\u00d7|\u2570\u2500\u25b6|\u2502|error:)\s?", "", stderr, flags=re.MULTILINE)
+    text = re.split(r"\n[^\S\n]*(?:hint:|help:)", text)[0]
+    _, headline, reason = text.partition("No solution found when resolving dependencies")
+    text = re.sub(r"^\s*:?\s*(?:cause:)?", "", reason) if headline else text
+    text = re.sub(r"(?:current|requested) Python version \((?:>=)?([\d.]+)\)", r"target's Python (\1)", text)
+    return " ".join(text.split()) or "uv found no solution and gave no reason"

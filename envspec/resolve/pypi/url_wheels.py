@@ -1,13 +1,14 @@
-"""Wheels that a spec names by URL: fetched once, hashed, and from then on a version like any other."""
+"""Wheels that a spec names by URL, fetched once and hashed."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from email.parser import BytesParser
-from typing import IO, Final
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
@@ -18,9 +19,15 @@ from envspec.errors import NetworkError
 from envspec.io.http import Http
 from envspec.io.store import Store, StoredMetadata
 from envspec.resolve import cache
-from envspec.resolve.pypi.index.client import OfflineMiss
 from envspec.resolve.pypi.index.page import ListedFile
-from envspec.resolve.pypi.index.remote_wheel import BadWheel, part_of, pour, read_metadata, read_record
+from envspec.resolve.pypi.index.remote_wheel import (
+    BadRemoteWheel,
+    download_hashed,
+    file_reader,
+    read_metadata,
+    read_record,
+)
+from envspec.resolve.pypi.index.routing import OfflineMiss
 from envspec.spec import Requirement
 
 _LARGEST_BYTES: Final = 8 * 1024**3
@@ -34,63 +41,58 @@ async def fetch_wheel(
     now: Callable[[], datetime],
     environ: Mapping[str, str],
 ) -> ListedFile:
-    """The wheel at a requirement's URL, hashed. environ: has the values of variables in the URL's login.
+    """The wheel at a requirement's URL. It is fetched again if the last time was before `as_of`.
 
-    A wheel that was fetched at or after `as_of` is not fetched again.
+    environ: has the values of variables in the URL's login.
 
     Raises:
-        NetworkError: it can't be fetched, is no wheel, or has another hash than the spec demands.
+        NetworkError: it cannot be fetched, is no wheel, or has another hash than the spec gives.
     """
     url = without_credentials(str(requirement.url))
     filename = unquote(urlsplit(url).path.rpartition("/")[2])
     key = cache.key_of(["wheel", url])
-    known = store.answer(key)
-    if known is None or datetime.fromisoformat(known["asked"]) < as_of or store.metadata(known["sha256"]) is None:
+    cached = store.answer(key)
+    if cached is None or datetime.fromisoformat(cached["fetched"]) < as_of or store.metadata(cached["sha256"]) is None:
         if http is None:
             raise OfflineMiss(url)
-        asked = now()
+        started = now()
         sha256, metadata, record = await _fetch(http, filled(str(requirement.url), environ), filename)
         store.remember_metadata(sha256, metadata)
         store.remember_record(sha256, record)
-        known = {"asked": asked.isoformat(), "sha256": sha256, "size_bytes": metadata.size_bytes}
-        store.remember_answer(key, known)
-    if requirement.sha256 and requirement.sha256 != known["sha256"]:
+        cached = {"fetched": started.isoformat(), "sha256": sha256, "size_bytes": metadata.size_bytes}
+        store.remember_answer(key, cached)
+    if requirement.sha256 and requirement.sha256 != cached["sha256"]:
         raise NetworkError(
-            f"{url} has SHA-256 {known['sha256']}, the spec demands {requirement.sha256}",
-            hint="correct the spec if the file is right; else tell who serves it",
+            f"{url} has SHA-256 {cached['sha256']}, the spec has {requirement.sha256}",
+            hint="correct the spec if the file is right, else report it to whoever serves it",
         )
-    return ListedFile(filename, url, known["sha256"], known["size_bytes"], None, None, None, None)
+    return ListedFile(filename, url, cached["sha256"], cached["size_bytes"], None, None, None, None)
 
 
 async def _fetch(http: Http, url: str, filename: str) -> tuple[str, StoredMetadata, bytes | None]:
+    """The SHA-256, METADATA, and RECORD if it can be read."""
     with tempfile.TemporaryFile() as file:
-        sha256 = await pour(http, url, file, _LARGEST_BYTES)
-        metadata, record = await _metadata(file, filename)
+        sha256 = await download_hashed(http, url, file, _LARGEST_BYTES)
+        read = file_reader(file)
+        try:
+            metadata, _ = await read_metadata(read)
+            _check_release(metadata, filename)
+        except BadRemoteWheel as error:
+            raise NetworkError(f"{filename} is no usable wheel: {error}", hint="check the URL in the spec") from error
+        record = None
+        with suppress(BadRemoteWheel):
+            record = await read_record(read)
         return sha256, StoredMetadata(metadata, file.seek(0, os.SEEK_END)), record
 
 
-async def _metadata(file: IO[bytes], filename: str) -> tuple[bytes, bytes | None]:
-    """METADATA, and RECORD where it can be read."""
-    read = part_of(file)
-    try:
-        metadata, _ = await read_metadata(read)
-        _same_release(metadata, filename)
-    except BadWheel as error:
-        raise NetworkError(f"{filename} is no usable wheel: {error}", hint="check the URL in the spec") from error
-    try:
-        return metadata, await read_record(read)
-    except BadWheel:
-        return metadata, None
-
-
-def _same_release(metadata: bytes, filename: str) -> None:
-    """Refuse a wheel that is another one by what it says of itself."""
+def _check_release(metadata: bytes, filename: str) -> None:
+    """Refuse a wheel whose METADATA has another name or version than its file name."""
     head = BytesParser().parsebytes(metadata, headersonly=True)
     name, version = head.get("Name", ""), head.get("Version", "")
-    wanted_name, wanted_version, *_ = parse_wheel_filename(filename)
+    expected_name, expected_version, *_ = parse_wheel_filename(filename)
     try:
-        same = canonicalize_name(name) == wanted_name and Version(version) == wanted_version
+        is_same = canonicalize_name(name) == expected_name and Version(version) == expected_version
     except InvalidVersion:
-        same = False
-    if not same:
-        raise BadWheel(f"its METADATA says {name} {version}")
+        is_same = False
+    if not is_same:
+        raise BadRemoteWheel(f"its METADATA is of {name} {version}")

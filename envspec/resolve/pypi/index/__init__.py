@@ -1,1 +1,1 @@
-"""The one index that the engines see."""
+"""The index on loopback that resolvers see, and the client of the real ones."""

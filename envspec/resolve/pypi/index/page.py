@@ -1,4 +1,4 @@
-"""An index page, in either form that indexes have, as rows.
+"""Index pages, in HTML and JSON.
 
 Sources: PEP 503 (HTML), PEP 592 (yanked), PEP 629 (version), PEP 658 and 714 (core metadata), PEP 691 and 700 (JSON,
 sizes, upload times). Some indexes give upload times in HTML as `data-upload-time`, which no PEP describes.
@@ -22,17 +22,17 @@ ACCEPT: Final = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simpl
 #: The largest projects of the default index have below 30,000.
 MOST_FILES: Final = 100_000
 
-# Time is linear in the page, whatever it holds: nothing that a link is made of goes beyond where the next one begins.
-# Nearly all links have no element in them and no "<" in their attributes: one run, which is twice as fast as the rest.
-# Attribute values may hold ">" unescaped: quoted runs are taken whole. The loops are unrolled and bounded, since `re`
-# takes 100 bytes of memory for each turn: no link has so many attributes or elements in it.
+# Time is linear in the page, whatever it contains: no part of a link extends past the beginning of the next.
+# Nearly all links have no element in them and no "<" in their attributes: the first branch, twice as fast as the rest.
+# Attribute values may contain ">" unescaped: quoted runs are matched whole. The loops are unrolled and bounded, since
+# `re` needs 100 bytes of memory for each iteration: no real link has so many attributes or elements.
 _QUOTED: Final = r""""[^"<]*(?:<(?!a\b)[^"<]*){0,99}"|'[^'<]*(?:<(?!a\b)[^'<]*){0,99}'"""
 _ANCHOR = re.compile(
     rf"""<a\b(?:([^<]*)|([^<>"']*(?:(?:{_QUOTED})[^<>"']*){{0,99}})>([^<]*(?:<(?!/?a\b)[^<]*){{0,99}}))</a\s*>""",
     re.IGNORECASE,
 )
 _LINK = re.compile(r"<a\b", re.IGNORECASE)
-#: Characters that are searched in one go: Ctrl-C is noticed in between.
+#: Characters searched at once: Ctrl-C is handled in between.
 _SLICE: Final = 1 << 20
 _TAG = re.compile(r"<[^<>]*>")
 _OPENING = re.compile(r"<(?:html|body)\b", re.IGNORECASE)
@@ -52,9 +52,9 @@ _BASE = re.compile(r"""<base\b[^<>]*\bhref\s*=\s*["']([^"'<]+)["']""", re.IGNORE
 class ListedFile:
     """One file of a page.
 
-    url: absolute. sha256: None where the index gives none. size_bytes: None in HTML. uploaded: ISO 8601 as the index
-    wrote it, or None. metadata_sha256: of the `.metadata` file beside it; "" where it is there without a hash, None
-    where it is not there.
+    url: absolute. sha256: None if the index gives none. size_bytes: None in HTML. uploaded: ISO 8601 as the index
+    writes it. metadata_sha256: of the `.metadata` file beside it; "" if that has no hash, None if there is no such
+    file.
     """
 
     filename: str
@@ -72,18 +72,18 @@ class BadPage(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """All files of a project, read only as far as asked: a page may list thousands.
+class PageListing:
+    """All files of a project, each read on demand: a page may list thousands.
 
-    names: file names in the page's order, without those of odd wheels and sdists that no installer takes. row: reads
-    the file of that number; BadPage if it can't be read, or if its name could do harm.
+    names: file names in the page's order, without odd wheels and sdists that no installer takes. file: reads the file
+    of that number; raises BadPage if it cannot be read or its name could do harm.
     """
 
     names: tuple[str, ...]
-    row: Callable[[int], ListedFile]
+    file: Callable[[int], ListedFile]
 
 
-def parse_page(body: bytes, content_type: str, url: str) -> Listing:
+def parse_page(body: bytes, content_type: str, url: str) -> PageListing:
     """Read a project page.
 
     Raises:
@@ -95,31 +95,31 @@ def parse_page(body: bytes, content_type: str, url: str) -> Listing:
         raise
     except _MALFORMED as error:
         raise BadPage(f"not a package index page: {error}") from error
-    listed = names
     numbers: Sequence[int] = range(len(names))
-    # One loop in C: the pages of one stack list 70,000 files, and on nearly every page all names are of the usual form.
+    listed = names
+    # One loop in C: the pages of one stack list 70,000 files, and nearly all pages have names of the usual form only.
     if not all(map(_LISTED.fullmatch, names)):
-        # A harmful name stays: if it counts for a target, the whole page is refused.
+        # A harmful name stays in: if it counts for a target, the whole page is refused.
         numbers = [number for number, name in enumerate(names) if _LISTED.fullmatch(name) or is_harmful(name)]
         listed = tuple([names[number] for number in numbers])
 
-    def row(number: int) -> ListedFile:
+    def file(number: int) -> ListedFile:
         try:
             return _checked(read(numbers[number]))
         except _MALFORMED as error:
             shown = repr(listed[number]) if is_harmful(listed[number]) else listed[number]
-            raise BadPage(f"what it says of {shown} can't be read: {error}") from error
+            raise BadPage(f"its entry of {shown} cannot be read: {error}") from error
 
-    return Listing(listed, row)
+    return PageListing(listed, file)
 
 
-#: What is raised when JSON or HTML of another form is read: ValueError for bad text, numbers and URLs.
+#: Raised by reading JSON or HTML of another form: ValueError for bad text, numbers and URLs.
 _MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError)
 _Parsed = tuple[tuple[str, ...], Callable[[int], ListedFile]]
 
 
 def _checked(file: ListedFile) -> ListedFile:
-    """The row itself, once it is known that all that reaches a lock is what it should be."""
+    """The file, if all its values that reach a lock are valid."""
     if not FILE_NAME.fits(file.filename):
         raise ValueError("its file name could lead out of a folder or break a line")
     if not file.url.startswith(("https://", "http://")) or not URL.fits(file.url):
@@ -143,7 +143,7 @@ def _parse_json(body: bytes, url: str) -> _Parsed:
     major = str(document.get("meta", {}).get("api-version", "1.0")).partition(".")[0]
     if major != "1":
         version = repr(str(document["meta"]["api-version"]))[1:-1]
-        raise BadPage(f"index API version {version} is newer than the 1.x that is understood")
+        raise BadPage(f"index API version {version} is newer than the supported 1.x")
     entries: list[dict[str, Any]] = document["files"]
     _check_count(len(entries))
 
@@ -169,7 +169,7 @@ def _parse_json(body: bytes, url: str) -> _Parsed:
     return names, read
 
 
-#: PEP 714's key before that of PEP 691, and the one that large indexes sent between the two.
+#: PEP 714's key, PEP 691's, and the one that large indexes sent between the two.
 _METADATA_KEYS: Final = ("core-metadata", "dist-info-metadata", "data-dist-info-metadata")
 
 
@@ -178,7 +178,7 @@ def _parse_html(body: bytes, url: str) -> _Parsed:
     opened = _OPENING.search(text)
     if not opened and "<a" not in text:
         raise BadPage("not a package index page: no HTML in it")
-    # A connection without Content-Length that breaks off looks like one that ended: part of a page, and older releases.
+    # Without Content-Length, a broken connection looks like a complete page, with older releases alone.
     if not _CLOSING.search(text, max(0, len(text) - 4096)) if opened else "<a" in text[text.rfind("</") :]:
         raise BadPage("it ends in the middle")
     base = _BASE.search(text)
@@ -229,12 +229,12 @@ def _check_count(files: int) -> None:
 
 
 def _joined(page: str, href: str) -> str:
-    # Nearly all pages of large indexes hold whole addresses; urljoin takes 20 us, for thousands of files.
+    # Nearly all pages of large indexes have absolute URLs; urljoin takes 20 us, for thousands of files.
     return href if href.startswith("https://") else urljoin(page, href)
 
 
 def _filename(attributes: str, label: str) -> str:
-    """PEP 503 wants the file's name as the text of its anchor; where it is not, the address has it."""
+    """The text of the anchor (PEP 503), else the end of its URL."""
     name = html.unescape(_TAG.sub("", label).strip())
     if name.endswith(_SUFFIXES):
         return name

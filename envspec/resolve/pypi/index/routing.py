@@ -1,7 +1,8 @@
-"""What the spec and the facts say about one target's packages: where each name comes from, and up to when."""
+"""The rules for one target's packages: the index of each name, the newest upload time, corrections of metadata."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,42 +11,115 @@ from fnmatch import fnmatchcase
 from packaging.tags import Tag
 from packaging.version import Version
 
-from envspec.models import BuiltWheel, NamedIndex, WheelFile
-from envspec.resolve.pypi.index.client import Index
+from envspec.credentials import has_secret_query, without_credentials
+from envspec.errors import NetworkError
+from envspec.models import DEFAULT_INDEX, BuiltWheel, NamedIndex, WheelFile
+from envspec.origins import PYTORCH_FILES, Bounds
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.index.selection import Sdists
-from envspec.resolve.types import Provider
+from envspec.resolve.types import CondaProvided
+
+
+class NotListed(Exception):
+    """The index does not have the project (404)."""
+
+
+class OfflineMiss(NetworkError):
+    """Something is not in the cache, and the network may not be used."""
+
+    def __init__(self, what: str, hint: str = "run once without --offline") -> None:
+        super().__init__(f"offline, and {what} is not in the cache", hint=hint)
+
+
+class PackageIndexError(NetworkError):
+    """An index sent something unusable."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackageIndex:
+    """A package index. url: its simple pages, with a closing slash; may contain credentials, which are never written.
+
+    dated: whether its files have upload times, which `as_of` needs. stands_for: the URL of the index that this one
+    mirrors; locks name files there. files: further origins that its pages and files may be on.
+    """
+
+    name: str
+    url: str
+    dated: bool = True
+    stands_for: str | None = None
+    files: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Identifies the index in the cache."""
+        return hashlib.sha256(" ".join((self.url, *self.files)).encode()).hexdigest()[:16]
+
+    def within(self, sha256: str | None = None) -> Bounds | None:
+        """The servers that may answer for this index; None: any. sha256: of the whole answer, if it is checked.
+
+        A mirror of the default index may redirect anywhere: the default index serves every name without an index of its
+        own. A mirror of PyTorch's may keep its files elsewhere than its pages.
+        """
+        if self.name == DEFAULT_INDEX or (self.stands_for and sha256):
+            return None
+        is_pytorch = self.name.startswith("pytorch-")
+        more = PYTORCH_FILES if is_pytorch else self.files
+        if is_pytorch:
+            allow = "set ENVSPEC_PYTORCH_INDEX to the address that it redirects to, if {} may replace PyTorch's index"
+        else:
+            allow = f'add `files = ["{{}}"]` to the [[pip.index]] of {self.name}, if its packages may come from there'
+        return Bounds(f"index {self.name}", (self.url, *more), allow, hashed=bool(sha256))
+
+    def public(self, url: str) -> str:
+        """A file's URL as a lock may contain it."""
+        shown = without_credentials(url)
+        if has_secret_query(shown):
+            # Signed for one request: useless later, and a credential until then.
+            shown = shown.partition("?")[0]
+        if self.stands_for is None:
+            return shown
+        # A mirror may keep its files elsewhere than beside its pages; the original has them below its URL.
+        mirror = self.shown_url
+        path = shown.removeprefix(mirror) if shown.startswith(mirror) else shown.rpartition("/")[2]
+        return self.stands_for + path
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without credentials."""
+        return without_credentials(self.url)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Names that come from one index and from nowhere else. pattern: a normalised name, `*` stands for anything."""
+    """Names that come from one index alone. pattern: a normalised name, `*` matches anything."""
 
     pattern: str
-    index: Index
+    index: PackageIndex
 
 
 def routes_of(indexes: Iterable[NamedIndex]) -> tuple[Route, ...]:
-    """The routes to the spec's own indexes: whole names before patterns, each in the spec's order."""
-    rows = [
-        Route(pattern, Index(index.name, index.url.rstrip("/") + "/", dated=not index.undated, files=index.files))
+    """The routes to the spec's own indexes: exact names before patterns, each in the spec's order."""
+    routes = [
+        Route(
+            pattern, PackageIndex(index.name, index.url.rstrip("/") + "/", dated=not index.undated, files=index.files)
+        )
         for index in indexes
         for pattern in index.packages
     ]
-    return tuple(sorted(rows, key=lambda route: "*" in route.pattern))
+    return tuple(sorted(routes, key=lambda route: "*" in route.pattern))
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """Requirements that a release's metadata lacks. applies: to which versions."""
+    """Requirements that are missing in a release's metadata. applies: to which versions."""
 
     applies: Callable[[Version], bool]
     requires: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """What the spec names to be built. file: the lock's row of it. built: its wheel."""
+class BuiltSource:
+    """What the spec names to be built. file: as the lock records it. built: its wheel."""
 
     file: WheelFile
     built: BuiltWheel
@@ -53,34 +127,30 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the spec and the facts say about one target's packages.
+    """What the spec and the facts set for one target's packages.
 
-    cuts: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel, and
-    those of sources, with the wheels that were built of them.
-    sdists: names that may be built from source. others: which sdists of all other names are candidates.
-    provided: names that conda installs; no index gives them.
+    cutoffs: names with an `as_of` of their own. direct: names that the spec gives as a wheel's URL, with that wheel,
+    and names of sources, with the wheels built from them. sdists: names that may be built from source. others: which
+    sdists of all other names are candidates. provided: names that conda installs; they come from no index.
     """
 
     as_of: datetime
     tags: tuple[Tag, ...]
-    default: Index
+    default: PackageIndex
     routes: tuple[Route, ...] = ()
-    cuts: Mapping[str, datetime] = field(default_factory=dict)
+    cutoffs: Mapping[str, datetime] = field(default_factory=dict)
     direct: Mapping[str, ListedFile] = field(default_factory=dict)
     corrections: Mapping[str, tuple[Correction, ...]] = field(default_factory=dict)
     sdists: frozenset[str] = frozenset()
     others: Sdists = Sdists.WITHOUT_WHEEL
-    provided: Mapping[str, Provider] = field(default_factory=dict)
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    provided: Mapping[str, CondaProvided] = field(default_factory=dict)
+    sources: Mapping[str, BuiltSource] = field(default_factory=dict)
 
-    def index_of(self, name: str) -> Index:
-        for route in self.routes:
-            if fnmatchcase(name, route.pattern):
-                return route.index
-        return self.default
+    def index_of(self, name: str) -> PackageIndex:
+        return next((route.index for route in self.routes if fnmatchcase(name, route.pattern)), self.default)
 
     def sdists_of(self, name: str) -> Sdists:
         return Sdists.ALL if name in self.sdists else self.others
 
-    def cut_of(self, name: str) -> datetime:
-        return self.cuts.get(name, self.as_of)
+    def cutoff_of(self, name: str) -> datetime:
+        return self.cutoffs.get(name, self.as_of)

@@ -1,6 +1,6 @@
-"""What an sdist says of its requirements without being built.
+"""The requirements that an sdist states without being built.
 
-Sources: PEP 643 (metadata 2.2: what is not `Dynamic` holds for the wheel too); setuptools writes
+Sources: PEP 643 (metadata 2.2: what is not `Dynamic` applies to the wheel too); setuptools writes
 `*.egg-info/requires.txt` into its sdists, which is what it found when the sdist was made.
 """
 
@@ -13,37 +13,38 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
+from typing import Final
 
 from envspec.io.archives import LARGEST_METADATA, bounded_tar, counted
 from envspec.resolve.pypi.metadata import declared, extras_of, parsed, requires_python
 
+#: RuntimeError, NotImplementedError: zipfile's for an encrypted member and an unsupported compression.
+_UNREADABLE: Final = (
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(EOFError, OSError, ValueError, RuntimeError, NotImplementedError),
+)
+
 
 class BadSdist(Exception):
-    """An archive that can't be read within the bounds of `effects.archives`: nothing can be built from it."""
-
-    def __init__(self, fault: Exception) -> None:
-        super().__init__(f"its sdist can't be read: {' '.join(str(fault).split())}")
+    """An archive that cannot be read within the bounds of `io.archives`: nothing can be built from it."""
 
 
 def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
-    """The METADATA of the wheel that an sdist becomes, as far as the sdist states it; written anew.
+    """The METADATA of an sdist's wheel, as far as the sdist states it.
 
     Requirements are Requires-Dist of its PKG-INFO, else the lines of its requires.txt, else none.
 
     Raises:
-        BadSdist: the archive can't be read.
+        BadSdist: the archive cannot be read.
     """
     try:
         files = dict(_texts(content, filename))
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as fault:
-        raise BadSdist(fault) from fault
-    except (RuntimeError, NotImplementedError) as fault:
-        # zipfile's words for an encrypted member, and for a method of packing that it does not have.
-        raise BadSdist(fault) from fault
+    except _UNREADABLE as error:
+        raise BadSdist(f"its sdist cannot be read: {' '.join(str(error).split())}") from error
     info = next((body for path, body in files.items() if path.count("/") == 1 and path.endswith("/PKG-INFO")), b"")
     needs, extras = declared(info), set(extras_of(info))
     if not needs and b"Dynamic: Requires-Dist" not in info:
-        # The nearest to the top: sdists of packaging tools hold those of their test data as well.
+        # The nearest to the top: sdists of packaging tools also contain those of their test data.
         paths = sorted((path.count("/"), path) for path in files if path.endswith(".egg-info/requires.txt"))
         listed = files[paths[0][1]].decode("utf-8", "replace") if paths else ""
         needs = tuple(_sections(listed))
@@ -55,7 +56,7 @@ def metadata(content: bytes, filename: str, name: str, version: str) -> bytes:
         ("Version", version),
         *([("Requires-Python", python)] if python else []),
         *(("Provides-Extra", extra) for extra in sorted(extras)),
-        # A resolver passes over a release with a line that it can't read, and takes an older one.
+        # A resolver skips a release with a line that it cannot read, and takes an older one.
         *(("Requires-Dist", each) for each in needs if parsed(each) is not None),
     ]
     return "".join(f"{field}: {value}\n" for field, value in fields).encode()
@@ -74,17 +75,17 @@ def _sections(text: str) -> Iterator[str]:
 
 
 def _texts(content: bytes, filename: str) -> Iterator[tuple[str, bytes]]:
-    wanted = ("/PKG-INFO", ".egg-info/requires.txt")
+    suffixes = ("/PKG-INFO", ".egg-info/requires.txt")
     if filename.endswith(".zip"):
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for info in archive.infolist():
-                if info.filename.endswith(wanted):
+                if info.filename.endswith(suffixes):
                     _check_size(info.filename, info.file_size)
                     yield info.filename, archive.read(info)
         return
     with bounded_tar(io.BytesIO(content)) as tar:
         for member in counted(tar):
-            if member.isfile() and member.name.endswith(wanted):
+            if member.isfile() and member.name.endswith(suffixes):
                 _check_size(member.name, member.size)
                 if member.issparse():
                     raise tarfile.ReadError(f"{member.name!r} is a sparse file")
@@ -94,4 +95,4 @@ def _texts(content: bytes, filename: str) -> Iterator[tuple[str, bytes]]:
 
 def _check_size(path: str, size_bytes: int) -> None:
     if size_bytes > LARGEST_METADATA:
-        raise tarfile.ReadError(f"{path!r} has {size_bytes} bytes, accepted are {LARGEST_METADATA}")
+        raise tarfile.ReadError(f"{path!r} has {size_bytes} bytes, at most {LARGEST_METADATA} are accepted")

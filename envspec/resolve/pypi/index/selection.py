@@ -1,4 +1,4 @@
-"""What a target takes of a project's page: the files that it can load, up to a moment. Pure."""
+"""The files of a project's page that a target can load, up to a cutoff. Pure."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from envspec.names import LONGEST
-from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, ListedFile, Listing
+from envspec.resolve.pypi.index.page import SDIST_SUFFIXES, ListedFile, PageListing
 
-#: How long after its upload an index may still fill in a file's upload time. The longest seen is 16 days
+#: How long after its upload an index may still add a file's upload time. The longest known is 16 days
 #: (nvidia-cudnn-cu12 9.28.0.42, uploaded 2026-11-04, without a time on 2026-11-20); this is more than five times that.
 #:
-#: So a file without a time is one of two: it came in this long before the page was asked for, or it is from before its
-#: index began to tell times and will never have one. Either way it never counts for an `as_of` that lies further back,
-#: and what is made of the page is good for ever. For a later `as_of` it may come to count, and then nothing is kept.
-#: An index most of whose files will never have times is thus slow for young moments only, and no longer once they age.
-#: Its place among the versions does not tell the two apart: of 13 real pages with late times, two had them on releases
-#: older than the newest dated one (httpcore2 2.16.1 beside 2.16.2, grpcio-reflection 1.78.2 beside 1.85.1). Whether a
-#: file is of a pre-release or yanked makes no difference either: it can be what is asked for by its version.
+#: So a file without a time was either uploaded at most this long before the page was fetched, or before its index began
+#: to give times, and will never have one. Either way it never counts for an `as_of` further back, and what is made from
+#: the page is valid for ever. For a later `as_of` it may come to count, and then nothing is cached: an index most of
+#: whose files never get times is slow for recent cutoffs only, until they age. The position among the versions does not
+#: tell the two apart: of 13 real pages with late times, two had them on releases older than the newest dated one
+#: (httpcore2 2.16.1 beside 2.16.2, grpcio-reflection 1.78.2 beside 1.85.1). Pre-releases and yanked files make no
+#: difference: a requirement may name their version.
 FILLED_IN_WITHIN: Final = timedelta(days=90)
 
 
 class TagRanks:
-    """Which wheels a target loads, and how much it prefers each. The lower the rank, the better."""
+    """Which wheels a target can load, and its preference: the lower the rank, the better."""
 
     def __init__(self, tags: tuple[Tag, ...]) -> None:
         self._ranks = {(tag.interpreter, tag.abi, tag.platform): rank for rank, tag in reversed(list(enumerate(tags)))}
         self._parts = [set(parts) for parts in zip(*self._ranks, strict=True)] or [set()] * 3
-        # A page lists hundreds of releases with the same few sets of tags: each set is looked at once.
-        self._known: dict[str, int | None] = {}
+        # A page lists hundreds of releases with the same few sets of tags: each set is ranked once.
+        self._cache: dict[str, int | None] = {}
 
     def rank(self, filename: str) -> int | None:
-        """None where the target can't load the wheel, or the file is none."""
+        """None if the target cannot load the wheel, or the file is none."""
         if not filename.endswith(".whl"):
             return None
         return self._rank_of(filename[len(filename.rsplit("-", 3)[0]) :])
 
-    def sort_out(self, names: Sequence[str]) -> tuple[list[int], list[int], set[str]]:
-        """The numbers of the wheels that the target loads, those of the sdists, and all other files without their tags.
+    def partition(self, names: Sequence[str]) -> tuple[list[int], list[int], set[str]]:
+        """The numbers of the wheels that the target can load, those of the sdists, and all other names without tags.
 
-        Pages of one stack list 70,000 files: this is the one loop over all of them.
+        Pages of one stack list 70,000 files: this is the only loop over all of them.
         """
         loadable: list[int] = []
         sdists: list[int] = []
         others: set[str] = set()
-        known = self._known
+        ranks = self._cache
         for number, name in enumerate(names):
             if not name.endswith(".whl"):
                 if name.endswith(SDIST_SUFFIXES):
@@ -61,7 +61,7 @@ class TagRanks:
                 continue
             stem = name.rsplit("-", 3)[0]
             tail = name[len(stem) :]
-            rank = known[tail] if tail in known else self._rank_of(tail)
+            rank = ranks[tail] if tail in ranks else self._rank_of(tail)
             if rank is None:
                 others.add(stem)
             else:
@@ -69,29 +69,29 @@ class TagRanks:
         return loadable, sdists, others
 
     def _rank_of(self, tail: str) -> int | None:
-        if tail not in self._known:
-            self._known[tail] = self._best(tail)
-        return self._known[tail]
+        if tail not in self._cache:
+            self._cache[tail] = self._best(tail)
+        return self._cache[tail]
 
     def _best(self, tail: str) -> int | None:
         parts = tail.removesuffix(".whl").split("-")[1:]
         if len(parts) != 3:
             return None
-        # Of a name of 230 bytes, all combinations of its parts would be 50,000: of those that count, there are few.
+        # A name of 230 bytes has up to 50,000 combinations of its parts; few of them count.
         interpreters, abis, platforms = (
-            known.intersection(part.split(".")) for known, part in zip(self._parts, parts, strict=True)
+            loadable.intersection(part.split(".")) for loadable, part in zip(self._parts, parts, strict=True)
         )
         ranks = (self._ranks.get((i, a, p)) for i in interpreters for a in abis for p in platforms)
         return min((rank for rank in ranks if rank is not None), default=None)
 
 
 def version_of(filename: str) -> Version | None:
-    """The version in a wheel's or an sdist's file name; None where there is none that PEP 440 knows."""
+    """The version in a wheel's or an sdist's file name; None if it is not PEP 440's."""
     return _version(version_text(filename)) if len(filename) <= LONGEST else None
 
 
 def version_text(filename: str) -> str:
-    """The version as a file name writes it, a wheel's with or without its tags; empty where there is none."""
+    """The version as a file name writes it, a wheel's with or without its tags; empty if it has none."""
     for end in SDIST_SUFFIXES:
         if filename.endswith(end):
             return filename[: -len(end)].rpartition("-")[2]
@@ -108,30 +108,30 @@ def _version(text: str) -> Version | None:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What one target may see of a project.
+    """What one target sees of a project.
 
-    files: by file name, in the page's order. unloadable: the newest release that `as_of` allows and of which the target
-    can load no file, where it is newer than all that it can load. undated: the page gives no upload times for what the
-    target can load; then nothing is selected. late: the releases, in order, with files that may yet get an upload time
-    which `as_of` allows.
+    files: by file name, in the page's order. unloadable: the newest release up to the cutoff without a file that the
+    target can load, if it is newer than all that it can load. undated: the page gives no upload times for loadable
+    files; then nothing is selected. pending: the releases, in order, with files that may still get an upload time
+    within the cutoff.
     """
 
     files: Mapping[str, ListedFile]
     unloadable: str | None = None
     undated: bool = False
-    late: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
 
     @property
-    def is_settled(self) -> bool:
-        """Whether the same is selected of every later page; else it is good for the run that asked for the page."""
-        return not (self.undated or self.late)
+    def is_final(self) -> bool:
+        """Whether every later page gives the same selection; else it is valid for the run that fetched the page."""
+        return not (self.undated or self.pending)
 
 
 class Sdists(Enum):
     """Which sdists are candidates.
 
     ALL: the project may be built. WITHOUT_WHEEL: those of releases without a wheel for the target, so that no release
-    is passed over for want of a wheel without anybody noticing.
+    is skipped silently for lack of a wheel.
     """
 
     ALL = "all"
@@ -140,72 +140,66 @@ class Sdists(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Taste:
-    """What a target takes of a page.
-
-    cut: nothing that was uploaded later; None where the index has no upload times. asked: when the page was asked for.
-    """
+class SelectionPolicy:
+    """What a target accepts. cutoff: None if the index has no upload times. fetched: when the page was requested."""
 
     ranks: TagRanks
-    cut: datetime | None
-    asked: datetime
+    cutoff: datetime | None
+    fetched: datetime
     sdists: Sdists = Sdists.WITHOUT_WHEEL
 
-    def sees(self, file: ListedFile) -> bool:
+    def accepts(self, file: ListedFile) -> bool:
         """Whether the file is old enough."""
-        return self.cut is None or (file.uploaded is not None and not_after(file.uploaded, self.cut))
+        return self.cutoff is None or (file.uploaded is not None and not_after(file.uploaded, self.cutoff))
 
-    def awaits(self, file: ListedFile) -> bool:
-        """Whether the file has no upload time, and may yet get one that is old enough."""
-        return file.uploaded is None and self.cut is not None and self.asked - self.cut <= FILLED_IN_WITHIN
+    def may_accept_later(self, file: ListedFile) -> bool:
+        """Whether the file has no upload time, and may still get one that is old enough."""
+        return file.uploaded is None and self.cutoff is not None and self.fetched - self.cutoff <= FILLED_IN_WITHIN
 
 
-def own(listing: Listing, project: str) -> Listing:
+def own_files(listing: PageListing, project: str) -> PageListing:
     """The files of one project alone: a folder that a web server shows under every name lists those of all.
 
     project: its normalised name.
     """
-    # Nearly every page has one or two: its thousands of names need not be looked at one by one.
-    foreign = {prefix for prefix in {name.split("-", 1)[0] for name in listing.names} if not _is(prefix, project)}
+    # Nearly every page has one or two: its thousands of names need not be normalised one by one.
+    prefixes = {name.split("-", 1)[0] for name in listing.names}
+    foreign = {prefix for prefix in prefixes if canonicalize_name(prefix) != project}
     if not foreign:
         return listing
-    numbers = [number for number, name in enumerate(listing.names) if not _is_foreign(name, project, foreign)]
-    return Listing(tuple([listing.names[number] for number in numbers]), lambda number: listing.row(numbers[number]))
+
+    def is_own(name: str) -> bool:
+        if name.endswith(".whl"):
+            return name.split("-", 1)[0] not in foreign
+        # Old sdists may have dashes in the project's name, and in the version too.
+        return f"{canonicalize_name(name)}-".startswith(f"{project}-")
+
+    numbers = [number for number, name in enumerate(listing.names) if is_own(name)]
+    return PageListing(
+        tuple([listing.names[number] for number in numbers]), lambda number: listing.file(numbers[number])
+    )
 
 
-def _is(name: str, project: str) -> bool:
-    return canonicalize_name(name) == project
-
-
-def _is_foreign(name: str, project: str, foreign: set[str]) -> bool:
-    if name.endswith(".whl"):
-        return name.split("-", 1)[0] in foreign
-    # In the names of old sdists dashes may stand in the project's name, and in the version too.
-    return not f"{canonicalize_name(name)}-".startswith(f"{project}-")
-
-
-def select(listing: Listing, project: str, taste: Taste) -> Selection:
-    """What a target may see of a project.
-
-    project: its normalised name.
+def select(listing: PageListing, project: str, policy: SelectionPolicy) -> Selection:
+    """What a target sees of a project. project: its normalised name.
 
     Raises:
-        BadPage: a row that counts can't be read.
+        BadPage: a file that counts cannot be read.
     """
-    wheels, sdists, others = taste.ranks.sort_out(listing.names)
-    loadable = [listing.row(number) for number in wheels]
-    if taste.sdists is not Sdists.NONE:
-        covered = {version_text(file.filename) for file in loadable if taste.sees(file)}
-        covering = _versions(covered) if taste.sdists is Sdists.WITHOUT_WHEEL else set()
+    wheels, sdists, others = policy.ranks.partition(listing.names)
+    loadable = [listing.file(number) for number in wheels]
+    if policy.sdists is not Sdists.NONE:
+        covered = {version_text(file.filename) for file in loadable if policy.accepts(file)}
+        covering = _versions(covered) if policy.sdists is Sdists.WITHOUT_WHEEL else set()
         loadable += [
-            listing.row(number) for number in sdists if _is_missing(listing.names[number], project, covered, covering)
+            listing.file(number) for number in sdists if _is_missing(listing.names[number], project, covered, covering)
         ]
-    if taste.cut is not None and loadable and not any(file.uploaded for file in loadable):
+    if policy.cutoff is not None and loadable and not any(file.uploaded for file in loadable):
         return Selection({}, undated=True)
-    files = {file.filename: file for file in loadable if taste.sees(file)}
-    unloadable, late = _unloadable(listing, files, others, taste)
-    late |= _versions({version_text(file.filename) for file in loadable if taste.awaits(file)})
-    return Selection(files, unloadable, late=tuple(str(version) for version in sorted(late)))
+    files = {file.filename: file for file in loadable if policy.accepts(file)}
+    unloadable, pending = _unloadable(listing, files, others, policy)
+    pending |= _versions({version_text(file.filename) for file in loadable if policy.may_accept_later(file)})
+    return Selection(files, unloadable, pending=tuple(str(version) for version in sorted(pending)))
 
 
 def _is_missing(filename: str, project: str, covered: set[str], covering: set[Version]) -> bool:
@@ -233,21 +227,21 @@ def newest_wheels(selection: Selection, ranks: TagRanks, count: int) -> list[Lis
 
 
 def _unloadable(
-    listing: Listing, files: Mapping[str, ListedFile], others: set[str], taste: Taste
+    listing: PageListing, files: Mapping[str, ListedFile], others: set[str], policy: SelectionPolicy
 ) -> tuple[str | None, set[Version]]:
-    """The newest release, old enough, that is newer than all `files`; and those newer still that may yet be it.
+    """The newest accepted release that is newer than all `files`; and still newer ones that may be accepted later.
 
-    others: the rest's names, some without tags.
+    others: the remaining names, some without tags.
     """
-    known = _versions({version_text(name) for name in files})
-    newest = max(known, default=None)
+    selected = _versions({version_text(name) for name in files})
+    newest = max(selected, default=None)
     floor = newest.major if newest is not None and not newest.epoch else 0
     texts = {version_text(name) for name in others}
-    # Most of hundreds of old versions need no parsing: their first number says that they are older.
+    # Most of hundreds of old versions need no parsing: their first number shows that they are older.
     newer = _versions({text for text in texts if not (head := text.partition(".")[0]).isdigit() or int(head) >= floor})
-    late: set[Version] = set()
+    pending: set[Version] = set()
     candidates = {
-        version for version in newer - known if not version.is_prerelease and (newest is None or version >= newest)
+        version for version in newer - selected if not version.is_prerelease and (newest is None or version >= newest)
     }
     numbers: dict[Version, list[int]] = {version: [] for version in candidates}
     for number, name in enumerate(listing.names if candidates else ()):
@@ -255,35 +249,34 @@ def _unloadable(
             numbers[found].append(number)
     for version in sorted(candidates, reverse=True):
         for number in numbers[version]:
-            file = listing.row(number)
-            if taste.sees(file):
-                return str(version), late - {version}
-            if taste.awaits(file):
-                late.add(version)
-    return None, late
+            file = listing.file(number)
+            if policy.accepts(file):
+                return str(version), pending - {version}
+            if policy.may_accept_later(file):
+                pending.add(version)
+    return None, pending
 
 
 def _versions(texts: set[str]) -> set[Version]:
     return {version for text in texts if len(text) <= LONGEST and (version := _version(text)) is not None}
 
 
-def not_after(uploaded: str, cut: datetime) -> bool:
-    """Whether an upload time is not later than `cut`."""
-    # Nearly all are written like this, and a page may have thousands: compare the text where it decides.
+def not_after(uploaded: str, cutoff: datetime) -> bool:
+    # Nearly all upload times have this form, and a page may have thousands: compare texts where they differ.
     if uploaded.endswith("Z") and len(uploaded) >= 20:
-        bound = _text_of(cut)
+        bound = _text_of(cutoff)
         if uploaded[:19] != bound:
             return uploaded[:19] < bound
-    return moment(uploaded) <= cut
+    return upload_time(uploaded) <= cutoff
 
 
 @lru_cache(maxsize=256)
-def _text_of(cut: datetime) -> str:
-    return cut.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+def _text_of(cutoff: datetime) -> str:
+    return cutoff.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def moment(uploaded: str) -> datetime:
-    """An index's upload time as a moment in UTC, the time zone where it gives none."""
+def upload_time(uploaded: str) -> datetime:
+    """An index's upload time, in UTC unless it has another time zone."""
     # Python 3.10 reads neither "Z", nor offsets without a colon, nor fractions of other than 3 or 6 digits.
     rest = uploaded[19:].rstrip("zZ")
     sign = max(rest.find("+"), rest.find("-"))

@@ -1,0 +1,152 @@
+"""Measurements on a GPU that no check of the suite makes yet: `python bench/gpu_probes.py cuda`. Needs torch alone."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from envspec.conformance.numerics import best_time, modes
+
+torch: Any = importlib.import_module("torch")
+_CLOCKS: Final = (
+    "clocks.sm,clocks.mem,power.draw,temperature.gpu,clocks_event_reasons.active,pcie.link.gen.current,"
+    "pcie.link.width.current,pcie.link.gen.max,pcie.link.width.max,ecc.errors.uncorrected.volatile.total"
+)
+
+
+def main(device: str) -> None:
+    sustained(device, *((8192, 60.0) if device == "cuda" else (512, 1.0)))
+    if device == "cuda":
+        fp8(8192)
+        copies()
+        graphs()
+        memory_pattern()
+    print("clocks at the end:", clocks(device))
+
+
+def sustained(device: str, side: int, seconds: float) -> None:
+    """Exact products for a minute: Freivalds' test in integers finds one wrong low bit; clocks are printed beside."""
+    cuda = device == "cuda"
+    generator = torch.Generator(device=device).manual_seed(1)
+    dtype = torch.float16 if cuda else torch.float32
+    left, right = (torch.randint(-1, 2, (side, side), device=device, generator=generator).to(dtype) for _ in range(2))
+    vector = torch.randint(-8, 9, (side, 4), device=device, generator=generator).double()
+    expected = left.double() @ (right.double() @ vector)
+    first = left @ right
+    rates: list[float] = []
+    wrong = different = 0
+    times = 200 if cuda else 3
+    began = time.monotonic()
+    while time.monotonic() - began < seconds:
+        start = time.perf_counter()
+        for _ in range(times):
+            product = left @ right
+        if cuda:
+            torch.cuda.synchronize()
+        rates.append(2 * side**3 * times / (time.perf_counter() - start) / 1e12)
+        wrong += int((product.double() @ vector != expected).any())
+        different += int(not torch.equal(product, first))
+        if len(rates) % 10 == 1:
+            print(f"  {time.monotonic() - began:5.1f} s {rates[-1]:.2f} TFLOP/s", clocks(device), flush=True)
+    middle = sorted(rates)[len(rates) // 2]
+    print(f"sustained: first {rates[0]:.2f}, median {middle:.2f}, last {rates[-1]:.2f} TFLOP/s", end=", ")
+    print(f"wrong products {wrong}, different bits {different}")
+    best = [2 * side**3 / best_time(torch, device, lambda: left @ right) / 1e12 for _ in range(5)]
+    print("the suite's timing, five times:", *(f"{each:.2f}" for each in best))
+    if cuda:
+        print(f"events over 100 products: {2 * side**3 / by_events(lambda: left @ right, 100) / 1e12:.1f} TFLOP/s")
+
+
+def fp8(side: int) -> None:
+    """fp8 products as the suite times them, and without turning the right matrix within the time."""
+    mode = next((each for each in modes(torch, "cuda")[0] if each.name == "fp8"), None)
+    if mode is None:
+        print("fp8: not on this GPU")
+        return
+    matrix = torch.randn(side, side, device="cuda").to(torch.float8_e4m3fn)
+    columns, scale = matrix.t().contiguous().t(), torch.ones((), device="cuda")
+
+    def turned_before() -> Any:
+        return torch._scaled_mm(matrix, columns, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+
+    for name, work in (("as the suite", lambda: mode.product(matrix, matrix)), ("turned before", turned_before)):
+        print(f"fp8 {name}: {2 * side**3 / by_events(work, 50) / 1e12:.1f} TFLOP/s")
+
+
+def copies() -> None:
+    """Pinned and pageable memory, both ways, and on the card."""
+    size = 2**30
+    pinned, pageable = torch.empty(size, dtype=torch.uint8, pin_memory=True), torch.empty(size, dtype=torch.uint8)
+    card = torch.empty(size, dtype=torch.uint8, device="cuda")
+    other = torch.empty_like(card)
+    for name, work, factor in (
+        ("host to device, pinned", lambda: card.copy_(pinned, non_blocking=True), 1),
+        ("device to host, pinned", lambda: pinned.copy_(card, non_blocking=True), 1),
+        ("host to device, pageable", lambda: card.copy_(pageable), 1),
+        ("device to device, read and write", lambda: other.copy_(card), 2),
+    ):
+        print(f"{name}: {factor * size / by_events(work, 10) / 1e9:.1f} GB/s")
+
+
+def graphs() -> None:
+    """A CUDA graph replayed, and NVRTC by torch's jiterator (libnvrtc-builtins is a file that stacks often lack)."""
+    layer, batch = torch.nn.Linear(256, 256, device="cuda"), torch.randn(64, 256, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream), torch.no_grad():
+        for _ in range(3):
+            layer(batch)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        out = layer(batch)
+    batch.normal_()
+    graph.replay()
+    torch.cuda.synchronize()
+    with torch.no_grad():
+        print("graph's replay equals eager:", torch.equal(out, layer(batch)))
+    found = torch.gcd(torch.tensor([12, 18], device="cuda"), torch.tensor([8, 27], device="cuda"))
+    print("NVRTC:", found.tolist(), "expected [4, 9]")
+
+
+def memory_pattern() -> None:
+    """Two patterns through 90 % of the free memory: bad rows of HBM."""
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    blocks = [torch.empty(2**30, dtype=torch.int64, device="cuda") for _ in range(int(free * 0.9) // 2**33)]
+    bad = 0
+    for pattern in (0x5555555555555555, -0x5555555555555556):
+        for number, block in enumerate(blocks):
+            block.fill_(pattern ^ number)
+        bad += sum(int((block != (pattern ^ number)).sum()) for number, block in enumerate(blocks))
+    print(f"memory pattern: {len(blocks) * 8} GiB, {bad} wrong words")
+
+
+def by_events(work: Callable[[], Any], times: int) -> float:
+    """Seconds of one call, by CUDA events around many."""
+    work()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(times):
+        work()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / times
+
+
+def clocks(device: str) -> str:
+    if device != "cuda":
+        return ""
+    command = ["nvidia-smi", f"--query-gpu={_CLOCKS}", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,1 @@
+"""What the lock folder holds, and what is read from it."""

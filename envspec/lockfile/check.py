@@ -1,0 +1,200 @@
+"""Whether a lock still belongs to its spec, without a network or a resolution.
+
+CI and editors run this on every change, so it imports nothing heavy: no model, no `packaging`; the body is parsed into
+plain dictionaries, for `check_entries`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from envspec import toml
+from envspec.errors import StaleLock, UsageError
+from envspec.lockfile.check_entries import mismatches
+from envspec.lockfile.folder import read_current, state
+from envspec.lockfile.header import LOCK_FILE, Header, NewerFormat, verify_checksum
+from envspec.names import FILE_NAME
+from envspec.spec.identity import input_sha256
+
+_TRIES: Final = 100
+_BETWEEN_TRIES_S: Final = 0.004
+
+
+class Why(Enum):
+    """What makes a lock stale."""
+
+    NO_LOCK = "no-lock"
+    FORMAT = "format"
+    DAMAGED = "damaged"
+    SPEC = "spec"
+    FILE = "file"
+    ENTRY = "entry"
+
+
+class Reason(NamedTuple):
+    """One cause of staleness. text: one line for the user. hint: what to do when it isn't `envspec lock SPEC`."""
+
+    why: Why
+    text: str
+    hint: str = ""
+
+
+class CheckResult(NamedTuple):
+    """Fresh if there is no reason; warnings alone leave a lock fresh. by_these_facts: made with the facts at hand."""
+
+    reasons: tuple[Reason, ...]
+    warnings: tuple[str, ...] = ()
+    by_these_facts: bool = True
+
+    @property
+    def is_fresh(self) -> bool:
+        return not self.reasons
+
+
+def check(spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckResult:
+    """Every reason for which the lock in `lock_dir` is not, or is no longer, what the spec compiles to.
+
+    facts_version: the version of the facts at hand; None if it is unknown. Other facts than the lock's only warn.
+    Raises:
+        UsageError: the spec can't be read.
+    """
+    data = _parse(spec_path)
+    # Another run may be writing: the files belong together only if the document was the same before and after.
+    for _ in range(_TRIES):
+        before = state(lock_dir, LOCK_FILE)
+        result = _check(data, spec_path, lock_dir, facts_version)
+        if result.is_fresh or state(lock_dir, LOCK_FILE) == before:
+            return result
+        time.sleep(_BETWEEN_TRIES_S)
+    return result
+
+
+def _check(data: dict[str, object], spec_path: Path, lock_dir: Path, facts_version: str | None) -> CheckResult:
+    document = lock_dir / LOCK_FILE
+    try:
+        header, body = verify_checksum(read_current(lock_dir, LOCK_FILE), str(document))
+    except (FileNotFoundError, NotADirectoryError):
+        return CheckResult((Reason(Why.NO_LOCK, f"{document} does not exist: nothing is locked yet"),))
+    except OSError as fault:
+        return CheckResult((Reason(Why.NO_LOCK, f"{document} can't be read: {fault.strerror}"),))
+    except NewerFormat as fault:
+        return CheckResult((Reason(Why.FORMAT, fault.message, fault.hint or ""),))
+    except StaleLock as fault:
+        return CheckResult((Reason(Why.DAMAGED, fault.message, fault.hint or ""),))
+    contents, of_files = _file_reasons(lock_dir, header)
+    return CheckResult(
+        # The entries of a lock of another spec are another spec's.
+        (
+            *(_spec_reasons(data, spec_path, header) or _entry_reasons(data, body, contents, spec_path, document)),
+            *of_files,
+        ),
+        _warnings(header, facts_version),
+        _by_these_facts(header, facts_version),
+    )
+
+
+def _parse(spec_path: Path) -> dict[str, object]:
+    try:
+        return toml.read_spec(spec_path)
+    except OSError as fault:
+        raise UsageError(
+            f"{spec_path} can't be read: {fault.strerror}", hint="name the spec that was locked"
+        ) from fault
+    except ValueError as fault:
+        raise UsageError(
+            f"{spec_path} is not TOML: {fault}", hint="correct it; `envspec lock` shows every problem"
+        ) from fault
+
+
+def _spec_reasons(data: dict[str, object], spec_path: Path, header: Header) -> list[Reason]:
+    if input_sha256(data) == header.input_sha256:
+        return []
+    return [Reason(Why.SPEC, f"{spec_path} has changed since it was locked")]
+
+
+def _file_reasons(lock_dir: Path, header: Header) -> tuple[dict[str, bytes], list[Reason]]:
+    """The files that are what the header says, and what is wrong with the others."""
+    contents: dict[str, bytes] = {}
+    reasons: list[Reason] = []
+    for name, digest in header.files.items():
+        if not FILE_NAME.fits(name):
+            reasons.append(Reason(Why.DAMAGED, f"{lock_dir / LOCK_FILE} names a file outside of its folder: {name!r}"))
+            continue
+        try:
+            content = read_current(lock_dir, name)
+        except FileNotFoundError:
+            reasons.append(Reason(Why.FILE, f"{lock_dir / name} is missing"))
+        except OSError as fault:
+            reasons.append(Reason(Why.FILE, f"{lock_dir / name} can't be read: {fault.strerror}"))
+        else:
+            if hashlib.sha256(content).hexdigest() == digest:
+                contents[name] = content
+            else:
+                reasons.append(Reason(Why.FILE, f"{lock_dir / name} was changed after envspec wrote it"))
+    return contents, reasons
+
+
+def _entry_reasons(
+    data: Mapping[str, Any], body: bytes, contents: Mapping[str, bytes], spec_path: Path, document: Path
+) -> list[Reason]:
+    try:
+        lock = toml.loads(body.decode())
+    except ValueError as fault:
+        return [Reason(Why.DAMAGED, f"{document} is not TOML: {fault}")]
+    reasons = [
+        Reason(Why.ENTRY, f"{document}: {text}", tampered(spec_path)) for text in mismatches(data, lock, contents)
+    ]
+    if reasons or b'index = "local"' not in body:
+        return reasons
+    return [
+        Reason(Why.FILE, f"{name}: {address} has changed since its wheel was built")
+        for name, address in _changed_projects(lock, spec_path.parent)
+    ]
+
+
+def _changed_projects(lock: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, str]]:
+    """Name and address of every local project that has changed. folder: the spec's.
+
+    A project that does not exist is none of them: on another machine, the lock's wheel stands for it.
+    """
+    from envspec.io.files import local_path, tree_sha256
+
+    packages = [package for part in lock.get("resolution", ()) for package in part.get("package", ())]
+    local = {package["name"]: package["file"]["url"] for package in packages if package["file"]["index"] == "local"}
+    for name, url in local.items():
+        address, _, sha256 = url.partition("#sha256=")
+        path = local_path(address, folder)
+        if path.exists() and tree_sha256(path) != sha256:
+            yield name, address
+
+
+def tampered(spec_path: Path) -> str:
+    """What to do about a lock with entries that envspec does not write."""
+    return (
+        f"envspec does not write such a lock: find out who changed it, then run `envspec lock {spec_path}` to write it "
+        "again, or restore it from version control"
+    )
+
+
+def _warnings(header: Header, facts_version: str | None) -> tuple[str, ...]:
+    parts = tuple(
+        f"locked from a part of {channel.name} ({channel.records:,} records, sha256 {channel.sha256[:12]}): "
+        "the whole channel may solve to something else"
+        for channel in header.partial_channels
+    )
+    if _by_these_facts(header, facts_version):
+        return parts
+    return (
+        *parts,
+        f"locked with facts {header.facts}; this envspec has facts {facts_version}: "
+        "`envspec lock --upgrade` decides again with them",
+    )
+
+
+def _by_these_facts(header: Header, facts_version: str | None) -> bool:
+    return facts_version is None or not header.facts or facts_version == header.facts

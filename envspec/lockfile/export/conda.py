@@ -1,0 +1,304 @@
+"""The conda packages of a lock for other programs: conda-<platform>.lock and conda-lock.yml.
+
+conda-<platform>.lock has every archive's URL and SHA-256, for micromamba, conda and rattler, without a solver.
+`#sha256:` behind a URL is read by mamba and micromamba (libmamba/src/specs/package_info.cpp), by rattler
+(conda/rattler#45) and by conda from 24.9 on (conda/conda#14048); an older conda refuses the file. The format is
+described by the draft conda/ceps#79.
+
+conda-lock.yml has version 1 of conda-lock's format, for `conda-lock install`, micromamba and mamba. Its source:
+`conda_lock.lockfile.v1.models` of conda-lock 4.0.3. Its models are not imported: that costs more CPU than the rest of a
+lock. Neither is conda's own MatchSpec, by which conda-lock reads dependencies: that costs a second and a half, and the
+file needs few of its rules. Tests compare both with conda-lock, and try `conda-lock render` on the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import reduce
+from typing import Final, NamedTuple
+
+from envspec.lockfile.document import canonical
+from envspec.models import CondaPackage, Lock, Platform, Resolution
+
+CONDA_LOCK_NAME: Final = "conda-lock.yml"
+
+# YAML folds some of the line ends that JSON leaves as they are, and knows no escapes in pairs.
+_NOT_ASCII: Final = re.compile("[^\x20-\x7e]")
+#: Of a requirement, in characters: lists of builds have some hundred.
+_LONGEST: Final = 4096
+_BRACKETS: Final = re.compile(r"\[(.*)\]")
+_IN_BRACKETS: Final = re.compile(r"""(?<![a-zA-Z0-9_-])([a-zA-Z0-9_-]+)=(["']?)([^'"]*?)\2(?:[, ]|$)""")
+_NAME: Final = re.compile(r"([^ =<>!~]+)(.*)", re.DOTALL)
+# A build string comes after a blank or `=` that is no part of a version's operator, and holds no sign of a version's.
+_BUILD: Final = re.compile(r"(.+?[^><!,|]?)(?:(?<![=!|,<>~])[ =]([^-=,|<>~]+?))?$", re.DOTALL)
+
+
+def explicit_files(lock: Lock) -> dict[str, str]:
+    """A conda-<platform>.lock for every platform with conda packages."""
+    platforms = [resolution.target.platform for resolution in lock.resolutions if resolution.conda]
+    return {explicit_name(platform): explicit_text(lock, platform) for platform in platforms}
+
+
+def conda_lock_files(lock: Lock) -> dict[str, str]:
+    """conda-lock.yml, unless `without_md5` says why there is none."""
+    text = conda_lock_text(lock)
+    return {} if text is None else {CONDA_LOCK_NAME: text}
+
+
+def explicit_name(platform: Platform) -> str:
+    """The file's name in the lock's folder."""
+    return f"conda-{platform.value}.lock"
+
+
+def explicit_text(lock: Lock, platform: Platform) -> str:
+    """The conda packages of one platform, in an order in which they can be linked.
+
+    Raises:
+        KeyError: the lock has no resolution for `platform`.
+    """
+    resolution = next((item for item in canonical(lock).resolutions if item.target.platform is platform), None)
+    if resolution is None:
+        raise KeyError(platform.value)
+    lines = [f"{unexpanded(package.url)}#sha256:{package.sha256}" for package in in_link_order(resolution.conda)]
+    return "\n".join((*_explicit_header(lock, resolution), *lines)) + "\n"
+
+
+def unexpanded(url: str) -> str:
+    """`url` without a `$`: conda and conda-lock replace environment variables in URLs."""
+    return url.replace("$", "%24")
+
+
+def _explicit_header(lock: Lock, resolution: Resolution) -> Iterable[str]:
+    platform = resolution.target.platform
+    name = explicit_name(platform)
+    yield f"# {lock.name} for {platform.value}: written by `envspec lock`. Edit the spec, not this file."
+    yield "# To install it:"
+    yield f"#   micromamba create --prefix PREFIX --file {name}"
+    yield f"#   conda create --prefix PREFIX --file {name}        (conda 24.9 or newer)"
+    if resolution.packages:
+        yield "# and on top of it the wheels, with its own Python:"
+        yield f"#   python -m pip install --no-deps --require-hashes -r requirements.{platform.value}.txt"
+    # Both conda and rattler look for this line.
+    yield f"# platform: {platform.value}"
+    yield "@EXPLICIT"
+
+
+def in_link_order(packages: Iterable[CondaPackage]) -> tuple[CondaPackage, ...]:
+    """What a package depends on comes before it, and Python before every `noarch: python` package; else by name.
+
+    In a cycle of packages that need each other, those with the later names come too late.
+    """
+    by_name = {package.name: package for package in sorted(packages, key=lambda item: item.name)}
+    needs = {name: _needs(package, by_name) for name, package in by_name.items()}
+    for_python = {name for name, package in by_name.items() if package.noarch == "python"}
+    order: dict[str, None] = {}
+    # Python may depend on pip, which is linked by Python.
+    _add("python", needs, order, without=for_python)
+    for name in by_name:
+        _add(name, needs, order)
+    return tuple(by_name[name] for name in order)
+
+
+def _needs(package: CondaPackage, by_name: Collection[str]) -> Sequence[str]:
+    required = set(dependencies(package.depends)) | ({"python"} if package.noarch == "python" else set())
+    return sorted(required.intersection(by_name) - {package.name})
+
+
+def _add(
+    first: str, needs: dict[str, Sequence[str]], order: dict[str, None], without: Collection[str] = frozenset()
+) -> None:
+    """Append `first` to `order`, after everything that it needs and that is not in it yet."""
+    if first not in needs:
+        return
+    waiting = [(first, False)]
+    begun: set[str] = set()
+    while waiting:
+        name, is_ready = waiting.pop()
+        if is_ready:
+            order[name] = None
+        elif name not in order and name not in begun:
+            begun.add(name)
+            waiting.append((name, True))
+            waiting += [(each, False) for each in reversed(needs[name]) if each not in without]
+
+
+def conda_lock_text(lock: Lock) -> str | None:
+    """The conda packages of all platforms; None if there are none, or an MD5 is unknown (see `without_md5`).
+
+    The wheels on top are not in it: it requires each file's URL, and a lock has none for the default index.
+    """
+    lock = canonical(lock)
+    packages = sorted(_packages(lock), key=lambda each: (each[1].name, each[0].value))
+    if not packages or without_md5(lock):
+        return None
+    platforms = [resolution.target.platform.value for resolution in lock.resolutions]
+    lines = [
+        f"# {lock.name}: written by `envspec lock`. Edit the spec, not this file. To install it:",
+        f"#   conda-lock install --prefix PREFIX {CONDA_LOCK_NAME}",
+        f"#   micromamba create --prefix PREFIX --file {CONDA_LOCK_NAME}",
+        *_on_top(lock),
+        "version: 1",
+        "metadata:",
+        "  content_hash:",
+        *(f"    {_text(platform)}: {_text(lock.input_sha256)}" for platform in platforms),
+        "  channels:",
+        *(line for channel in lock.channels for line in _channel_lines(channel.url)),
+        "  platforms:",
+        *(f"  - {_text(platform)}" for platform in platforms),
+        "  sources: []",
+        "package:",
+        *(line for platform, package in packages for line in _package_lines(platform, package)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def without_md5(lock: Lock) -> str | None:
+    """Why a lock with conda packages has no conda-lock.yml; None if it has one."""
+    names = sorted({package.name for _, package in _packages(lock) if package.md5 is None})
+    if not names:
+        return None
+    return (
+        f"no {CONDA_LOCK_NAME} is written: its format requires an MD5, and the channel has none of {_some(names)}; "
+        "install from conda-PLATFORM.lock, or by envspec"
+    )
+
+
+def _packages(lock: Lock) -> Iterator[tuple[Platform, CondaPackage]]:
+    for resolution in lock.resolutions:
+        for package in resolution.conda:
+            yield resolution.target.platform, package
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    if len(names) <= most:
+        return ", ".join(names)
+    return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def _on_top(lock: Lock) -> Iterable[str]:
+    if not any(resolution.packages for resolution in lock.resolutions):
+        return ()
+    return (
+        "# and on top of it the wheels, with its own Python:",
+        "#   python -m pip install --no-deps --require-hashes -r requirements.PLATFORM.txt",
+    )
+
+
+def _channel_lines(url: str) -> Iterable[str]:
+    return f"  - url: {_text(unexpanded(url))}", "    used_env_vars: []"
+
+
+def _package_lines(platform: Platform, package: CondaPackage) -> Iterator[str]:
+    needs = dependencies(package.depends)
+    yield f"- name: {_text(package.name)}"
+    yield f"  version: {_text(package.version)}"
+    yield '  manager: "conda"'
+    yield f"  platform: {_text(platform.value)}"
+    yield "  dependencies:" if needs else "  dependencies: {}"
+    for name, version in needs.items():
+        yield f"    {_text(name)}: {_text(version)}"
+    yield f"  url: {_text(unexpanded(package.url))}"
+    yield "  hash:"
+    yield f"    md5: {_text(package.md5 or '')}"
+    yield f"    sha256: {_text(package.sha256)}"
+    yield '  category: "main"'
+    yield "  optional: false"
+
+
+def _text(text: str) -> str:
+    """A JSON string that YAML reads as the same text."""
+    return _NOT_ASCII.sub(_escape, json.dumps(text, ensure_ascii=False))
+
+
+def _escape(found: re.Match[str]) -> str:
+    point = ord(found[0])
+    return f"\\u{point:04x}" if point <= 0xFFFF else f"\\U{point:08x}"
+
+
+class _Spec(NamedTuple):
+    """What is required of one name. version: normalized; None for any."""
+
+    name: str
+    version: str | None
+    build: str | None
+
+
+def dependencies(depends: Iterable[str]) -> dict[str, str]:
+    """name -> version spec of a package's `depends`, sorted by name; empty if any version will do.
+
+    Several requirements of one name are joined by commas. Builds are left out.
+    """
+    by_name: dict[str, list[_Spec]] = {}
+    for text in depends:
+        spec = _parse(text)
+        by_name.setdefault(spec.name, []).append(spec)
+    return {name: _joined(specs) for name, specs in sorted(by_name.items())}
+
+
+def _joined(specs: list[_Spec]) -> str:
+    # conda joins two at a time, in the order of its own spelling of the whole spec.
+    versions = [spec.version for spec in sorted(specs, key=_spelled) if spec.version is not None]
+    return reduce(lambda one, other: ",".join(sorted((one, other))), versions) if versions else ""
+
+
+def _parse(text: str) -> _Spec:
+    words = text[:_LONGEST].partition("#")[0].partition(" if ")[0].strip()
+    inside: dict[str, str] = {}
+    brackets = _BRACKETS.search(words)
+    if brackets:
+        inside = {found[1]: found[3] for found in _IN_BRACKETS.finditer(brackets[1])}
+        words = words.replace(brackets[0], "")
+    # A channel may stand before `::`.
+    found = _NAME.fullmatch(words.rpartition(":")[2])
+    name, rest = (found[1].lower(), found[2].strip()) if found else (words.lower(), "")
+    version, build = _split(rest) if rest else (None, None)
+    version = inside.get("version", version)
+    return _Spec(name, None if version is None else _normalized(version), inside.get("build", build))
+
+
+def _split(text: str) -> tuple[str, str | None]:
+    """Version and build; `=1.2` means 1.2.*, with a build behind it 1.2 itself."""
+    found = _BUILD.match(text)
+    version, build = (found[1], found[2]) if found else (text, None)
+    version, build = version.replace(" ", ""), build.strip() if build else None
+    if version.startswith("==") and build is None:
+        return version[2:], None
+    bare = version[1:]
+    if version.startswith("=") and bare and not set(bare) & set("=,|"):
+        return bare if build is not None or bare.endswith("*") else f"{bare}*", build
+    return version, build
+
+
+def _normalized(version: str) -> str:
+    """`1.2*` is written 1.2.*, in every part of what commas and bars join."""
+    if "^" in version:
+        return version.strip()
+    return "".join(_part(part.strip()) for part in re.split(r"([|,])", version))
+
+
+def _part(part: str) -> str:
+    fuzzy = part.endswith("*") and part != "*" and part[0] not in "=<>!~" and "*" not in part.rstrip("*")
+    return f"{part[:-1]}.*" if fuzzy and not part.endswith(".*") else part
+
+
+def _spelled(spec: _Spec) -> str:
+    """conda's own spelling of a spec: `name==1.2=build`, `name=1.2`, `name[version='>=1',build=*_x]`."""
+    version, build = spec.version or "", spec.build or ""
+    outside, inside, is_exact = "", [], False
+    if set(version) & set("><$^|,") or (version[:2] in ("!=", "~=") and build):
+        inside.append(f"version='{version}'")
+    elif version[:2] in ("!=", "~="):
+        outside = version
+    elif version.endswith("*"):
+        outside = "=" + version.removesuffix("*").removesuffix(".")
+    elif version:
+        outside, is_exact = version if version.startswith("==") else f"=={version}", True
+    if build and set(build) & set("><$^|,"):
+        inside.append(f"build='{build}'")
+    elif build and is_exact and "*" not in build:
+        outside += f"={build}"
+    elif build:
+        inside.append(f"build={build}")
+    return spec.name + outside + (f"[{','.join(inside)}]" if inside else "")

@@ -1,0 +1,466 @@
+"""Dockerfile: the environment by `docker build` alone, with BuildKit or with the builder before it.
+
+What is fetched is checked: the base by digest, Python and micromamba by SHA-256, wheels and conda packages by the
+hashes in the lock's own files. The image differs from that of `envspec image build`, for times are the build's own;
+what is in site-packages is the same.
+
+Sources: Dockerfile reference of Docker 28; moby 20.10's builder, which knows neither heredocs nor `ADD --checksum` and
+builds every stage, also those of other platforms: those contain files and run nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timezone
+from typing import Final
+
+from envspec.facts import load_facts
+from envspec.lockfile.document import canonical, identity
+from envspec.lockfile.export.conda import explicit_name
+from envspec.lockfile.export.requirements import requirements_name
+from envspec.models import GIT, LOCAL, BaseImage, Lock, Platform, Python, Resolution, WheelFile
+from envspec.registry.reference import parse
+
+DOCKERFILE_NAME: Final = "Dockerfile"
+#: The environment's folder in every image.
+_PREFIX: Final = "/opt/env"
+#: Platform -> what Docker calls its architecture.
+_ARCHITECTURES: Final = {Platform.LINUX_64: "amd64", Platform.LINUX_AARCH64: "arm64"}
+
+#: Where the wheels of git and local projects are: a URL, or a folder beside the Dockerfile.
+_BUILT_WHEELS: Final = "BUILT_WHEELS"
+_BUILT_FOLDER: Final = "wheels"
+
+#: Sources of Python that an image can be built with; for `spec`, whoever installs the lock brings it.
+_IN_IMAGES: Final = frozenset({"standalone", "system", "base", "conda"})
+_FILES: Final = "/tmp/envspec"  # noqa: S108 (inside a stage that is thrown away)
+_INSTALL: Final = "install --no-cache-dir --disable-pip-version-check --no-deps --require-hashes"
+# pip's wheel as Debian and Ubuntu package it, for programs that bring pip into environments.
+_SYSTEM_PIP: Final = "python3-pip-whl"
+_NS: Final = 1_000_000_000
+# In double quotes both builders take a backslash before these for an escape. Source: moby, shell lexer of dockerfiles.
+_ESCAPED: Final = re.compile(r'["\\$]')
+_INDENT: Final = "    "
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A health check. test: the command. Times in nanoseconds, as engines have them."""
+
+    test: tuple[str, ...]
+    interval_ns: int
+    timeout_ns: int
+    start_ns: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A text file of the image. path: absolute."""
+
+    path: str
+    mode: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerConfig:
+    """How a container of the image starts; by default, as one of the base does.
+
+    user: `uid:gid`. name, home: of that user, for the system's list of users. folders: (path, mode) of those that are
+    the user's. ports: `8888/tcp`.
+    """
+
+    entrypoint: tuple[str, ...] = ()
+    user: str = ""
+    name: str = ""
+    home: str = ""
+    ports: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    health: Health | None = None
+    folders: tuple[tuple[str, int], ...] = ()
+    files: tuple[File, ...] = ()
+
+
+#: A container starts as one of the base does.
+DEFAULT: Final = ContainerConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One platform of the image. digest: of its base. apt: what the system layer installs there."""
+
+    resolution: Resolution
+    digest: str
+    apt: tuple[str, ...]
+
+    @property
+    def platform(self) -> Platform:
+        return self.resolution.target.platform
+
+    @property
+    def architecture(self) -> str:
+        return _ARCHITECTURES[self.platform]
+
+    @property
+    def python(self) -> Python:
+        return self.resolution.target.python
+
+
+def files(lock: Lock, container: ContainerConfig) -> dict[str, str]:
+    """The Dockerfile, unless `without_dockerfile` says why there is none."""
+    text = dockerfile_text(lock, container)
+    return {} if text is None else {DOCKERFILE_NAME: text}
+
+
+def dockerfile_text(lock: Lock, container: ContainerConfig) -> str | None:
+    """The Dockerfile of a lock's linux platforms; None if `without_dockerfile` says why there is none.
+
+    container: how a container of the image starts.
+    """
+    lock = canonical(lock)
+    if lock.base_image is None or without_dockerfile(lock):
+        return None
+    parts = _parts(lock)
+    lines = [
+        *_header(lock, parts),
+        f"ARG REGISTRY={parse(lock.base_image.repository).registry}",
+        *(["ARG ARCHITECTURE=${TARGETARCH:-amd64}"] if len(parts) > 1 else []),
+        "",
+        *_base_stages(lock.base_image, parts),
+        *_system_stage(lock, parts, container),
+        *_files_stages(parts),
+        *_environment_stage(parts),
+        *_image_stage(lock, lock.base_image, parts, container),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def without_dockerfile(lock: Lock) -> str | None:
+    """Why a lock has no Dockerfile; None if it has one, and if it has no linux platform."""
+    linux = [resolution for resolution in lock.resolutions if resolution.target.platform.is_linux]
+    if not linux or _parts(lock):
+        return None
+    if lock.base_image is None:
+        return "the lock names no base image: add [cuda], or [image] base"
+    if not any(resolution.target.python.source in _IN_IMAGES for resolution in linux):
+        return 'Python is yours to bring: set [env] python_source = "standalone", or use a base that has it'
+    return f"the digest of {lock.base_image.repository}:{lock.base_image.tag} is not known"
+
+
+def _parts(lock: Lock) -> list[_Part]:
+    image = lock.base_image
+    digests = {pinned.platform: pinned.digest for pinned in image.digests} if image else {}
+    return [
+        _Part(resolution, digest, _apt(lock, resolution))
+        for resolution in lock.resolutions
+        if resolution.target.platform.is_linux
+        and resolution.target.python.source in _IN_IMAGES
+        and (digest := digests.get(resolution.target.platform))
+    ]
+
+
+def _apt(lock: Lock, resolution: Resolution) -> tuple[str, ...]:
+    """What apt installs: every package with its version, once the system layer has been built."""
+    made = next((layer for layer in lock.system if layer.platform is resolution.target.platform), None)
+    return made.packages if made else lock.image.apt
+
+
+def _header(lock: Lock, parts: Sequence[_Part]) -> Iterator[str]:
+    platforms = " and ".join(part.platform.value for part in parts)
+    yield f"# {lock.name} for {platforms}: written by `envspec lock`. Edit the spec, not this file."
+    yield "# To build it, in this folder:"
+    yield f"#   docker build --tag {lock.name} ."
+    if len(parts) > 1:
+        yield "# Without BuildKit, it is built for amd64; for arm64:"
+        yield f"#   docker build --tag {lock.name} --build-arg ARCHITECTURE=arm64 ."
+    yield "# To use another registry, and another index for pip:"
+    yield "#   --build-arg REGISTRY=HOST --build-arg PIP_INDEX_URL=URL"
+    if any(map(_built_in, parts)):
+        yield "# Wheels of git and local projects are on no index. They are read from this folder beside this file:"
+        yield f"#   {_BUILT_FOLDER}/<sha256>/"
+        yield "# or from a server of the folder `archives` of the cache that they were built in:"
+        yield f"#   --build-arg {_BUILT_WHEELS}=URL"
+    yield ""
+
+
+def _base_stages(image: BaseImage, parts: Sequence[_Part]) -> Iterator[str]:
+    repository = parse(image.repository).repository
+    name = f"${{REGISTRY}}/{repository}" + (f":{image.tag}" if image.tag else "")
+    if len(parts) == 1:
+        # Named, so that a Mac's engine does not put this platform's packages on a base for its own.
+        yield f"FROM --platform=linux/{parts[0].architecture} {name}@{parts[0].digest} AS base"
+    elif len({part.digest for part in parts}) == 1:
+        yield f"FROM {name}@{parts[0].digest} AS base"
+    else:
+        yield from (f"FROM {name}@{part.digest} AS base-{part.architecture}" for part in parts)
+        yield "FROM base-${ARCHITECTURE} AS base"
+    yield ""
+
+
+def _system_stage(lock: Lock, parts: Sequence[_Part], container: ContainerConfig) -> Iterator[str]:
+    yield "FROM base AS system"
+    if lock.image.apt:
+        moment = lock.image.snapshot
+        at = f" --snapshot={moment.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}" if moment else ""
+        install = f"DEBIAN_FRONTEND=noninteractive apt-get{at} install --yes --no-install-recommends"
+        clean = "rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log /etc/ssh/ssh_host_*"
+        if len({part.apt for part in parts}) == 1:
+            yield _run(f"apt-get{at} update", _words(install, parts[0].apt), clean)
+        else:
+            yield "ARG ARCHITECTURE"
+            packages = _by_architecture({part.architecture: f'"{" ".join(part.apt)}"' for part in parts}, "packages=%s")
+            yield _run(f"apt-get{at} update", *packages, f"{install} $packages", clean)
+        yield from _user_lines(container)
+    yield ""
+
+
+def _image_stage(lock: Lock, image: BaseImage, parts: Sequence[_Part], container: ContainerConfig) -> Iterator[str]:
+    yield "FROM system"
+    yield f"COPY --from=environment {_PREFIX} {_PREFIX}"
+    yield from files_lines(container)
+    variables = {"PATH": f'"{_PREFIX}/bin:$PATH"'}
+    if lock.driver is not None:
+        variables |= {
+            "NVIDIA_VISIBLE_DEVICES": '"${NVIDIA_VISIBLE_DEVICES:-all}"',
+            "NVIDIA_DRIVER_CAPABILITIES": '"${NVIDIA_DRIVER_CAPABILITIES:-compute,utility}"',
+            "NVIDIA_REQUIRE_CUDA": quoted(f"driver>={lock.driver.minimum}"),
+        }
+    requested = dict(container.env) | dict(lock.image.env)
+    own = {name: value for name, value in requested.items() if not set(value) & {"\n", "\r"}}
+    yield _pairs("ENV", variables | {name: quoted(value) for name, value in own.items()})
+    for name in requested:
+        if name not in own:
+            yield f"# {name} has a line feed, which a Dockerfile can't hold: set it when the container is started."
+    yield _pairs("LABEL", {name: quoted(value) for name, value in _labels(lock, image, parts).items()})
+    yield f"WORKDIR {_path(lock.image.workdir)}"
+    yield from _start_lines(container)
+
+
+def _labels(lock: Lock, image: BaseImage, parts: Sequence[_Part]) -> dict[str, str]:
+    digests = {part.digest for part in parts}
+    return {
+        "envspec.name": lock.name,
+        "envspec.lock": identity(lock),
+        "org.opencontainers.image.title": lock.name,
+        "org.opencontainers.image.base.name": f"{image.repository}:{image.tag}" if image.tag else image.repository,
+        **({"org.opencontainers.image.base.digest": next(iter(digests))} if len(digests) == 1 else {}),
+    }
+
+
+def _path(folder: str) -> str:
+    """A folder as WORKDIR takes it: the rest of the line, with variables and escapes in it."""
+    return quoted(folder)[1:-1]
+
+
+def _files_stages(parts: Sequence[_Part]) -> Iterator[str]:
+    """A stage of files alone for each architecture, and `files`, that of the architecture that is built."""
+    with_wheels = any(part.resolution.packages for part in parts)
+    for part in parts:
+        yield f"FROM scratch AS {'files' if len(parts) == 1 else f'files-{part.architecture}'}"
+        if with_wheels:
+            yield f"COPY {requirements_name(part.platform)} /requirements.txt"
+        yield from _wheel_files(part)
+        yield from _python_files(part)
+        yield ""
+    if len(parts) > 1:
+        yield "FROM files-${ARCHITECTURE} AS files"
+        yield ""
+
+
+def _built_in(part: _Part) -> list[WheelFile]:
+    """The wheels of git and local projects: they are on no index."""
+    return [package.file for package in part.resolution.packages if package.file.index in {GIT, LOCAL}]
+
+
+def _wheel_files(part: _Part) -> Iterator[str]:
+    wheels = _built_in(part)
+    if wheels:
+        yield f"ARG {_BUILT_WHEELS}={_BUILT_FOLDER}"
+    yield from (f"ADD ${{{_BUILT_WHEELS}}}/{each.sha256}/{each.filename} /wheels/" for each in wheels)
+
+
+def _python_files(part: _Part) -> Iterator[str]:
+    if part.python.source == "conda":
+        yield f"COPY {explicit_name(part.platform)} /conda.lock"
+        yield f"ARG MICROMAMBA_URL={load_facts().tool('micromamba', part.platform).url}"
+        yield "ADD ${MICROMAMBA_URL} /micromamba"
+    if part.python.source == "standalone":
+        yield f"ARG PYTHON_URL={part.python.url}"
+        yield "ADD ${PYTHON_URL} /python.tar.gz"
+
+
+def _environment_stage(parts: Sequence[_Part]) -> Iterator[str]:
+    """The stage `environment`, with the whole environment in _PREFIX."""
+    source = parts[0].python.source
+    yield "FROM system AS environment"
+    if len(parts) > 1:
+        yield "ARG ARCHITECTURE"
+    yield f"COPY --from=files / {_FILES}/"
+    if source == "standalone":
+        yield _standalone(parts)
+    elif source == "conda":
+        yield _conda(parts)
+    else:
+        yield from _venv(parts[0].python)
+    if any(part.resolution.packages for part in parts):
+        yield "ARG PIP_INDEX_URL"
+        yield _run(*_pip(parts[0].python, _found(parts)))
+    yield ""
+
+
+def _standalone(parts: Sequence[_Part]) -> str:
+    return _run(
+        f"cd {_FILES}",
+        *_checked("python.tar.gz", {part.architecture: part.python.sha256 or "" for part in parts}),
+        f"mkdir -p {_PREFIX}",
+        f"tar --extract --gzip --file python.tar.gz --directory {_PREFIX} --strip-components=1 --no-same-owner",
+    )
+
+
+def _conda(parts: Sequence[_Part]) -> str:
+    facts = load_facts()
+    sums = {part.architecture: facts.tool("micromamba", part.platform).sha256 for part in parts}
+    return _run(
+        f"cd {_FILES}",
+        *_checked("micromamba", sums),
+        "chmod +x micromamba",
+        f"MAMBA_ROOT_PREFIX={_FILES}/root ./micromamba create --yes --no-rc --prefix {_PREFIX} --file conda.lock",
+    )
+
+
+def _venv(python: Python) -> Iterator[str]:
+    """An environment of the Python that the image has, without a pip in it."""
+    install = (
+        "apt-get update",
+        f"DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends {_SYSTEM_PIP}",
+    )
+    interpreter = f"python{python.series}"
+    if python.source == "system":
+        yield _run(*install)
+    else:
+        yield f"RUN {interpreter} -c 'import pip' || (" + " && ".join(install) + ")"
+    yield _run(f"{interpreter} -m venv --without-pip {_PREFIX}")
+
+
+def _found(parts: Sequence[_Part]) -> str:
+    return f" --find-links {_FILES}/wheels" if any(map(_built_in, parts)) else ""
+
+
+def _pip(python: Python, more: str) -> Sequence[str]:
+    """Install the wheels by a pip that is no part of the environment, but for a standalone Python's own.
+
+    A folder or a wheel is run as pip by any Python of its series. What lies beside it is not in the environment, and so
+    not installed. more: options for pip.
+    """
+    wheels = f"{_INSTALL}{more} --requirement {_FILES}/requirements.txt"
+    start = f"PIP_ROOT_USER_ACTION=ignore {_PREFIX}/bin/python"
+    if python.source == "standalone":
+        return (f"{start} -m pip {wheels}",)
+    of_system = "$(ls /usr/share/python-wheels/pip-*.whl)/pip"
+    if python.source == "conda":
+        found = f"$(ls {_PREFIX}/lib/python{python.series}*/ensurepip/_bundled/pip-*.whl)/pip"
+    elif python.source == "system":
+        found = of_system
+    else:
+        own = f"python{python.series} -c 'import os, pip; print(os.path.dirname(pip.__file__))'"
+        found = f"$({own} || echo {of_system})"
+    return (f"pip={found}", f'{start} "$pip" {wheels} --ignore-installed')
+
+
+def _checked(name: str, sums: Mapping[str, str]) -> Sequence[str]:
+    return (*_by_architecture(sums, "sum=%s"), f'echo "$sum  {name}" | sha256sum --check -')
+
+
+def _user_lines(container: ContainerConfig) -> Iterator[str]:
+    """The user in the system's list, which sshd requires. A user that Ubuntu has under its ID is renamed.
+
+    The password matches nothing; sshd refuses a locked account.
+    """
+    if not container.name:
+        return
+    uid, _, gid = container.user.partition(":")
+    options = f"--home-dir {container.home} --gid {gid} --shell /bin/bash --password '*'"
+    yield _run(
+        f"old=$(getent passwd {uid} | cut -d : -f 1)",
+        f"group=$(getent group {gid} | cut -d : -f 1)",
+        f'if [ -z "$group" ]; then groupadd --gid {gid} {container.name}; '
+        f'elif [ "$group" != {container.name} ]; then groupmod --new-name {container.name} "$group"; fi',
+        f'if [ -z "$old" ]; then useradd --uid {uid} --no-create-home {options} {container.name}; '
+        f"else usermod --login {container.name} {options.replace('--home-dir', '--home')} --groups '' \"$old\"; fi",
+    )
+
+
+def files_lines(container: ContainerConfig) -> Iterator[str]:
+    """The files, and the folders that are the user's."""
+    folders = dict.fromkeys(file.path.rpartition("/")[0] for file in container.files)
+    commands = [f"mkdir -p {folder}" for folder in folders]
+    for file in container.files:
+        lines = "".join(f"    {_quoted(line)} \\\n" for line in file.text.removesuffix("\n").split("\n"))
+        commands += [f"printf '%s\\n' \\\n{lines}    >{file.path}", f"chmod {file.mode:04o} {file.path}"]
+    for path, mode in container.folders:
+        folder = shlex.quote(path)
+        commands += [f"mkdir -p {folder}", f"chmod {mode:04o} {folder}", f"chown {container.user} {folder}"]
+    if commands:
+        yield _run(*commands)
+
+
+def _quoted(line: str) -> str:
+    """A word of a shell; in quotes also where it needs none, for no line of a Dockerfile begins with a `#` then."""
+    return "'" + line.replace("'", "'\\''") + "'"
+
+
+def _start_lines(container: ContainerConfig) -> Iterator[str]:
+    """User, entry point, ports and health check."""
+    if container.ports:
+        yield f"EXPOSE {' '.join(container.ports)}"
+    if container.health:
+        health = container.health
+        times = f"--interval={health.interval_ns // _NS}s --timeout={health.timeout_ns // _NS}s"
+        times += f" --start-period={health.start_ns // _NS}s --retries={health.retries}"
+        yield f"HEALTHCHECK {times} \\\n    CMD {json.dumps(health.test)}"
+    if container.user:
+        yield f"USER {container.user}"
+    if container.entrypoint:
+        yield f"ENTRYPOINT {json.dumps(container.entrypoint)}"
+
+
+def quoted(text: str) -> str:
+    """A word of ENV or LABEL that stands for itself, whatever is in it.
+
+    Raises:
+        ValueError: it holds a line feed, which no word of a Dockerfile can.
+    """
+    if set(text) & {"\n", "\r"}:
+        raise ValueError(f"a Dockerfile can't hold a line feed: {text!r}")
+    return '"' + _ESCAPED.sub(lambda found: f"\\{found[0]}", text) + '"'
+
+
+def _pairs(instruction: str, values: Mapping[str, str]) -> str:
+    """`ENV` or `LABEL` with a line for each pair; the values are words of the Dockerfile already."""
+    return f"{instruction} " + f" \\\n{_INDENT}".join(f"{name}={value}" for name, value in values.items())
+
+
+def _run(*commands: str) -> str:
+    """A RUN whose commands follow each other as long as they succeed."""
+    return "RUN " + " \\\n && ".join(commands)
+
+
+def _words(command: str, each: Iterable[str]) -> str:
+    """A command of a shell with a line for each of its words."""
+    return f" \\\n{_INDENT}  ".join((command, *each))
+
+
+def _by_architecture(values: Mapping[str, str], template: str) -> Sequence[str]:
+    """Commands of a shell that set what differs between architectures (Docker's names), or say it where nothing does.
+
+    template: `NAME=%s`, the value a word of the shell's.
+    """
+    if len(set(values.values())) == 1:
+        return (template % next(iter(values.values())),)
+    cases = " ".join(f"{name}) {template % value} ;;" for name, value in values.items())
+    return (f'case "$ARCHITECTURE" in {cases} esac',)

@@ -1,0 +1,91 @@
+"""requirements.<platform>.txt: the pins in pip-tools' format, for pip, pip-sync and uv, without envspec."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+from envspec.credentials import without_credentials
+from envspec.lockfile.export.conda import explicit_name
+from envspec.models import DEFAULT_INDEX, GIT, LOCAL, Lock, Package, Platform, Resolution
+
+#: Every character that is not quoted in a URL. `$` is not among them: pip and uv replace `${NAME}` in requirement
+#: files by the environment's variable. `%` is, since what is quoted already stays so.
+_IN_URLS: Final = "%/:=&?~#+!,;'@()*[]"
+
+
+def files(lock: Lock) -> dict[str, str]:
+    """A file for every platform; none if conda packages are all that the lock has."""
+    if any(each.conda for each in lock.resolutions) and not any(each.packages for each in lock.resolutions):
+        return {}
+    platforms = [resolution.target.platform for resolution in lock.resolutions]
+    return {requirements_name(platform): requirements_text(lock, platform) for platform in platforms}
+
+
+def requirements_name(platform: Platform) -> str:
+    """The file's name in the lock's folder."""
+    return f"requirements.{platform.value}.txt"
+
+
+def requirements_text(lock: Lock, platform: Platform) -> str:
+    """Every pin of one platform, each with the one SHA-256 that is locked for it and what requires it.
+
+    A package of the default index is `name==version`; one of a named index or of a direct URL is `name @ url`: with its
+    index in the file (`--extra-index-url`) every other name could come from there too. A git or local project is the
+    wheel that was built from it: pip has no hash of a repository or a folder.
+
+    Raises:
+        KeyError: the lock has no resolution for `platform`.
+    """
+    resolution = next((item for item in lock.resolutions if item.target.platform is platform), None)
+    if resolution is None:
+        raise KeyError(platform.value)
+    packages = sorted(resolution.packages, key=lambda package: package.name)
+    return _header(lock, resolution) + "".join(map(_pin, packages))
+
+
+def _header(lock: Lock, resolution: Resolution) -> str:
+    platform, python = resolution.target.platform, resolution.target.python
+    name = requirements_name(platform)
+    where = f"on top of {explicit_name(platform)}" if resolution.conda else "into an environment of that Python"
+    # On top of conda the pins are what conda does not provide: pip must not look for the rest, and a sync would remove
+    # conda's own packages.
+    commands = (
+        [f"pip install --no-deps --require-hashes -r {name}"]
+        if python.source == "conda"
+        else [f"pip install --require-hashes -r {name}", f"uv pip sync --require-hashes {name}"]
+    )
+    return (
+        f"# {lock.name} for {platform.value}, Python {python.version}: written by `envspec lock`.\n"
+        f"# Edit the spec, not this file. To install it {where}:\n"
+    ) + "".join(f"#   {command}\n" for command in commands)
+
+
+def _pin(package: Package) -> str:
+    file = package.file
+    if file.index in {GIT, LOCAL}:
+        return _built(package)
+    pin = (
+        f"{package.name}=={package.version}"
+        if file.index == DEFAULT_INDEX or file.url is None
+        else f"{package.name} @ {quote(without_credentials(file.url), safe=_IN_URLS)}"
+    )
+    return f"{pin} \\\n    --hash=sha256:{file.sha256}\n{_via(package)}"
+
+
+def _built(package: Package) -> str:
+    file = package.file
+    source = without_credentials(file.url or "").partition("#sha256=")[0]
+    return (
+        f"# {file.filename}, built from {source}:\n"
+        f"# pass its folder to pip or uv by --find-links; in envspec's cache it is\n"
+        f"# archives/{file.sha256}/{file.filename}\n"
+        f"{package.name}=={package.version} \\\n    --hash=sha256:{file.sha256}\n{_via(package)}"
+    )
+
+
+def _via(package: Package) -> str:
+    names = sorted({dependent.name for dependent in package.required_by})
+    if len(names) > 1:
+        return "    # via\n" + "".join(f"    #   {name}\n" for name in names)
+    return f"    # via {names[0]}\n" if names else ""

@@ -1,0 +1,447 @@
+"""A lock's folder: finding it, reading it, and writing all of its files as one step.
+
+Whoever kills a run at any moment leaves the old lock or the new one. A new folder is written beside the old one and
+takes its place by one system call. If that is impossible (a mount point, the current directory, folders of the user's
+inside, no such call), the files are written into a hidden folder inside; one rename of that folder decides, and moving
+the files out is left to the next run if this one is killed: until then, `read_current` finds them where they are.
+
+Commands that read nothing but a header import this: what is heavy is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from envspec.errors import StaleLock, UsageError
+from envspec.io.file_locks import try_hold
+from envspec.io.files import FULL, make_directories, sync_directory
+from envspec.lockfile.header import LOCK_FILE, DamagedLock, verify_checksum
+from envspec.names import FILE_NAME
+
+if TYPE_CHECKING:
+    from envspec.models import Lock
+
+#: Where a project keeps its locks, each in a folder of its name.
+LOCKS: Final = "locks"
+#: Swaps two directories of one file system atomically; OSError if that can't be done.
+Exchange: TypeAlias = Callable[[Path, Path], None]
+
+# Inside a lock's folder: files that count already but are not yet at their places, and files that do not count yet.
+_COMMITTED: Final = ".envspec-commit"
+_STAGED: Final = ".envspec-stage-"
+# The first bytes of every file that envspec makes contain this.
+_SIGNATURE: Final = b"envspec lock"
+_SIGNED_WITHIN: Final = 400
+_POLL_S: Final = 0.01
+# linux/fcntl.h and linux/fs.h; glibc has renameat2 since 2.28, kernels since 3.15.
+_AT_FDCWD: Final = -100
+_RENAME_EXCHANGE: Final = 2
+_FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+# What systems without file locks answer (some network shares).
+_UNSUPPORTED: Final = frozenset({errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+
+
+class CannotWrite(UsageError):
+    """The lock's folder can't be written; what was there is untouched."""
+
+
+def find_lock(argument: str, cwd: Path) -> Path:
+    """The folder that LOCK names: a folder, its `envspec.lock`, or a name under `locks/`.
+
+    Raises:
+        UsageError: no such lock; names those that look alike.
+    """
+    given = Path(argument)
+    for candidate in (given.parent if given.name == LOCK_FILE else given, Path(LOCKS) / argument):
+        if any(path.is_file() for path in _places(cwd / candidate, LOCK_FILE)):
+            return cwd / candidate
+    if (cwd / given).is_file():
+        raise UsageError(f"{argument} is not a lock", hint=f"name a folder that holds an {LOCK_FILE}, or a lock's name")
+    problem = f"there is no {LOCK_FILE} in {argument}" if (cwd / given).is_dir() else f"there is no lock {argument}"
+    raise UsageError(problem, hint=_other_locks(given.name, names_of_locks(cwd)))
+
+
+def names_of_locks(cwd: Path) -> list[str]:
+    """The names under `locks/`, sorted."""
+    folder = cwd / LOCKS
+    return sorted(item.name for item in folder.iterdir() if (item / LOCK_FILE).is_file()) if folder.is_dir() else []
+
+
+def _other_locks(name: str, existing: list[str]) -> str:
+    import difflib
+
+    if close := difflib.get_close_matches(name, existing, n=3, cutoff=0.5):
+        return f"did you mean {' or '.join(close)}?"
+    return f"locks under {LOCKS}/: {', '.join(existing)}" if existing else "`envspec lock SPEC` writes one"
+
+
+def read_lock(directory: Path) -> Lock:
+    """The lock in a folder.
+
+    Raises:
+        UsageError: there is none, or it can't be read.
+        StaleLock: it is not what envspec wrote, or has another format.
+    """
+    from envspec.lockfile.document import load
+
+    document = directory / LOCK_FILE
+    try:
+        text = read_current(directory, LOCK_FILE).decode()
+    except UnicodeDecodeError as fault:
+        raise DamagedLock(f"{document} is not text", hint="restore it from version control, or lock again") from fault
+    except OSError as fault:
+        raise UsageError(f"{document} can't be read: {fault.strerror}", hint="`envspec lock SPEC` writes it") from fault
+    return load(text, str(document))
+
+
+def read_current(directory: Path, name: str) -> bytes:
+    """The bytes of one file of a lock; OSError of its own place if it can't be read."""
+    committed, own = _places(directory, name)
+    try:
+        return committed.read_bytes()
+    except OSError:
+        return own.read_bytes()
+
+
+def state(directory: Path, name: str) -> tuple[int, int] | None:
+    """A value that is the same until the file is written again, also when it is moved to its own place."""
+    for path in _places(directory, name):
+        with contextlib.suppress(OSError):
+            found = path.stat()
+            return found.st_ino, found.st_mtime_ns
+    return None
+
+
+def _places(directory: Path, name: str) -> tuple[Path, Path]:
+    """Where a file of a lock may be, in the order to look: files only move to the later place."""
+    return directory / _COMMITTED / name, directory / name
+
+
+class _Plan(NamedTuple):
+    """written: new bytes of the files whose bytes differ. removed: files of the old lock that the new one lacks."""
+
+    written: Mapping[str, bytes]
+    removed: frozenset[str] = frozenset()
+
+
+def write_folder(
+    directory: Path, files: Mapping[str, bytes], *, exchange: Exchange | None = None, wait_s: float = 60.0
+) -> tuple[Path, ...]:
+    """Make `directory` hold `files` (envspec.lock among them) as one step; the paths that changed, sorted.
+
+    Files of the old lock that are not in `files` are removed; the user's own files stay. A file whose bytes are equal
+    is left untouched, down to its times; if all are, nothing is written at all.
+
+    exchange: how to swap two directories; by default the system's way.
+    wait_s: how long to wait for another run that is writing beside `directory`.
+    Raises:
+        CannotWrite: not a folder, not allowed, no space, a file there that is not envspec's. The old lock is intact.
+        ValueError: a name in `files` that can't be a lock's file.
+    """
+    real = Path(os.path.realpath(directory))
+    for name in files:
+        if not FILE_NAME.fits(name):
+            raise ValueError(f"not a name for a file of a lock: {name!r}")
+    try:
+        make_directories(real.parent)
+        with _exclusive(real.parent, wait_s):
+            _remove_leftovers(real)
+            _move_committed(real)
+            plan = _plan(real, files)
+            if plan.written or plan.removed:
+                _carry_out(real, plan, exchange or rename_exchange)
+    except OSError as fault:
+        raise _cannot_write(directory, fault) from fault
+    return tuple(directory / name for name in sorted((*plan.written, *plan.removed)))
+
+
+def tidy(directory: Path) -> None:
+    """Remove what a killed run left beside a lock that is complete; does nothing while another run writes there."""
+    real = Path(os.path.realpath(directory))
+    with contextlib.suppress(OSError, CannotWrite), _exclusive(real.parent, wait_s=0):
+        _remove_leftovers(real)
+
+
+def rename_exchange(one: Path, other: Path) -> None:
+    """Linux's renameat2(RENAME_EXCHANGE). OSError elsewhere, and on file systems without it."""
+    if sys.platform != "linux":
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    import ctypes
+
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError as fault:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from fault
+    renameat2.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), str(one))
+
+
+def _plan(directory: Path, files: Mapping[str, bytes]) -> _Plan:
+    """Compare `files` with what is in `directory`. CannotWrite if something there is in the way."""
+    if not directory.exists():
+        return _Plan(files)
+    if not directory.is_dir():
+        raise CannotWrite(
+            f"{directory} is a file, not a folder", hint="move it away, or choose another folder by `--output DIR`"
+        )
+    listed = _listed(directory)
+    written = {name: data for name, data in files.items() if not _contains(directory / name, data)}
+    for path in (directory / name for name in written):
+        if path.is_dir() and not path.is_symlink():
+            raise CannotWrite(f"{path} is a folder, but the lock has a file of that name", hint="move it away")
+        if path.name not in {*listed, LOCK_FILE} and path.exists() and not _is_signed(path):
+            raise CannotWrite(
+                f"{path} exists and was not written by envspec",
+                hint="move it away, or choose another folder by `--output DIR`",
+            )
+    removed = frozenset(name for name in listed - files.keys() if _is_file(directory / name))
+    return _Plan(written, removed)
+
+
+def _listed(directory: Path) -> frozenset[str]:
+    """The files that the lock in `directory` lists as its own, without envspec.lock itself."""
+    document = directory / LOCK_FILE
+    if not document.is_file():
+        return frozenset()
+    try:
+        header, _ = verify_checksum(document.read_bytes(), str(document))
+    except StaleLock:
+        from envspec.lockfile.export import is_exported
+
+        # A damaged document can't say which files belong to it.
+        return frozenset(item.name for item in directory.iterdir() if is_exported(item.name) and _is_signed(item))
+    return frozenset(filter(FILE_NAME.fits, header.files))
+
+
+def _contains(path: Path, data: bytes) -> bool:
+    return _is_file(path) and path.stat().st_size == len(data) and path.read_bytes() == data
+
+
+def _is_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def _is_signed(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _SIGNATURE in file.read(_SIGNED_WITHIN)
+
+
+def _carry_out(directory: Path, plan: _Plan, exchange: Exchange) -> None:
+    try:
+        if not directory.exists():
+            _write_beside(directory, plan, Path.rename)
+            return
+        if _is_replaceable(directory):
+            _write_beside(directory, plan, exchange)
+            return
+    except OSError as fault:
+        if fault.errno in FULL or not directory.exists():
+            raise
+    finally:
+        _remove_leftovers(directory)
+    _write_inside(directory, plan)
+
+
+def _is_replaceable(directory: Path) -> bool:
+    """Whether another folder may take the place of `directory`.
+
+    Not if something depends on that very folder: a mount, this run's own directory, or folders inside (a whole project,
+    say), which can't be linked into another.
+    """
+    if os.path.ismount(directory):
+        return False
+    with contextlib.suppress(OSError):
+        cwd = Path.cwd().resolve()
+        if directory == cwd or directory in cwd.parents:
+            return False
+    with os.scandir(directory) as entries:
+        return not any(entry.is_dir(follow_symlinks=False) for entry in entries)
+
+
+def _write_beside(directory: Path, plan: _Plan, put: Callable[[Path, Path], object]) -> None:
+    """Write the new folder beside `directory`, with hard links of the files that stay, and put it in its place.
+
+    OSError leaves `directory` as it was; `_remove_leftovers` removes what is beside it.
+    """
+    new = _new_folder(directory.parent, _beside(directory, "new"), plan.written)
+    if directory.exists():
+        old, own = directory.stat(), new.stat()
+        if (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
+            raise PermissionError(errno.EPERM, "the folder belongs to someone else", str(directory))
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name not in plan.written and entry.name not in plan.removed:
+                    os.link(entry.path, new / entry.name, follow_symlinks=False)
+        new.chmod(stat.S_IMODE(old.st_mode))
+        # From here on it may be the old folder, to which somebody has added a file: see `_remove_leftovers`.
+        new = new.rename(directory.with_name(_beside(directory, "old") + os.urandom(6).hex()))
+    sync_directory(new)
+    put(new, directory)
+    sync_directory(directory.parent)
+
+
+def _write_inside(directory: Path, plan: _Plan) -> None:
+    """Write the files into a folder inside `directory`, whose rename decides. OSError before leaves all as it was."""
+    new = _new_folder(directory, _STAGED, plan.written)
+    try:
+        sync_directory(new)
+        new.rename(directory / _COMMITTED)
+    except BaseException:
+        _remove(new)
+        raise
+    sync_directory(directory)
+    _move_committed(directory)
+
+
+def _new_folder(parent: Path, prefix: str, files: Mapping[str, bytes]) -> Path:
+    """A folder with files, modes 0755 and 0644 whatever the umask; they are on the disk."""
+    folder = parent / f"{prefix}{os.urandom(6).hex()}"
+    folder.mkdir()
+    try:
+        folder.chmod(0o755)
+        for name, data in files.items():
+            with (folder / name).open("xb") as file:
+                file.write(data)
+                (folder / name).chmod(0o644)
+                file.flush()
+                os.fsync(file.fileno())
+    except BaseException:
+        _remove(folder)
+        raise
+    return folder
+
+
+def _beside(directory: Path, kind: str) -> str:
+    """The first characters of the names of folders that are written beside a lock. kind: `new` or `old`."""
+    return f".{directory.name}.envspec-{kind}-"
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Remove what is beside `directory` of this run or of a killed one. Call it while no other run writes.
+
+    A file that somebody added to the old folder at the last moment moves to the new one.
+    """
+    unfinished, old = _beside(directory, "new"), _beside(directory, "old")
+    with contextlib.suppress(OSError):
+        for folder in directory.parent.iterdir():
+            # A folder that can't be removed now is in nobody's way, and the next run tries again.
+            with contextlib.suppress(OSError):
+                if folder.name.startswith(old) and directory.is_dir():
+                    _keep_added(folder, directory)
+                if folder.name.startswith((unfinished, old)):
+                    _remove(folder)
+
+
+def _keep_added(old: Path, directory: Path) -> None:
+    ours = {*_listed(old), LOCK_FILE}
+    for item in old.iterdir():
+        if item.name not in ours and _is_newer(item, directory / item.name):
+            item.replace(directory / item.name)
+
+
+def _is_newer(item: Path, other: Path) -> bool:
+    try:
+        known = other.lstat()
+    except FileNotFoundError:
+        return True
+    found = item.lstat()
+    return not os.path.samestat(found, known) and found.st_mtime_ns > known.st_mtime_ns
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of files: envspec.lock, which says whose they are, last, for a run may be killed here as well."""
+    with contextlib.suppress(FileNotFoundError):
+        for item in sorted(folder.iterdir(), key=lambda item: item.name == LOCK_FILE):
+            item.unlink()
+        folder.rmdir()
+
+
+def _move_committed(directory: Path) -> None:
+    """Finish what a killed run decided, and remove what it had not; envspec.lock, which says what goes, moves last."""
+    committed = directory / _COMMITTED
+    if committed.is_dir():
+        if (committed / LOCK_FILE).exists():
+            for name in _listed(directory) - _listed(committed):
+                if _is_file(directory / name):
+                    (directory / name).unlink()
+        for item in sorted(committed.iterdir(), key=lambda item: item.name == LOCK_FILE):
+            item.replace(directory / item.name)
+        sync_directory(directory)
+        committed.rmdir()
+    for item in directory.glob(f"{_STAGED}*"):
+        with contextlib.suppress(OSError):
+            _remove(item)
+
+
+@contextlib.contextmanager
+def _exclusive(directory: Path, wait_s: float) -> Iterator[None]:
+    """Hold the directory itself locked against other runs of envspec; the system unlocks it when a run is killed.
+
+    Nothing is locked on systems without such locks (Windows, some network shares): every step that counts is one rename
+    there as well, and the last run wins.
+
+    Raises:
+        CannotWrite: another run holds it for longer than `wait_s`.
+    """
+    descriptor = _lock(directory, time.monotonic() + wait_s)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _lock(directory: Path, until: float) -> int | None:
+    while True:
+        try:
+            descriptor = try_hold(directory, partial(os.open, directory, os.O_RDONLY))
+        except (ImportError, PermissionError):
+            return None
+        except OSError as fault:
+            if fault.errno in _UNSUPPORTED:
+                return None
+            raise
+        if descriptor is not None:
+            return descriptor
+        if time.monotonic() >= until:
+            raise CannotWrite(
+                f"another run of envspec is writing in {directory}", hint="wait for it to end, then try again"
+            )
+        time.sleep(_POLL_S)
+
+
+def _cannot_write(directory: Path, fault: OSError) -> CannotWrite:
+    """The user's message for an error of the system while `directory` was written."""
+    untouched = "what was there is untouched"
+    if fault.errno in FULL:
+        return CannotWrite(
+            f"no space to write the lock into {directory}: {fault.strerror}",
+            hint=f"make room and try again; {untouched}",
+        )
+    if fault.errno in _FORBIDDEN:
+        return CannotWrite(
+            f"{directory} can't be written: {fault.strerror}",
+            hint=f"make it writable, or choose another folder by `--output DIR`; {untouched}",
+        )
+    if fault.errno in {errno.ENOTDIR, errno.EEXIST}:
+        return CannotWrite(
+            f"{directory} can't be a folder: a part of that path is a file",
+            hint="move the file away, or choose another folder by `--output DIR`",
+        )
+    return CannotWrite(
+        f"{directory} can't be written: {fault.strerror or fault}",
+        hint=f"choose another folder by `--output DIR`; {untouched}",
+    )

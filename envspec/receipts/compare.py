@@ -1,0 +1,392 @@
+"""Receipts compared: several with the first of them, and one run with a recorded one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, TypeVar
+
+from envspec.conformance.results import Kind, Level, Status
+from envspec.receipts.metrics import Better, Number, better, devices, has_kind, kind, numbers, worsening
+from envspec.receipts.model import Baseline, BaselineRow, CheckRow, FindingRow, FingerprintRow, Receipt
+
+K = TypeVar("K")
+
+
+class Weight(Enum):
+    """What a difference between receipts means.
+
+    FAULT: one of the machines computes wrong results. DIFFERS: it counts. INFORMS: it is harmless.
+    """
+
+    FAULT = "fault"
+    DIFFERS = "differs"
+    INFORMS = "informs"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A value that is not the same in all receipts. values: one for each receipt, empty if it has none."""
+
+    what: str
+    values: tuple[str, ...]
+    weight: Weight
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberLine:
+    """A number that several receipts have.
+
+    worse: for each receipt, how much worse it is as a fraction of the first value, negative if it is better; None if
+    the receipt has no such number or is of another kind of machine. tolerance: None if no change counts.
+    """
+
+    check: str
+    name: str
+    unit: str
+    values: tuple[float | None, ...]
+    better: Better
+    worse: tuple[float | None, ...]
+    tolerance: float | None
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether a value differs from the first by more than the tolerance, better or worse."""
+        return self.tolerance is not None and any(abs(part) > self.tolerance for part in self.worse if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Receipts compared with the first of them. names: unique. is_same_kind: of machine.
+
+    stack, machine, versions, checks, findings, fingerprints: what is not the same in all receipts.
+    """
+
+    names: tuple[str, ...]
+    receipts: tuple[Receipt, ...]
+    is_same_kind: bool
+    stack: tuple[Line, ...]
+    machine: tuple[Line, ...]
+    versions: tuple[Line, ...]
+    checks: tuple[Line, ...]
+    findings: tuple[Line, ...]
+    fingerprints: tuple[Line, ...]
+    numbers: tuple[NumberLine, ...]
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """All differences."""
+        sections = (self.stack, self.machine, self.versions, self.checks, self.findings, self.fingerprints)
+        return tuple(line for section in sections for line in section)
+
+    @property
+    def faults(self) -> tuple[Line, ...]:
+        """Differences that show that a machine computes wrong results."""
+        return tuple(line for line in self.lines if line.weight is Weight.FAULT)
+
+    @property
+    def differs(self) -> bool:
+        """Whether there is a difference that counts."""
+        return any(line.weight is not Weight.INFORMS for line in self.lines) or any(
+            row.is_beyond for row in self.numbers
+        )
+
+
+def _is_locked(receipt: Receipt) -> str:
+    if receipt.here is None:
+        return "an image"
+    return {True: "yes", False: "no", None: "unknown"}[receipt.here.is_locked]
+
+
+def _topology(receipt: Receipt) -> str:
+    return ", ".join(f"{pair} {how}" for pair, how in sorted(receipt.machine.topology.items()))
+
+
+_Question = tuple[str, Callable[[Receipt], str], Weight]
+
+_STACK: Final[Sequence[_Question]] = (
+    ("lock", lambda receipt: receipt.lock.name, Weight.DIFFERS),
+    # A build records image IDs and system packages in envspec.lock; the identity does not include them.
+    ("envspec.lock", lambda receipt: f"sha256:{receipt.lock.sha256}", Weight.INFORMS),
+    ("lock's identity", lambda receipt: f"sha256:{receipt.lock.identity}", Weight.DIFFERS),
+    ("image ID", lambda receipt: receipt.image.id if receipt.image else "no image", Weight.DIFFERS),
+    ("environment matches the lock", _is_locked, Weight.DIFFERS),
+    ("envspec", lambda receipt: receipt.envspec, Weight.INFORMS),
+)
+_MACHINE: Final[Sequence[_Question]] = (
+    ("kind of machine", kind, Weight.DIFFERS),
+    ("devices", devices, Weight.DIFFERS),
+    ("driver", lambda receipt: receipt.machine.driver, Weight.DIFFERS),
+    ("container toolkit", lambda receipt: receipt.machine.toolkit, Weight.INFORMS),
+    ("topology", _topology, Weight.DIFFERS),
+    ("system", lambda receipt: receipt.machine.system, Weight.INFORMS),
+    ("kernel", lambda receipt: receipt.machine.kernel, Weight.INFORMS),
+    ("CPU", lambda receipt: receipt.machine.cpu, Weight.INFORMS),
+    ("CPUs", lambda receipt: str(receipt.machine.cpus or ""), Weight.INFORMS),
+    ("memory, bytes", lambda receipt: str(receipt.machine.memory_bytes or ""), Weight.INFORMS),
+    ("shared memory, bytes", lambda receipt: str(receipt.machine.shm_bytes or ""), Weight.INFORMS),
+)
+
+
+def compare(named: Sequence[tuple[str, Receipt]]) -> Comparison:
+    """What is not the same in two or more receipts; numbers are compared with those of the first."""
+    names, receipts = tuple(name for name, _ in named), tuple(receipt for _, receipt in named)
+    return Comparison(
+        names=names,
+        receipts=receipts,
+        is_same_kind=len(set(map(kind, receipts))) == 1 and all(map(has_kind, receipts)),
+        stack=tuple(_differing(_STACK, receipts)),
+        machine=tuple(_differing(_MACHINE, receipts)),
+        versions=tuple(_versions(receipts)),
+        checks=tuple(_checks(receipts)),
+        findings=tuple(_findings(receipts)),
+        fingerprints=tuple(_fingerprints(names, receipts)),
+        numbers=tuple(_numbers(receipts)),
+    )
+
+
+def _differing(questions: Iterable[_Question], receipts: Sequence[Receipt]) -> Iterator[Line]:
+    for what, answer, weight in questions:
+        values = tuple(answer(receipt) for receipt in receipts)
+        if len(set(values)) > 1:
+            yield Line(what, values, weight)
+
+
+def _versions(receipts: Sequence[Receipt]) -> Iterator[Line]:
+    for what in sorted({what for receipt in receipts for what in receipt.ran}):
+        values = tuple(receipt.ran.get(what, "") for receipt in receipts)
+        if len(set(values)) > 1:
+            # A run of fewer checks loads fewer libraries of the same stack.
+            found = {value for value in values if value}
+            yield Line(what, values, Weight.DIFFERS if len(found) > 1 else Weight.INFORMS)
+
+
+def _numbers(receipts: Sequence[Receipt]) -> Iterator[NumberLine]:
+    rows = [{number.key: number for number in numbers(receipt)} for receipt in receipts]
+    kinds = [kind(receipt) if has_kind(receipt) else None for receipt in receipts]
+    for key in _ordered(rows):
+        found = [row.get(key) for row in rows]
+        present = [each for each in found if each]
+        if len(present) < 2:
+            continue
+        first, like = present[0], present[0].better
+        base = kinds[found.index(first)]
+        worse = tuple(
+            worsening(like, first.value, each.value) if each and other and other == base else None
+            for each, other in zip(found, kinds, strict=True)
+        )
+        values = tuple(each.value if each else None for each in found)
+        yield NumberLine(first.check, first.name, first.unit, values, like, worse, first.tolerance)
+
+
+def _ordered(rows: Iterable[Iterable[K]]) -> list[K]:
+    """Every key of several tables once, in order of first appearance."""
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def _checks(receipts: Sequence[Receipt]) -> Iterator[Line]:
+    """Checks with different outcomes."""
+    rows = [{check.check: check for check in receipt.checks} for receipt in receipts]
+    for name in _ordered(rows):
+        found = [row.get(name) for row in rows]
+        values = tuple(_outcome(check) for check in found)
+        if len(set(values)) > 1:
+            why = next((check.reason for check in found if check and check.status is not Status.PASSED), "")
+            yield Line(name, values, Weight.DIFFERS, why)
+
+
+def _outcome(check: CheckRow | None) -> str:
+    if check is None:
+        return "not requested"
+    return f"{check.status.value}, {check.cause.value}" if check.cause else check.status.value
+
+
+def _findings(receipts: Sequence[Receipt]) -> Iterator[Line]:
+    """Findings that pass or fail, and those that were not run, of checks that all receipts have.
+
+    A part that ran in one receipt only is no difference by itself: an image is pulled once.
+    """
+    rows = [
+        {(check.check, each.name, each.unit): each for check in receipt.checks for each in check.findings}
+        for receipt in receipts
+    ]
+    shared = set.intersection(*({check.check for check in receipt.checks} for receipt in receipts))
+    for check, name, unit in _ordered(rows):
+        if check not in shared:
+            continue
+        found = [row.get((check, name, unit)) for row in rows]
+        outcomes = {_judged(each) for each in found}
+        values = tuple(_value(each) for each in found)
+        if len(outcomes) > 1:
+            weight = Weight.DIFFERS if outcomes & {"passed", "failed"} else Weight.INFORMS
+            yield Line(f"{check}: {name}", values, weight, _note(found))
+        elif "informs" not in outcomes and len(set(values)) > 1:
+            yield Line(f"{check}: {name}", values, Weight.INFORMS, _apart(found))
+
+
+def _judged(finding: FindingRow | None) -> str:
+    if finding is None:
+        return "missing"
+    if finding.kind in (Kind.NOT_RUN, Kind.INFORMING):
+        return "not run" if finding.kind is Kind.NOT_RUN else "informs"
+    return "passed" if finding.ok else "failed"
+
+
+def _value(finding: FindingRow | None) -> str:
+    if finding is None:
+        return ""
+    outcome = _judged(finding)
+    if finding.value is None:
+        return outcome
+    return f"{outcome}, {finding.value:.6g} {finding.unit}".rstrip()
+
+
+def _note(found: Sequence[FindingRow | None]) -> str:
+    return next((each.detail for each in found if each and each.ok is not True and each.detail), "")
+
+
+def _apart(found: Sequence[FindingRow | None]) -> str:
+    """The distance between the largest and the smallest value."""
+    values = [abs(each.value) for each in found if each and each.value is not None]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if not low or high - low <= 1e-6 * low:
+        return ""
+    if high < 1.1 * low:
+        return f"{100 * (high / low - 1):.2g} % apart"
+    return f"the largest is {high / low:.3g} times the smallest"
+
+
+def _fingerprints(names: Sequence[str], receipts: Sequence[Receipt]) -> Iterator[Line]:
+    rows = [
+        {(check.check, each.name): each for check in receipt.checks for each in check.fingerprints}
+        for receipt in receipts
+    ]
+    for check, name in _ordered(rows):
+        found = [row.get((check, name)) for row in rows]
+        # The seed determines the input values, the version of the suite their sizes.
+        inputs = [f"seed {receipt.seed}, envspec {receipt.envspec}" for receipt in receipts]
+        line = _fingerprint(f"{check}: {name}", names, found, inputs)
+        if line:
+            yield line
+
+
+def _fingerprint(
+    what: str, names: Sequence[str], found: Sequence[FingerprintRow | None], inputs: Sequence[str]
+) -> Line | None:
+    """Hashes of one computation: exact ones must agree, others if their keys are equal. inputs: of each receipt."""
+    values = tuple(each.digest if each else "" for each in found)
+    if len({value for value in values if value}) == 1:
+        return None
+    groups: dict[tuple[Level, str], set[str]] = {}
+    for each, given in zip(found, inputs, strict=True):
+        if each:
+            key = ", ".join(filter(None, [each.key, given])) if len(set(inputs)) > 1 else each.key
+            groups.setdefault((each.level, key), set()).add(each.digest)
+    if any(level is Level.UNIVERSAL and len(digests) > 1 for (level, _), digests in groups.items()):
+        note = "results that are equal on every machine differ: one of the machines computes wrong results"
+        return Line(what, values, Weight.FAULT, f"{note} ({_odd(names, values)})")
+    if any(len(digests) > 1 for digests in groups.values()):
+        return Line(what, values, Weight.INFORMS, "same key, different bits: floats were summed in another order")
+    if len(groups) > 1:
+        keys = "; ".join(sorted(key for _, key in groups))
+        return Line(what, values, Weight.INFORMS, f"not compared: the keys differ: {keys}")
+    return None
+
+
+def _odd(names: Sequence[str], values: Sequence[str]) -> str:
+    """The receipts that differ from the majority."""
+    known = [value for value in values if value]
+    most = max(known, key=known.count)
+    if 2 * known.count(most) <= len(known):
+        return "these receipts do not show which one"
+    odd = [name for name, value in zip(names, values, strict=True) if value not in ("", most)]
+    return f"differs from the majority: {', '.join(odd)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A number of each receipt; None if it has none."""
+
+    title: str
+    unit: str
+    values: tuple[float | None, ...]
+
+    @property
+    def better(self) -> Better:
+        return better(self.unit)
+
+
+#: Title, check, unit and the number's name; without a name the check's best number in this unit.
+_MAIN: Final = (
+    ("matmul", "matmul", "TFLOP/s", None),
+    ("bus bandwidth", "ddp", "GB/s", None),
+    ("training", "amp", "1/s", None),
+    ("tokens", "transformer", "1/s", None),
+    ("loader", "dataloader", "1/s", "training, from the loader"),
+    ("first kernel", "coldstart", "s", "in all"),
+)
+
+
+def columns(receipts: Sequence[Receipt]) -> tuple[Column, ...]:
+    """The main numbers that at least one of the receipts has, and the time of the whole suite."""
+    found = [
+        Column(title, unit, tuple(_best(receipt, check, unit, name) for receipt in receipts))
+        for title, check, unit, name in _MAIN
+    ]
+    whole = Column("suite", "s", tuple(receipt.seconds for receipt in receipts))
+    return (*(column for column in found if any(value is not None for value in column.values)), whole)
+
+
+def _best(receipt: Receipt, check: str, unit: str, name: str | None) -> float | None:
+    values = [
+        number.value
+        for number in numbers(receipt)
+        if (number.check, number.unit) == (check, unit) and name in (None, number.name)
+    ]
+    if not values:
+        return None
+    return min(values) if better(unit) is Better.LOWER else max(values)
+
+
+def against(now: Receipt, recorded: Receipt) -> Baseline:
+    """Compare every rate and every peak of memory of a run with those of a recorded one.
+
+    Machines of different or unknown kinds are not compared: `not_compared` says so.
+    """
+    baseline = Baseline(lock=recorded.lock.name, made_at=recorded.made_at, machine=kind(recorded))
+    if kind(now) != kind(recorded):
+        why = f"the machines are of different kinds: recorded on {kind(recorded)}; this is {kind(now)}"
+        return baseline.model_copy(update={"not_compared": why})
+    if not has_kind(now):
+        why = f"the kind of machine is unknown: it has {kind(now)}"
+        return baseline.model_copy(update={"not_compared": why})
+    present = {number.key: number for number in numbers(now)}
+    judged = [number for number in numbers(recorded) if number.tolerance is not None and number.value]
+    rows = tuple(_row(number, present[number.key].value) for number in judged if number.key in present)
+    missing = tuple(_missing(now, [number for number in judged if number.key not in present]))
+    return baseline.model_copy(update={"rows": rows, "missing": missing})
+
+
+def _missing(now: Receipt, gone: Sequence[Number]) -> Iterator[str]:
+    """Numbers that the run does not have; a check that was not requested is listed once."""
+    requested = {check.check for check in now.checks}
+    others = dict.fromkeys(number.check for number in gone if number.check not in requested)
+    if others:
+        yield f"{', '.join(others)}, not requested"
+    yield from (f"{number.check}: {number.name}" for number in gone if number.check in requested)
+
+
+def _row(number: Number, now: float) -> BaselineRow:
+    tolerance = number.tolerance or 0.0
+    return BaselineRow(
+        check=number.check,
+        name=number.name,
+        unit=number.unit,
+        recorded=number.value,
+        now=now,
+        change=(now - number.value) / number.value,
+        tolerance=tolerance,
+        is_worse=worsening(number.better, number.value, now) > tolerance,
+    )

@@ -1,0 +1,127 @@
+"""Numbers of a receipt that can be compared with those of another one, and which direction is better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from envspec.conformance.results import Kind
+from envspec.receipts.model import CheckRow, FindingRow, Receipt
+
+#: How far a rate may fall and a peak may rise before a run is worse than a recorded one.
+#: Rates: nccl-tests accepts 0.9 of a given minimum (NCCL_TESTS_MIN_BW). Peaks: torch's allocator
+#: allocates the same blocks for the same program; 5 % is for libraries' workspaces.
+RATE_TOLERANCE: Final = 0.10
+MEMORY_TOLERANCE: Final = 0.05
+
+
+class Better(Enum):
+    """Which direction of a number is better."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of a check. tolerance: None if no change counts."""
+
+    check: str
+    name: str
+    unit: str
+    value: float
+    better: Better
+    tolerance: float | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.check, self.name, self.unit
+
+
+def numbers(receipt: Receipt) -> Iterator[Number]:
+    """Every number of a receipt, in order: for each check its time, findings with a unit, peaks of memory.
+
+    Times have no tolerance: a cold cache doubles them.
+    """
+    for check in receipt.checks:
+        if check.seconds:
+            yield Number(check.check, "in all", "s", check.seconds, Better.LOWER)
+        for finding in check.findings:
+            number = _number(check.check, finding)
+            if number:
+                yield number
+        yield from _peaks(check, receipt.device)
+
+
+def better(unit: str) -> Better:
+    """Which direction of a number in `unit` is better."""
+    if unit == "s":
+        return Better.LOWER
+    return Better.HIGHER if unit.endswith("/s") else Better.NEITHER
+
+
+def worsening(better: Better, recorded: float, now: float) -> float:
+    """How much worse a number is now, as a fraction of `recorded`; negative if better, 0 if neither is better."""
+    if better is Better.NEITHER or not recorded:
+        return 0.0
+    change = (now - recorded) / recorded
+    return change if better is Better.LOWER else -change
+
+
+def _number(check: str, finding: FindingRow) -> Number | None:
+    if finding.value is None or not finding.unit or finding.kind not in (Kind.INFORMING, Kind.BOUNDED):
+        return None
+    direction = better(finding.unit)
+    tolerance = RATE_TOLERANCE if direction is Better.HIGHER else None
+    return Number(check, finding.name, finding.unit, finding.value, direction, tolerance)
+
+
+def _peaks(check: CheckRow, device: str) -> Iterator[Number]:
+    peak = check.peak
+    rows = (
+        ("allocated on the device", peak.allocated_bytes, MEMORY_TOLERANCE),
+        ("reserved on the device", peak.reserved_bytes, MEMORY_TOLERANCE),
+        # With a GPU, host memory depends on the driver and its libraries.
+        ("peak of the host's memory", peak.host_bytes, MEMORY_TOLERANCE if device == "cpu" else None),
+    )
+    for name, value, tolerance in rows:
+        if value is not None:
+            yield Number(check.check, name, "bytes", value, Better.LOWER, tolerance)
+
+
+def devices(receipt: Receipt) -> str:
+    """What the run computed on: `8 x NVIDIA H100 80GB HBM3`, or the CPU."""
+    machine = receipt.machine
+    if receipt.device != "cuda":
+        return f"{machine.cpu or machine.architecture or 'CPU'}, {machine.cpus or '?'} CPUs"
+    counts: dict[str, int] = {}
+    for gpu in machine.gpus:
+        counts[gpu.name] = counts.get(gpu.name, 0) + 1
+    return ", ".join(f"{count} x {name}" for name, count in sorted(counts.items())) or "GPUs that NVML does not show"
+
+
+def world_size(receipt: Receipt) -> int | None:
+    """Processes of the distributed checks on all nodes; None if the suite chose, on the CPU."""
+    on_one = receipt.world_size or (len(receipt.machine.gpus) if receipt.device == "cuda" else None)
+    return on_one * receipt.nodes.count if on_one else None
+
+
+def has_kind(receipt: Receipt) -> bool:
+    """Whether the devices of the run are known: GPUs that NVML does not show are not."""
+    return receipt.device != "cuda" or bool(receipt.machine.gpus)
+
+
+def kind(receipt: Receipt) -> str:
+    """What numbers depend on: only receipts of the same kind have comparable numbers."""
+    machine = receipt.machine
+    if receipt.device == "cuda":
+        gpus = sorted({gpu.name for gpu in machine.gpus})
+        what = ", ".join(gpus) or "GPUs that NVML does not show"
+    else:
+        what = devices(receipt)
+    nodes = receipt.nodes.count
+    size = world_size(receipt)
+    return f"{what}; world size {size or 'chosen by the suite'}; {nodes} {'node' if nodes == 1 else 'nodes'}"

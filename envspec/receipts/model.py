@@ -1,0 +1,349 @@
+"""The receipt of one run: a value, and receipt.json, which holds it.
+
+`envspec schema receipt` prints its JSON schema, whose descriptions are the docstrings.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import timezone
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from envspec.conformance.results import Cause, Kind, Level, Status
+from envspec.errors import UsageError
+
+#: Format of the document; readers refuse newer ones.
+FORMAT = 1
+
+
+#: A time with any zone, converted to UTC.
+Time = Annotated[AwareDatetime, AfterValidator(lambda value: value.astimezone(timezone.utc))]
+
+
+class Verdict(Enum):
+    """The result of a run."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+
+
+class Part(BaseModel):
+    """A table of the receipt; unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class FindingRow(Part):
+    """One value or property that a check examined."""
+
+    name: str
+    kind: Kind
+    """`exact` and `bounded` findings pass or fail; the others do neither."""
+    ok: bool | None = None
+    """None if the finding neither passes nor fails."""
+    value: float | None = None
+    """In `unit`; None if there is no number, or if it is NaN or infinite."""
+    unit: str = ""
+    bound: float | None = None
+    """The limit of `value`; `relation` is `<=` or `>=`."""
+    relation: str = ""
+    formula: str = ""
+    source: str = ""
+    """Origin of the bound."""
+    detail: str = ""
+    """What was observed, or why it was not run."""
+
+
+class FingerprintRow(Part):
+    """A hash over results: SHA-256, hexadecimal."""
+
+    name: str
+    level: Level
+    """A universal one is equal on every machine; a keyed one on machines with the same `key`."""
+    digest: str
+    key: str = ""
+
+
+class PeakRow(Part):
+    """Peak memory of a check's processes, in bytes."""
+
+    allocated_bytes: int | None = None
+    """On the device, in tensors."""
+    reserved_bytes: int | None = None
+    """On the device, by torch's allocator."""
+    host_bytes: int | None = None
+
+
+class Phase(Part):
+    """A phase of a check."""
+
+    name: str
+    seconds: float
+
+
+class CheckRow(Part):
+    """One check and its outcome."""
+
+    check: str
+    status: Status
+    cause: Cause | None = None
+    """Why it failed: a finding of the check, or how its process ended."""
+    reason: str = ""
+    hint: str = ""
+    required: bool = False
+    """Whether the run fails if this check is not run."""
+    seconds: float = 0.0
+    """From its start to its end."""
+    limit_s: float = 0.0
+    phases: tuple[Phase, ...] = ()
+    preimports: tuple[Phase, ...] = ()
+    """Imports before its start, while other checks ran: not in `seconds`."""
+    findings: tuple[FindingRow, ...] = ()
+    fingerprints: tuple[FingerprintRow, ...] = ()
+    ran: dict[str, str] = Field(default_factory=dict)
+    """Library that ran -> its version."""
+    peak: PeakRow = PeakRow()
+    log: str = ""
+    """The end of its output, if it failed."""
+
+
+class Gpu(Part):
+    """A GPU as NVML reports it."""
+
+    index: int
+    name: str
+    uuid: str
+    compute_capability: str
+    memory_bytes: int
+
+
+class Machine(Part):
+    """The machine as the suite's process saw it; unknown values are empty."""
+
+    system: str = ""
+    kernel: str = ""
+    architecture: str = ""
+    cpu: str = ""
+    cpus: int | None = None
+    """CPUs that the suite was allowed to use."""
+    memory_bytes: int | None = None
+    shm_bytes: int | None = None
+    """Of /dev/shm."""
+    python: str = ""
+    executable: str = ""
+    libc: str = ""
+    driver: str = ""
+    """NVIDIA's."""
+    toolkit: str = ""
+    """Version of NVIDIA's container toolkit on the host."""
+    gpus: tuple[Gpu, ...] = ()
+    topology: dict[str, str] = Field(default_factory=dict)
+    """Pair of GPUs, as `0-1` -> their connection: `NV4` for four NVLinks, else nvidia-smi's term."""
+
+
+class LockName(Part):
+    """The lock that was tested."""
+
+    name: str
+    sha256: str
+    """Of envspec.lock, hexadecimal."""
+    input_sha256: str
+    """Of the canonical spec."""
+    identity: str
+    """Hash of everything that determines an image."""
+
+
+class Image(Part):
+    """The image in which the suite ran."""
+
+    reference: str
+    id: str
+    pulled_bytes: int | None = None
+    """None if the image was already in the engine."""
+    pull_s: float | None = None
+
+
+class Here(Part):
+    """The Python that ran the suite, if not an image's."""
+
+    python: str
+    prefix: str
+    is_locked: bool | None = None
+    """Whether the environment matches the lock, according to the check `lock`; None if unknown."""
+
+
+class Nodes(Part):
+    """The machines of the run."""
+
+    count: int = 1
+    rank: int = 0
+    rendezvous: str | None = None
+
+
+class Counts(Part):
+    """Counts by outcome; what was not run does not count as passed."""
+
+    passed: int = 0
+    failed: int = 0
+    not_run: int = 0
+    informing: int = 0
+    """Findings that neither pass nor fail."""
+
+
+class Summary(Part):
+    """The run in numbers."""
+
+    checks: Counts
+    findings: Counts
+    required_not_run: tuple[str, ...] = ()
+    """Required checks that were not run: each fails the run."""
+
+
+class BaselineRow(Part):
+    """A number compared with the recorded one."""
+
+    check: str
+    name: str
+    unit: str
+    recorded: float
+    now: float
+    change: float
+    """(now - recorded) / recorded."""
+    tolerance: float
+    """How much worse it may be, as a fraction."""
+    is_worse: bool
+
+
+class Baseline(Part):
+    """The run compared with a recorded receipt."""
+
+    lock: str
+    made_at: Time
+    machine: str
+    """Kind of machine of the recorded receipt."""
+    not_compared: str = ""
+    """Why nothing is compared; empty if it is."""
+    rows: tuple[BaselineRow, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Numbers of the recorded receipt that this run lacks."""
+
+
+class Receipt(Part):
+    """Result of one run of the conformance suite."""
+
+    format: Annotated[int, Field(ge=1)] = FORMAT
+    envspec: str
+    """Version of envspec that wrote it."""
+    made_at: Time
+    """UTC."""
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+    """Why the verdict is `failed`."""
+    summary: Summary
+    lock: LockName
+    image: Image | None = None
+    here: Here | None = None
+    """Either `image` or `here` is set."""
+    device: str
+    """`cuda` or `cpu`."""
+    seed: int
+    nodes: Nodes = Nodes()
+    world_size: int | None = None
+    """Requested number of processes of the distributed checks on this machine; None: one for each GPU."""
+    seconds: float
+    """Wall time of the whole suite."""
+    machine: Machine
+    ran: dict[str, str] = Field(default_factory=dict)
+    """Library that ran in any check -> its version; several if checks differ."""
+    checks: tuple[CheckRow, ...]
+    baseline: Baseline | None = None
+
+
+RECEIPT_FILE: Final = "receipt.json"
+_WHAT: Final = "name a receipt.json or a folder with one"
+
+
+class BadReceipt(UsageError):
+    """A file that is not a valid receipt."""
+
+
+class NewerReceipt(UsageError):
+    """A receipt of a newer format than this envspec reads."""
+
+
+def dump(receipt: Receipt) -> str:
+    """The receipt as JSON; the same text for the same receipt."""
+    return receipt.model_dump_json(indent=2) + "\n"
+
+
+def read(path: Path) -> Receipt:
+    """The receipt in a file, or in a folder's receipt.json.
+
+    Raises:
+        BadReceipt: it can't be read, or keys are missing or wrong; the message names the file and every such key.
+        NewerReceipt: a newer envspec wrote it.
+    """
+    if path.is_dir():
+        path = path / RECEIPT_FILE
+    try:
+        return load(path.read_text(encoding="utf-8"), str(path))
+    except OSError as fault:
+        raise BadReceipt(f"{path} can't be read: {fault.strerror}", hint=_WHAT) from fault
+    except UnicodeDecodeError as fault:
+        raise BadReceipt(f"{path} is not a receipt: it is not UTF-8", hint=_WHAT) from fault
+
+
+def load(text: str, where: str) -> Receipt:
+    """The receipt in `text`. where: its name in messages.
+
+    Raises:
+        BadReceipt, NewerReceipt: as `read`.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as fault:
+        raise BadReceipt(f"{where} is not JSON: {fault}", hint=_WHAT) from fault
+    found = data.get("format") if isinstance(data, dict) else None
+    if isinstance(found, int) and found > FORMAT:
+        raise NewerReceipt(
+            f"{where} is a receipt of format {found}, this envspec reads up to {FORMAT}",
+            hint=f"envspec {data.get('envspec', '(a newer one)')} wrote it: update envspec",
+        )
+    if not isinstance(found, int) or "checks" not in data:
+        raise BadReceipt(
+            f"{where} is not a receipt: it has no format and checks", hint="`envspec conformance` writes receipts"
+        )
+    try:
+        return Receipt.model_validate_json(text)
+    except ValidationError as fault:
+        raise BadReceipt(
+            f"{where} is not a valid receipt: {'; '.join(problems(fault))}", hint="use the file as envspec wrote it"
+        ) from fault
+
+
+def json_schema() -> dict[str, Any]:
+    """The receipt's JSON schema, draft 2020-12."""
+    schema = Receipt.model_json_schema(mode="serialization")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "envspec: receipt.json",
+        **{key: value for key, value in schema.items() if key != "title"},
+    }
+
+
+def problems(fault: ValidationError) -> list[str]:
+    """`checks[3].status: ...`, one for each problem that pydantic found."""
+    return [f"{_dotted(found['loc'])}: {_message(found['type'], found['msg'])}" for found in fault.errors()]
+
+
+def _dotted(path: tuple[int | str, ...]) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".") or "the document"
+
+
+def _message(kind: str, text: str) -> str:
+    return {"missing": "is missing", "extra_forbidden": "is unknown"}.get(kind, text)

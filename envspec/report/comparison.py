@@ -1,0 +1,235 @@
+"""Receipts compared, as text, Markdown, HTML and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Final
+
+from envspec.escaping import markdown
+from envspec.receipts.compare import Comparison, Line, NumberLine, Weight, columns
+from envspec.receipts.metrics import Better, devices, has_kind
+from envspec.report import page
+from envspec.report.format import (
+    Column,
+    Kind,
+    Row,
+    Table,
+    amount,
+    counted,
+    document,
+    listing,
+    markdown_lines,
+    row,
+    share,
+    short_hashes,
+    text,
+)
+
+#: Times are reported as worse beyond this fraction of the first receipt's and this many seconds.
+_TIME_PART: Final = 0.10
+_TIME_S: Final = 0.5
+#: Longest list of names in an answer.
+_NAMED: Final = 4
+#: Longest list of worse numbers on a terminal.
+_SHOWN: Final = 20
+
+
+def as_text(comparison: Comparison, width: int) -> str:
+    worse = _worse(comparison)
+    more = len(worse.rows) - _SHOWN
+    if more > 0:
+        last = row(f"... and {more} more: --format json shows all of them")
+        worse = replace(worse, rows=(*worse.rows[:_SHOWN], last))
+    fleet = _fleet(comparison)
+    heads = Row(tuple(column.title for column in fleet.columns))
+    return text(
+        (),
+        (
+            listing(headline(comparison), (row(*answer) for answer in answers(comparison))),
+            _faults(comparison),
+            *_sections(comparison),
+            worse,
+            replace(fleet, rows=(heads, *fleet.rows)),
+        ),
+        width,
+    )
+
+
+def as_markdown(comparison: Comparison) -> str:
+    """In GitHub's form."""
+    tables = (
+        listing("", (row(*answer) for answer in answers(comparison)), "question|answer"),
+        _faults(comparison),
+        _fleet(comparison),
+        _worse(comparison),
+        *(replace(table, is_folded=True) for table in _sections(comparison)),
+    )
+    lines = [f"## {markdown(headline(comparison))}", "", *(line for each in tables for line in markdown_lines(each))]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def as_html(comparison: Comparison) -> str:
+    """One page."""
+    tables = (_faults(comparison), _fleet(comparison), _worse(comparison), *_sections(comparison))
+    plots = []
+    for column in columns(comparison.receipts):
+        better = "less is better" if column.better is Better.LOWER else "more is better"
+        plot = page.side_by_side(column.unit, comparison.names, column.values)
+        plots.append((f"{column.title}, {column.unit} ({better})", plot))
+    return page.render(
+        "comparison.html.jinja",
+        headline=headline(comparison),
+        verdict="failed" if comparison.differs else "passed",
+        answers=listing("", (row(*answer) for answer in answers(comparison))),
+        tables=[table for table in tables if table.rows],
+        plots=plots,
+    )
+
+
+def as_json(comparison: Comparison) -> str:
+    """What differs by section, the numbers, and the main numbers of each receipt."""
+    return document(
+        {
+            "receipts": comparison.names,
+            "differs": comparison.differs,
+            "is_same_kind": comparison.is_same_kind,
+            "faults": [f"{line.what}: {line.note}" for line in comparison.faults],
+            "different": {title: [asdict(line) for line in lines] for title, lines in _differences(comparison)},
+            "numbers": comparison.numbers,
+            "main": columns(comparison.receipts),
+        }
+    )
+
+
+def headline(comparison: Comparison) -> str:
+    count = counted(len(comparison.names), "receipt")
+    if comparison.faults:
+        return f"{count}: a machine computes wrong results"
+    return f"{count}: they differ" if comparison.differs else f"{count}: same stack, machines and outcome"
+
+
+def answers(comparison: Comparison) -> list[tuple[str, str]]:
+    """The questions that a comparison answers, each with its answer."""
+    return [
+        ("same stack", _answer((*comparison.stack, *comparison.versions))),
+        ("same machines", _answer(comparison.machine)),
+        ("same outcome", _answer((*comparison.checks, *comparison.findings))),
+        ("same results, bit by bit", _bits(comparison)),
+        ("same speed and memory", _speed(comparison)),
+    ]
+
+
+def _answer(lines: Sequence[Line]) -> str:
+    different = [line.what for line in lines if line.weight is not Weight.INFORMS]
+    return f"no: {_some(different)}" if different else "yes"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:_NAMED])} and {more} more"
+
+
+def _bits(comparison: Comparison) -> str:
+    if comparison.faults:
+        return f"no, a machine computes wrong results: {_some([line.what for line in comparison.faults])}"
+    if comparison.fingerprints:
+        return f"exact results yes, others no: {_some([line.what for line in comparison.fingerprints])}"
+    shared = set.intersection(
+        *(
+            {(check.check, each.name) for check in receipt.checks for each in check.fingerprints}
+            for receipt in comparison.receipts
+        )
+    )
+    return "yes" if shared else "unknown: no fingerprint is in all receipts"
+
+
+def _speed(comparison: Comparison) -> str:
+    if not all(map(has_kind, comparison.receipts)):
+        return "not compared: NVML did not show the GPUs of a receipt"
+    if not comparison.is_same_kind:
+        return "not compared: the machines are of different kinds"
+    beyond = [f"{each.check}: {each.name}" for each in comparison.numbers if each.is_beyond]
+    if beyond:
+        return f"no: {_some(beyond)}"
+    # Times have no tolerance: a cold cache doubles them.
+    judged = any(each.tolerance is not None for each in comparison.numbers)
+    return "yes, within the tolerances" if judged else "unknown: no two receipts share a rate or a peak of memory"
+
+
+def _faults(comparison: Comparison) -> Table:
+    return listing(
+        "Wrong results", (row(line.what, line.note) for line in comparison.faults), "what|which machine", "note"
+    )
+
+
+def _fleet(comparison: Comparison) -> Table:
+    """Each receipt with its main numbers."""
+    found = columns(comparison.receipts)
+    heads = ("receipt", "ran on", "driver", "passed / failed / not run")
+    rows = []
+    for place, (name, receipt) in enumerate(zip(comparison.names, comparison.receipts, strict=True)):
+        checks = receipt.summary.checks
+        counts = f"{checks.passed} / {checks.failed} / {checks.not_run}"
+        numbers = (amount(column.values[place]) for column in found)
+        rows.append(row(name, receipt.verdict.value, devices(receipt), receipt.machine.driver or "-", counts, *numbers))
+    titles = (Column(heads[0]), Column("verdict", Kind.OUTCOME), *map(Column, heads[1:]))
+    mains = (Column(f"{column.title}, {column.unit}", Kind.NUMBER) for column in found)
+    return Table("Receipts", (*titles, *mains), tuple(rows))
+
+
+def _differences(comparison: Comparison) -> list[tuple[str, tuple[Line, ...]]]:
+    found = [
+        ("Stack", comparison.stack),
+        ("Machine", comparison.machine),
+        ("Versions that ran", comparison.versions),
+        ("Checks", comparison.checks),
+        ("Findings", comparison.findings),
+        ("Fingerprints", comparison.fingerprints),
+    ]
+    return [(title, lines) for title, lines in found if lines]
+
+
+def _sections(comparison: Comparison) -> list[Table]:
+    """A table of differences for each section; equal values of a difference share a row."""
+    heads = (Column("what"), Column("meaning", Kind.OUTCOME), Column("receipts"), Column("value"), Column("note"))
+    return [
+        Table(f"{title}: {counted(len(lines), 'difference')}", heads, tuple(_rows(comparison, lines)))
+        for title, lines in _differences(comparison)
+    ]
+
+
+def _rows(comparison: Comparison, lines: Sequence[Line]) -> list[Row]:
+    rows: list[Row] = []
+    for line in lines:
+        groups: dict[str, list[str]] = {}
+        for name, value in zip(comparison.names, line.values, strict=True):
+            groups.setdefault(value or "-", []).append(name)
+        first = (line.what, line.weight.value), line.note
+        for value, names in groups.items():
+            rows.append(row(*first[0], ", ".join(names), short_hashes(value), first[1]))
+            first = ("", ""), ""
+    return rows
+
+
+def _worse(comparison: Comparison) -> Table:
+    """Numbers in which a receipt is worse than the first one, the worst first.
+
+    Rates and memory beyond their tolerance; times of at least half a second more and a tenth more.
+    """
+    found: list[tuple[float, Row]] = []
+    for each in comparison.numbers:
+        base = next(value for value in each.values if value is not None)
+        for name, value, worse in zip(comparison.names, each.values, each.worse, strict=True):
+            if value is not None and worse is not None and _counts(each, worse, value - base):
+                numbers = amount(base, each.unit), amount(value, each.unit)
+                found.append((worse, row(name, f"{each.check}: {each.name}", *numbers, f"{share(worse)} worse")))
+    rows = tuple(line for _, line in sorted(found, key=lambda pair: -pair[0]))
+    heads = (Column("receipt"), Column("number"), Column("first", Kind.OLD), Column("this", Kind.NEW), Column("change"))
+    return Table(f"Worse than {comparison.names[0]}", heads, rows)
+
+
+def _counts(number: NumberLine, worse: float, more: float) -> bool:
+    if number.unit == "s":
+        return worse > _TIME_PART and more > _TIME_S
+    return number.tolerance is not None and worse > number.tolerance

@@ -1,0 +1,255 @@
+"""Explanations of a lock and of a package, as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from envspec.base_image.cuda import SharedLibrary
+from envspec.explain.chains import Half, Link
+from envspec.explain.downloads import Download
+from envspec.explain.explanation import CondaVariant, Explanation, PackageExplanation, PlatformExplanation, Variant
+from envspec.explain.image import ImageExplanation
+from envspec.lock.diff import image_name
+from envspec.lockfile.toml_writer import string
+from envspec.models import DEFAULT_INDEX, SPEC, Decision, GpuCode, Platform, Rejected
+from envspec.report.format import Row, Table, counted, document, listing, row, short_hashes, size, text, utc, wrapped
+
+
+def as_text(explanation: Explanation | PackageExplanation, width: int) -> str:
+    if isinstance(explanation, PackageExplanation):
+        return text((), _package(explanation), width)
+    gpus = f", for {', '.join(explanation.gpus)}" if explanation.gpus else ""
+    facts = f", facts of {explanation.facts}" if explanation.facts else ""
+    title = f"{explanation.name}: nothing newer than {utc(explanation.as_of)}{facts}{gpus}"
+    return text(wrapped(title, width), _lock(explanation), width)
+
+
+def as_json(explanation: Explanation | PackageExplanation) -> str:
+    """The explanation's own fields; times in RFC 3339."""
+    return document(explanation)
+
+
+def _lock(found: Explanation) -> list[Table]:
+    packages = "packages" if found.channels else "wheels"
+    return [
+        listing("conda channels", _channels(found)),
+        listing(
+            "packages with their own as_of",
+            (
+                *(row(name, utc(as_of)) for name, as_of in found.package_as_of),
+                *(row(f"{name} (conda)", utc(as_of)) for name, as_of in found.conda_as_of),
+            ),
+        ),
+        listing("decisions", _decisions(found.decisions)),
+        listing("base image", _base_image(found)),
+        listing("image", _image(found.image) if found.image else ()),
+        listing("driver", _driver(found)),
+        listing("GPU code", _gpu_code(found.gpu_code)),
+        listing("GPU code read from wheels during image builds on this machine", _gpu_code(found.gpu_code_read)),
+        listing(f"CUDA libraries in both the image and the {packages}", _shared(found)),
+        *(listing(item.platform.value, _platform(item)) for item in found.platforms),
+    ]
+
+
+def _channels(found: Explanation) -> Iterator[Row]:
+    for channel in found.channels:
+        part = channel.part
+        notes = (
+            (
+                f"solved from part of {channel.name}: {part.records:,} records; the whole channel may solve otherwise",
+                f"sha256:{part.sha256}",
+            )
+            if part
+            else ()
+        )
+        yield row(channel.name, "" if channel.name == channel.url else channel.url, notes=notes)
+
+
+def _decisions(decisions: Sequence[Decision]) -> Iterator[Row]:
+    """Equal decisions for several platforms are one row."""
+    merged: dict[Decision, list[Platform]] = {}
+    for decision in decisions:
+        platforms = merged.setdefault(replace(decision, platform=None), [])
+        platforms += [decision.platform] if decision.platform else []
+    for decision, platforms in merged.items():
+        reason = _sourced(decision.why, decision.source)
+        yield row(decision.what, short_hashes(decision.value), _listed(platforms), notes=[reason])
+
+
+def _sourced(reason: str, source: str) -> str:
+    return f"{reason} [{source}]" if source else reason
+
+
+def _base_image(found: Explanation) -> Iterator[Row]:
+    if image := found.base_image:
+        yield row(image_name(image))
+        for pinned in image.digests:
+            origin = " ".join(filter(None, (pinned.source, pinned.kind)))
+            yield row(f"{pinned.platform.value}: {pinned.digest or 'no known digest'} ({origin})", notes=[pinned.note])
+
+
+def _image(image: ImageExplanation) -> Iterator[Row]:
+    if image.without:
+        yield row(f"none: {image.without}")
+        return
+    settings = image.settings
+    yield row("working directory", settings.workdir)
+    yield row("compiler", settings.compiler)
+    for service in settings.services:
+        logs = f", logs in {service.logdir}" if service.logdir else ""
+        yield row(service.name, f"on port {service.port}{logs}")
+    for name, value in settings.env:
+        yield row(name, value if value.isprintable() else string(value))
+    if settings.apt:
+        archive = f" of {utc(settings.snapshot)}" if settings.snapshot else ""
+        yield row(f"system packages{archive}", notes=[" ".join(settings.apt)])
+    for layer in image.system:
+        contents = f"{counted(len(layer.packages), 'package')}, {size(layer.size_bytes)}"
+        yield row(f"{layer.platform.value}: system layer {layer.diff_id}", notes=[contents])
+    for each in image.ids:
+        yield row(f"{each.platform.value}: {each.id}{'' if each.pyc else ' (without bytecode)'}")
+    for what in image.does_not_run:
+        yield row("does not run", what)
+
+
+def _driver(found: Explanation) -> Iterator[Row]:
+    if driver := found.driver:
+        bundled = f"; the toolkit ships with {driver.bundled}" if driver.bundled else ""
+        yield row(f"{driver.minimum} or newer{bundled}", notes=[_sourced(driver.why, driver.source)])
+
+
+def _gpu_code(codes: Iterable[GpuCode]) -> Iterator[Row]:
+    for code in codes:
+        variant = (code.variant,) if code.variant else ()
+        architectures = " ".join((*code.sm, *code.ptx)) or "none"
+        yield row(f"{code.package} {code.version}", *variant, code.platform.value, architectures)
+
+
+def _shared(found: Explanation) -> Iterator[Row]:
+    merged: dict[SharedLibrary, list[Platform]] = {}
+    for item in found.platforms:
+        for library in item.shared:
+            merged.setdefault(library, []).append(item.platform)
+    for library, platforms in merged.items():
+        package = f"{library.package} {library.package_version}"
+        version = library.image_version or "(unknown version)"
+        yield row(library.library, f"image {version}", package, _listed(platforms))
+
+
+def _platform(item: PlatformExplanation) -> Iterator[Row]:
+    source = f" ({item.python.source})" if item.python.source else ""
+    levels = [
+        f"{name} {level[0]}.{level[1]}" for name, level in (("glibc", item.glibc), ("macOS", item.macos)) if level
+    ]
+    yield row(f"Python {', '.join((item.python.version + source, *levels))}")
+    if item.conda is not None:
+        yield from _download("conda", "package", item.conda)
+    yield from _download("wheels" if item.conda else "download", "file", item.download)
+    for warning in item.warnings:
+        yield row(f"warning: {warning}")
+
+
+def _download(what: str, noun: str, download: Download) -> Iterator[Row]:
+    if not download.files:
+        yield row(f"{what}: none")
+        return
+    total = f"{counted(download.files, noun)}, {size(download.size_bytes)}"
+    if download.unsized:
+        total += f" and {len(download.unsized)} of unknown size: {', '.join(download.unsized)}"
+    yield row(f"{what}: {total}", notes=[f"{size(count):>9}  {name}" for name, count in download.largest])
+
+
+def _package(found: PackageExplanation) -> Iterator[Table]:
+    """Platforms with equal properties together."""
+    for conda in found.conda:
+        yield from _conda_variant(conda)
+    for variant in found.variants:
+        yield from _variant(found, variant)
+    if found.absent:
+        yield _title(f"not on {_listed(found.absent)}")
+
+
+def _variant(found: PackageExplanation, variant: Variant) -> list[Table]:
+    extras = f"[{','.join(variant.extras)}]" if variant.extras else ""
+    # A conda package of the same name may be something else.
+    kind = " from a wheel" if found.conda else ""
+    platforms = _listed(file.platform for file in variant.files)
+    return [
+        _title(f"{found.name}{extras} {variant.version}{kind} on {platforms}"),
+        listing("required by", _tree(variant.chains)),
+        listing("newest version, rejected", _rejected(variant.newest)),
+        listing("GPU code", _gpu_code(variant.gpu_code)),
+        listing("GPU code read from the wheel", _gpu_code(variant.gpu_code_read)),
+        listing("files", _files(variant)),
+    ]
+
+
+def _conda_variant(variant: CondaVariant) -> list[Table]:
+    platforms = _listed(file.platform for file in variant.files)
+    provided = ", ".join(f"{each.name} {each.version}" for each in variant.provides)
+    return [
+        _title(
+            f"{variant.name} {variant.version} of {variant.channel} on {platforms}",
+            f"contains the Python package {provided}" if provided else "",
+        ),
+        listing("required by", _tree(variant.chains, Half.CONDA)),
+        listing("newest version, rejected", _rejected(variant.newest)),
+        listing("GPU code", _gpu_code(variant.gpu_code)),
+        listing("files", _conda_files(variant)),
+    ]
+
+
+def _title(line: str, note: str = "") -> Table:
+    return listing(line, [row(note)] if note else [row("")])
+
+
+def _rejected(newest: Rejected | None) -> list[Row]:
+    return [row(newest.version, notes=[newest.why])] if newest else []
+
+
+def _tree(chains: Sequence[Sequence[Link]], half: Half = Half.WHEELS) -> Iterator[Row]:
+    """Each step indented below the one that led to it; common beginnings of chains appear once."""
+    before: Sequence[Link] = ()
+    for chain in sorted(chains, key=_from_the_spec_first):
+        shared = next(
+            (place for place, (one, other) in enumerate(zip(before, chain, strict=False)) if one != other),
+            min(len(before), len(chain)),
+        )
+        for depth, link in enumerate(chain[shared:], shared):
+            # A conda package that requires a wheel is listed with its channel.
+            channel = f"of {link.channel}" if link.channel and half is Half.WHEELS else None
+            name = " ".join(filter(None, (link.name, link.version, channel)))
+            yield row(f"{'  ' * depth}{name}: {link.requirement}")
+        before = chain
+
+
+def _from_the_spec_first(chain: Sequence[Link]) -> tuple[bool, list[tuple[str, str]]]:
+    return chain[0].name != SPEC, [(link.name, link.requirement) for link in chain]
+
+
+def _files(variant: Variant) -> Iterator[Row]:
+    for item in variant.files:
+        file = item.file
+        details = (
+            "unknown size" if file.size_bytes is None else size(file.size_bytes),
+            "" if file.index == DEFAULT_INDEX else f"from {file.index}",
+            f"uploaded {utc(item.uploaded)}" if item.uploaded else "",
+        )
+        notes = (", ".join(filter(None, details)), f"sha256:{file.sha256}", file.url or "")
+        yield row(f"{item.platform.value}: {file.filename}", notes=notes)
+
+
+def _conda_files(variant: CondaVariant) -> Iterator[Row]:
+    for item in variant.files:
+        details = (
+            f"build {item.build}",
+            "unknown size" if item.size_bytes is None else size(item.size_bytes),
+            f"built {utc(item.built)}" if item.built else "",
+        )
+        notes = (", ".join(filter(None, details)), f"sha256:{item.sha256}", item.url)
+        yield row(f"{item.platform.value}: {item.filename}", notes=notes)
+
+
+def _listed(platforms: Iterable[Platform]) -> str:
+    return ", ".join(platform.value for platform in platforms)

@@ -1,0 +1,334 @@
+"""The table model of all reports, and numbers, times and hashes as text.
+
+A report is a list of `Table`: `text_lines` and `markdown_lines` render one, the templates do it for HTML. Cells hold
+plain text: each renderer escapes them, nothing else does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from enum import Enum
+from typing import Any, Final
+
+from envspec.escaping import html, markdown, markdown_code, one_line, visible
+
+#: Characters on a line of text by default.
+WIDTH: Final = 100
+_INDENT: Final = "  "
+_BELOW: Final = " " * 6
+#: A longer cell does not widen its column.
+_WIDEST: Final = 44
+_LEAST_ROOM: Final = 16
+_UNITS: Final = ("bytes", "kB", "MB", "GB", "TB", "PB")
+_SHA256: Final = re.compile(r"\b[0-9a-f]{64}\b")
+_SIGNS: Final = {"passed": "✅", "failed": "❌", "worse": "❌", "fault": "❌", "not run": "⚪"}
+
+
+class Kind(Enum):
+    """What the cells of a column hold. OLD is followed by NEW: text shows both as `old -> new`."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    OUTCOME = "outcome"
+    OLD = "old"
+    NEW = "new"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Column:
+    title: str = ""
+    kind: Kind = Kind.TEXT
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """notes: sentences about the row, below it in text, in the last column elsewhere."""
+
+    cells: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a bar. width: per cent of the plot. colour: number of a colour, or `passed` or `failed`."""
+
+    width: float
+    colour: int | str = 0
+    label: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bar:
+    name: str
+    segments: tuple[Segment, ...]
+    value: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Plot:
+    """Bars, one below the other. caption: what they show, in words. limit: position of a line, in per cent.
+
+    ticks: position and text of the axis' marks. legend: colour and its meaning.
+    """
+
+    caption: str
+    bars: tuple[Bar, ...]
+    limit: float | None = None
+    ticks: tuple[tuple[float, str], ...] = ()
+    legend: tuple[tuple[int, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """notes: title of the notes' column. is_folded: details that Markdown and HTML show on request.
+
+    plot: on pages, above the table.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: str = "note"
+    is_folded: bool = False
+    plot: Plot | None = None
+
+    @property
+    def has_notes(self) -> bool:
+        return any(row.notes for row in self.rows)
+
+
+def row(*cells: str, notes: Iterable[str] = ()) -> Row:
+    return Row(cells, tuple(note for note in notes if note))
+
+
+def listing(title: str, rows: Iterable[Row], heads: str = "", notes: str = "note") -> Table:
+    """A table of text cells. heads: titles of its columns, separated by `|`."""
+    found = tuple(rows)
+    titles = heads.split("|") if heads else [""] * max((len(each.cells) for each in found), default=0)
+    return Table(title, tuple(map(Column, titles)), found, notes)
+
+
+def compact(table: Table) -> Table:
+    """The same rows, all of one length, without columns that are empty in all of them."""
+    filled = [
+        place
+        for place in range(len(table.columns))
+        if any(place < len(each.cells) and each.cells[place] for each in table.rows)
+    ]
+    rows = tuple(
+        Row(tuple(each.cells[place] if place < len(each.cells) else "" for place in filled), each.notes)
+        for each in table.rows
+    )
+    return dataclasses.replace(table, columns=tuple(table.columns[place] for place in filled), rows=rows)
+
+
+def text(head: Sequence[str], tables: Iterable[Table], width: int) -> str:
+    """Lines of `head`, then each table that has rows, separated by blank lines; ends with a line feed."""
+    sections = [list(head), *(list(text_lines(table, width)) for table in tables)]
+    return "\n".join("".join(f"{line.rstrip()}\n" for line in lines) for lines in sections if lines)
+
+
+def text_lines(table: Table, width: int) -> Iterator[str]:
+    """The title at the margin, below it aligned rows; the last cell of a row and notes are wrapped at `width`."""
+    if not table.rows:
+        return
+    if table.title:
+        yield one_line(table.title)
+    shown = compact(table)
+    rows = [_joined(each, shown.columns) for each in shown.rows]
+    is_number = [column.kind is Kind.NUMBER for column in shown.columns if column.kind is not Kind.NEW]
+    widths = _widths([cells for cells, _ in rows], is_number)
+    for (cells, arrow), each in zip(rows, shown.rows, strict=True):
+        padded = [
+            cell.rjust(size) if right else cell.ljust(size)
+            for cell, size, right in zip(cells, widths, is_number, strict=False)
+        ]
+        head = _INDENT + "".join(f"{cell}  " for cell in padded[:-1])
+        line = (head + "".join(padded[-1:])).rstrip()
+        if arrow and len(line) > width:
+            place, old, new = arrow
+            yield from (
+                _INDENT + "  ".join((*padded[:place], *cells[place + 1 :])),
+                f"{_BELOW}   {old}",
+                f"{_BELOW}-> {new}",
+            )
+        elif cells and not is_number[len(cells) - 1] and (len(line) > width or "\n" in each.cells[-1]):
+            last = visible(each.cells[-1]) if len(cells) == len(each.cells) else cells[-1]
+            yield from hanging(head, last, width, _BELOW if head == _INDENT else "")
+        elif cells:
+            yield line
+        for note in each.notes:
+            yield from wrapped(note, width, _BELOW)
+
+
+def _widths(rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> list[int]:
+    """Of each column; text at the end of a row is not padded, so that it counts for nothing."""
+    widths = [0] * max(map(len, rows), default=0)
+    for cells in rows:
+        for place, cell in enumerate(cells):
+            if len(cell) <= _WIDEST and (place < len(cells) - 1 or is_number[place]):
+                widths[place] = max(widths[place], len(cell))
+    return widths
+
+
+def _joined(each: Row, columns: Sequence[Column]) -> tuple[list[str], tuple[int, str, str] | None]:
+    """The cells, old and new in one of them; and that one's place, old and new if both are there."""
+    cells: list[str] = []
+    arrow = None
+    for cell, column in zip(map(_plain, each.cells), columns, strict=True):
+        if column.kind is Kind.NEW and cells:
+            old = cells.pop()
+            arrow = (len(cells), old, cell) if old and cell and old != cell else None
+            cells.append(f"{old} -> {cell}" if arrow else cell or old)
+        else:
+            cells.append(cell)
+    while cells and not cells[-1]:
+        cells.pop()
+    return cells, arrow
+
+
+def _plain(cell: str) -> str:
+    """On one line, with its indentation."""
+    return visible(cell).replace("\n", " ").replace("\t", " ").rstrip()
+
+
+def wrapped(sentence: str, width: int, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        visible(sentence),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def hanging(head: str, sentence: str, width: int, below: str = "") -> Iterator[str]:
+    """`head` and text to the right of it, or below if there is no room. below: indentation of further lines."""
+    below = below or " " * len(head)
+    room = width - max(len(head), len(below))
+    if room < _LEAST_ROOM and head.strip():
+        yield head.rstrip()
+        head = below = _BELOW
+        room = width - len(head)
+    for line in visible(sentence).split("\n"):
+        for part in wrapped(line, room):
+            yield head + part
+            head = below
+
+
+def markdown_lines(table: Table, level: int = 3) -> Iterator[str]:
+    """The table in GitHub's form below its heading; nothing without rows."""
+    if not table.rows:
+        return
+    if table.is_folded:
+        yield from folded(table.title, _markdown_rows(compact(table)))
+        return
+    if table.title:
+        yield f"{'#' * level} {markdown(table.title)}"
+        yield ""
+    yield from _markdown_rows(compact(table))
+
+
+def folded(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Lines that a click on their title shows."""
+    yield f"<details><summary>{html(one_line(title))}</summary>"
+    yield ""
+    yield from lines
+    yield "</details>"
+    yield ""
+
+
+def verbatim(lines: str) -> str:
+    """A block of HTML, in which Markdown has no meaning and which no run of backticks ends."""
+    return f"<pre>{html(visible(lines))}</pre>"
+
+
+def _markdown_rows(table: Table) -> Iterator[str]:
+    heads = [*(column.title for column in table.columns), *([table.notes] if table.has_notes else [])]
+    yield f"| {' | '.join(map(markdown, heads))} |"
+    yield f"|{'---|' * len(heads)}"
+    for each in table.rows:
+        cells = [_markdown_cell(cell, column.kind) for cell, column in zip(each.cells, table.columns, strict=True)]
+        notes = ["<br>".join(map(markdown, each.notes))] if table.has_notes else []
+        yield f"| {' | '.join((*cells, *notes))} |"
+    yield ""
+
+
+def _markdown_cell(cell: str, kind: Kind) -> str:
+    if kind in (Kind.OLD, Kind.NEW):
+        return markdown_code(cell)
+    sign = _SIGNS.get(cell.partition(" (")[0], "") if kind is Kind.OUTCOME else ""
+    return f"{sign} {markdown(cell)}".lstrip()
+
+
+def document(value: object) -> str:
+    """Dataclasses, enums, times, tuples and mappings as JSON; ends with a line feed."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=_json_value) + "\n"
+
+
+def _json_value(value: object) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return utc(value)
+    raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+def size(count: float) -> str:
+    """Bytes in powers of 1000: `8.05 GB`."""
+    step = 0
+    while abs(count) >= 999.5 and step < len(_UNITS) - 1:
+        count, step = count / 1000, step + 1
+    return f"{count:.0f} bytes" if not step else f"{_three_digits(count)} {_UNITS[step]}"
+
+
+def amount(value: float | None, unit: str = "") -> str:
+    """A number of three digits with its unit; `-` for None."""
+    if value is None:
+        return "-"
+    if unit == "bytes":
+        return size(value)
+    return f"{_three_digits(value)} {unit}".rstrip()
+
+
+def _three_digits(value: float) -> str:
+    if value == int(value) and abs(value) < 1000:
+        return str(int(value))
+    if 999.5 <= abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}".rstrip(".") if 0.001 <= abs(value) < 1000 else f"{value:.3g}"
+
+
+def percent(change: float) -> str:
+    """A change with its sign: `+12 %`."""
+    return f"{change:+.1%}".replace("%", " %") if abs(change) < 0.1 else f"{change:+.0%}".replace("%", " %")
+
+
+def share(part: float) -> str:
+    """A fraction as `10 %`; from ten on as `450 times`."""
+    return f"{100 * part:.3g} %" if part < 9.995 else f"{part:,.0f} times"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def short_hashes(line: str) -> str:
+    """`line` with each SHA-256 shortened to its first 12 digits."""
+    return _SHA256.sub(lambda found: found[0][:12], line)
+
+
+def utc(time: datetime) -> str:
+    return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

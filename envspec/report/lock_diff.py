@@ -1,0 +1,228 @@
+"""The differences of two locks as text, Markdown (for a pull request) and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from enum import Enum
+from typing import Any, Final
+
+from envspec.escaping import markdown
+from envspec.lock.diff import FileChange, LockDiff, Move, PackageChange, ValueChange
+from envspec.lock.diff_conda import CondaChange, CondaMove, CondaRowChange
+from envspec.lock.diff_replaced import Replaced
+from envspec.lock.diff_wheels import Retagged, without_retagged
+from envspec.models import Platform
+from envspec.report.format import (
+    Column,
+    Kind,
+    Row,
+    Table,
+    capital,
+    counted,
+    document,
+    markdown_lines,
+    row,
+    short_hashes,
+    text,
+    wrapped,
+)
+
+_NONE: Final = "(none)"
+_COUNTED: Final = {
+    Move.ADDED: "added",
+    Move.REMOVED: "removed",
+    Move.UP: "up",
+    Move.DOWN: "down",
+    Move.MOVED: "moved",
+    Move.FILE: "with another file",
+}
+_CONDA_COUNTED: Final = {
+    CondaMove.ADDED: "added",
+    CondaMove.REMOVED: "removed",
+    CondaMove.UP: "up",
+    CondaMove.DOWN: "down",
+    CondaMove.MOVED: "moved",
+    CondaMove.BUILD: "with another build",
+    CondaMove.DEPENDS: "with other dependencies",
+}
+
+
+def as_text(diff: LockDiff, width: int) -> str:
+    """Hashes are shortened, except those of replaced files."""
+    title = " -> ".join(_names(diff))
+    if diff.is_empty:
+        return f"{title}: no differences\n"
+    return text(wrapped(f"{title}: {_summary(diff)}", width), _tables(diff), width)
+
+
+def as_markdown(diff: LockDiff) -> str:
+    """For a pull request's description."""
+    title = " -> ".join(map(markdown, _names(diff)))
+    summary = "No differences" if diff.is_empty else capital(_summary(diff))
+    lines = [f"### {title}", "", f"{summary}.", ""]
+    lines += (line for table in _tables(diff) for line in markdown_lines(table, 4))
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def as_json(diff: LockDiff) -> str:
+    """One object: two names, and a list for each table of the text."""
+    return document(
+        {
+            "same": diff.is_empty,
+            "old": diff.old_name,
+            "new": diff.new_name,
+            "platforms": diff.platforms,
+            "replaced": [{**_fields(each), "changes": _replacements(each)} for each in diff.replaced],
+            "environment": diff.environment,
+            "conda": [{"change": each.move, **_fields(each), "platforms": each.platforms} for each in diff.conda],
+            "packages": [{"change": each.move, **_fields(each)} for each in diff.packages],
+            "decisions": diff.decisions,
+        }
+    )
+
+
+def _fields(change: PackageChange | CondaChange | Replaced) -> dict[str, object]:
+    return {each.name: getattr(change, each.name) for each in fields(change) if each.name != "move"}
+
+
+def _replacements(replaced: Replaced) -> list[dict[str, str | None]]:
+    return [{"what": what, "old": old or None, "new": new or None} for what, old, new in replaced.changes]
+
+
+def _names(diff: LockDiff) -> dict[str, None]:
+    return dict.fromkeys((diff.old_name, diff.new_name))
+
+
+def _summary(diff: LockDiff) -> str:
+    conda = _counts(((change.move, change.name) for change in diff.conda), _CONDA_COUNTED, "conda package")
+    packages = _counts(((change.move, change.name) for change in diff.packages), _COUNTED, _noun(diff))
+    others = len({change.what for change in (*diff.environment, *diff.decisions)})
+    replaced = len(diff.replaced)
+    parts = [
+        f"{counted(replaced, 'file')} replaced at the same version" if replaced else "",
+        conda,
+        packages or ("" if conda or replaced else "no package differs"),
+        f"{counted(others, 'other value')} changed" if others else "",
+    ]
+    return "; ".join(filter(None, parts))
+
+
+def _noun(diff: LockDiff) -> str:
+    return "wheel" if diff.conda else "package"
+
+
+def _counts(moves: Iterable[tuple[Enum, str]], words: Mapping[Any, str], noun: str) -> str:
+    """`3 packages added, 1 up`: each package once for each of its moves."""
+    names: dict[Enum, set[str]] = {move: set() for move in words}
+    for move, name in moves:
+        names[move].add(name)
+    counts = [(len(names[move]), word) for move, word in words.items() if names[move]]
+    return ", ".join(
+        f"{count} {word}" if place else f"{counted(count, noun)} {word}" for place, (count, word) in enumerate(counts)
+    )
+
+
+def _tables(diff: LockDiff) -> list[Table]:
+    changes, retagged = without_retagged(diff.packages)
+    replaced = "same version, other file: find out why before you accept it"
+    wheels = f"{_noun(diff)}s of the same version, wheels for other tags"
+    return [
+        _table(replaced, "file", _replaced(diff)),
+        _table("environment", "value", (_value(change, diff) for change in diff.environment), "reason"),
+        _table("conda packages", "package", (_conda(change, diff) for change in diff.conda)),
+        _table(f"{_noun(diff)}s", "package", (_package(change, diff) for change in changes)),
+        _table(wheels, "count", (_retagged(group, diff) for group in retagged), "packages"),
+        _table("decisions", "value", (_value(change, diff) for change in diff.decisions), "reason"),
+    ]
+
+
+def _table(title: str, head: str, rows: Iterable[Row], notes: str = "details") -> Table:
+    columns = (
+        Column(head),
+        Column("change"),
+        Column("old", Kind.OLD),
+        Column("new", Kind.NEW),
+        Column("platforms"),
+    )
+    return Table(title, columns, tuple(rows), notes)
+
+
+def _where(platforms: Sequence[Platform], diff: LockDiff) -> str:
+    """The platforms; empty for none, and for all platforms of both locks."""
+    return "" if tuple(platforms) == diff.platforms else _listed(platforms)
+
+
+def _listed(platforms: Iterable[Platform]) -> str:
+    return ", ".join(platform.value for platform in platforms)
+
+
+def _replaced(diff: LockDiff) -> Iterator[Row]:
+    """Whole hashes: the beginning of a hash can be forged."""
+    for each in diff.replaced:
+        title, where = each.title, _where(each.platforms, diff)
+        for what, old, new in each.changes:
+            yield row(title, what, old or _NONE, new or _NONE, where)
+            title, where = "", ""
+
+
+def _value(change: ValueChange, diff: LockDiff) -> Row:
+    old, new = short_hashes(change.old or _NONE), short_hashes(change.new or _NONE)
+    return row(change.what, "", old, new, _where(change.platforms, diff), notes=[change.why])
+
+
+def _package(change: PackageChange, diff: LockDiff) -> Row:
+    return row(
+        change.name,
+        change.move.value,
+        change.old or "",
+        change.new or "",
+        _where(change.platforms, diff),
+        notes=(f"{file.platform.value}: {detail}" for file in change.files for detail in _file(file)),
+    )
+
+
+def _file(file: FileChange) -> list[str]:
+    old, new = file.old, file.new
+    pairs = [("index", old.index, new.index), ("file", old.filename, new.filename), ("sha256", old.sha256, new.sha256)]
+    return [short_hashes(f"{what} {before} -> {after}") for what, before, after in pairs if before != after]
+
+
+def _retagged(group: Retagged, diff: LockDiff) -> Row:
+    count = counted(len(group.packages), "package")
+    return row(count, "", group.old, group.new, _where(group.platforms, diff), notes=[", ".join(group.packages)])
+
+
+def _conda(change: CondaChange, diff: LockDiff) -> Row:
+    found: dict[str, list[Platform]] = {}
+    for each in change.rows:
+        for detail in _conda_details(change.move, each):
+            found.setdefault(detail, []).append(each.platform)
+    notes = (
+        detail if tuple(platforms) == change.platforms else f"{_listed(platforms)}: {detail}"
+        for detail, platforms in found.items()
+    )
+    where = _where(change.platforms, diff)
+    return row(change.name, change.move.value, change.old or "", change.new or "", where, notes=notes)
+
+
+def _conda_details(move: CondaMove, each: CondaRowChange) -> Iterator[str]:
+    old, new = each.old, each.new
+    if old is None or new is None:
+        return
+    pairs = []
+    # Another version always has another build: it matters only if it changes between CUDA and CPU.
+    if move is CondaMove.BUILD or each.changes_variant:
+        pairs.append(("build", old.build, new.build))
+    pairs.append(("channel", old.channel, new.channel))
+    if move is CondaMove.DEPENDS:
+        pairs.append(("depends", *_without_shared(old.depends, new.depends)))
+        pairs.append(("constrains", *_without_shared(old.constrains, new.constrains)))
+    yield from (f"{what} {before} -> {after}" for what, before, after in pairs if before != after)
+
+
+def _without_shared(old: Sequence[str], new: Sequence[str]) -> tuple[str, str]:
+    return (
+        ", ".join(each for each in old if each not in new) or _NONE,
+        ", ".join(each for each in new if each not in old) or _NONE,
+    )

@@ -1,0 +1,150 @@
+"""HTML pages: Jinja's environment, and plots as bars of HTML and CSS. A page loads nothing and runs nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from envspec.escaping import visible
+from envspec.receipts.model import CheckRow, FindingRow, Receipt
+from envspec.report import format as form
+from envspec.report.format import Bar, Plot, Segment
+
+#: Limits of the logarithmic axis of bounds.
+_LEAST: Final = 1e-6
+_MOST: Final = 1e3
+#: Per cent of the width that one character of a bar's label needs.
+_CHARACTER: Final = 1.1
+_COLOURS: Final = 6
+
+
+def render(template: str, **values: Any) -> str:
+    """A page of templates/; ends with a line feed. All text is escaped; an undefined name is an error."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("envspec.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        # Characters that a page can't show become escapes before HTML's own escaping.
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
+    environment.filters.update(compact=form.compact)
+    return environment.get_template(template).render(**values).rstrip("\n") + "\n"
+
+
+def bounds(receipt: Receipt) -> Plot | None:
+    """Each bounded number as a fraction of its bound, on a logarithmic axis."""
+    found = [
+        (f"{check.check}: {each.name}", used(each), each.ok is True, each.value is not None)
+        for check in receipt.checks
+        for each in check.findings
+        if each.bound is not None
+    ]
+    if not found:
+        return None
+    parts = [part for _, part, _, _ in found]
+    low = math.floor(math.log10(max(_LEAST, min(parts) / 3)))
+    high = math.ceil(math.log10(max(10.0, *parts)))
+    beyond = [name for name, _, ok, _ in found if not ok]
+    nearest, part, *_ = max(found, key=lambda each: each[1])
+    scale = "Value as a fraction of its bound (the line), logarithmic. "
+    caption = scale + (
+        f"{len(beyond)} of {form.counted(len(found), 'number')} beyond the bound: {', '.join(beyond)}."
+        if beyond
+        else f"All {form.counted(len(found), 'number')} within their bounds; closest: {nearest}, {form.share(part)}."
+    )
+
+    def position(value: float) -> float:
+        return max(0.5, 100 * (math.log10(value) - low) / (high - low))
+
+    return Plot(
+        caption,
+        tuple(
+            Bar(
+                name,
+                (Segment(position(part), "passed" if ok else "failed"),),
+                form.share(part) if has_value else "-",
+            )
+            for name, part, ok, has_value in found
+        ),
+        limit=position(1.0),
+        ticks=tuple((position(10.0**power), f"{10.0**power:g}") for power in range(low, high + 1)),
+    )
+
+
+def used(finding: FindingRow) -> float:
+    """The fraction of its bound that a number uses: 1 is the bound. NaN is far beyond it."""
+    value, bound = finding.value, finding.bound
+    if value is None or bound is None or math.isnan(value):
+        return _MOST
+    part = _divided(bound, value) if finding.relation == ">=" else _divided(value, bound)
+    return min(max(part, _LEAST), _MOST)
+
+
+def _divided(one: float, other: float) -> float:
+    return one / other if other else _MOST if one > 0 else _LEAST
+
+
+def times(receipt: Receipt) -> Plot | None:
+    """Seconds of each check, by phase."""
+    checks = [check for check in receipt.checks if check.seconds]
+    if not checks:
+        return None
+    slowest = max(checks, key=lambda check: check.seconds)
+    # The sum of the phases can exceed the time that was measured around them.
+    most = max(max(check.seconds, sum(phase.seconds for phase in check.phases)) for check in checks)
+    return Plot(
+        f"{form.counted(len(checks), 'check')} in {form.amount(receipt.seconds, 's')}; longest: {slowest.check}, "
+        f"{form.amount(slowest.seconds, 's')}.",
+        tuple(Bar(check.check, tuple(_phases(check, most)), f"{check.seconds:.1f} s") for check in checks),
+    )
+
+
+def _phases(check: CheckRow, most: float) -> Iterable[Segment]:
+    for place, phase in enumerate(check.phases):
+        width = 100 * phase.seconds / most
+        yield Segment(width, place % _COLOURS, phase.name if len(phase.name) * _CHARACTER < width else "")
+    rest = check.seconds - sum(phase.seconds for phase in check.phases)
+    if rest > 0:
+        yield Segment(100 * rest / most, "rest")
+
+
+def memory(receipt: Receipt) -> Plot | None:
+    """Peak memory of each check, on the device and on the host."""
+    kinds = ("tensors", "reserved on the device", "host")
+    found = [
+        (check.check, colour, value)
+        for check in receipt.checks
+        for colour, value in enumerate((check.peak.allocated_bytes, check.peak.reserved_bytes, check.peak.host_bytes))
+        if value is not None
+    ]
+    if not found:
+        return None
+    card = min((gpu.memory_bytes for gpu in receipt.machine.gpus), default=None)
+    name, colour, largest = max(found, key=lambda each: each[2])
+    caption = f"Largest peak: {name}, {kinds[colour]}, {form.size(largest)}."
+    if card:
+        caption += f" Memory of a GPU: {form.size(card)}."
+    return Plot(
+        caption,
+        tuple(Bar(name, (Segment(_width(value, largest), colour),), form.size(value)) for name, colour, value in found),
+        legend=tuple((colour, kind) for colour, kind in enumerate(kinds) if any(each[1] == colour for each in found)),
+    )
+
+
+def side_by_side(unit: str, names: Sequence[str], values: Sequence[float | None]) -> Plot:
+    """One number of several receipts."""
+    most = max((value for value in values if value is not None), default=0.0)
+    bars = [
+        Bar(name, (Segment(_width(value or 0.0, most)),), form.amount(value, unit if value is not None else ""))
+        for name, value in zip(names, values, strict=True)
+    ]
+    return Plot("", tuple(bars))
+
+
+def _width(value: float, most: float) -> float:
+    return 100 * value / most if most else 0.0

@@ -1,0 +1,379 @@
+"""A receipt as text, Markdown, HTML and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from envspec.conformance.results import Kind as FindingKind
+from envspec.conformance.results import Status
+from envspec.escaping import markdown
+from envspec.receipts.metrics import devices
+from envspec.receipts.model import CheckRow, Counts, FindingRow, Receipt, Verdict, dump
+from envspec.report import page
+from envspec.report.format import (
+    Column,
+    Kind,
+    Plot,
+    Row,
+    Table,
+    amount,
+    counted,
+    folded,
+    listing,
+    markdown_lines,
+    percent,
+    row,
+    share,
+    size,
+    text,
+    verbatim,
+)
+
+#: A longer reason is shortened to this many characters of its beginning and of its end; the JSON has all of it.
+_PART: Final = 2000
+_CHECK: Final = Column("check")
+_OUTCOME: Final = Column("outcome", Kind.OUTCOME)
+
+
+def as_json(receipt: Receipt) -> str:
+    """receipt.json."""
+    return dump(receipt)
+
+
+def as_text(receipt: Receipt, width: int) -> str:
+    summary = receipt.summary
+    head = [
+        row("checks", counts(summary.checks)),
+        row("findings", f"{counts(summary.findings)}, {summary.findings.informing} informing"),
+        *_place(receipt)[:1],
+        row("driver", receipt.machine.driver),
+        row("versions", ", ".join(f"{what} {version}" for what, version in receipt.ran.items())),
+        row("time", amount(receipt.seconds, "s")),
+        *(row("reason", reason) for reason in receipt.reasons),
+    ]
+    title = f"{receipt.lock.name}: {receipt.verdict.value} on {devices(receipt)}"
+    checks = _checks(receipt)
+    rows = tuple(
+        Row((each.cells[1], each.cells[0], *each.cells[2:3], each.cells[4]), each.notes) for each in checks.rows
+    )
+    columns = (Column(), Column(), Column("", Kind.NUMBER), Column())
+    return text(
+        (),
+        (
+            listing(title, (each for each in head if each.cells[1])),
+            replace(checks, columns=columns, rows=rows),
+            listing("Parts that were not run", _parts_not_run(receipt)),
+            _baseline(receipt, only_worse=True),
+        ),
+        width,
+    )
+
+
+def as_markdown(receipt: Receipt) -> str:
+    """In GitHub's form, for the summary of a job: the verdict first, details folded."""
+    return "\n".join(_markdown(receipt)).rstrip("\n") + "\n"
+
+
+def _markdown(receipt: Receipt) -> Iterator[str]:
+    sign = "✅" if receipt.verdict is Verdict.PASSED else "❌"
+    yield f"## {sign} {markdown(receipt.lock.name)}: {receipt.verdict.value} on {markdown(devices(receipt))}"
+    yield ""
+    yield f"Checks: {counts(receipt.summary.checks)}. Findings: {counts(receipt.summary.findings)}."
+    yield ""
+    yield from (f"- {markdown(reason)}" for reason in receipt.reasons)
+    yield from [""] if receipt.reasons else []
+    logs = {check.check: check.log for check in receipt.checks if check.status is Status.FAILED and check.log}
+    for table in (_checks(receipt), _failed_findings(receipt)):
+        yield from markdown_lines(table)
+    if logs:
+        lines = (line for name, log in logs.items() for line in (f"{markdown(name)}:", "", verbatim(log), ""))
+        yield from folded("End of the output of failed checks", lines)
+    where = (*_stack(receipt), *_machine(receipt), *_versions(receipt))
+    for table in (
+        _not_run(receipt),
+        _baseline(receipt),
+        _findings("Numbers and bounds", receipt, _has_number),
+        replace(listing("Stack, machine and versions", where), is_folded=True),
+    ):
+        yield from markdown_lines(table)
+
+
+def as_html(receipt: Receipt) -> str:
+    """One page."""
+    tables = (
+        _checks(receipt),
+        _failed_findings(receipt),
+        _not_run(receipt),
+        _findings("Numbers and bounds", receipt, _has_number, page.bounds(receipt)),
+        _phases(receipt),
+        Table("Peak memory", (), (), plot=page.memory(receipt)),
+        _findings("Other findings", receipt, lambda each: not _has_number(each)),
+        _fingerprints(receipt),
+        _baseline(receipt),
+        listing("Machine", _machine(receipt)),
+        listing("Stack", _stack(receipt)),
+        listing("Versions that ran", _versions(receipt)),
+    )
+    return page.render(
+        "receipt.html.jinja",
+        receipt=receipt,
+        devices=devices(receipt),
+        made_at=f"{receipt.made_at:%Y-%m-%d %H:%M} UTC",
+        seconds=amount(receipt.seconds, "s"),
+        checks=counts(receipt.summary.checks),
+        findings=counts(receipt.summary.findings),
+        logs=[check for check in receipt.checks if check.status is Status.FAILED and check.log],
+        tables=[table for table in tables if table.rows or table.plot],
+    )
+
+
+def _checks(receipt: Receipt) -> Table:
+    columns = (_CHECK, _OUTCOME, Column("time", Kind.NUMBER), Column("findings", Kind.NUMBER), Column("reason"))
+    rows = (
+        row(
+            check.check,
+            check.status.value + (" (required)" if check.required else ""),
+            f"{check.seconds:.1f} s" if check.seconds else "",
+            _judged(check),
+            cause(check) if check.status is Status.FAILED else reason(check),
+            notes=(f"hint: {check.hint}" if check.hint else "",),
+        )
+        for check in receipt.checks
+    )
+    return Table("Checks", columns, tuple(rows), notes="")
+
+
+def _judged(check: CheckRow) -> str:
+    judged = [finding.ok for finding in check.findings if finding.ok is not None]
+    return f"{sum(judged)} of {len(judged)}" if judged else ""
+
+
+def _findings(
+    title: str,
+    receipt: Receipt,
+    shown: Callable[[FindingRow], bool],
+    plot: Plot | None = None,
+    *,
+    is_folded: bool = True,
+) -> Table:
+    columns = (
+        _CHECK,
+        Column("finding"),
+        _OUTCOME,
+        Column("value", Kind.NUMBER),
+        Column("bound"),
+        Column("used", Kind.NUMBER),
+        Column("observed"),
+        Column("source of the bound"),
+    )
+    rows = (
+        row(
+            check.check,
+            each.name,
+            outcome(each) or "informing",
+            "" if each.value is None else amount(each.value, each.unit),
+            bound(each),
+            "" if each.bound is None or each.value is None else share(page.used(each)),
+            each.detail,
+            each.source,
+        )
+        for check in receipt.checks
+        for each in check.findings
+        if shown(each)
+    )
+    return Table(title, columns, tuple(rows), is_folded=is_folded, plot=plot)
+
+
+def _failed_findings(receipt: Receipt) -> Table:
+    return _findings("Failed findings", receipt, lambda each: each.ok is False, is_folded=False)
+
+
+def _has_number(finding: FindingRow) -> bool:
+    return finding.value is not None or finding.bound is not None
+
+
+def _not_run(receipt: Receipt) -> Table:
+    whole = (row(check.check, "", reason(check)) for check in receipt.checks if check.status is Status.NOT_RUN)
+    return listing("Not run", (*whole, *_parts_not_run(receipt)), "check|part|reason")
+
+
+def _parts_not_run(receipt: Receipt) -> Iterator[Row]:
+    return (
+        row(check.check, each.name, each.detail)
+        for check in receipt.checks
+        for each in check.findings
+        if each.kind is FindingKind.NOT_RUN
+    )
+
+
+def _phases(receipt: Receipt) -> Table:
+    rows: list[Row] = []
+    for check in receipt.checks:
+        rows += (row(check.check, f"{each.name}, before its start", f"{each.seconds:.3f}") for each in check.preimports)
+        rows += (row(check.check, each.name, f"{each.seconds:.3f}") for each in check.phases)
+        rows.append(row(check.check, f"total (limit: {check.limit_s:g})", f"{check.seconds:.3f}"))
+    columns = (_CHECK, Column("phase"), Column("seconds", Kind.NUMBER))
+    return Table("Time of each check, by phase", columns, tuple(rows), is_folded=True, plot=page.times(receipt))
+
+
+def _fingerprints(receipt: Receipt) -> Table:
+    rows = (
+        row(check.check, each.name, each.level.value, each.digest, each.key)
+        for check in receipt.checks
+        for each in check.fingerprints
+    )
+    return replace(listing("Fingerprints of results", rows, "check|fingerprint|level|SHA-256|key"), is_folded=True)
+
+
+def _baseline(receipt: Receipt, *, only_worse: bool = False) -> Table:
+    baseline = receipt.baseline
+    if baseline is None:
+        return Table("", (), ())
+    title = f"Compared with the receipt of {baseline.lock}, {baseline.made_at:%Y-%m-%d %H:%M} UTC"
+    if baseline.not_compared:
+        return listing(title, [row(f"not compared: {baseline.not_compared}")], "result")
+    worse = sum(each.is_worse for each in baseline.rows)
+    columns = (
+        Column("number"),
+        Column("recorded", Kind.NUMBER),
+        Column("now", Kind.NUMBER),
+        Column("change", Kind.NUMBER),
+        Column("tolerance", Kind.NUMBER),
+        _OUTCOME,
+    )
+    rows = [
+        row(
+            f"{each.check}: {each.name}",
+            amount(each.recorded, each.unit),
+            amount(each.now, each.unit),
+            percent(each.change),
+            share(each.tolerance),
+            "worse" if each.is_worse else "passed",
+        )
+        for each in baseline.rows
+        if each.is_worse or not only_worse
+    ]
+    if only_worse:
+        summary = f"{counted(len(baseline.rows), 'number')} compared, {worse} worse than the tolerance"
+        heads = row(*(column.title for column in columns))
+        rows = [row(summary), *([heads, *rows] if rows else [])]
+    rows += [row(f"not measured: {what}") for what in baseline.missing]
+    return Table(title, columns, tuple(rows))
+
+
+def _place(receipt: Receipt) -> list[Row]:
+    """Where the suite ran."""
+    if receipt.image:
+        pulled = receipt.image.pulled_bytes
+        took = f" in {amount(receipt.image.pull_s, 's')}" if receipt.image.pull_s is not None else ""
+        return [
+            row("image", receipt.image.reference),
+            row("image ID", receipt.image.id),
+            row("pulled", "nothing: the image was present" if pulled is None else f"{size(pulled)}{took}"),
+        ]
+    if receipt.here is None:
+        return []
+    is_locked = {
+        True: "environment matches the lock",
+        False: "environment differs from the lock",
+        None: "not compared with the lock",
+    }
+    where = f"{receipt.here.python}, {is_locked[receipt.here.is_locked]}"
+    return [row("Python", where), row("prefix", receipt.here.prefix)]
+
+
+def properties(receipt: Receipt) -> Iterator[tuple[str, str]]:
+    """Names and values of stack, machine and versions."""
+    yield from (_pair(each) for each in (*_stack(receipt), *_machine(receipt)))
+    yield from ((f"version of {what}", version) for what, version in receipt.ran.items())
+
+
+def _pair(each: Row) -> tuple[str, str]:
+    return each.cells[0], each.cells[1]
+
+
+def _versions(receipt: Receipt) -> list[Row]:
+    return [row(what, version) for what, version in receipt.ran.items()]
+
+
+def _machine(receipt: Receipt) -> list[Row]:
+    """Without what is unknown."""
+    machine = receipt.machine
+    cpus = f"{machine.cpus} CPUs" if machine.cpus else ""
+    rows = [
+        *(row("GPU", gpu) for gpu in _gpus(receipt)),
+        row("topology", _topology(machine.topology)),
+        row("driver", machine.driver),
+        row("container toolkit", machine.toolkit),
+        row("system", machine.system),
+        row("kernel", machine.kernel),
+        row("CPU", ", ".join(filter(None, [machine.cpu, machine.architecture, cpus]))),
+        row("memory", "" if machine.memory_bytes is None else size(machine.memory_bytes)),
+        row("shared memory", "" if machine.shm_bytes is None else size(machine.shm_bytes)),
+        row("Python", machine.python),
+        row("C library", machine.libc),
+    ]
+    return [each for each in rows if each.cells[1]]
+
+
+def _gpus(receipt: Receipt) -> list[str]:
+    """Equal GPUs in one line."""
+    equal: dict[str, list[str]] = {}
+    for gpu in receipt.machine.gpus:
+        line = f"{gpu.name}, {size(gpu.memory_bytes)}, compute capability {gpu.compute_capability}"
+        equal.setdefault(line, []).append(str(gpu.index))
+    if len(equal) == 1:
+        return [f"{len(found)} x {line}" for line, found in equal.items()]
+    return [f"{', '.join(found)}: {line}" for line, found in equal.items()]
+
+
+def _topology(topology: Mapping[str, str]) -> str:
+    links = set(topology.values())
+    if len(links) == 1 and len(topology) > 1:
+        return f"{links.pop()} between all of them"
+    return ", ".join(f"{pair}: {link}" for pair, link in topology.items())
+
+
+def _stack(receipt: Receipt) -> list[Row]:
+    rows = [
+        row("lock", f"{receipt.lock.name}, envspec.lock sha256:{receipt.lock.sha256}"),
+        row("identity", f"sha256:{receipt.lock.identity}"),
+        *_place(receipt),
+    ]
+    nodes = receipt.nodes
+    if nodes.count > 1:
+        rows.append(row("node", f"{nodes.rank} of {nodes.count}, rendezvous {nodes.rendezvous or '-'}"))
+    return rows
+
+
+def counts(found: Counts) -> str:
+    return f"{found.passed} passed, {found.failed} failed, {found.not_run} not run"
+
+
+def bound(finding: FindingRow) -> str:
+    """`<= 3.9e-3 (4 u, u = 2^-10)`; empty without a bound."""
+    if finding.bound is None:
+        return ""
+    limit = f"{finding.relation} {amount(finding.bound, finding.unit)}"
+    # A formula without an operator is the number itself.
+    return f"{limit} ({finding.formula})" if " " in finding.formula.strip() else limit
+
+
+def outcome(finding: FindingRow) -> str:
+    """`passed`, `failed`, `not run`; empty for what only informs."""
+    if finding.kind is FindingKind.NOT_RUN:
+        return "not run"
+    return {True: "passed", False: "failed", None: ""}[finding.ok]
+
+
+def cause(check: CheckRow) -> str:
+    """Why a check failed: cause and reason."""
+    return ": ".join(filter(None, (check.cause.value if check.cause else "", reason(check))))
+
+
+def reason(check: CheckRow) -> str:
+    """A check's reason; of a compiler's whole output the beginning and the end."""
+    found = check.reason
+    return found if len(found) <= 2 * _PART else f"{found[:_PART]} [...] {found[-_PART:]}"

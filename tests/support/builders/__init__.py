@@ -1,0 +1,1 @@
+"""Makes what envspec reads: wheels, conda archives, locks, images and receipts."""

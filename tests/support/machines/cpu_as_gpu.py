@@ -1,0 +1,215 @@
+"""A GPU that is a CPU: torch believes in a card, and its tensors live on the CPU.
+
+What a check says to `torch.cuda`, to "cuda" as a device and to NCCL is taken by real functions of torch for the CPU and
+by gloo: the check's own lines for GPUs run, with numbers that are right. It says nothing of CUDA, a driver or a card.
+
+Loaded by file, from within a stack's Python (`tests.support.machines.stack.spoiled`): it knows torch alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+#: Statements after torch's import by which a process has the GPU: for `stack.spoiled`.
+LOADED = f"""
+import importlib.util
+spec = importlib.util.spec_from_file_location("cpu_as_gpu", {str(Path(__file__).resolve())!r})
+sys.modules["cpu_as_gpu"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["cpu_as_gpu"])
+sys.modules["cpu_as_gpu"].install(torch)
+"""
+
+#: cuBLAS's workspace under CUBLAS_WORKSPACE_CONFIG=:4096:8, which torch's allocator counts; its size is fixed.
+WORKSPACE_BYTES = 32 * 2**20
+_GPU, _CAPABILITY = os.environ.get("TORCH_GPU", "NVIDIA H100 80GB HBM3, 90").split(", ")
+_MEMORY_BYTES = int(os.environ.get("TORCH_GPU_BYTES", "85000000000"))
+
+
+def install(torch: Any) -> None:
+    """From here on this process has a GPU."""
+    held = _Held()
+    _sizes()
+    _card(torch, held)
+    _types(torch)
+    _distributed(torch)
+    _Everywhere.of(torch, held).__enter__()
+
+
+def _sizes() -> None:
+    """What is made for a GPU's speed becomes what a CPU can do. Memory is not made smaller: its bound is on bytes."""
+    sizes = importlib.import_module("envspec.conformance.bounds").SIZES
+    for name in [each for each in sizes if each.endswith(".cuda") and not each.startswith("memory.")]:
+        sizes[name] = sizes[f"{name.rpartition('.')[0]}.cpu"]
+
+
+def _on_cpu(torch: Any, value: Any) -> Any:
+    """A word for the GPU, as one for the CPU."""
+    if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
+        return "cpu"
+    if isinstance(value, torch.device) and value.type == "cuda":
+        return torch.device("cpu")
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(_on_cpu(torch, each) for each in value)
+    return value
+
+
+class _Everywhere:
+    """Makes the mode that takes "cuda" out of every call of torch, and counts what is allocated."""
+
+    @staticmethod
+    def of(torch: Any, held: _Held) -> Any:
+        class Mode(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined, unused-ignore]
+            def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if function is torch.device:
+                    # By its name: what is made on it is what lies elsewhere.
+                    return function(*args, **(kwargs or {}))
+                if function is torch.Tensor.is_pinned:
+                    return True
+                named = {key: _on_cpu(torch, each) for key, each in (kwargs or {}).items()}
+                result = function(*(_on_cpu(torch, each) for each in args), **named)
+                held.see(torch, result)
+                return result
+
+        return Mode()
+
+
+class _Held:
+    """The bytes of the tensors that torch's functions have returned and that are still there, and the most of them."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, int] = {}
+        self.now = WORKSPACE_BYTES
+        self.most = WORKSPACE_BYTES
+
+    def see(self, torch: Any, result: Any) -> None:
+        for each in result if isinstance(result, (list, tuple)) else [result]:
+            if isinstance(each, torch.Tensor) and each.layout is torch.strided:
+                self._add(each)
+
+    def _add(self, tensor: Any) -> None:
+        try:
+            storage = tensor.untyped_storage()
+            place, size = storage.data_ptr(), storage.nbytes()
+        except (RuntimeError, NotImplementedError):
+            return
+        if place and place not in self._storages:
+            self._storages[place] = size
+            self.now += size
+            self.most = max(self.most, self.now)
+            weakref.finalize(storage, self._drop, place)
+
+    def _drop(self, place: int) -> None:
+        self.now -= self._storages.pop(place, 0)
+
+    def forget(self) -> None:
+        self.most = self.now
+
+
+def _card(torch: Any, held: _Held) -> None:
+    """`torch.cuda`, as far as checks ask it and as torch asks it about a context that is there."""
+    card = SimpleNamespace(
+        name=_GPU,
+        major=int(_CAPABILITY[:-1]),
+        minor=int(_CAPABILITY[-1]),
+        total_memory=_MEMORY_BYTES,
+        multi_processor_count=132,
+        uuid="1",
+    )
+    answers: dict[str, Callable[..., Any]] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: int(os.environ.get("GPUS", "1")),
+        "set_device": lambda _: None,
+        "synchronize": lambda: None,
+        "get_device_properties": lambda _: card,
+        "get_device_capability": lambda: (card.major, card.minor),
+        "get_arch_list": lambda: os.environ.get("TORCH_CODE", "sm_80 sm_90").split(),
+        "max_memory_allocated": lambda: held.most,
+        "max_memory_reserved": lambda: held.most,
+        "reset_peak_memory_stats": held.forget,
+    }
+    for name, answer in answers.items():
+        setattr(torch.cuda, name, _for_checks(answer, getattr(torch.cuda, name)))
+
+
+def _for_checks(answer: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of `torch.cuda` that answers checks; torch's own lines hear that there is no GPU."""
+
+    def asked(*given: Any, **named: Any) -> Any:
+        is_check = sys._getframe(1).f_globals["__name__"].startswith("envspec.conformance.")
+        return (answer if is_check else real)(*given, **named)
+
+    return asked
+
+
+def _types(torch: Any) -> None:
+    """What takes a device by name and is no function that the mode sees."""
+    real = torch.Generator
+
+    class Generator(real):  # type: ignore[misc, valid-type, unused-ignore]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return real(device=_on_cpu(torch, device))
+
+    torch.Generator = Generator
+    for each in (torch.amp.autocast, torch.amp.GradScaler):
+        each.__init__ = _renamed(torch, each.__init__)
+    if not hasattr(torch, "_scaled_mm"):
+        return
+
+    def scaled(left: Any, right: Any, scale_a: Any, scale_b: Any, out_dtype: Any) -> Any:
+        if right.stride() != (1, right.shape[0]):
+            raise RuntimeError("mat2 must be in columns")
+        return ((left.float() * scale_a) @ (right.float() * scale_b)).to(out_dtype)
+
+    torch._scaled_mm = scaled
+
+
+def _renamed(torch: Any, begin: Callable[..., None]) -> Callable[..., None]:
+    def init(made: Any, device: str, **named: Any) -> None:
+        begin(made, _on_cpu(torch, device), **named)
+
+    return init
+
+
+def _distributed(torch: Any) -> None:
+    """NCCL is gloo; a replica and a mesh of GPUs are of the CPU."""
+    changes = {
+        "torch.distributed": _nccl,
+        "torch.nn.parallel.distributed": _replica,
+        "torch.distributed.device_mesh": _mesh,
+    }
+    for name, change in changes.items():
+        if name in sys.modules:
+            change(torch, sys.modules[name])
+
+
+def _nccl(torch: Any, distributed: ModuleType) -> None:
+    begin: Any = distributed.init_process_group  # type: ignore[attr-defined, unused-ignore]
+
+    def init(backend: str, *, timeout: Any, device_id: Any = None) -> None:
+        if backend == "nccl" and device_id is None:
+            raise ValueError("a rank of NCCL says which device is its own")
+        begin("gloo", timeout=timeout)
+
+    distributed.init_process_group = init  # type: ignore[attr-defined, unused-ignore]
+
+
+def _replica(torch: Any, parallel: ModuleType) -> None:
+    made: Any = parallel.DistributedDataParallel.__init__  # type: ignore[attr-defined, unused-ignore]
+
+    def make(replica: Any, module: Any, device_ids: Any = None, **named: Any) -> None:
+        made(replica, module, **named)
+
+    parallel.DistributedDataParallel.__init__ = make  # type: ignore[attr-defined, unused-ignore]
+
+
+def _mesh(torch: Any, device_mesh: ModuleType) -> None:
+    made: Any = device_mesh.init_device_mesh  # type: ignore[attr-defined, unused-ignore]
+    device_mesh.init_device_mesh = lambda device, shape: made("cpu", shape)  # type: ignore[attr-defined, unused-ignore]

@@ -1,0 +1,160 @@
+"""Runs the conformance suite of the checkout in some Python, and reads its results."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import textwrap
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import envspec.conformance.run
+from envspec.conformance.request import Nodes, SuiteRequest, SuiteStart
+from envspec.conformance.results import FORMAT
+
+RUN: Final = Path(envspec.conformance.run.__file__)
+#: A suite that takes longer has hung: its own limits have failed.
+LIMIT_S: Final = 600
+#: For what is sure to come; a busy machine may take long.
+PATIENCE_S: Final = 60
+#: Every process of a run has the run's folder in this variable.
+MARK: Final = "TESTS_SUITE_RUN"
+#: What ignores SIGTERM is waited for in vain: an honest end takes less even on a busy machine.
+_GRACE: Final = {"ENVSPEC_SUITE_GRACE_S": "0.3"}
+
+
+@dataclass(frozen=True)
+class SuiteOutput:
+    """The results of a run. results: check -> its object of results.json."""
+
+    status: int
+    stderr: str
+    document: dict[str, Any]
+    results: dict[str, dict[str, Any]]
+
+    def findings(self, check: str) -> dict[str, dict[str, Any]]:
+        """name -> finding of a check."""
+        return {each["name"]: each for each in self.results[check]["findings"]}
+
+
+def make_request(*checks: str, device: str = "cpu", **more: Any) -> dict[str, Any]:
+    """A request as envspec writes it. more: further fields. Without preimports, whatever the number of cores."""
+    nodes, start = Nodes(), SuiteStart()
+    return {
+        "format": FORMAT,
+        "device": device,
+        "checks": list(checks),
+        "required": [],
+        "world_size": None,
+        "nodes": {"count": nodes.count, "rank": nodes.rank, "rendezvous": nodes.rendezvous},
+        "locked": None,
+        "start": vars(start),
+        "price_per_hour": None,
+        "currency": "",
+        "limits": {},
+        "preimports": 0,
+        "seed": SuiteRequest("cpu", ()).seed,
+        **more,
+    }
+
+
+def run(
+    python: Path,
+    requested: Mapping[str, Any],
+    folder: Path,
+    *,
+    environ: Mapping[str, str] | None = None,
+    before: Sequence[str] = (),
+) -> SuiteOutput:
+    """Run it to its end. folder: empty. environ: further variables. before: words of a command that starts it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "request.json").write_text(json.dumps(requested), encoding="utf-8")
+    results = folder / "results.json"
+    command = [*before, str(python), str(RUN), str(folder / "request.json"), str(results)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, **_GRACE, **(environ or {}), MARK: str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    document = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
+    rows = {each["check"]: each for each in document.get("results", [])}
+    return SuiteOutput(done.returncode, done.stderr, document, rows)
+
+
+@contextlib.contextmanager
+def started(
+    python: Path, requested: Mapping[str, Any], folder: Path, environ: Mapping[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """A run that goes on; what it makes is in `folder`, which is not there yet."""
+    folder.mkdir(parents=True)
+    (folder / "request.json").write_text(json.dumps(requested), encoding="utf-8")
+    command = [str(python), str(RUN), str(folder / "request.json"), str(folder / "results.json")]
+    (folder / "tmp").mkdir()
+    variables = {**os.environ, **_GRACE, **environ, MARK: str(folder), "TMPDIR": str(folder / "tmp")}
+    with subprocess.Popen(
+        command, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def fake_torch(folder: Path, *bodies: str) -> dict[str, str]:
+    """The variables under which `import torch` does what the bodies say."""
+    package = folder / "torch"
+    package.mkdir(parents=True)
+    text = "\n".join(textwrap.dedent(body) for body in bodies)
+    (package / "__init__.py").write_text(text, encoding="utf-8")
+    return {"PYTHONPATH": str(folder)}
+
+
+def wait_for(path: Path) -> None:
+    """Until a file is there."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.02)
+
+
+def processes(folder: Path) -> set[int]:
+    """The processes of a run in `folder`, those that it left too."""
+    mark = f"{MARK}={folder}".encode()
+    found = set()
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                found.add(int(entry.name))
+    return found
+
+
+def left(folder: Path) -> list[str]:
+    """The command lines of the processes that a run in `folder` has left; zombies have none and do not count."""
+    found = []
+    for process in processes(folder):
+        with contextlib.suppress(OSError):
+            words = Path("/proc", str(process), "cmdline").read_bytes()
+            found.append(words.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+def assert_nothing_left(folder: Path) -> None:
+    """No process of a run in `folder` is there any more."""
+    assert left(folder) == []
+
+
+def assert_nothing_stays(folder: Path) -> None:
+    """No process of a run that was `started` in `folder` is there after a while, and no file of its own."""
+    deadline = time.monotonic() + PATIENCE_S
+    while left(folder):
+        assert time.monotonic() < deadline, left(folder)
+        time.sleep(0.05)
+    assert list((folder / "tmp").iterdir()) == []

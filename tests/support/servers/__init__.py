@@ -1,0 +1,1 @@
+"""Servers on loopback: indexes, channels, registries, git and apt, which misbehave where a test says so."""

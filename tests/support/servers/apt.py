@@ -1,0 +1,126 @@
+"""A Debian archive of small packages, served on loopback: what is in it decides what an installation does."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler
+
+from tests.support.servers.loopback import Threaded
+
+_AR_MAGIC = b"!<arch>\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Deb:
+    """A package. files: path -> content. scripts: `postinst` and the like."""
+
+    name: str
+    version: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    depends: str = ""
+
+    @property
+    def control(self) -> str:
+        depends = f"Depends: {self.depends}\n" if self.depends else ""
+        return (
+            f"Package: {self.name}\nVersion: {self.version}\nArchitecture: amd64\n{depends}"
+            "Maintainer: Nobody <nobody@example.org>\nDescription: for a test\n"
+        )
+
+    def packed(self) -> bytes:
+        """The package as deb(5) lays it."""
+        control = {"./control": (self.control, 0o644)}
+        control |= {f"./{name}": (text, 0o755) for name, text in self.scripts.items()}
+        data = {f"./{path}": (text, 0o755 if "/bin/" in path else 0o644) for path, text in self.files.items()}
+        members = {"debian-binary": b"2.0\n", "control.tar.gz": _tar(control), "data.tar.gz": _tar(data)}
+        packed = _AR_MAGIC
+        for name, content in members.items():
+            packed += f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n".encode()
+            packed += content + b"\n" * (len(content) % 2)
+        return packed
+
+
+def _tar(files: Mapping[str, tuple[str, int]]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        folders = {
+            f"./{'/'.join(parts[1:end])}"
+            for path in files
+            for parts in [path.split("/")]
+            for end in range(2, len(parts))
+        }
+        for folder in sorted(folders):
+            member = tarfile.TarInfo(folder)
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(member)
+        for path, (text, mode) in files.items():
+            member = tarfile.TarInfo(path)
+            member.size, member.mode, member.mtime = len(text.encode()), mode, 1_700_000_000
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return gzip.compress(packed.getvalue(), mtime=0)
+
+
+class AptArchive:
+    """What is served. `publish` replaces it; `asked` are the paths that were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.files: dict[str, bytes] = {}
+        self.url = ""
+
+    def publish(self, *debs: Deb) -> None:
+        """Suite `bookworm`, component `main`, below `debian`; and the same at each moment, `debian/<moment>`."""
+        packages, files = "", {}
+        for deb in debs:
+            content = deb.packed()
+            path = f"pool/{deb.name}_{deb.version}_amd64.deb"
+            files[path] = content
+            packages += f"{deb.control}Filename: {path}\nSize: {len(content)}\n"
+            packages += f"SHA256: {hashlib.sha256(content).hexdigest()}\n\n"
+        listed = packages.encode()
+        files["dists/bookworm/main/binary-amd64/Packages"] = listed
+        release = {
+            "Suite": "bookworm",
+            "Codename": "bookworm",
+            "Date": formatdate(usegmt=True),
+            "Architectures": "amd64",
+            "Components": "main",
+            "SHA256": f"\n {hashlib.sha256(listed).hexdigest()} {len(listed)} main/binary-amd64/Packages",
+        }
+        files["dists/bookworm/Release"] = "".join(f"{key}: {value}\n" for key, value in release.items()).encode()
+        self.files = files
+
+
+@contextlib.contextmanager
+def apt_archive() -> Iterator[AptArchive]:
+    """Serve one on a free loopback port, unsigned: its line in sources.list needs `[trusted=yes]`."""
+    archive = AptArchive()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            archive.asked.append(self.path)
+            _, _, path = self.path.partition("/debian/")
+            if path not in archive.files:
+                path = path.partition("/")[2]
+            content = archive.files.get(path)
+            self.send_response(404 if content is None else 200)
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.end_headers()
+            self.wfile.write(content or b"")
+
+        def log_message(self, format: str, *words: object) -> None:
+            del format, words
+
+    with Threaded(Handler) as server:
+        archive.url = f"http://{server.host}/debian"
+        yield archive

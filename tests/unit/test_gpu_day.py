@@ -1,0 +1,27 @@
+"""`bench.gpu_day` where there is neither a GPU nor torch: what it asks of the suite is what the suite reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import gpu_day
+
+
+def test_the_suite_runs_and_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu_day.main(["suite", "--device", "cpu", "--check", "lock", "--output", str(tmp_path)]) == 0
+    [row] = json.loads((tmp_path / "suite.json").read_text())["results"]
+    assert (row["check"], row["status"], row["reason"]) == ("lock", "not run", "no lock is given")
+    assert "not run  lock" in capsys.readouterr().out
+    assert (tmp_path / "probe.txt").read_text().startswith("Linux")
+
+
+def test_a_suite_that_is_over_its_time_is_ended(tmp_path: Path) -> None:
+    status, output = gpu_day._ended(
+        [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(60)"], 0.5, os.environ
+    )
+    assert (status, output) == (-15, "1\n")
