@@ -30,7 +30,7 @@ refuse() {
 # rows_for LOCK: fills `rows` with options, which only a lock that was made from a part of a channel takes.
 rows_for() {
   rows=()
-  if grep -q '^parts = \[' "$1/envspec.lock" 2>/dev/null; then
+  if grep -q '^partial_channels = \[' "$1/envspec.lock" 2>/dev/null; then
     for word in ${CHANNEL_REPODATA-}; do rows+=(--channel-repodata "$word"); done
   fi
 }

@@ -56,12 +56,11 @@ class Base:
 class RunConfig:
     """How a container starts, where it differs from the base.
 
-    entrypoint, command, user: None for the base's. ports: `8888/tcp`. healthcheck: Docker's object, times in ns. env:
+    entrypoint, user: None for the base's. ports: `8888/tcp`. healthcheck: Docker's object, times in ns. env:
     variables with lower priority than the lock's.
     """
 
     entrypoint: tuple[str, ...] | None = None
-    command: tuple[str, ...] | None = None
     user: str | None = None
     ports: tuple[str, ...] = ()
     healthcheck: Mapping[str, Any] | None = None
@@ -191,8 +190,6 @@ def _run(lock: Lock, base_run: Mapping[str, Any], own: RunConfig) -> dict[str, A
         # Like Docker: an entrypoint drops the base's command.
         run["Entrypoint"] = list(own.entrypoint)
         run.pop("Cmd", None)
-    if own.command is not None:
-        run["Cmd"] = list(own.command)
     if own.user is not None:
         run["User"] = own.user
     if own.ports:

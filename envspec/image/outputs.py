@@ -37,7 +37,7 @@ _REF: Final = "org.opencontainers.image.ref.name"
 _NAME: Final = "io.containerd.image.name"
 
 
-class CannotWrite(EnvspecError):
+class CannotWriteImage(EnvspecError):
     """The output can't be written."""
 
     exit_code = 6
@@ -100,7 +100,7 @@ def write_tar(path: Path, files: Files, opened: OpenBlob, moved: OnBytes) -> Non
     """Write the tar to a temporary file and rename it.
 
     Raises:
-        CannotWrite: no space, no permission.
+        CannotWriteImage: no space, no permission.
     """
     with _write_errors(path):
         sweep(path.parent, path.name)
@@ -115,7 +115,7 @@ def write_layout(folder: Path, files: Files, opened: OpenBlob, moved: OnBytes) -
     After an error, no new layout is left; after a kill, the next run continues.
 
     Raises:
-        UsageError: the folder contains something else. CannotWrite: no space, no permission.
+        UsageError: the folder contains something else. CannotWriteImage: no space, no permission.
     """
     check_outputs(None, folder)
     is_layout = _is_layout(folder)
@@ -190,4 +190,4 @@ def _write_errors(path: Path) -> Iterator[None]:
         if error.errno in FULL:
             free = shutil.disk_usage(next(each for each in (path, *path.absolute().parents) if each.exists())).free
             what, hint = f"{what} ({free / 1e6:,.0f} MB are free there)", "free some space or use another path"
-        raise CannotWrite(what, hint=f"{hint}; the layers written so far stay in envspec's cache") from error
+        raise CannotWriteImage(what, hint=f"{hint}; the layers written so far stay in envspec's cache") from error

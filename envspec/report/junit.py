@@ -89,7 +89,7 @@ def _line(finding: FindingRow) -> str:
     number = "" if finding.value is None else amount(finding.value, finding.unit)
     kind = outcome(finding) or Kind.INFORMING.value
     parts = (finding.name, number, bound(finding), finding.detail)
-    return f"{kind}: {', '.join(one_line(each) for each in parts if each)}"
+    return f"{kind}: {': '.join(one_line(each) for each in parts if each)}"
 
 
 def _compared(baseline: Baseline, lock: str) -> Element:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from envspec.verifier.hashing import (
     STRONG,
-    Bytecode,
+    BytecodeState,
     ExpectedFile,
     compare_bytecode,
     from_record,
@@ -163,9 +163,9 @@ def compare(expected: Expected, environment: PythonEnvironment) -> VerifyResult:
         against_record=has_digest.count(False),
         allowed=has_digest.count(None),
         record_only=files.record_only,
-        bytecode_by_source=compared[Bytecode.BY_SOURCE],
-        bytecode_by_time=compared[Bytecode.BY_TIME],
-        bytecode_other_python=compared[Bytecode.OTHER_PYTHON],
+        bytecode_by_source=compared[BytecodeState.BY_SOURCE],
+        bytecode_by_time=compared[BytecodeState.BY_TIME],
+        bytecode_other_python=compared[BytecodeState.OTHER_PYTHON],
     )
     return VerifyResult(tuple(sorted(set(findings), key=_sort_key)), counts)
 

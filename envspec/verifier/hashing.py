@@ -156,7 +156,7 @@ _CHECKED_BY_HASH: Final = 0b1
 _HEADER_BYTES: Final = 16
 
 
-class Bytecode(Enum):
+class BytecodeState(Enum):
     """How bytecode was compared with its source."""
 
     BY_SOURCE = "by source"
@@ -178,23 +178,27 @@ def source_of(path: Path) -> Path | None:
     return path.parent.parent / f"{path.name.split('.')[0]}.py"
 
 
-def _compare_bytecode(path: Path) -> Bytecode:
+def _compare_bytecode(path: Path) -> BytecodeState:
     source = source_of(path)
     with path.open("rb") as file:
         head = file.read(_HEADER_BYTES)
     if head[:4] != importlib.util.MAGIC_NUMBER or len(head) < _HEADER_BYTES:
-        return Bytecode.OTHER_PYTHON
+        return BytecodeState.OTHER_PYTHON
     if not int.from_bytes(head[4:8], "little") & _CHECKED_BY_HASH:
-        return Bytecode.BY_TIME
+        return BytecodeState.BY_TIME
     if source is None or not source.is_file():
         # Python does not import it: below __pycache__ it needs its source.
-        return Bytecode.WITHOUT_SOURCE
-    return Bytecode.BY_SOURCE if importlib.util.source_hash(source.read_bytes()) == head[8:16] else Bytecode.DIFFERS
+        return BytecodeState.WITHOUT_SOURCE
+    return (
+        BytecodeState.BY_SOURCE
+        if importlib.util.source_hash(source.read_bytes()) == head[8:16]
+        else BytecodeState.DIFFERS
+    )
 
 
-def compare_bytecode(paths: Iterable[Path]) -> tuple[Counter[Bytecode], list[tuple[Path, str]]]:
+def compare_bytecode(paths: Iterable[Path]) -> tuple[Counter[BytecodeState], list[tuple[Path, str]]]:
     """How many files were compared in which way; those that differ ("") or can't be read, with the reason."""
-    counts: Counter[Bytecode] = Counter()
+    counts: Counter[BytecodeState] = Counter()
     wrong: list[tuple[Path, str]] = []
     for path in sorted(paths):
         try:
@@ -203,6 +207,6 @@ def compare_bytecode(paths: Iterable[Path]) -> tuple[Counter[Bytecode], list[tup
             wrong.append((path, error.strerror or str(error)))
             continue
         counts[how] += 1
-        if how is Bytecode.DIFFERS:
+        if how is BytecodeState.DIFFERS:
             wrong.append((path, ""))
     return counts, wrong

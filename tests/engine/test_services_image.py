@@ -201,7 +201,7 @@ def test_a_stop_ends_it_at_once_and_well(server: Container) -> None:
 def test_a_user_without_a_name_is_told_what_to_do(engine: DockerClient, image: str) -> None:
     done = run_in(engine, image, user="4242:4242", environment={"HOME": "/tmp/home"})
     assert done.status == 78
-    assert re.search(r"ssh: user 4242 has no line in /etc/passwd", done.output)
+    assert re.search(r"ssh: user 4242 is not in /etc/passwd", done.output)
 
 
 def test_a_command_runs_beside_the_services_with_process_1s_duties(engine: DockerClient, image: str) -> None:

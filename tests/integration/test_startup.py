@@ -19,7 +19,7 @@ from tests.support.user import ROOT, command_line, environment
 BUDGET: Final = 8.0
 RUNS: Final = 7
 ROUNDS: Final = 3
-HEAVY: Final = ("pydantic", "aiohttp", "packaging", "rich", "asyncio", "uv", "tomlkit", "platformdirs", "pynvml")
+HEAVY: Final = ("pydantic", "aiohttp", "packaging", "rich", "asyncio", "uv", "tomlkit", "platformdirs")
 _COMMANDS: Final = [("--help",), ("--version",), ("lock", "--check", "pytorch-2.9")]
 #: Runs the command line and tells on stderr which of the heavy modules are there when it ends.
 _TELL: Final = f"""

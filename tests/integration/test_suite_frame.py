@@ -57,7 +57,6 @@ def _device(folder: Path, *bodies: str, **more: Any) -> dict[str, Any]:
         HERE, make_request("device", **more), folder / "run", environ=fake_torch(folder / "bad", *bodies)
     )
     assert output.status == 0 and output.document["is_whole"]
-    assert_nothing_left(folder / "run")
     return output.results["device"]
 
 
@@ -73,7 +72,6 @@ def test_a_torch_that_is_locked_and_not_there_is_reported_alike_by_every_check(t
     checks = [name for name, check in CHECKS.items() if check.needs]
     requested = make_request(*checks, locked={"name": "x", "packages": {"torch": "2.9.1"}, "code": []})
     output = suite.run(tmp_path / "bare" / "bin" / "python", requested, tmp_path / "run")
-    assert_nothing_left(tmp_path / "run")
     said = {name: (result["status"], result["reason"]) for name, result in output.results.items()}
     assert said.pop("family") == ("not run", "torchvision or torchaudio is not in the lock")
     assert {"coldstart", "ddp", "fsdp", "memory"} < set(said)
@@ -85,7 +83,6 @@ def test_a_torch_that_is_locked_and_not_there_is_reported_alike_by_every_check(t
 def test_a_torch_without_metadata_is_imported_for_its_release(tmp_path: Path) -> None:
     environ = fake_torch(tmp_path / "bad", '__version__ = "2.6.0"')
     output = suite.run(HERE, make_request("fsdp"), tmp_path / "run", environ=environ)
-    assert_nothing_left(tmp_path / "run")
     assert "with torch 2.6: it requires streams" in output.findings("fsdp")["FSDP2, gloo, 2 ranks"]["detail"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,7 +122,7 @@ def test_a_lock_that_was_tampered_with(tmp_path: Path, repository: Repository, i
     assert ran.status[LOCKS] == 3 and ran.failed == [LOCKS] and ran.unrun == []
     assert "### `locks/small` was not verified to be what `specs/small.toml` resolves to (exit 3)" in ran.summary
     assert f"app: file.sha256: locked {'ab' * 32}, resolved " in ran.summary
-    assert "**Same version, another file: find out why before you accept it**" in ran.outputs["comment"]
+    assert "#### same version, other file: find out why before you accept it" in ran.outputs["comment"]
     assert "| sha256 | `" in ran.summary and f"`{'ab' * 32}` |" in ran.summary
 
 
@@ -181,3 +182,11 @@ def test_a_comment_as_long_as_they_get(tmp_path: Path) -> None:
     """60,000 bytes go through the environment of one process, which has less than 128 KiB for each value."""
     ran, kept = comment(tmp_path, "ü" * 30_000)
     assert ran.failed == [] and kept.read_text().endswith("ü\n")
+
+
+def test_locks_from_a_part_of_a_channel_are_recognised() -> None:
+    script = (ROOT / ".github" / "lock-check.sh").read_text(encoding="utf-8")
+    pattern = re.search(r"grep -q '([^']+)' \"\$1/envspec.lock\"", script)
+    assert pattern
+    texts = {name: (ROOT / "locks" / name / "envspec.lock").read_text(encoding="utf-8") for name in ("media", "cpu")}
+    assert {name for name, text in texts.items() if re.search(pattern[1], text, re.MULTILINE)} == {"media"}

@@ -169,7 +169,10 @@ def test_an_image_s_account_file_may_be_of_any_size() -> None:
 
 def test_a_list_of_a_container_s_has_an_end(tmp_path: Path) -> None:
     (tmp_path / "given").mkdir()
-    for name, words in (("unknown", "the container returned no"), ("gone", "gave more than 67108864 bytes for gone")):
+    for name, words in (
+        ("unknown", "the container returned no"),
+        ("gone", "returned more than 67108864 bytes for gone"),
+    ):
         with (tmp_path / "given" / name).open("wb") as file:
             file.truncate(1 << 30)
         with pytest.raises(BadChange, match=words):

@@ -75,7 +75,7 @@ def test_no_wheel_leads_out_or_is_two(tmp_path: Path, files: dict[str, bytes], w
 
 
 def test_no_zip_is_no_wheel(tmp_path: Path) -> None:
-    with pytest.raises(WrongWheel, match="no zip"):
+    with pytest.raises(WrongWheel, match="not a readable zip"):
         normal(tmp_path, b"nothing")
 
 

@@ -71,7 +71,7 @@ def test_an_entrypoint_of_ours_drops_the_bases_command() -> None:
     base = images.base(ROOT, run={"Cmd": ["/bin/bash"], "Entrypoint": ["/nvidia.sh"], "ExposedPorts": {"1/tcp": {}}})
     kept = made(base=base)["config"]
     assert (kept["Cmd"], kept["Entrypoint"]) == (["/bin/bash"], ["/nvidia.sh"])
-    conduct = RunConfig(("/init",), None, "1000:1000", ("8888/tcp",), {"Test": ["CMD", "/check"], "Interval": 10**10})
+    conduct = RunConfig(("/init",), "1000:1000", ("8888/tcp",), {"Test": ["CMD", "/check"], "Interval": 10**10})
     run = made(base=base, conduct=conduct)["config"]
     assert "Cmd" not in run
     assert run["Entrypoint"] == ["/init"]

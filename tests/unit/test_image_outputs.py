@@ -112,7 +112,7 @@ def test_nothing_of_the_users_is_overwritten(tmp_path: Path) -> None:
 def test_what_no_room_would_help_is_not_told_of_room(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     files = outputs.files_of([image(BODIES[0])], None, [])
-    with pytest.raises(outputs.CannotWrite) as caught:
+    with pytest.raises(outputs.CannotWriteImage) as caught:
         outputs.write_tar(tmp_path / "file" / "image.tar", files, opened, lambda _: None)
     assert "free" not in str(caught.value)
     assert "free some" not in str(caught.value)
@@ -125,7 +125,7 @@ def test_a_tar_that_ends_in_a_fault_leaves_the_old_one_and_nothing_beside_it(tmp
     def fails(descriptor: Descriptor) -> Blob:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(outputs.CannotWrite, match=r"No space left on device .* MB are free there"):
+    with pytest.raises(outputs.CannotWriteImage, match=r"No space left on device .* MB are free there"):
         outputs.write_tar(path, outputs.files_of([image(BODIES[0])], None, []), fails, lambda _: None)
     assert path.read_bytes() == b"old"
     assert [each.name for each in tmp_path.iterdir()] == ["image.tar"]

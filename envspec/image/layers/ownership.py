@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 from envspec.errors import NoSolution
+from envspec.image.layers.tar import size_of
 from envspec.image.layers.types import Data, Entry, EntryKind, InMemory, LayerSource, OnDisk, ZipMember
 from envspec.image.layers.wheel_zip import unpack_member
 from envspec.io.archives import above
@@ -67,23 +68,13 @@ def entry_owners(packages: Iterable[OwnedEntries]) -> dict[str, str]:
 
 def is_same_entry(one: Entry, other: Entry) -> bool:
     """Compares the bytes only if sizes and checksums are equal."""
-    if (one.kind, one.mode, one.target, one.uid, one.gid) != (
-        other.kind,
-        other.mode,
-        other.target,
-        other.uid,
-        other.gid,
-    ):
+    if replace(one, path="", data=None) != replace(other, path="", data=None):
         return False
-    if one.data is None or other.data is None or _size(one.data) != _size(other.data):
+    if one.data is None or other.data is None or size_of(one) != size_of(other):
         return one.data is other.data
     if isinstance(one.data, ZipMember) and isinstance(other.data, ZipMember) and one.data.crc32 != other.data.crc32:
         return False
     return _sha256(one.data) == _sha256(other.data)
-
-
-def _size(data: Data) -> int:
-    return len(data.content) if isinstance(data, InMemory) else data.size_bytes
 
 
 def _sha256(data: Data) -> bytes:

@@ -102,7 +102,7 @@ class LayerSource(Protocol):
         ...
 
 
-class Folders:
+class FolderEntries:
     """Yields each folder of a layer once, before its content."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The image's health check: does each service answer? One line for each that does not, and then status 1.
+"""The image's health check: prints a line for each service that does not answer, and exits with status 1.
 
 Runs inside the image: standard library only, CPython 3.9 and later, `python -I -S health.py`.
 """
@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 5.0
-#: Answered without a login: Jupyter's version, TensorBoard's page.
+#: Available without a login: Jupyter's version, TensorBoard's page.
 PATHS = {"jupyter": "/api", "tensorboard": "/"}
 
 
-def fault_of(service: Mapping[str, Any]) -> str | None:
-    """What is wrong with a service of services.json; None where it answers as it should."""
+def problem(service: Mapping[str, Any]) -> str | None:
+    """The problem of a service of services.json; None if it is healthy."""
     try:
         return _ssh(service["port"]) if service["name"] == "ssh" else _http(PATHS[service["name"]], service["port"])
-    except (OSError, http.client.HTTPException) as fault:
-        return f"does not answer: {fault}"
+    except (OSError, http.client.HTTPException) as error:
+        return f"does not answer: {error}"
 
 
 def _http(path: str, port: int) -> str | None:
@@ -39,16 +39,14 @@ def _http(path: str, port: int) -> str | None:
 def _ssh(port: int) -> str | None:
     with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
         greeting = connection.recv(256)
-    return None if greeting.startswith(b"SSH-2.0-") else f"greets with {greeting[:40]!r}"
+    return None if greeting.startswith(b"SSH-2.0-") else f"answers with {greeting[:40]!r}"
 
 
 def main() -> int:
     settings = json.loads(Path(__file__).resolve().with_name("services.json").read_text(encoding="utf-8"))
-    faults = [(service["name"], fault_of(service)) for service in settings["services"]]
-    for name, fault in faults:
-        if fault is not None:
-            sys.stdout.write(f"{name} {fault}\n")
-    return int(any(fault is not None for _, fault in faults))
+    problems = [f"{service['name']} {found}\n" for service in settings["services"] if (found := problem(service))]
+    sys.stdout.writelines(problems)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

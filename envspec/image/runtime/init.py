@@ -1,9 +1,9 @@
-"""PID 1 of an image with services: starts them and the command, hands on signals, reaps what is left behind.
+"""PID 1 of an image with services: starts them and the command, forwards signals, reaps orphaned processes.
 
-Runs inside the image: standard library only, CPython 3.9 and later, `python -I -S init.py [COMMAND ...]`. What it
-starts is in `services.json` beside it. With a command, the container ends with the command's status, and the services
-write to files of the state folder; without one it ends with the first service that ends. A status above 128 is a
-signal's number and 128.
+Runs inside the image: standard library only, CPython 3.9 and later, `python -I -S init.py [COMMAND ...]`. The services
+are in `services.json` next to it. With a command, the container ends with the command's status, and the services log to
+files in the state folder; without one it ends with the first service that ends. A status above 128 is 128 plus a
+signal's number.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 HERE = Path(__file__).resolve().parent
 
 if TYPE_CHECKING:
-    from envspec.image.runtime.services import Service, ServiceFault, prepare, state_folder, tell
+    from envspec.image.runtime.services import Service, ServiceFault, log, prepare, state_folder
 else:
-    # Under -I the folder of the script is not on the path.
+    # -I removes the script's folder from the path.
     sys.path.insert(0, str(HERE))
-    from services import Service, ServiceFault, prepare, state_folder, tell
+    from services import Service, ServiceFault, log, prepare, state_folder
 
-#: Those that a container is sent, by an engine or by a terminal.
-HANDED_ON = (
+#: Signals that an engine or a terminal sends to a container.
+FORWARDED = (
     signal.SIGTERM,
     signal.SIGINT,
     signal.SIGHUP,
@@ -39,81 +39,81 @@ HANDED_ON = (
     signal.SIGCONT,
 )
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-#: Engines kill a container ten seconds after they have asked it to stop.
+#: Engines kill a container ten seconds after their request to stop.
 GRACE_S = 8.0
-KILLED_S = 1.0
+KILL_S = 1.0
 BAD_CONFIGURATION = 78  # EX_CONFIG of sysexits.h
 
 
 class Init:
-    """What runs: the command (None where there is none) and the services, by process id."""
+    """command: its process ID, None if there is none. services: by process ID."""
 
     def __init__(self, mask: set[Any]) -> None:
         self.mask = mask
         self.command: int | None = None
         self.services: dict[int, Service] = {}
-        self.asked_to_end = False
+        self.is_ending = False
 
-    def start_service(self, service: Service, log: Path | None) -> None:
-        """A session of its own: a terminal's Ctrl-C is the command's alone."""
+    def start_service(self, service: Service, log_file: Path | None) -> None:
+        """In a new session: only the command receives a terminal's Ctrl-C."""
         pid = os.fork()
         if pid == 0:
-            _become(lambda: _service(service, log, self.mask), service.argv, service.environ)
+            _exec(lambda: _enter_service(service, log_file, self.mask), service.argv, service.environ)
         self.services[pid] = service
 
     def start_command(self, argv: list[str]) -> None:
-        """A process group of its own, in the foreground of the terminal if there is one: shells need it."""
+        """In a new process group, in the terminal's foreground: shells need it."""
         pid = os.fork()
         if pid == 0:
-            _become(lambda: _foreground(self.mask), argv, dict(os.environ))
+            _exec(lambda: _enter_foreground(self.mask), argv, dict(os.environ))
         self.command = pid
 
     def run(self) -> int:
-        """Until what counts has ended; gives the container's status."""
-        waited = {*HANDED_ON, signal.SIGCHLD}
+        """Wait for the end of the command or a service; returns the container's status."""
+        waited = {*FORWARDED, signal.SIGCHLD}
         while True:
             received = signal.sigwait(waited)
             if received != signal.SIGCHLD:
-                self.hand_on(received)
+                self.forward(received)
                 continue
             status = self.reap()
             if status is not None:
                 return status
 
-    def hand_on(self, received: int) -> None:
-        """To the command; to the services where there is none. They end when the command has ended."""
-        self.asked_to_end = self.asked_to_end or received in ENDING
+    def forward(self, received: int) -> None:
+        """To the command, or to the services if there is none. They end after the command."""
+        self.is_ending = self.is_ending or received in ENDING
         for pid in [self.command] if self.command is not None else self.services:
             _send(pid, received)
 
     def reap(self) -> int | None:
-        """Take in every child that has ended, also those of others; the container's status once it is known."""
+        """Reap all ended children, including orphaned ones; returns the container's status once it is known."""
         result = None
-        for pid, status in _ended():
+        for pid, status in _ended_children():
             if pid == self.command:
                 self.command = None
                 result = status
             elif pid in self.services:
                 name = self.services.pop(pid).name
                 if self.command is not None and result is None:
-                    tell(f"{name} has ended with status {status}; the command goes on without it")
+                    log(f"{name} exited with status {status}; the command continues without it")
                 elif result is None:
-                    result = 0 if self.asked_to_end else status
-                    if not self.asked_to_end:
-                        tell(f"{name} has ended with status {status}")
+                    result = 0 if self.is_ending else status
+                    if not self.is_ending:
+                        log(f"{name} exited with status {status}")
         return result
 
     def end(self) -> None:
-        """Ask what still runs to end, and kill what does not."""
-        for number, patience_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, KILLED_S)):
+        """Terminate the remaining services, then kill them."""
+        for number, timeout_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, KILL_S)):
             for pid in self.services:
                 _send(pid, number)
-            deadline = time.monotonic() + patience_s
+            deadline = time.monotonic() + timeout_s
             while self.services:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0 or signal.sigtimedwait({signal.SIGCHLD}, left_s) is None:
                     break
-                for pid, _ in _ended():
+                for pid, _ in _ended_children():
                     self.services.pop(pid, None)
 
 
@@ -123,45 +123,45 @@ def main(argv: list[str]) -> int:
         state = state_folder(os.environ)
         services = [prepare(each, settings, state, os.environ) for each in settings["services"]]
     except ServiceFault as fault:
-        tell(str(fault))
+        log(str(fault))
         return BAD_CONFIGURATION
-    # Blocked, they wait for sigwait: none is lost, and no handler runs in the middle of anything.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*HANDED_ON, signal.SIGCHLD})
+    # Blocked signals wait for sigwait: none is lost, and no handler interrupts anything.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, signal.SIGCHLD})
     init = Init(mask)
     for service in services:
-        log = state / f"{service.name}.log" if argv else None
-        init.start_service(service, log)
-        tell(service.shown + (f" (log: {log})" if log else ""))
+        log_file = state / f"{service.name}.log" if argv else None
+        init.start_service(service, log_file)
+        log(service.description + (f" (log: {log_file})" if log_file else ""))
     if argv:
         init.start_command(argv)
     if not argv and not services:
-        tell("neither a service nor a command: nothing to do")
+        log("nothing to do: no services and no command")
         return 0
     status = init.run()
     init.end()
     return status
 
 
-def _become(prepared: Callable[[], None], argv: list[str], environ: dict[str, str]) -> None:
-    """The child's side of a fork: never returns."""
+def _exec(prepare_process: Callable[[], None], argv: list[str], environ: dict[str, str]) -> None:
+    """In a forked child: never returns."""
     try:
-        prepared()
-        os.execvpe(argv[0], argv, environ)  # noqa: S606 (to become the program is what this is for)
-    except OSError as fault:
-        tell(f"{argv[0]}: {fault.strerror}")
-        os._exit(127 if isinstance(fault, FileNotFoundError) else 126)
-    except BaseException as fault:
-        tell(f"{argv[0]}: {fault!r}")
+        prepare_process()
+        os.execvpe(argv[0], argv, environ)  # noqa: S606 (runs the image's own program)
+    except OSError as error:
+        log(f"{argv[0]}: {error.strerror}")
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+    except BaseException as error:
+        log(f"{argv[0]}: {error!r}")
     os._exit(126)
 
 
-def _service(service: Service, log: Path | None, mask: set[Any]) -> None:
+def _enter_service(service: Service, log_file: Path | None, mask: set[Any]) -> None:
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if log is None:
+    if log_file is None:
         os.dup2(2, 1)
     else:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
     if service.owner is not None:
@@ -171,19 +171,19 @@ def _service(service: Service, log: Path | None, mask: set[Any]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _foreground(mask: set[Any]) -> None:
+def _enter_foreground(mask: set[Any]) -> None:
     os.setpgid(0, 0)
-    # A process of the background that takes the terminal is stopped by SIGTTOU, unless it ignores it.
+    # SIGTTOU stops a background process that changes the foreground, unless it is ignored.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    # No terminal, or not ours: then there is no foreground to be in.
+    # Fails without a terminal of this session.
     with contextlib.suppress(OSError):
         os.tcsetpgrp(0, os.getpgrp())
     signal.signal(signal.SIGTTOU, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _ended() -> list[tuple[int, int]]:
-    """(process id, status as shells say it) of every child that has ended since."""
+def _ended_children() -> list[tuple[int, int]]:
+    """(process ID, status as in a shell) of every ended child."""
     found: list[tuple[int, int]] = []
     while True:
         try:
@@ -196,7 +196,7 @@ def _ended() -> list[tuple[int, int]]:
 
 
 def _send(pid: int, number: int) -> None:
-    # Where it has ended already, its SIGCHLD is on the way.
+    # If it has ended already, its SIGCHLD is pending.
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 

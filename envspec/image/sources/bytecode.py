@@ -103,50 +103,33 @@ def compile_modules(pyc: PycCompiler | None, modules: Iterable[SourceModule]) ->
     if not pyc or not sources:
         return
     count = max(1, min(pyc.jobs, sum(module.size_bytes for module in sources) // _PER_WORKER))
-    with contextlib.ExitStack() as stack:
-        local = threading.local()
-        workers = stack.enter_context(_Workers(pyc))
-        threads = stack.enter_context(ThreadPoolExecutor(count, thread_name_prefix="envspec-pyc"))
+    local = threading.local()
+    workers: list[_Worker] = []
 
-        def compile_one(module: SourceModule) -> bytes:
-            if not hasattr(local, "worker"):
-                local.worker = workers.start()
-            worker: _Worker = local.worker
-            return worker.compile(module.path, module.read())
+    def compile_one(module: SourceModule) -> bytes:
+        if not hasattr(local, "worker"):
+            worker = _Worker(pyc)
+            workers.append(worker)
+            worker.check_version()
+            local.worker = worker
+        data: bytes = local.worker.compile(module.path, module.read())
+        return data
 
-        pending: deque[Future[bytes]] = deque()
-        try:
-            for module in sources:
-                pending.append(threads.submit(compile_one, module))
-                if len(pending) > _AHEAD:
+    pending: deque[Future[bytes]] = deque()
+    try:
+        with ThreadPoolExecutor(count, thread_name_prefix="envspec-pyc") as threads:
+            try:
+                for module in sources:
+                    pending.append(threads.submit(compile_one, module))
+                    if len(pending) > _AHEAD:
+                        yield pending.popleft().result()
+                while pending:
                     yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for each in pending:
-                each.cancel()
-
-
-class _Workers:
-    """The processes of one layer; leaving the context ends them."""
-
-    def __init__(self, pyc: PycCompiler) -> None:
-        self._pyc = pyc
-        self._lock = threading.Lock()
-        self._started: list[_Worker] = []
-
-    def start(self) -> _Worker:
-        worker = _Worker(self._pyc)
-        with self._lock:
-            self._started.append(worker)
-        worker.check_version()
-        return worker
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self._started:
+            finally:
+                for each in pending:
+                    each.cancel()
+    finally:
+        for worker in workers:
             worker.kill()
 
 

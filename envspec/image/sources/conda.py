@@ -19,7 +19,7 @@ from typing import Any, Final
 from envspec.fetch.conda_link import BadPackage
 from envspec.image.layers.ownership import LINK, FileConflict, OwnedPath
 from envspec.image.layers.partition import partition
-from envspec.image.layers.types import PREFIX, Entry, EntryKind, Folders, InMemory, OnDisk
+from envspec.image.layers.types import PREFIX, Entry, EntryKind, FolderEntries, InMemory, OnDisk
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
 from envspec.io.archives import above, why_refused
 from envspec.models import CondaPackage
@@ -121,7 +121,7 @@ class CondaSource:
             UnfitMachine, CompilerFailed: no bytecode. OSError: rattler's files can't be read.
         """
         files = dict(sorted(self._files().items()))
-        folders = Folders()
+        folders = FolderEntries()
         modules = (
             SourceModule(f"{PREFIX}/{path}", file.real.stat().st_size, file.real.read_bytes)
             for path, file in files.items()

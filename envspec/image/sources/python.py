@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec.image.layers.ownership import OwnedPath
-from envspec.image.layers.types import PREFIX, Entry, EntryKind, Folders, InMemory
+from envspec.image.layers.types import PREFIX, Entry, EntryKind, FolderEntries, InMemory
 from envspec.image.sources.bytecode import (
     TOP,
     BadPython,
@@ -81,7 +81,7 @@ class StandalonePython:
         """
         with open_archive(self.archive) as tar:
             found = self._survey(tar)
-        folders = Folders()
+        folders = FolderEntries()
         modules = (
             # A default binds `data` now: it has changed when the module is read.
             SourceModule(f"{PREFIX}/{path}", len(data), lambda data=data: data)  # type: ignore[misc]
@@ -105,7 +105,7 @@ class StandalonePython:
     def _series(self) -> str:
         return ".".join(self.version.split(".")[:2])
 
-    def _survey(self, tar: tarfile.TarFile) -> _Found:
+    def _survey(self, tar: tarfile.TarFile) -> _Survey:
         """Read all modules into memory, 25 MB: bytecode is compiled ahead of the archive's order."""
         library = f"lib/python{self._series}"
         paths: list[str] = []
@@ -128,7 +128,7 @@ class StandalonePython:
         if dangling := sorted(path for path, target in hard.items() if path in kept and target not in kept):
             raise BadPython(self.archive.name, f"{TOP}/{dangling[0]} is a link to a file that is omitted")
         names = {f"bin/{name}": f"python{self._series}" for name in ("python3", "python")}
-        return _Found(
+        return _Survey(
             kept,
             # Some files of the interpreter's tests are invalid on purpose, and nothing imports them.
             {path: data for path, data in modules.items() if path in kept and not path.startswith(f"{library}/test/")},
@@ -161,7 +161,7 @@ class StandalonePython:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Survey:
     """paths: in the layer. modules: those to compile, in the archive's order. links: to add."""
 
     paths: frozenset[str]
@@ -194,7 +194,7 @@ class Venv:
 
     def entries(self) -> Iterator[Entry]:
         series = self.python.series
-        folders = Folders()
+        folders = FolderEntries()
         yield from folders.to(f"{PREFIX}/bin")
         yield Entry(f"{PREFIX}/bin/python", 0o777, EntryKind.SYMLINK, target=f"{self.home}/python{series}")
         for name in ("python3", f"python{series}"):

@@ -16,7 +16,7 @@ import posixpath
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.parser import BytesHeaderParser
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,8 @@ from installer.utils import construct_record_file, fix_shebang, parse_entrypoint
 
 from envspec.fetch.conda_link import RESERVED
 from envspec.image.layers.ownership import OwnedEntries, entry_owners
-from envspec.image.layers.types import PREFIX, Entry, Folders, InMemory, ZipMember
+from envspec.image.layers.tar import size_of
+from envspec.image.layers.types import PREFIX, Entry, FolderEntries, InMemory, ZipMember
 from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
 from envspec.io.archives import LARGEST_METADATA, above, why_refused
@@ -123,9 +124,7 @@ class Scheme:
     @classmethod
     def of_venv(cls, series: str, prefix: str = PREFIX) -> Scheme:
         """For a virtual environment, where pip separates headers from Python's own."""
-        library = f"{prefix}/lib/python{series}/site-packages"
-        headers = f"{prefix}/include/site/python{series}"
-        return cls(series, library, library, f"{prefix}/bin", prefix, headers, f"/{prefix}/bin/python")
+        return replace(cls.of(series, prefix), headers=f"{prefix}/include/site/python{series}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +367,7 @@ class WheelSource:
         modules = (_source_module(files[path]) for path in pyc_paths)
         replaced = set(pyc_paths.values())
         compiled: set[str] = set()
-        folders = Folders()
+        folders = FolderEntries()
         with contextlib.closing(compile_modules(self.pyc, modules)) as bytecode:
             for path in sorted(files):
                 # Bytecode from a wheel is only used if the module does not compile here.
@@ -487,17 +486,10 @@ def _wheel_paths(entries: Iterable[Entry]) -> WheelPaths:
     folders: set[str] = set()
     for entry in entries:
         files.add(entry.path)
-        if entry.mode == _FILE and _is_empty(entry):
+        if entry.mode == _FILE and entry.data is not None and not size_of(entry):
             empty.add(entry.path)
         for folder in above(entry.path):
             if folder in folders:
                 break
             folders.add(folder)
     return WheelPaths(frozenset(files), frozenset(empty), frozenset(folders))
-
-
-def _is_empty(entry: Entry) -> bool:
-    data = entry.data
-    if data is None:
-        return False
-    return not (data.content if isinstance(data, InMemory) else data.size_bytes)

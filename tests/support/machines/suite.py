@@ -41,6 +41,10 @@ class SuiteOutput:
         """name -> finding of a check."""
         return {each["name"]: each for each in self.results[check]["findings"]}
 
+    def wrong(self, check: str) -> set[str]:
+        """The names of findings that failed."""
+        return {name for name, finding in self.findings(check).items() if finding["ok"] is False}
+
 
 def make_request(*checks: str, device: str = "cpu", **more: Any) -> dict[str, Any]:
     """A request as envspec writes it. more: further fields. Without preimports, whatever the number of cores."""
@@ -71,7 +75,7 @@ def run(
     environ: Mapping[str, str] | None = None,
     before: Sequence[str] = (),
 ) -> SuiteOutput:
-    """Run it to its end. folder: empty. environ: further variables. before: words of a command that starts it."""
+    """Run it to its end. folder: empty. environ: more variables. before: words before the command."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "request.json").write_text(json.dumps(requested), encoding="utf-8")
     results = folder / "results.json"
@@ -84,6 +88,7 @@ def run(
         timeout=LIMIT_S,
         check=False,
     )
+    assert done.returncode or left(folder) == []
     document = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
     rows = {each["check"]: each for each in document.get("results", [])}
     return SuiteOutput(done.returncode, done.stderr, document, rows)
