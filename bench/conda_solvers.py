@@ -79,11 +79,12 @@ def _bare(question: dict[str, Any], cache: Path) -> None:
 
 
 def _stage(question: dict[str, Any], cache: Path) -> None:
-    from envspec.resolve.conda.solve import CondaWorld, solve_all
+    from envspec.context import Context
+    from envspec.resolve.conda.solve import solve_all
     from envspec.resolve.conda.solver import Rattler
 
-    world = CondaWorld(cache, os.environ, lambda _platform, _what: None)
-    for answer in asyncio.run(solve_all(requests(question), Rattler(), world)):
+    context = Context.from_environment({**os.environ, "ENVSPEC_CACHE_DIR": str(cache)})
+    for answer in asyncio.run(solve_all(requests(question), Rattler(), context)):
         _print(answer.request.platform.value, (package.url for package in answer.packages))
 
 

@@ -18,7 +18,6 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -26,10 +25,9 @@ from typing import Any, Final
 import tomlkit
 
 from bench.harness import Command, NotHere, clean, proxies, run, uv
+from envspec.context import Context
 from envspec.errors import EnvspecError
-from envspec.fetch.types import Fetching, Network
 from envspec.fetch.wheels import fetch_wheels
-from envspec.io.http_types import Patience
 from envspec.lockfile.document import load
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Package
@@ -122,9 +120,9 @@ class Stock:
     def _fetch(self, locked: Locked) -> None:
         if all(path.exists() for path in locked.wheels_in(self.cache)):
             return
-        how = Fetching(self.cache, Patience(), Network.USE, 4, lambda _: None, lambda _: None)
+        context = Context(self._environ(), self.root, self.cache)
         try:
-            asyncio.run(fetch_wheels(locked.packages, how, self._environ(), lambda: datetime.now(timezone.utc)))
+            asyncio.run(fetch_wheels(locked.packages, context))
         except EnvspecError as fault:
             raise NotHere(f"wheels can't be fetched: {fault}") from fault
 

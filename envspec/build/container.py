@@ -16,7 +16,8 @@ from typing import IO, Final
 from envspec.build.local import environ, serving, the_one, uv_words
 from envspec.build.local import told as log_of
 from envspec.build.reproducible import packed
-from envspec.build.types import BuildFailed, BuildOrder, BuildWorld, Room
+from envspec.build.types import BuildFailed, BuildOrder, BuildTools, Room
+from envspec.context import Context
 from envspec.engine.errors import NoEngine
 from envspec.errors import UnfitMachine
 from envspec.image.sources.system_container import (
@@ -37,7 +38,9 @@ from envspec.io.http_settings import is_loopback
 _KEPT_LINES: Final = 200
 
 
-async def build_in_container(order: BuildOrder, source: Path, work: Path, why: str, world: BuildWorld) -> Path:
+async def build_in_container(
+    order: BuildOrder, source: Path, work: Path, why: str, context: Context, tools: BuildTools
+) -> Path:
     """The wheel, below `work`. why: says what needs a container.
 
     Raises:
@@ -45,17 +48,17 @@ async def build_in_container(order: BuildOrder, source: Path, work: Path, why: s
         of machine. NetworkError: what the build asks for is not to be had.
     """
     target = order.target
-    if target.platform is not world.here or not target.platform.is_linux:
+    if target.platform is not tools.local or not target.platform.is_linux:
         raise UnfitMachine(
             f"{order.of} is to be built for {target.platform.value} ({why}), and this machine is "
-            f"{world.here.value if world.here else 'another'}",
+            f"{tools.local.value if tools.local else 'another'}",
             hint=f"record its wheel by `envspec lock --image SPEC` on a {target.platform.value} machine",
         )
     # Before anything is fetched for it.
     probe = ContainerJob("", target.platform, RegistryTransport.TLS, "", {}, Path("/"))
-    await asyncio.to_thread(_engine, probe, order, why, world)
-    room = await world.room(target)
-    async with serving(order, target, world) as needs, door(needs.listen) as index:
+    await asyncio.to_thread(_engine, probe, order, why, context.environ)
+    room = await tools.room(target)
+    async with serving(order, target, context) as needs, door(needs.listen) as index:
         words = uv_words(needs.url, "python/bin/python3", "src", "out", f"{WORK}/cache")
         variables = {
             **environ(order, PROXY, WORK),
@@ -72,7 +75,7 @@ async def build_in_container(order: BuildOrder, source: Path, work: Path, why: s
             files=await asyncio.to_thread(_files, room, source, words, variables),
             index=index,
         )
-        making = await asyncio.to_thread(_engine, job, order, why, world)
+        making = await asyncio.to_thread(_engine, job, order, why, context.environ)
         lines: list[str] = []
         out = work / "built"
         out.mkdir()
@@ -90,9 +93,9 @@ async def build_in_container(order: BuildOrder, source: Path, work: Path, why: s
     return the_one(out, order)
 
 
-def _engine(job: ContainerJob, order: BuildOrder, why: str, world: BuildWorld) -> ContainerRunner:
+def _engine(job: ContainerJob, order: BuildOrder, why: str, environ: Mapping[str, str]) -> ContainerRunner:
     try:
-        return choose_runner(ContainerTool.AUTO, job, world.environ)
+        return choose_runner(ContainerTool.AUTO, job, environ)
     except NoEngine as fault:
         raise NoEngine(
             f"{order.of} has to be built in a container ({why}), and there is no engine here: {fault.message}",

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envspec.build.types import BuildFailed, BuildOrder, BuildWorld
-from envspec.fetch.types import Network
+from envspec.build.types import BuildFailed, BuildOrder, BuildTools
+from envspec.context import Context
 from envspec.fetch.wheels import logins
 from envspec.io.confine import ALONE, PROXY, Listen, Sandbox, bubblewrap, run_confined
 from envspec.io.http import open_http
@@ -54,21 +54,21 @@ class Needs:
 
 
 @asynccontextmanager
-async def serving(order: BuildOrder, on: Target, world: BuildWorld) -> AsyncIterator[Needs]:
+async def serving(order: BuildOrder, on: Target, context: Context) -> AsyncIterator[Needs]:
     """Serve the index for one build. on: where the build runs."""
-    index = PackageIndex(DEFAULT_INDEX, default_index_url(world.environ))
+    index = PackageIndex(DEFAULT_INDEX, default_index_url(context.environ))
     # A build that asked for a release without a wheel would need a build itself.
     rules = Rules(order.as_of, tuple(wheel_tags(on)), index, routes_of(order.indexes), others=Sdists.NONE)
     parts: list[object] = ["build", order.as_of.isoformat(), index.key, on.platform.value, on.python.version]
     parts += [on.glibc, on.macos]
     parts += [[route.pattern, route.index.name, route.index.key, route.index.dated] for route in rules.routes]
     key = cache.key_of(parts)[:20]
-    known = logins((each.url for each in order.indexes), world.environ)
+    known = logins((each.url for each in order.indexes), context.environ)
     async with AsyncExitStack() as stack:
-        upstream = IndexClient(stack.enter_context(closing(Store(world.cache))), world.now, environ=world.environ)
-        if world.network is Network.USE:
+        upstream = IndexClient(stack.enter_context(closing(Store(context.cache))), context.now, environ=context.environ)
+        if not context.is_offline:
             upstream.http = await stack.enter_async_context(
-                open_http(world.environ, credentials=known, notice=world.warn)
+                open_http(context.environ, credentials=known, notice=context.reporter.warning)
             )
         stack.push_async_callback(upstream.close)
         view = View(upstream, Pages(upstream, {key: rules}), rules, key)
@@ -104,7 +104,9 @@ exit 1
 """
 
 
-async def build_here(order: BuildOrder, source: Path, work: Path, interpreter: Path, world: BuildWorld) -> Path:
+async def build_here(
+    order: BuildOrder, source: Path, work: Path, interpreter: Path, context: Context, tools: BuildTools
+) -> Path:
     """The wheel, below `work`, which is a folder of this build's alone; `asked_for` then tells of compilers.
 
     Raises:
@@ -113,17 +115,17 @@ async def build_here(order: BuildOrder, source: Path, work: Path, interpreter: P
     """
     from uv import find_uv_bin
 
-    program = await bubblewrap(world.environ, world.unconfined, f"building {order.of}")
+    program = await bubblewrap(context.environ, context.unconfined, f"building {order.of}")
     out = work / "out"
     await asyncio.to_thread(_furnish, work)
-    on = this_target(order, world.here or Platform.LINUX_64)
-    async with serving(order, on, world) as needs:
+    on = this_target(order, tools.local or Platform.LINUX_64)
+    async with serving(order, on, context) as needs:
         uv = Path(find_uv_bin())
         command = [str(uv), *uv_words(needs.url, str(interpreter), str(source), str(out), f"{work}/cache")]
         programs, reads = {"PATH": f"{work}/bin:{_PATH}", **_CC}, [uv]
         if order.compiles:
-            programs = {"PATH": world.environ.get("PATH") or _PATH}
-            reads += toolchains(programs["PATH"], world.environ.get("HOME"))
+            programs = {"PATH": context.environ.get("PATH") or _PATH}
+            reads += toolchains(programs["PATH"], context.environ.get("HOME"))
         variables = {**environ(order, PROXY if program else needs.proxy, str(work)), **programs}
         if program:
             sandbox = Sandbox(program, tuple(reads), work)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -12,8 +12,6 @@ from typing import Final
 
 from envspec.credentials import without_credentials
 from envspec.errors import EnvspecError, NoSolution
-from envspec.fetch.types import Network
-from envspec.io.confine import Unconfined
 from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
 
 #: Another way to build makes other wheels of the same source.
@@ -70,23 +68,16 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class BuildWorld:
-    """The machine around it.
+class BuildTools:
+    """What builds find on this machine.
 
-    here: this machine's platform, None where envspec locks nothing for it. interpreter: a Python of the series on this
-    machine, None where there is none. room: finds a container, once one is needed. unconfined: whether a build may run
-    where nothing confines it.
+    local: its platform, None if envspec locks nothing for it. interpreter: a Python of the series on this machine, None
+    if there is none. room: finds a container, once one is needed.
     """
 
-    environ: Mapping[str, str] = field(repr=False)
-    cache: Path
-    network: Network
-    here: Platform | None
-    now: Callable[[], datetime]
-    warn: Callable[[str], None]
+    local: Platform | None
     interpreter: Callable[[Python], Awaitable[Path | None]]
     room: Callable[[Target], Awaitable[Room]]
-    unconfined: Unconfined = Unconfined.REFUSED
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,11 +26,12 @@ from envspec.build.reproducible import (
     sha256_of,
     unpack,
 )
-from envspec.build.types import BuildFailed, BuildOrder, BuildWorld, Made, OtherWheel, WrongWheel
+from envspec.build.types import BuildFailed, BuildOrder, BuildTools, Made, OtherWheel, WrongWheel
+from envspec.context import Connectivity, Context
 from envspec.credentials import without_credentials
 from envspec.errors import NetworkError, UnfitMachine
 from envspec.fetch.sources import check_out
-from envspec.fetch.types import Network, UnsafeName, archive_path, archives_folder
+from envspec.fetch.types import UnsafeName, archive_path, archives_folder
 from envspec.io.cache import Notes, keeping
 from envspec.io.confine import NoConfinement
 from envspec.io.file_locks import hold
@@ -44,7 +45,7 @@ _PLACE: Final = Path("/tmp")  # noqa: S108 (a folder of our own below it, which 
 _WAIT_S: Final = 0.2
 
 
-async def make(order: BuildOrder, world: BuildWorld) -> Made:
+async def make(order: BuildOrder, context: Context, tools: BuildTools) -> Made:
     """The wheel out of the cache, else built.
 
     What gives a pure wheel without a compiler is built on this machine; the rest in a container of the lock's devel
@@ -55,22 +56,22 @@ async def make(order: BuildOrder, world: BuildWorld) -> Made:
         BuildFailed, WrongWheel: no wheel, or not the one that is wanted. OtherWheel: not what the lock records.
         UnfitMachine: it can't be built here. NetworkError: what the build asks for is not to be had.
     """
-    key = order.key(default_index_url(world.environ))
-    made = await asyncio.to_thread(_known, key, world.cache)
+    key = order.key(default_index_url(context.environ))
+    made = await asyncio.to_thread(_known, key, context.cache)
     if made is None:
         async with _alone(key) as work:
-            made = await asyncio.to_thread(_known, key, world.cache)
+            made = await asyncio.to_thread(_known, key, context.cache)
             if made is None:
-                made = await _make(order, key, work, world)
+                made = await _make(order, key, work, context, tools)
     if order.locked is not None and made.wheel.sha256 != order.locked.sha256:
         raise OtherWheel(order.of, made.wheel.sha256, order.locked.sha256)
     return made
 
 
-async def _make(order: BuildOrder, key: str, work: Path, world: BuildWorld) -> Made:
+async def _make(order: BuildOrder, key: str, work: Path, context: Context, tools: BuildTools) -> Made:
     source = await _laid_out(order, work / "src")
     await asyncio.to_thread(check_requirements, source, order.of)
-    built = await _build(order, source, work, world)
+    built = await _build(order, source, work, context, tools)
     await asyncio.to_thread(check_release, built, order.name, order.version, order.of)
     if not is_loaded(built.name, order.target):
         target = order.target
@@ -78,7 +79,7 @@ async def _make(order: BuildOrder, key: str, work: Path, world: BuildWorld) -> M
             order.of,
             f"the build gave {built.name}, which Python {target.python.series} on {target.platform.value} can't load",
         )
-    return await asyncio.to_thread(_keep, order, key, built, world.cache)
+    return await asyncio.to_thread(_keep, order, key, built, context.cache)
 
 
 async def _laid_out(order: BuildOrder, folder: Path) -> Path:
@@ -99,18 +100,18 @@ def _settle_inside(source: Path, folder: Path, order: BuildOrder) -> None:
     settle(source, order.as_of)
 
 
-async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld) -> Path:
-    interpreter = await world.interpreter(order.target.python)
+async def _build(order: BuildOrder, source: Path, work: Path, context: Context, tools: BuildTools) -> Path:
+    interpreter = await tools.interpreter(order.target.python)
     loose: NoConfinement | None = None
     if interpreter is None:
         why = f"no Python {order.target.python.series} is on this machine"
     elif order.compiles:
         from envspec.build.local import build_here
 
-        return await build_here(order, source, work, interpreter, world)
+        return await build_here(order, source, work, interpreter, context, tools)
     else:
         try:
-            found = await _try_here(order, source, work, interpreter, world)
+            found = await _try_here(order, source, work, interpreter, context, tools)
         except NoConfinement as fault:
             loose, why = fault, "nothing else on this machine confines its build"
         else:
@@ -123,14 +124,16 @@ async def _build(order: BuildOrder, source: Path, work: Path, world: BuildWorld)
     from envspec.build.container import build_in_container
 
     try:
-        return await build_in_container(order, source, work, why, world)
+        return await build_in_container(order, source, work, why, context, tools)
     except UnfitMachine as fault:
         if loose is None:
             raise
         raise NoConfinement(f"{loose.message}; {fault.message}", hint=f"{loose.hint}; or {fault.hint}") from fault
 
 
-async def _try_here(order: BuildOrder, source: Path, work: Path, interpreter: Path, world: BuildWorld) -> Path | str:
+async def _try_here(
+    order: BuildOrder, source: Path, work: Path, interpreter: Path, context: Context, tools: BuildTools
+) -> Path | str:
     """The pure wheel that a build without compilers gives; else why it takes a container.
 
     Raises:
@@ -139,7 +142,7 @@ async def _try_here(order: BuildOrder, source: Path, work: Path, interpreter: Pa
     from envspec.build.local import asked_for, build_here
 
     try:
-        built = await build_here(order, source, work, interpreter, world)
+        built = await build_here(order, source, work, interpreter, context, tools)
     except BuildFailed:
         compiler = await asyncio.to_thread(asked_for, work)
         if compiler is None:
@@ -150,7 +153,7 @@ async def _try_here(order: BuildOrder, source: Path, work: Path, interpreter: Pa
         return f"{built.name} is for one platform"
     if compiler is not None:
         # As on every machine: what is here, or is not, must not decide.
-        world.warn(
+        context.reporter.warning(
             f"{order.of} is built without a compiler, and its build asked for {compiler}: "
             "what it would have compiled is not in its wheel"
         )
@@ -265,12 +268,12 @@ def of_sdist(wanted: Wanted, sha256: str, fetch: Callable[[], Awaitable[Path]]) 
 
 
 def of_git(
-    wanted: Wanted, address: GitAddress, commit: str, environ: Mapping[str, str], network: Network
+    wanted: Wanted, address: GitAddress, commit: str, environ: Mapping[str, str], connectivity: Connectivity
 ) -> BuildOrder:
     """An order for a commit. Credentials are none of what names it."""
 
     async def lay_out(folder: Path) -> Path:
-        if network is Network.OFFLINE:
+        if connectivity is Connectivity.OFFLINE:
             raise NetworkError(
                 f"{wanted.of}: its wheel is not in the cache, and --offline forbids fetching "
                 f"{without_credentials(address.url)}",

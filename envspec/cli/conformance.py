@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import LOCK, MIRROR, UNCONFINED, combined
+from envspec.cli.options import LOCK, MIRROR, UNCONFINED, combined, context_of
+from envspec.cli.terminal import handle_sigterm
 from envspec.conformance.checks import CHECKS
 from envspec.errors import EnvspecError, UsageError
 from envspec.report import RECEIPT
 
 if TYPE_CHECKING:
-    from envspec.cli.proving import Proving
-    from envspec.operations.conformance import Price
+    from envspec.operations.conformance import Price, SuiteLocation, SuiteSelection
     from envspec.receipts.model import Receipt
 
 
@@ -25,45 +25,55 @@ _REASONS: Final = 3
 
 
 class Failed(EnvspecError):
-    """The suite was run, and says that the stack does not do what it should."""
+    """The suite has run, and the stack failed."""
 
     exit_code = 7
 
 
 _where: Final = combined(
-    click.option("--image", metavar="REF", help="The image to test; the lock's own, made where it is not there."),
+    click.option(
+        "--image", metavar="REF", help="Image to test (default: the lock's, built if the engine does not have it)."
+    ),
     click.option("--local", is_flag=True, help="Test the active environment's Python, without a container."),
     click.option("--python", type=click.Path(path_type=Path), metavar="PATH", help="The Python that --local tests."),
-    click.option("--gpus", default="auto", metavar="all|none|IDS", help="GPUs of the container: 0,1. All of them."),
-    click.option("--no-pyc", is_flag=True, help="The lock's image without compiled Python."),
-    click.option("--offline", is_flag=True, help="Make the image from what is in the cache, if it has to be made."),
+    click.option("--gpus", default="auto", metavar="all|none|IDS", help="GPUs of the container: 0,1 (default: all)."),
+    click.option("--no-pyc", is_flag=True, help="Test the lock's image without compiled Python."),
+    click.option("--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."),
     MIRROR,
     UNCONFINED,
 )
 _what: Final = combined(
-    click.option("--device", type=click.Choice(["cuda", "cpu"]), help="GPUs where the lock has CUDA, if left out."),
     click.option(
-        "--check", "checks", multiple=True, metavar="NAME", help=f"A check to run, or several: {', '.join(CHECKS)}."
+        "--device", type=click.Choice(["cuda", "cpu"]), help="What to test (default: GPUs if the lock uses CUDA)."
     ),
-    click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Another limit for a check, in seconds."),
+    click.option(
+        "--check",
+        "checks",
+        multiple=True,
+        metavar="NAME",
+        help=f"Run only this check; may be given more than once: {', '.join(CHECKS)}.",
+    ),
+    click.option("--limit", "limits", multiple=True, metavar="NAME=S", help="Time limit of a check, in seconds."),
     click.option("--world-size", metavar="N|all", help="Processes of the distributed checks on this machine."),
-    click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Machines of this run."),
+    click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of machines of this run."),
     click.option("--node-rank", type=click.IntRange(min=0), default=0, metavar="R", help="This machine's number."),
-    click.option("--rendezvous", metavar="HOST:PORT", help="Where the machines meet: on the first of them."),
-    click.option("--price", metavar="AMOUNT[CURRENCY]", help="What an hour of this machine costs: 2.50EUR."),
+    click.option(
+        "--rendezvous", metavar="HOST:PORT", help="Where the machines connect to each other: on the first of them."
+    ),
+    click.option("--price", metavar="AMOUNT[CURRENCY]", help="Price of an hour of this machine: 2.50EUR."),
 )
 _answer: Final = combined(
     click.option(
         "--report",
         type=click.Path(path_type=Path, file_okay=False),
         metavar="DIR",
-        help="Write the receipt there: JSON, JUnit, Markdown and HTML.",
+        help="Write the receipt to DIR: JSON, JUnit, Markdown and HTML.",
     ),
     click.option(
         "--baseline",
         type=click.Path(path_type=Path, exists=True),
         metavar="RECEIPT",
-        help="A receipt of the same kind of machine: being slower than it fails.",
+        help="Fail if this machine is slower than in this receipt of the same kind of machine.",
     ),
     click.option(
         "--format", "form", type=click.Choice(list(RECEIPT)), default="text", help="Format of the receipt on stdout."
@@ -77,25 +87,29 @@ _answer: Final = combined(
 @_what
 @_answer
 def command(lock: str, report: Path | None, form: str, **chosen: Any) -> int:
-    """Prove that this machine runs a lock's stack: on its GPUs, in the lock's image.
+    """Test that this machine runs a lock's stack: on its GPUs, in the lock's image.
 
-    Every check is a process with a limit of its own; what this machine can't do is `not run`, and never passed. The
-    exit code is 7 where a check failed, or one that the spec requires did not run; 6 where there is no GPU to test.
+    Every check is a process with its own time limit; what this machine can't do is `not run`, and never passed. The
+    exit code is 7 if a check failed, or if a check that the spec requires did not run; 6 if there is no GPU to test.
     """
-    from envspec.cli.proving import prove
-    from envspec.receipts.model import Verdict
+    from envspec.cli.progress import TerminalReporter
+    from envspec.operations.conformance import Observer, run_conformance
+    from envspec.receipts.model import Verdict, read
     from envspec.report import check_writable
 
-    asked = _proving(chosen)
+    location, selection = _location(chosen), _selection(chosen)
+    baseline = read(chosen["baseline"]) if chosen["baseline"] else None
     if report is not None:
         check_writable(report)
-    # Who ends a run half-way has what was found by then.
-    found = prove(lock, asked, lambda until_then: _write(until_then, report))
+    with handle_sigterm(), TerminalReporter(Path(lock).name) as reporter:
+        # A run that is interrupted leaves what was found by then.
+        observer = Observer(reporter.check, lambda until_then: _write(until_then, report), baseline)
+        found = run_conformance(lock, location, selection, context_of(chosen, reporter), observer)
     try:
         _write(found, report)
     finally:
-        # A disk that is full by now does not cost what the suite has found.
-        _tell(found, form)
+        # Also if the disk is full by now.
+        _print(found, form)
     if found.verdict is Verdict.FAILED:
         raise Failed(_failure(found), hint=_hint(found, report))
     return 0
@@ -105,24 +119,23 @@ def _write(found: Receipt, report: Path | None) -> None:
     from envspec.report import write_receipt
 
     for path in write_receipt(found, report) if report else ():
-        terminal.tell(f"wrote {path}")
+        terminal.report(f"wrote {path}")
 
 
-def _tell(found: Receipt, form: str) -> None:
+def _print(found: Receipt, form: str) -> None:
     terminal.answer_report(form, RECEIPT.render(form, found, terminal.width()))
 
 
 def _failure(found: Receipt) -> str:
-    """The error's message: the first reasons. The answer has all of them."""
+    """The error's message: the first reasons. The receipt has all of them."""
     more = len(found.reasons) - _REASONS
-    told = [*found.reasons[:_REASONS], *([f"and {more} more"] if more > 0 else [])]
-    return f"{found.lock.name}: conformance failed: {'; '.join(told)}"
+    reasons = [*found.reasons[:_REASONS], *([f"and {more} more"] if more > 0 else [])]
+    return f"{found.lock.name}: conformance failed: {'; '.join(reasons)}"
 
 
-def _proving(chosen: Mapping[str, Any]) -> Proving:
-    from envspec.cli.proving import Proving
-    from envspec.operations.conformance import nodes_of
-    from envspec.receipts.model import read
+def _location(chosen: Mapping[str, Any]) -> SuiteLocation:
+    from envspec.cli.container import gpus_of
+    from envspec.operations.conformance import SuiteLocation
 
     if chosen["local"] and chosen["image"]:
         raise UsageError("--local and --image exclude each other", hint="remove one of them")
@@ -130,22 +143,21 @@ def _proving(chosen: Mapping[str, Any]) -> Proving:
         raise UsageError("--python needs --local", hint="add --local")
     if chosen["local"]:
         _refuse_containers(chosen)
-    return Proving(
-        local=chosen["local"],
-        python=chosen["python"],
-        image=chosen["image"],
-        gpus=chosen["gpus"],
-        bytecode=not chosen["no_pyc"],
-        offline=chosen["offline"],
-        mirrors=chosen["mirrors"],
-        unconfined=chosen["unconfined"],
+    return SuiteLocation(
+        chosen["local"], chosen["python"], chosen["image"], gpus_of(chosen["gpus"]), not chosen["no_pyc"]
+    )
+
+
+def _selection(chosen: Mapping[str, Any]) -> SuiteSelection:
+    from envspec.operations.conformance import SuiteSelection, nodes_of
+
+    return SuiteSelection(
         device=chosen["device"],
         checks=chosen["checks"],
-        limits=dict(_limit(text) for text in chosen["limits"]),
         world_size=_world_size(chosen["world_size"]),
         nodes=nodes_of(chosen["nodes"], chosen["node_rank"], chosen["rendezvous"]),
         price=_price(chosen["price"]),
-        baseline=read(chosen["baseline"]) if chosen["baseline"] else None,
+        limits=dict(_limit(text) for text in chosen["limits"]),
     )
 
 
@@ -196,7 +208,7 @@ def _price(text: str | None) -> Price | None:
 
 
 def _hint(found: Receipt, report: Path | None) -> str:
-    """What helps with the first check that failed, and where the rest is told."""
+    """The hint of the first check that failed, and where to find the rest."""
     hints = [each.hint for each in found.checks if each.hint and each.status.value != "passed"]
-    where = f"the receipt in {report} has all of it" if report else "`--report DIR` keeps all of it"
+    where = f"the receipt in {report} has all of it" if report else "`--report DIR` writes all of it"
     return "; ".join([*hints[:1], where])

@@ -1,4 +1,4 @@
-"""What `run` and `shell` share: their options, and the way from a lock to a container."""
+"""`envspec run` and `envspec shell`."""
 
 from __future__ import annotations
 
@@ -12,122 +12,134 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import IMAGE_PLATFORMS, MIRROR, UNCONFINED, combined
-from envspec.errors import UnfitMachine, UsageError
+from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, UNCONFINED, combined, context_of
+from envspec.cli.terminal import handle_sigterm
+from envspec.errors import UsageError
 
 if TYPE_CHECKING:
-    from envspec.engine.client import Engine
-    from envspec.engine.container import Folders, Gpus, Mount, Options, Port, User
-    from envspec.engine.run import Streams
-    from envspec.image.options import ImageOrder, ImageWorld
-    from envspec.models import Lock, Platform
+    from envspec.operations.container import ContainerRequest, Gpus, Mount, Port, Streams
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+#: Not a login shell: /etc/profile would set a PATH without the environment.
+_SHELL: Final = ("sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh")
 
-#: Those of a container, and of the image that is made for it where it is not there yet.
-options: Final = combined(
-    click.option("--services", is_flag=True, help="The image's services beside the command, and their ports."),
+#: Of a container, and of the image if it has to be built first.
+_options: Final = combined(
+    click.option("--services", is_flag=True, help="Also start the image's services, and publish their ports."),
     click.option(
         "--gpus",
         default="auto",
         metavar="all|none|IDS",
-        help="GPUs by number or UUID: 0,1. All where the lock has CUDA, where left out.",
+        help="GPUs by number or UUID: 0,1 (default: all if the lock uses CUDA).",
     ),
     click.option(
         "--work",
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         metavar="DIR",
-        help="The folder at the image's working folder; the current one where left out.",
+        help="Host folder mounted at the working directory (default: current directory).",
     ),
-    click.option("--no-work", is_flag=True, help="An empty working folder, which goes with the container."),
+    click.option("--no-work", is_flag=True, help="Use an empty working directory, removed with the container."),
     click.option(
         "--no-cache",
         is_flag=True,
-        help="Nothing of Hugging Face's cache, and what is compiled goes with the container.",
+        help="Do not mount Hugging Face's cache, and do not keep what is compiled.",
     ),
-    click.option("--mount", "mounts", multiple=True, metavar="SRC:DST[:ro]", help="A further folder or file."),
-    click.option("--env", "-e", "env", multiple=True, metavar="NAME[=VALUE]", help="A variable; this machine's value."),
+    click.option("--mount", "mounts", multiple=True, metavar="SRC:DST[:ro]", help="Mount a folder or file."),
     click.option(
-        "--port", "-p", "ports", multiple=True, metavar="[ADDRESS:]HOST:CONTAINER", help="A port, on loopback."
+        "--env", "-e", "env", multiple=True, metavar="NAME[=VALUE]", help="Set a variable (default: the host's value)."
     ),
-    click.option("--shm-size", metavar="SIZE", help="Of /dev/shm: 16g. Half of the memory, where left out."),
+    click.option(
+        "--port", "-p", "ports", multiple=True, metavar="[ADDRESS:]HOST:CONTAINER", help="Publish a port on loopback."
+    ),
+    click.option("--shm-size", metavar="SIZE", help="Size of /dev/shm: 16g (default: half of the memory)."),
     click.option("--network", metavar="NAME", help="The engine's network: host, none, or one of your own."),
     click.option(
-        "--platform", type=click.Choice(IMAGE_PLATFORMS), help="The platform; the engine's own where left out."
+        "--platform", type=click.Choice(IMAGE_PLATFORMS), help="Platform of the image (default: the engine's)."
     ),
-    click.option("--no-pyc", is_flag=True, help="The image without compiled Python."),
-    click.option("--offline", is_flag=True, help="Make the image from what is in the cache, if it has to be made."),
+    click.option("--no-pyc", is_flag=True, help="Use the image without compiled Python."),
+    click.option("--offline", is_flag=True, help="Build the image, if it has to be built, from the cache alone."),
     MIRROR,
     UNCONFINED,
 )
 
 
-def start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
-    """Have the lock's image in the engine and run a command in it; the command's exit code.
+class _Run(click.Command):
+    """A command whose options end where the command in the container begins, like those of `docker run`.
 
-    Raises:
-        UsageError, UnfitMachine, NetworkError: as the stages say.
+    Without this, `envspec run LOCK python train.py -e 3` would take `-e` for itself.
     """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = self._options_in(ctx, args)
+        rest = args[own:]
+        if rest and rest[0] != "--":
+            further = self._options_in(ctx, rest[1:])
+            command = rest[1 + further :]
+            command = command[1:] if command[:1] == ["--"] else command
+            args = [*args[:own], *rest[1 : 1 + further], "--", rest[0], *command]
+        return super().parse_args(ctx, args)
+
+    def _options_in(self, ctx: click.Context, args: list[str]) -> int:
+        """How many of the words at the beginning are options and their values."""
+        parser = self.make_parser(ctx)
+        parser.allow_interspersed_args = False
+        found, _, _ = parser.parse_args(list(args))
+        # What click has for missing arguments differs from release to release.
+        words = found.get("words")
+        own = len(args) - isinstance(found.get("lock"), str) - (len(words) if isinstance(words, (tuple, list)) else 0)
+        return own - (args[own - 1 : own] == ["--"])
+
+
+@click.command(cls=_Run)
+@_options
+@LOCK
+@click.argument("words", metavar="[--] [COMMAND]...", nargs=-1, type=click.UNPROCESSED)
+def run(lock: str, words: tuple[str, ...], **chosen: Any) -> int:
+    """Run a command in a container of a lock's image, built first if the engine does not have it.
+
+    The container has the GPUs, the current folder as its working directory, your user's ids, and shared memory for
+    several GPUs; it is removed afterwards. Output, signals and exit code are the command's. Without a command the
+    image's services run, their ports on loopback; with --services they run beside the command.
+    """
+    return _start(lock, words, chosen)
+
+
+@click.command()
+@_options
+@LOCK
+def shell(lock: str, **chosen: Any) -> int:
+    """Open a shell in a container of a lock's image, like `envspec run` with a shell as its command.
+
+    Runs a script on standard input; the exit code is the shell's.
+    """
+    return _start(lock, _SHELL, chosen)
+
+
+def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
     from dataclasses import replace
 
-    from envspec.cli.image_world import image_world
-    from envspec.cli.progress import DownloadProgress
-    from envspec.cli.terminal import terminable
-    from envspec.engine.client import open_engine
-    from envspec.engine.container import container_settings
-    from envspec.engine.run import run
+    from envspec.cli.progress import TerminalReporter
     from envspec.lockfile.folder import find_lock, read_lock
+    from envspec.operations.container import open_container
 
     locked = read_lock(find_lock(lock, Path()))
     streams = _streams()
-    asked = _options(command, chosen, streams)
-    with open_engine(os.environ) as engine:
-        order = image_order(locked, engine_platform(locked, engine, chosen["platform"]), chosen)
-        folders = _folders(engine, chosen)
-        # Before an image is made for nothing.
-        container_settings(locked, this_user(os.environ), engine.facts, folders, asked)
-        with terminable(), DownloadProgress(locked.name) as progress:
-            world = image_world(progress, chosen["mirrors"], unconfined=chosen["unconfined"])
-            image = image_in_engine(engine, order, world)
-        if not (engine.address.is_remote or chosen["no_cache"]):
-            folders = replace(folders, compiled=compiled_folder(image))
-        settings = container_settings(locked, this_user(os.environ), engine.facts, folders, asked)
-        make_folders(folders, [mount.source for mount in settings.mounts])
-        return run(engine, image, settings, streams, terminal.tell)
+    context = context_of(chosen)
+    with open_container(locked, _request(command, chosen, streams), context) as container:
+        with handle_sigterm(), TerminalReporter(locked.name) as reporter:
+            image = container.load_image(replace(context, reporter=reporter))
+        return container.run(image, streams, terminal.report)
 
 
-def image_in_engine(engine: Engine, order: ImageOrder, world: ImageWorld) -> str:
-    """The image in the engine, made and loaded where it is not there; what the engine calls it."""
-    from envspec.engine.errors import EngineRefused
-    from envspec.image.engine import find_image
-    from envspec.operations.image import Outputs, build
+def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> ContainerRequest:
+    from envspec.models import Platform
+    from envspec.operations.container import ContainerRequest, Options, Start, Terminal
 
-    tag = f"envspec/{order.lock.name.lower()}:latest"
-    (image,) = build(order, Outputs(load=tag, tag=tag), world).images
-    there = find_image(engine, image)
-    if there is None:
-        raise EngineRefused(f"the engine ({engine.facts}) has let go of {image.id}", hint="run the same command again")
-    return there
-
-
-def this_user(environ: Mapping[str, str]) -> User:
-    """Who runs this; where the system has no numbers for users, somebody whose numbers an engine takes."""
-    from envspec.engine.container import User
-
-    name = environ.get("USER") or environ.get("LOGNAME") or environ.get("USERNAME") or "user"
-    if sys.platform == "win32":
-        return User(name, 1000, 1000)
-    return User(name, os.getuid(), os.getgid(), tuple(sorted(set(os.getgroups()) - {os.getgid()})))
-
-
-def _options(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> Options:
-    from envspec.engine.container import Options, Start, Terminal
-
-    tty = _is_ours(streams)
+    tty = _is_our_terminal(streams)
     env = tuple(pair for text in chosen["env"] for pair in _variable(text))
     if tty:
         env = (*((name, os.environ[name]) for name in ("TERM", "COLORTERM") if os.environ.get(name)), *env)
-    return Options(
+    options = Options(
         command=tuple(command),
         start=Start.SERVICES if chosen["services"] else Start.COMMAND,
         gpus=gpus_of(chosen["gpus"]),
@@ -139,20 +151,27 @@ def _options(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams
         terminal=Terminal.TTY if tty else Terminal.PIPES,
         stdin=tty or (streams.stdin is not None and not terminal.is_terminal(sys.stdin)),
     )
+    return ContainerRequest(
+        options,
+        work=None if chosen["no_work"] else (chosen["work"] or Path()),
+        caches=not chosen["no_cache"],
+        platform=Platform(chosen["platform"]) if chosen["platform"] else None,
+        bytecode=not chosen["no_pyc"],
+    )
 
 
 def _streams() -> Streams:
-    from envspec.engine.run import Streams
+    from envspec.operations.container import Streams
 
     def opened(stream: TextIO | None) -> BinaryIO:
-        # What goes to a closed one goes nowhere.
+        # What is written to a closed one is dropped.
         return stream.buffer if stream else os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb")
 
     return Streams(sys.stdin.buffer if sys.stdin else None, opened(sys.stdout), opened(sys.stderr))
 
 
-def _is_ours(streams: Streams) -> bool:
-    """Whether somebody sits at a terminal for this: in the background its settings are not ours to change."""
+def _is_our_terminal(streams: Streams) -> bool:
+    """Whether this process is in the foreground: in the background a terminal's settings are not ours to change."""
     if streams.stdin is None or sys.platform == "win32":
         return False
     if not (terminal.is_terminal(sys.stdin) and terminal.is_terminal(sys.stdout)):
@@ -164,94 +183,13 @@ def _is_ours(streams: Streams) -> bool:
         return True
 
 
-def image_order(lock: Lock, platform: Platform, chosen: Mapping[str, Any]) -> ImageOrder:
-    from envspec.fetch.types import Network
-    from envspec.image.options import Bytecode, ImageOrder
-    from envspec.lockfile.document import identity
-
-    return ImageOrder(
-        lock=lock,
-        identity=identity(lock),
-        platforms=(platform,),
-        bytecode=Bytecode.NONE if chosen["no_pyc"] else Bytecode.COMPILED,
-        network=Network.OFFLINE if chosen["offline"] else Network.USE,
-        jobs=os.cpu_count() or 1,
-    )
-
-
-def engine_platform(lock: Lock, engine: Engine, named: str | None) -> Platform:
-    """The engine's own platform, which need not be this machine's."""
-    from envspec.models import Platform
-
-    own = engine.facts.platform
-    there = [part.target.platform for part in lock.resolutions if part.target.platform.is_linux]
-    wanted = Platform(named) if named else own
-    if wanted in there:
-        return wanted
-    if named:
-        raise UsageError(f"{lock.name} is not locked for {named}", hint=f"it has {_words(there)}")
-    raise UnfitMachine(
-        f"{lock.name} is locked for {_words(there)}, and the engine ({engine.facts}) runs "
-        f"{own.value if own else 'neither linux-64 nor linux-aarch64'}",
-        hint=f'add "{own.value}" to [env] platforms and lock again; '
-        "`--platform` runs another one where the engine emulates it"
-        if own
-        else "name another engine by DOCKER_HOST",
-    )
-
-
-def _words(platforms: Sequence[Platform]) -> str:
-    return ", ".join(platform.value for platform in platforms) or "no linux platform"
-
-
-def _folders(engine: Engine, chosen: Mapping[str, Any]) -> Folders:
-    from envspec.engine.container import Folders
-
-    if engine.address.is_remote:
-        if not chosen["no_work"]:
-            raise UsageError(
-                f"the engine at {engine.address} is another machine, which has not the folders of this one",
-                hint="`--no-work` starts with an empty folder; `--mount SRC:DST` mounts folders of that machine",
-            )
-        return Folders()
-    work = None if chosen["no_work"] else str((chosen["work"] or Path()).absolute())
-    return Folders(work=work, hub=() if chosen["no_cache"] else _hub(os.environ))
-
-
-def _hub(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Hugging Face's folders, where its library looks for them."""
-    caches = environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    home = environ.get("HF_HOME") or f"{caches}/huggingface"
-    named = (("hub", environ.get("HF_HUB_CACHE")), ("datasets", environ.get("HF_DATASETS_CACHE")))
-    return (("", _absolute(home)), *((below, _absolute(path)) for below, path in named if path))
-
-
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
-
-
-def compiled_folder(image: str) -> str:
-    """What is compiled belongs to one image: it calls into the image's libraries."""
-    from envspec.io.cache import COMPILED, cache_root
-
-    return str(cache_root(os.environ) / COMPILED / image.rpartition(":")[2][:32])
-
-
-def make_folders(folders: Folders, mounted: Sequence[str]) -> None:
-    """Those of ours that are to be mounted and may not be there yet."""
-    ours = {folders.compiled, *(path for _, path in folders.hub)}
-    for path in mounted:
-        if path in ours:
-            try:
-                Path(path).mkdir(parents=True, exist_ok=True)
-            except OSError as fault:
-                raise UnfitMachine(
-                    f"{path} can't be made: {fault.strerror}", hint="`--no-cache` goes without it"
-                ) from fault
-
-
 def gpus_of(text: str) -> Gpus | tuple[str, ...]:
-    from envspec.engine.container import Gpus
+    """The value of `--gpus`.
+
+    Raises:
+        UsageError: it is none.
+    """
+    from envspec.operations.container import Gpus
 
     named = {"auto": Gpus.AS_LOCKED, "all": Gpus.ALL, "none": Gpus.NONE}.get(text)
     if named is not None:
@@ -263,16 +201,17 @@ def gpus_of(text: str) -> Gpus | tuple[str, ...]:
 
 
 def _mount(text: str) -> Mount:
-    from envspec.engine.container import Access, Mount
+    from envspec.operations.container import Access, Mount
 
     found = re.fullmatch(r"(.+?):(/[^:]*)(?::(ro|rw))?", text)
     if not found:
         raise UsageError(f"--mount {text}: the form is SRC:DST[:ro]", hint="--mount /data:/data:ro")
-    return Mount(_absolute(found[1]), found[2].rstrip("/") or "/", Access(found[3] or "rw"))
+    source = str(Path(found[1]).expanduser().absolute())
+    return Mount(source, found[2].rstrip("/") or "/", Access(found[3] or "rw"))
 
 
 def _port(text: str) -> Port:
-    from envspec.engine.container import Port
+    from envspec.operations.container import Port
 
     found = re.fullmatch(r"(?:(?P<address>[\d.]+|\[[\da-fA-F:]+\]):)?(?P<host>\d{1,5}):(?P<container>\d{1,5})", text)
     if not found or not all(int(found[each]) < 1 << 16 for each in ("host", "container")):
@@ -286,7 +225,7 @@ def _port(text: str) -> Port:
 def _variable(text: str) -> Sequence[tuple[str, str]]:
     name, equals, value = text.partition("=")
     if not name:
-        raise UsageError(f"--env {text}: a variable has a name", hint="--env NAME=VALUE")
+        raise UsageError(f"--env {text}: the variable has no name", hint="--env NAME=VALUE")
     if equals:
         return [(name, value)]
     return [(name, os.environ[name])] if name in os.environ else []

@@ -2,120 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from envspec.cli import terminal
-from envspec.cli.image_order import Opened, tag_of
-from envspec.cli.image_world import image_world
-from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, UNCONFINED, combined
-from envspec.cli.terminal import terminable
+from envspec.cli.options import IMAGE_PLATFORMS, LOCK, MIRROR, OFFLINE, UNCONFINED, combined, context_of, jobs
+from envspec.cli.terminal import handle_sigterm
 from envspec.errors import UsageError
 from envspec.report import IMAGE_DIFF
 
 if TYPE_CHECKING:
+    from envspec.context import Context
     from envspec.operations.image import Built
+    from envspec.operations.image_cache import ImageRequest
 
-_MAKING: Final = combined(
+_BUILD: Final = combined(
     click.option(
         "--platform",
         "platforms",
         multiple=True,
         type=click.Choice(IMAGE_PLATFORMS),
-        help="The platform, this machine's where the lock has it; several become one index.",
+        help="Platform of the image; several become one index (default: this machine's).",
     ),
-    click.option("--no-pyc", is_flag=True, help="Leave compiled Python out: a smaller image that starts slower."),
+    click.option("--no-pyc", is_flag=True, help="Leave out compiled Python: a smaller image that starts slower."),
     click.option(
         "--python",
         type=click.Path(path_type=Path),
         metavar="PATH",
-        help="An interpreter of the locked version, to compile with; found by itself where it is left out.",
+        help="An interpreter of the locked version that compiles modules (default: found automatically).",
     ),
     MIRROR,
     UNCONFINED,
-    click.option("--offline", is_flag=True, help="Use what is in the cache and no network."),
-    click.option(
-        "--jobs",
-        type=click.IntRange(min=1),
-        default=None,
-        metavar="N",
-        help="How many layers to make, and files to fetch, at once; as many as there are processors.",
-    ),
+    OFFLINE,
+    jobs("layers to write and files to fetch", "the number of processors"),
 )
 
 
 @click.group(invoke_without_command=False)
 def command() -> None:
-    """Make the image of a lock, tell its ID, compare images, keep a base image."""
+    """Build a lock's image, show its ID, compare images, copy a base image."""
 
 
 @command.command("build")
 @LOCK
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="A tar for `docker load` and skopeo.")
-@click.option("--layout", type=click.Path(path_type=Path), metavar="DIR", help="An OCI layout.")
-@click.option("--push", "pushed", metavar="REF", help="A registry's repository and tag.")
-@click.option("--load", "loaded", is_flag=True, help="Into this machine's container engine.")
 @click.option(
-    "--tag", metavar="NAME:TAG", help="What --load and --output call the image; envspec/NAME:latest where left out."
+    "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a tar for `docker load` and skopeo."
+)
+@click.option("--layout", type=click.Path(path_type=Path), metavar="DIR", help="Write an OCI layout.")
+@click.option("--push", "pushed", metavar="REF", help="Push to a registry's repository and tag.")
+@click.option("--load", "loaded", is_flag=True, help="Load into this machine's container engine.")
+@click.option(
+    "--tag", metavar="NAME:TAG", help="Name of the image for --load and --output (default: envspec/NAME:latest)."
 )
 @click.option(
     "--compression",
     type=click.Choice(("gzip", "zstd", "none")),
     default="gzip",
     show_default=True,
-    help="How layers are packed; the image ID is the same.",
+    help="Compression of layers; the image ID is the same.",
 )
-@_MAKING
+@_BUILD
 def build(lock: str, **chosen: Any) -> int:
-    """Assemble the image of a lock, without a daemon and without root, and print its ID.
+    """Build the image of a lock, without a daemon and without root, and print its ID.
 
-    The same lock gives the same ID on every machine. Without --output, --layout, --push or --load the image is made
-    and kept in envspec's cache.
+    The same lock gives the same ID on every machine. Without --output, --layout, --push or --load the image is only
+    kept in envspec's cache.
     """
-    opened = Opened(lock, chosen)
-    if chosen["offline"] and chosen["pushed"]:
+    from envspec.operations.image_cache import tag_of
+
+    if chosen["tag"]:
+        tag_of(chosen["tag"])
+    context = context_of(chosen)
+    request = _request(lock, context, chosen)
+    if context.is_offline and chosen["pushed"]:
         raise UsageError("--push needs the network, and --offline forbids it", hint="leave one of them out")
     only_pushed = not (chosen["output"] or chosen["layout"] or chosen["loaded"])
-    if only_pushed and (known := opened.known()) is not None and _is_pushed(known.digest, chosen):
-        _tell_ids(known.ids)
-        _tell_pushed(known.digest, chosen)
+    if only_pushed and (cached := request.cached()) is not None and _is_pushed(cached.digest, chosen, context):
+        _print_ids(cached.ids)
+        _print_pushed(cached.digest, chosen)
         return 0
-    from envspec.cli.progress import DownloadProgress
-    from envspec.image.outputs import check_outputs
-    from envspec.operations import image as pipeline
+    from envspec.cli.progress import TerminalReporter
+    from envspec.operations import image
 
-    name = opened.lock.name
+    name = request.lock.name
     tag = tag_of(chosen["tag"] or f"envspec/{name.lower()}")
-    check_outputs(chosen["output"], chosen["layout"])
-    outputs = pipeline.Outputs(
+    outputs = image.Destinations(
         chosen["output"], chosen["layout"], chosen["pushed"], tag if chosen["loaded"] else None, tag
     )
-    with terminable(), DownloadProgress(name) as progress:
-        world = image_world(progress, chosen["mirrors"], unconfined=chosen["unconfined"])
-        built = pipeline.build(opened.order, outputs, world)
-    _tell_pushed(built.digest, chosen)
-    return _made(opened, built)
+    with handle_sigterm(), TerminalReporter(name) as reporter:
+        built = image.build(request.options, outputs, replace(context, reporter=reporter))
+    _print_pushed(built.digest, chosen)
+    return _built(request, built)
 
 
 @command.command("id")
 @LOCK
-@_MAKING
+@_BUILD
 def image_id(lock: str, **chosen: Any) -> int:
-    """Print the ID of a lock's image, from what the cache knows; what it doesn't is fetched and looked through."""
-    opened = Opened(lock, chosen)
-    if (known := opened.known()) is not None:
-        _tell_ids(known.ids)
+    """Print the ID of a lock's image; layers that are not in the cache are fetched and built."""
+    context = context_of(chosen)
+    request = _request(lock, context, chosen)
+    if (cached := request.cached()) is not None:
+        _print_ids(cached.ids)
         return 0
-    from envspec.cli.progress import DownloadProgress
-    from envspec.operations import image as pipeline
+    from envspec.cli.progress import TerminalReporter
+    from envspec.operations import image
 
-    with terminable(), DownloadProgress(opened.lock.name) as progress:
-        world = image_world(progress, chosen["mirrors"], unconfined=chosen["unconfined"])
-        built = pipeline.build(opened.order, pipeline.Outputs(), world)
-    return _made(opened, built)
+    with handle_sigterm(), TerminalReporter(request.lock.name) as reporter:
+        built = image.build(request.options, image.Destinations(), replace(context, reporter=reporter))
+    return _built(request, built)
 
 
 @command.command("diff")
@@ -124,24 +123,23 @@ def image_id(lock: str, **chosen: Any) -> int:
 @click.option(
     "--platform",
     type=click.Choice(IMAGE_PLATFORMS),
-    help="The platform, where an image has several; this machine's where left out.",
+    help="Platform, if an image has several (default: this machine's).",
 )
 @click.option("--format", "form", type=click.Choice(list(IMAGE_DIFF)), default="text", show_default=True)
 @MIRROR
 def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequence[str]) -> int:
-    """Tell which layers and bytes a pull of B moves where A is already.
+    """Show the layers and bytes that a pull of B transfers if A is already there.
 
-    A and B: images in a registry, OCI layouts, tars, or locks. The exit code is 10 where they differ.
+    A and B: images in a registry, OCI layouts, tars, or locks. The exit code is 10 if they differ.
     """
-    from envspec.cli.progress import DownloadProgress
+    from envspec.cli.progress import TerminalReporter
     from envspec.diagnostics.machine import this_platform
     from envspec.models import Platform
-    from envspec.operations import image as pipeline
+    from envspec.operations import image
 
-    with terminable(), DownloadProgress("image diff") as progress:
-        world = image_world(progress, mirrors)
-        wanted = Platform(platform) if platform else this_platform()
-        found = pipeline.diff(first, second, wanted, world)
+    with handle_sigterm(), TerminalReporter("image diff") as reporter:
+        chosen = Platform(platform) if platform else this_platform()
+        found = image.diff(first, second, chosen, context_of({"mirrors": mirrors}, reporter))
     terminal.answer_report(form, IMAGE_DIFF.render(form, found, terminal.width()))
     return 10 if found.is_changed else 0
 
@@ -151,44 +149,57 @@ def diff(first: str, second: str, platform: str | None, form: str, mirrors: Sequ
 @click.argument("reference", metavar="REF")
 @MIRROR
 def mirror(lock: str, reference: str, mirrors: Sequence[str]) -> int:
-    """Keep a copy of a lock's base image in another registry, under the same digest."""
-    from envspec.cli.progress import DownloadProgress
+    """Copy a lock's base image into another registry, under the same digest."""
+    from envspec.cli.progress import TerminalReporter
     from envspec.lockfile.folder import find_lock, read_lock
-    from envspec.operations import image as pipeline
+    from envspec.operations import image
 
     locked = read_lock(find_lock(lock, Path()))
-    with terminable(), DownloadProgress(locked.name) as progress:
-        kept = pipeline.mirror(locked, reference, image_world(progress, mirrors))
-    terminal.answer(f"{kept}\n")
+    with handle_sigterm(), TerminalReporter(locked.name) as reporter:
+        copied = image.mirror(locked, reference, context_of({"mirrors": mirrors}, reporter))
+    terminal.answer(f"{copied}\n")
     return 0
 
 
-def _is_pushed(digest: str, chosen: dict[str, Any]) -> bool:
+def _request(lock: str, context: Context, chosen: Mapping[str, Any]) -> ImageRequest:
+    from envspec.operations.image_cache import ImageRequest
+
+    return ImageRequest(
+        lock,
+        context,
+        platforms=chosen["platforms"],
+        bytecode=not chosen["no_pyc"],
+        compression=chosen.get("compression", "gzip"),
+        python=chosen["python"],
+    )
+
+
+def _is_pushed(digest: str, chosen: Mapping[str, Any], context: Context) -> bool:
     """Whether nothing is left to do: the tag names this already, or there is none to push."""
     if not chosen["pushed"]:
         return True
-    from envspec.cli.progress import DownloadProgress
+    from envspec.cli.progress import TerminalReporter
     from envspec.operations.image import is_pushed
 
-    with terminable(), DownloadProgress("image") as progress:
-        return is_pushed(chosen["pushed"], digest, image_world(progress, chosen["mirrors"]))
+    with handle_sigterm(), TerminalReporter("image") as reporter:
+        return is_pushed(chosen["pushed"], digest, replace(context, reporter=reporter))
 
 
-def _tell_pushed(digest: str, chosen: dict[str, Any]) -> None:
-    """By which name a registry has it for good; on stderr, for the answer is the ID."""
+def _print_pushed(digest: str, chosen: Mapping[str, Any]) -> None:
+    """The name by digest in the registry; on stderr, because the result is the ID."""
     if chosen["pushed"]:
-        from envspec.registry.reference import parse
+        from envspec.operations.image_cache import pushed_name
 
-        terminal.tell(f"pushed: {parse(chosen['pushed']).name}@{digest}")
+        terminal.report(f"pushed: {pushed_name(chosen['pushed'], digest)}")
 
 
-def _made(opened: Opened, built: Built) -> int:
-    opened.remember(built.images, built.digest)
-    _tell_ids([(image.platform.value, image.id) for image in built.images])
+def _built(request: ImageRequest, built: Built) -> int:
+    request.remember(built)
+    _print_ids([(image.platform.value, image.id) for image in built.images])
     return 0
 
 
-def _tell_ids(rows: Sequence[tuple[str, str]]) -> None:
+def _print_ids(rows: Sequence[tuple[str, str]]) -> None:
     if len(rows) == 1:
         terminal.answer(f"{rows[0][1]}\n")
         return

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from envspec.cli import terminal
-from envspec.cli.options import UNCONFINED
+from envspec.cli.options import MIRROR, OFFLINE, UNCONFINED, context_of, jobs
 from envspec.errors import EnvspecError, StaleLock, UsageError
 from envspec.resolve import RESOLVERS, SOLVERS
 
 if TYPE_CHECKING:
     from envspec.lockfile.check import CheckResult
+    from envspec.operations.lock_state import LockRequest
 
 
 @click.command()
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where to write: one spec's lock to DIR, several specs' to DIR/<name>.",
+    help="Output folder: DIR for one spec, DIR/<name> for several (default: locks/<name>).",
 )
 @click.option(
     "--resolver",
@@ -40,89 +42,74 @@ if TYPE_CHECKING:
     metavar="CHANNEL=DIR",
     help="Solve this channel from DIR/<subdir>/repodata.json; the lock records it.",
 )
-@click.option("--offline", is_flag=True, help="Use what is in the cache and no network.")
+@OFFLINE
 @click.option(
-    "--upgrade", is_flag=True, help="Take the newest that the spec's as_of allows; without as_of, what is newest now."
+    "--upgrade",
+    is_flag=True,
+    help="Upgrade all packages to the newest that the spec's as_of allows; without as_of, to the newest now.",
 )
 @click.option(
-    "--upgrade-package", multiple=True, metavar="NAME", help="Move this package, and what it must, and nothing else."
+    "--upgrade-package", multiple=True, metavar="NAME", help="Upgrade this package, and only what it requires."
 )
-@click.option("--as-of", metavar="DATE|now", help="Set as_of in the spec to this moment, then lock.")
-@click.option("--image", is_flag=True, help="Also record the ID that each linux platform's image is expected to have.")
-@click.option(
-    "--check", is_flag=True, help="Only tell whether the locks belong to their specs; exit 3 if not. No network."
-)
+@click.option("--as-of", metavar="DATE|now", help="Set as_of in the spec to this time, then lock.")
+@click.option("--image", is_flag=True, help="Also record the ID of each linux platform's image.")
+@click.option("--check", is_flag=True, help="Only check that the locks are up to date; exit 3 if not. Uses no network.")
 @click.option(
     "--verify",
     is_flag=True,
     help="Resolve again and compare every byte of the locks, without writing them; exit 3 if they differ.",
 )
-@click.option(
-    "--jobs",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="How many platforms to resolve at the same time.",
-)
+@jobs("platforms to resolve", "4, or the number of processors")
+@MIRROR
 @UNCONFINED
 def command(
     specs: tuple[str, ...],
     output: Path | None,
-    resolvers: tuple[str, ...],
-    channel_repodata: tuple[str, ...],
-    offline: bool,
-    upgrade: bool,
-    upgrade_package: tuple[str, ...],
-    as_of: str | None,
-    image: bool,
     check: bool,
     verify: bool,
-    jobs: int,
-    unconfined: bool,
+    as_of: str | None,
+    **chosen: Any,
 ) -> int:
     """Compile specs into locks: pinned, hashed, coherent.
 
-    SPEC is a .toml file, or a name under specs/. The lock goes to locks/<name>/; its paths that changed are printed.
+    SPEC is a .toml file, or a name under specs/. The lock is written to locks/<name>/. Prints the paths that changed.
     """
     from envspec.spec.identity import find_spec
 
     paths = [find_spec(spec, Path()) for spec in specs]
     if check:
-        if image:
-            raise UsageError("--image with --check", hint="--check makes nothing: leave one of them out")
+        if chosen["image"]:
+            raise UsageError("--image and --check exclude each other", hint="remove one of them")
         if verify:
-            raise UsageError("--verify with --check", hint="--verify does all that --check does: leave --check out")
+            raise UsageError("--verify includes --check", hint="remove --check")
         return _each(paths, lambda path: _check(path, _directory(path, output, len(paths))))
-    from envspec.cli.locking import Options, folders, lock_one, set_moment, verify_one
-
-    if verify and (offline or upgrade or upgrade_package or as_of or image):
+    if verify and (as_of or any(chosen[name] for name in ("offline", "upgrade", "upgrade_package", "image"))):
         raise UsageError(
-            "--verify with an option that changes the lock, or without a network",
-            hint="leave out --offline, --upgrade, --upgrade-package, --as-of and --image",
+            "--verify writes no lock and needs the network",
+            hint="remove --offline, --upgrade, --upgrade-package, --as-of and --image",
         )
     if as_of is not None:
+        from envspec.operations.lock import set_as_of
+
         for path in paths:
-            set_moment(path, as_of)
-    pypi = _one_of(resolvers, RESOLVERS)
-    conda = _one_of(resolvers, SOLVERS)
-    options = Options(
-        pypi, conda, folders(channel_repodata), offline, upgrade, upgrade_package, image, jobs, unconfined
-    )
-    act = verify_one if verify else lock_one
-    return _each(paths, lambda path: act(path, _directory(path, output, len(paths)), options))
+            set_as_of(path, as_of)
+    chosen["resolver"] = _one_of(chosen["resolvers"], RESOLVERS)
+    chosen["conda_resolver"] = _one_of(chosen["resolvers"], SOLVERS)
+    chosen["channel_repodata"] = _folders(chosen["channel_repodata"])
+    act = _verify if verify else _lock
+    return _each(paths, lambda path: act(path, _directory(path, output, len(paths)), chosen))
 
 
-def _one_of(named: tuple[str, ...], half: Iterable[str]) -> str:
-    """The resolver of one half: the one that is named, else the half's first."""
-    found = dict.fromkeys(name for name in named if name in half)
+def _one_of(named: tuple[str, ...], engines: Iterable[str]) -> str:
+    """The resolver of one ecosystem: the one that is named, else the first."""
+    found = dict.fromkeys(name for name in named if name in engines)
     if len(found) > 1:
-        raise UsageError(f"--resolver {' and '.join(found)}: both resolve the same half", hint="name one of them")
-    return next(iter(found), next(iter(half)))
+        raise UsageError(f"--resolver {' and '.join(found)}: both resolve the same packages", hint="name one of them")
+    return next(iter(found), next(iter(engines)))
 
 
 def _each(paths: list[Path], act: Callable[[Path], int]) -> int:
-    """Do the same for every spec; one that fails does not keep the others back. The first failure's exit code."""
+    """Do the same for every spec, also after one that fails. The first failure's exit code."""
     codes: list[int] = []
     for path in paths:
         try:
@@ -130,7 +117,7 @@ def _each(paths: list[Path], act: Callable[[Path], int]) -> int:
         except EnvspecError as error:
             if len(paths) == 1:
                 raise
-            terminal.tell(f"error: {path}: {error}")
+            terminal.report(f"error: {path}: {error}")
             codes.append(error.exit_code)
     return next((code for code in codes if code), 0)
 
@@ -142,7 +129,11 @@ def _directory(path: Path, output: Path | None, count: int) -> Path:
 
 
 def _name(path: Path) -> str:
-    """The environment's name. A spec that has none is no spec: all its faults are told."""
+    """The environment's name.
+
+    Raises:
+        SpecError: there is none; with all problems of the spec.
+    """
     from envspec import documents
 
     try:
@@ -157,18 +148,121 @@ def _name(path: Path) -> str:
 
 
 def _check(path: Path, directory: Path) -> int:
-    return StaleLock.exit_code if report_check(path, directory).reasons else 0
+    return StaleLock.exit_code if _report_check(path, directory).reasons else 0
 
 
-def report_check(path: Path, directory: Path) -> CheckResult:
+def _report_check(path: Path, directory: Path) -> CheckResult:
     """Check a lock without a network, and print what was found."""
     from envspec.data import facts_version
     from envspec.lockfile.check import check
 
     result = check(path, directory, facts_version())
     for text in result.warnings:
-        terminal.tell(f"warning: {directory}: {text}")
+        terminal.report(f"warning: {directory}: {text}")
     for reason in result.reasons:
-        terminal.tell(f"stale: {reason.text}")
-        terminal.tell(f"  hint: {reason.hint or f'run `envspec lock {path}` and commit what it writes'}")
+        terminal.report(f"stale: {reason.text}")
+        terminal.report(f"  hint: {reason.hint or f'run `envspec lock {path}` and commit what it writes'}")
     return result
+
+
+def _lock(path: Path, directory: Path, chosen: Mapping[str, Any]) -> int:
+    """Lock one spec and print the paths that changed."""
+    from envspec.context import ReporterOf
+    from envspec.operations.lock_cache import without_resolving
+
+    changed: Sequence[Path] | None = None
+    if not (chosen["upgrade"] or chosen["upgrade_package"]):
+        context = context_of(chosen, ReporterOf(warning=_warn), usual_jobs=_usual_jobs())
+        changed = without_resolving(path, directory, chosen["resolver"], context)
+    if changed is None:
+        from envspec.cli.progress import TerminalReporter
+        from envspec.operations.lock import lock
+
+        with TerminalReporter(path.stem) as reporter:
+            context = context_of(chosen, reporter, usual_jobs=_usual_jobs())
+            changed = lock(_request(path, directory, chosen), context).changed
+    if chosen["image"]:
+        from envspec.cli.progress import TerminalReporter
+        from envspec.cli.terminal import handle_sigterm
+        from envspec.operations.image import record_images_of
+
+        with handle_sigterm(), TerminalReporter(path.stem) as reporter:
+            context = context_of(chosen, reporter, usual_jobs=_usual_jobs())
+            changed = sorted({*changed, *record_images_of(path, directory, context)})
+    for written in changed:
+        terminal.answer(f"{written}\n")
+    if not changed:
+        terminal.report(f"{directory}: nothing changed")
+    return 0
+
+
+def _verify(path: Path, directory: Path, chosen: Mapping[str, Any]) -> int:
+    """Resolve one spec again and print every value of its lock that differs."""
+    from envspec.lockfile.check import Why
+
+    found = _report_check(path, directory).reasons
+    if any(reason.why in (Why.NO_LOCK, Why.FORMAT, Why.DAMAGED, Why.SPEC) for reason in found):
+        # There is nothing to compare with what the spec compiles to.
+        return StaleLock.exit_code
+    from envspec.cli.progress import TerminalReporter
+    from envspec.operations.lock_verify import verify_lock
+
+    with TerminalReporter(path.stem) as reporter:
+        context = context_of(chosen, reporter, usual_jobs=_usual_jobs())
+        verified = verify_lock(_request(path, directory, chosen), context)
+    for row in verified.differences:
+        terminal.answer(f"{directory}: {row}\n")
+    for text in verified.unverified:
+        terminal.report(f"not verified: {directory}: {text}")
+    if verified.differences:
+        terminal.report(f"{directory}: differs from a new resolution as of {verified.at}")
+        terminal.report(
+            f"  hint: `envspec lock {path}` writes what was resolved. An index that lists other releases than it did "
+            "leads to other versions and reasons; another file, URL or hash of one version is a lock that was changed"
+        )
+    elif not found:
+        but = " except for what is not verified" if verified.unverified else ""
+        terminal.report(f"{directory}: verified{but}: equal to a new resolution as of {verified.at}")
+    return StaleLock.exit_code if found or verified.differences else 0
+
+
+def _warn(text: str) -> None:
+    terminal.report(f"warning: {text}")
+
+
+def _usual_jobs() -> int:
+    return max(4, os.cpu_count() or 1)
+
+
+def _request(path: Path, directory: Path, chosen: Mapping[str, Any]) -> LockRequest:
+    from packaging.utils import canonicalize_name
+
+    from envspec.operations.lock_state import LockRequest, Upgrade
+
+    return LockRequest(
+        spec_path=path,
+        directory=directory,
+        resolver=chosen["resolver"],
+        conda_resolver=chosen["conda_resolver"],
+        channel_repodata=chosen["channel_repodata"],
+        upgrade=Upgrade.ALL if chosen["upgrade"] else Upgrade.KEEP,
+        upgrade_packages=tuple(str(canonicalize_name(name)) for name in chosen["upgrade_package"]),
+    )
+
+
+def _folders(named: Sequence[str]) -> dict[str, Path]:
+    """`--channel-repodata CHANNEL=DIR` -> channel and folder.
+
+    Raises:
+        UsageError: no `=`, or no such folder.
+    """
+    found: dict[str, Path] = {}
+    for text in named:
+        channel, equals, folder = text.partition("=")
+        if not (channel and equals and Path(folder).is_dir()):
+            why = f"{folder} is no folder" if channel and equals else "no channel with a folder"
+            raise UsageError(
+                f"--channel-repodata {text}: {why}", hint="write conda-forge=DIR, with DIR/linux-64/repodata.json"
+            )
+        found[channel] = Path(folder).absolute()
+    return found

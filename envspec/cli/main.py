@@ -16,26 +16,27 @@ from envspec.cli import terminal
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, UsageError
 
-#: Command -> (module, one line of help). A command's module is imported when the command runs: `--help` stays fast.
+#: Command -> (module and attribute, one line of help). Modules are imported when a command runs: `--help` stays fast.
 COMMANDS: Final = {
-    "lock": ("envspec.cli.lock", "Compile specs into locks: pinned, hashed, coherent."),
-    "explain": ("envspec.cli.explain", "Tell every decision of a lock, or of one of its packages."),
-    "diff": ("envspec.cli.diff", "Tell what differs between two locks."),
-    "fit": ("envspec.cli.fit", "Tell whether a machine can run a lock."),
-    "doctor": ("envspec.cli.doctor", "Look over this machine: driver, engine, disk, network."),
-    "install": ("envspec.cli.install", "Make a lock's environment on this machine."),
-    "verify": ("envspec.cli.verify", "Tell whether an environment holds what a lock says."),
-    "image": ("envspec.cli.image", "Make a lock's image, tell its ID, compare images."),
-    "conformance": ("envspec.cli.conformance", "Prove that this machine runs a lock's stack."),
-    "run": ("envspec.cli.run", "Run a command in a container of a lock's image."),
-    "shell": ("envspec.cli.shell", "Open a shell in a container of a lock's image."),
-    "receipts": ("envspec.cli.receipts", "Tell what differs between receipts of conformance."),
-    "schema": ("envspec.cli.schema", "Print the JSON schema of spec.toml, or of a receipt."),
+    "lock": ("envspec.cli.lock:command", "Compile specs into locks: pinned, hashed, coherent."),
+    "explain": ("envspec.cli.inspect:explain", "Show every decision of a lock, or of one of its packages."),
+    "diff": ("envspec.cli.inspect:diff", "Show what differs between two locks."),
+    "fit": ("envspec.cli.inspect:fit", "Check whether a machine can run a lock."),
+    "doctor": ("envspec.cli.inspect:doctor", "Check this machine: driver, engine, disk, network."),
+    "config": ("envspec.cli.inspect:config", "Show the settings of this machine, and where each comes from."),
+    "install": ("envspec.cli.install:command", "Install a lock's environment on this machine."),
+    "verify": ("envspec.cli.verify:command", "Check an environment against its lock, file by file."),
+    "image": ("envspec.cli.image:command", "Build a lock's image, show its ID, compare images."),
+    "conformance": ("envspec.cli.conformance:command", "Test that this machine runs a lock's stack."),
+    "run": ("envspec.cli.container:run", "Run a command in a container of a lock's image."),
+    "shell": ("envspec.cli.container:shell", "Open a shell in a container of a lock's image."),
+    "receipts": ("envspec.cli.inspect:receipts", "Compare receipts of conformance runs."),
+    "schema": ("envspec.cli.inspect:schema", "Print the JSON schema of spec.toml, or of a receipt."),
 }
 
-#: What a shell's own completion sets when it asks for words; click's name for it.
+#: Set by a shell's completion; click's name for it.
 _COMPLETE: Final = "_ENVSPEC_COMPLETE"
-# 128 and the signal's number, as a shell tells of programs that the signal ended.
+# 128 and the signal's number, as shells report programs that a signal ended.
 _INTERRUPTED: Final = 130
 _READER_GONE: Final = 141
 
@@ -47,7 +48,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -68,66 +70,66 @@ class _Lazy(click.Group):
 @click.group(
     cls=_Lazy,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 a fault of envspec's, 2 spec or usage, 3 lock stale, 4 no solution, "
+    epilog="Exit codes: 0 done, 1 internal error, 2 spec or usage, 3 lock stale, 4 no solution, "
     "5 network or registry, 6 this machine can't run it, 7 conformance failed, 8 the environment differs "
     "from its lock, 10 `diff` or `receipts` found differences.\n\n"
     "Completion of commands, options and names of locks in bash (in zsh and fish: zsh_source, fish_source):\n\n"
     '\b\n  eval "$(_ENVSPEC_COMPLETE=bash_source envspec)"',
 )
 @click.version_option(__version__, prog_name="envspec")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error; counts wherever it stands.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere before `--`.")
 def cli(debug: bool) -> None:
     """Reproducible GPU environments: one TOML spec, one lock, one image."""
 
 
 def main() -> None:
-    """Run a command. Every error ends in one message on stderr and its own exit code."""
+    """Run a command. Every error is one message on stderr, and an exit code."""
     terminal.soften_streams()
     code = run(sys.argv[1:])
     if "rattler" in sys.modules:
-        # Its threads let go of Python's objects after their answer: an interpreter that ends meanwhile crashes (0.28.0:
+        # Its threads release Python's objects after their answer: an interpreter that ends meanwhile crashes (0.28.0:
         # 12 of 100 runs by signal 6 or 11). Nothing of ours waits for the interpreter's end.
         terminal.leave(code)
     sys.exit(code)
 
 
 def run(words: Sequence[str]) -> int:
-    """The exit code of a command line, whose answer goes to stdout and everything else to stderr."""
+    """The exit code of a command line. Only the result is written to stdout."""
     try:
-        asked = os.environ.get(_COMPLETE)
-        if asked:
+        completing = os.environ.get(_COMPLETE)
+        if completing:
             from click.shell_completion import shell_complete
 
-            return shell_complete(cli, {}, "envspec", _COMPLETE, asked)
+            return shell_complete(cli, {}, "envspec", _COMPLETE, completing)
         return _command(words)
     except click.ClickException as error:
         _trace(words)
         usage = io.StringIO()
         error.show(usage)
-        terminal.tell(usage.getvalue().rstrip("\n"))
+        terminal.report(usage.getvalue().rstrip("\n"))
         return UsageError.exit_code
     except EnvspecError as error:
         _trace(words)
-        terminal.tell_error(str(error))
+        terminal.report_error(str(error))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         _trace(words)
-        terminal.tell("interrupted")
+        terminal.report("interrupted")
         return _INTERRUPTED
     except BrokenPipeError:
-        # `| head` has read enough. Nothing may be written any more, by Python's end least of all.
+        # `| head` has read enough. Nothing may be written any more, also not while Python exits.
         terminal.drop_stdout()
         return _READER_GONE
     except Exception as error:
         _trace(words)
-        told = shown(f"{type(error).__name__}: {error}")
-        terminal.tell_error(f"a fault of envspec's own: {told}")
-        terminal.tell("  hint: run again with --debug and report what it shows")
+        message = shown(f"{type(error).__name__}: {error}")
+        terminal.report_error(f"internal error: {message}")
+        terminal.report("  hint: run again with --debug and report its output")
         return 1
 
 
 def _command(words: Sequence[str]) -> int:
-    # "--debug" counts wherever it stands: who adds it to a command that failed does so at the end.
+    # "--debug" may stand anywhere: users add it at the end of a command that failed.
     own = _own(words)
     args = [*(word for word in own if word != "--debug"), *words[len(own) :]] or ["--help"]
     try:
@@ -142,7 +144,7 @@ def _command(words: Sequence[str]) -> int:
 
 
 def _own(words: Sequence[str]) -> Sequence[str]:
-    """The words before `--`: those after it are another command's."""
+    """The words before `--`; those after it belong to another command."""
     return words[: words.index("--")] if "--" in words else words
 
 
@@ -151,4 +153,4 @@ def _trace(words: Sequence[str]) -> None:
         import traceback
 
         # Errors of libraries quote URLs as they were requested.
-        terminal.tell(shown(traceback.format_exc()).rstrip("\n"))
+        terminal.report(shown(traceback.format_exc()).rstrip("\n"))

@@ -1,16 +1,22 @@
-"""What commands about images have in common: options, and how several of them become one decorator."""
+"""Options that several commands share, and the context that they make."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from envspec.cli import terminal
 
+if TYPE_CHECKING:
+    from envspec.context import Context, Reporter
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+#: All that envspec locks for.
+PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
 #: What images are for.
 IMAGE_PLATFORMS: Final = ("linux-64", "linux-aarch64")
 
@@ -27,15 +33,55 @@ def combined(*options: Callable[[_F], _F]) -> Callable[[_F], _F]:
 
 
 LOCK: Final = click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
+OFFLINE: Final = click.option("--offline", is_flag=True, help="Use what is in the cache and no network.")
 UNCONFINED: Final = click.option(
     "--unconfined",
     is_flag=True,
-    help="Run builds, and a Python that only the lock names, with your rights where nothing confines them.",
+    help="Run builds, and a Python that only the lock names, with your rights if nothing can confine them.",
 )
 MIRROR: Final = click.option(
     "--mirror",
     "mirrors",
     multiple=True,
     metavar="REGISTRY=HOST",
-    help="A registry that stands in for another, as [registry.mirrors] has it; may be given more than once.",
+    help="Use HOST instead of REGISTRY, like [registry.mirrors]; may be given more than once.",
 )
+FORMAT: Final = click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Text for people, or JSON for programs.",
+)
+
+
+def jobs(what: str, default: str) -> Callable[[_F], _F]:
+    """`--jobs`. what: is done at the same time."""
+    help_text = f"How many {what} at the same time (default: {default})."
+    return click.option("--jobs", type=click.IntRange(min=1), default=None, metavar="N", help=help_text)
+
+
+def context_of(
+    chosen: Mapping[str, Any], reporter: Reporter | None = None, *, usual_jobs: int | None = None
+) -> Context:
+    """The context of a command: its options, else the variables, else the user's file.
+
+    chosen: of the options `offline`, `jobs`, `mirrors` and `unconfined`, those that the command has.
+
+    Raises:
+        UsageError: an option or a setting that can't be used. OpenCache: other users could write to the cache.
+    """
+    from envspec.context import SILENT, Connectivity, Context
+    from envspec.io.types import Unconfined
+    from envspec.settings import parse_mirrors
+
+    return Context.from_environment(
+        os.environ,
+        connectivity=Connectivity.OFFLINE if chosen.get("offline") else None,
+        jobs=chosen.get("jobs"),
+        usual_jobs=usual_jobs,
+        mirrors=parse_mirrors(chosen.get("mirrors", ())),
+        unconfined=Unconfined.ALLOWED if chosen.get("unconfined") else Unconfined.REFUSED,
+        reporter=reporter or SILENT,
+    )

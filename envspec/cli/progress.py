@@ -1,36 +1,57 @@
-"""Progress of stages and checks on a terminal."""
+"""Progress of operations on a terminal: one reporter."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from envspec.cli import terminal
 from envspec.escaping import visible
-from envspec.operations.conformance import Begun, Ended
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.progress import Progress as Bars
-    from rich.progress import TaskID
-    from rich.status import Status
+    from rich.progress import Progress, TaskID
 
-    from envspec.fetch.types import Step
+    from envspec.context import Step
+    from envspec.operations.conformance import Begun, Ended
+
+_GREEN, _RED, _YELLOW, _PLAIN = "\x1b[32m", "\x1b[1;31m", "\x1b[33m", "\x1b[0m"
+_COLOURS: Final = {"passed": _GREEN, "failed": _RED, "not run": _YELLOW}
+_WORD: Final = max(map(len, _COLOURS))
+_REASON: Final = 200
 
 
-class StageProgress:
-    """Shows what each platform is at. Warnings go above the live lines; stdout is never touched."""
+class TerminalReporter:
+    """Shows how far an operation is, on stderr; warnings go above the live lines.
+
+    name: what the operation works on.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._at: dict[str, str] = {}
-        self._live: Status | None = None
+        self._live: Progress | None = None
+        self._rows: dict[str, TaskID] = {}
+        self._printed: set[str] = set()
+        self._lock = threading.Lock()
 
-    def __enter__(self) -> StageProgress:
-        self._live = _live({self._name: "reading the spec"})
+    def __enter__(self) -> TerminalReporter:
+        if terminal.can_redraw(sys.stderr):
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+            from rich.table import Column
+
+            # A live line that wraps leaves traces: it is cut at the terminal's edge.
+            whole = Column(no_wrap=True, overflow="ellipsis")
+            columns = (
+                TextColumn("{task.description}", markup=False, table_column=whole),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[count]}", markup=False),
+            )
+            self._live = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._live.start()
         return self
 
     def __exit__(
@@ -39,113 +60,67 @@ class StageProgress:
         if self._live is not None:
             self._live.stop()
 
-    def report(self, platform: str, what: str) -> None:
-        """What a platform is at now."""
-        self._at[platform] = what
-        if self._live is not None:
-            self._live.update(_lines({f"{self._name}: {at}": doing for at, doing in self._at.items()}))
-        else:
-            terminal.tell(f"{self._name}: {platform}: {what}")
+    def progress(self, step: Step, /) -> None:
+        text = ": ".join(filter(None, (self._name, step.of, str(step.stage))))
+        if self._live is None:
+            # Stages may run at once: each is printed when it begins.
+            line = f"{text}{_size(step)}"
+            with self._lock:
+                is_new = step.of != "" or line not in self._printed
+                self._printed.add(line)
+            if is_new:
+                terminal.report(line)
+            return
+        self.show(step.of or step.stage, text, step)
 
-    def warn(self, text: str) -> None:
-        """One warning, at once."""
+    def show(self, key: str, text: str, step: Step | None = None) -> None:
+        if self._live is None:
+            return
+        with self._lock:
+            if key not in self._rows:
+                self._rows[key] = self._live.add_task(visible(text), total=None, count="")
+        done, total, count = 0, 0, ""
+        if step is not None and (step.done or step.bytes_done):
+            done, total = (step.bytes_done, step.bytes_total) if step.bytes_total else (step.done, step.total)
+            count = _count(step)
+        elif step is not None:
+            # Some stages never report how far they are (uv's).
+            count = _size(step).strip(" ()")
+        self._live.update(self._rows[key], description=visible(text), completed=done, total=total or None, count=count)
+
+    def _show_only(self, key: str, text: str) -> None:
         if self._live is not None:
-            told = terminal.rich_text(f"warning: {text}", style="yellow", styled=len("warning:"))
-            self._live.console.print(told, highlight=False)
-        else:
-            terminal.tell(f"warning: {text}")
+            for other in [each for each in self._rows if each != key]:
+                self._live.remove_task(self._rows.pop(other))
+        self.show(key, text)
+
+    def warning(self, text: str, /) -> None:
+        if self._live is None:
+            terminal.report(f"warning: {text}")
+            return
+        line = terminal.rich_text(f"warning: {text}", style="yellow", styled=len("warning:"))
+        self._live.console.print(line, highlight=False)
+
+    def check(self, event: Begun | Ended) -> None:
+        """Show a check of the conformance suite that begins, or print one that ended."""
+        from envspec.operations.conformance import Begun
+
+        if isinstance(event, Begun):
+            self._show_only("check", f"{self._name}: {event.check}")
+            return
+        reason = event.reason.splitlines()[0][:_REASON] if event.reason else ""
+        word = event.status.ljust(_WORD)
+        if terminal.wants_colours(sys.stderr):
+            word = f"{_COLOURS.get(event.status, '')}{word}{_PLAIN}"
+        terminal.report(f"  {event.check:<12} {event.seconds:6.1f} s{'  ' + reason if reason else ''}", lead=word)
 
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Says on a terminal what is waited for, as long as it lasts; says nothing elsewhere."""
-    live = _live({what: ""})
-    try:
+    """Show on a terminal what is waited for; elsewhere nothing."""
+    with TerminalReporter(what) as reporter:
+        reporter.show("waiting", what)
         yield
-    finally:
-        if live is not None:
-            live.stop()
-
-
-def _live(at: Mapping[str, str]) -> Status | None:
-    """Live lines on stderr, where that is a terminal that can move its cursor."""
-    if not terminal.can_redraw(sys.stderr):
-        return None
-    from rich.console import Console
-
-    status = Console(stderr=True).status(_lines(at))
-    status.start()
-    return status
-
-
-def _lines(at: Mapping[str, str]) -> RenderableType:
-    """One line each, cut at the terminal's edge: a live line that wraps leaves its traces behind."""
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 1))
-    table.add_column(no_wrap=True, overflow="ellipsis")
-    table.add_column(no_wrap=True, overflow="ellipsis")
-    for name, doing in at.items():
-        table.add_row(terminal.rich_text(name), terminal.rich_text(doing))
-    return table
-
-
-class DownloadProgress:
-    """Shows what a run is at. Warnings go above the bars; stdout is never touched."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._bars: Bars | None = None
-        self._rows: dict[str, TaskID] = {}
-        self._told: set[str] = set()
-
-    def __enter__(self) -> DownloadProgress:
-        if terminal.can_redraw(sys.stderr):
-            from rich.console import Console
-            from rich.progress import BarColumn, TextColumn
-            from rich.progress import Progress as Bars
-
-            columns = (
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=24),
-                TextColumn("{task.fields[count]}"),
-            )
-            self._bars = Bars(*columns, console=Console(stderr=True), transient=True)
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bars is not None:
-            self._bars.stop()
-
-    def report(self, step: Step) -> None:
-        """How far a stage is; may be called by any thread."""
-        what = step.stage.value
-        if self._bars is None:
-            # Stages may be under way at once: each is told of when it begins.
-            line = f"{self._name}: {what}{_size(step)}"
-            if line not in self._told:
-                self._told.add(line)
-                terminal.tell(line)
-            return
-        if what not in self._rows:
-            self._rows[what] = self._bars.add_task(visible(f"{self._name}: {what}"), total=None, count="")
-        if not step.done and not step.bytes_done:
-            # Some stages never tell how far they are (uv's): the bar moves without an end.
-            self._bars.update(self._rows[what], count=_size(step).strip(" ()"))
-            return
-        done, total = (step.bytes_done, step.bytes_total) if step.bytes_total else (step.done, step.total)
-        self._bars.update(self._rows[what], completed=done, total=total or None, count=_count(step))
-
-    def warn(self, text: str) -> None:
-        """One warning, at once."""
-        if self._bars is None:
-            terminal.tell(f"warning: {text}")
-            return
-        told = terminal.rich_text(f"warning: {text}", style="yellow", styled=len("warning:"))
-        self._bars.console.print(told, highlight=False)
 
 
 def _size(step: Step) -> str:
@@ -161,43 +136,3 @@ def _count(step: Step) -> str:
     if not step.bytes_total:
         return count
     return f"{count}  {step.bytes_done / 1e6:,.0f} of {step.bytes_total / 1e6:,.0f} MB"
-
-
-_GREEN, _RED, _YELLOW, _PLAIN = "\x1b[32m", "\x1b[1;31m", "\x1b[33m", "\x1b[0m"
-_COLOURS: Final = {"passed": _GREEN, "failed": _RED, "not run": _YELLOW}
-_WORD: Final = max(map(len, _COLOURS))
-_REASON: Final = 200
-
-
-class SuiteProgress:
-    """Shows what a run of the suite is at; stdout is never touched."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._status: Status | None = None
-
-    def __enter__(self) -> SuiteProgress:
-        if terminal.can_redraw(sys.stderr):
-            from rich.console import Console
-
-            self._status = Console(stderr=True).status(terminal.rich_text(f"{self._name}: starting the suite"))
-            self._status.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def told(self, said: Begun | Ended) -> None:
-        """What the suite says of a check."""
-        if isinstance(said, Begun):
-            if self._status is not None:
-                self._status.update(terminal.rich_text(f"{self._name}: {said.check}"))
-            return
-        reason = said.reason.splitlines()[0][:_REASON] if said.reason else ""
-        word = said.status.ljust(_WORD)
-        if terminal.wants_colours(sys.stderr):
-            word = f"{_COLOURS.get(said.status, '')}{word}{_PLAIN}"
-        terminal.tell(f"  {said.check:<12} {said.seconds:6.1f} s{'  ' + reason if reason else ''}", lead=word)

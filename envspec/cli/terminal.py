@@ -1,7 +1,7 @@
 """Standard output and error: colours, width, signals.
 
-All that commands print goes through here: `escaping.visible` keeps the characters of others' text from being commands
-to the terminal, and colours are put around it afterwards.
+All output of commands passes through here: `escaping.visible` keeps foreign text from controlling the terminal;
+colours are added afterwards.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BOLD, _RED, _PLAIN = "\x1b[1m", "\x1b[1;31m", "\x1b[0m"
 
 
 class CannotAnswer(EnvspecError):
-    """Standard output takes nothing, because its disk is full, say."""
+    """Standard output can't be written, for example because its disk is full."""
 
 
 def leave(code: int) -> NoReturn:
@@ -44,7 +44,7 @@ def leave(code: int) -> NoReturn:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Whether somebody sees what is written there; False for a stream that is closed."""
+    """Whether a stream is a terminal; False if it is closed."""
     try:
         return stream is not None and stream.isatty()
     except ValueError:
@@ -52,28 +52,28 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def can_redraw(stream: TextIO | None) -> bool:
-    """A terminal that can go back and write over a line."""
+    """Whether a stream is a terminal that can overwrite a line."""
     return is_terminal(stream) and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def wants_colours(stream: TextIO | None) -> bool:
-    """A terminal that knows colours, of a user who has not said otherwise (no-color.org)."""
+    """A terminal with colours, unless the user has set NO_COLOR (no-color.org)."""
     return can_redraw(stream) and not os.environ.get("NO_COLOR")
 
 
 def width() -> int:
-    """Characters on a line of the answer: COLUMNS, else the terminal's, else WIDTH."""
+    """Characters on a line of the result: COLUMNS, else the terminal's, else WIDTH."""
     import shutil
 
     return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((WIDTH, 24)).columns))
 
 
 def answer(text: str) -> None:
-    """Write a command's answer to stdout, whatever its encoding: what that lacks is written as an escape.
+    """Write a command's result to stdout; characters that its encoding lacks are escaped.
 
     Raises:
-        BrokenPipeError: whoever read it has gone.
-        CannotAnswer: stdout takes nothing.
+        BrokenPipeError: its reader is gone.
+        CannotAnswer: stdout can't be written.
     """
     _write(visible(text))
 
@@ -86,16 +86,16 @@ def _write(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         raise
-    except OSError as fault:
+    except OSError as error:
         drop_stdout()
         raise CannotAnswer(
-            f"the answer can't be written to standard output: {fault.strerror}",
-            hint="make room, or send it elsewhere",
-        ) from fault
+            f"the result can't be written to standard output: {error.strerror}",
+            hint="free space, or redirect it elsewhere",
+        ) from error
 
 
 def answer_sections(text: str) -> None:
-    """`answer`, and on a terminal that wants colours the lines that begin at the margin stand out: the headings."""
+    """`answer`; headings, the lines without indentation, are bold on a terminal with colours."""
     text = visible(text)
     if wants_colours(sys.stdout):
         text = "".join(
@@ -106,7 +106,7 @@ def answer_sections(text: str) -> None:
 
 
 def answer_json(text: str) -> None:
-    """`answer` with a JSON document; in ASCII alone where stdout is not UTF-8."""
+    """`answer` with a JSON document; in ASCII if stdout is not UTF-8."""
     if not text.isascii() and not _is_utf8(sys.stdout):
         import json
 
@@ -124,24 +124,24 @@ def _is_utf8(stream: TextIO | None) -> bool:
     return encoding.lower().replace("-", "").replace("_", "") == "utf8"
 
 
-def tell_error(text: str) -> None:
+def report_error(text: str) -> None:
     """`error: ...` on stderr, its first word in red where stderr wants colours."""
-    tell(f" {text}", lead=f"{_RED}error:{_PLAIN}" if wants_colours(sys.stderr) else "error:")
+    report(f" {text}", lead=f"{_RED}error:{_PLAIN}" if wants_colours(sys.stderr) else "error:")
 
 
-def tell(line: str, *, lead: str = "") -> None:
-    """One line for the user on stderr, which may be closed. lead: what stands before it, as it is, with its colours."""
+def report(line: str, *, lead: str = "") -> None:
+    """One line for the user on stderr, which may be closed. lead: what precedes it, unescaped, with its colours."""
     if sys.stderr is not None:
         try:
             sys.stderr.write(f"{lead}{visible(line)}\n")
             sys.stderr.flush()
         except OSError:
-            # Nobody reads it, and there is nowhere else to say so.
+            # Nobody reads it, and nothing else is left to report it to.
             return
 
 
 def rich_text(text: str, *, style: str = "", styled: int = 0) -> Text:
-    """Text for rich, which reads no markup in it. style: of the first `styled` characters."""
+    """Text for rich, without markup. style: of the first `styled` characters."""
     from rich.text import Text
 
     shown = Text(visible(text))
@@ -150,17 +150,17 @@ def rich_text(text: str, *, style: str = "", styled: int = 0) -> Text:
 
 
 def soften_streams() -> None:
-    """Streams whose encoding lacks a character write it as an escape, where they would raise UnicodeEncodeError."""
+    """Let streams escape characters that their encoding lacks, instead of raising UnicodeEncodeError."""
     for stream in (sys.stdout, sys.stderr):
         soften = getattr(stream, "reconfigure", None)
-        # "surrogateescape" is the C locale's: in UTF-8 it writes file names as they are, in ASCII it refuses letters.
+        # "surrogateescape" is the C locale's: in UTF-8 it writes file names unchanged, in ASCII it fails on letters.
         hard = ("strict",) if _is_utf8(stream) else ("strict", "surrogateescape")
         if soften is not None and getattr(stream, "errors", None) in hard:
             soften(errors="backslashreplace")
 
 
 def drop_stdout() -> None:
-    """Let what is still buffered for stdout go nowhere, so that Python's end has nothing to complain of."""
+    """Discard what is still buffered for stdout, so that Python can exit without an error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, sys.stdout.fileno())
@@ -180,16 +180,16 @@ def complete_lock(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 
 class Terminated(EnvspecError):
-    """Somebody ended the run by SIGTERM; the exit code is what a shell tells of that."""
+    """The run was ended by SIGTERM; the exit code is the one that shells report."""
 
     exit_code = 143
 
 
 @contextlib.contextmanager
-def terminable() -> Iterator[None]:
-    """SIGTERM ends a run as Ctrl-C does: what it was doing is stopped and what it made is removed.
+def handle_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a run like Ctrl-C: its work is stopped and its temporary files are removed.
 
-    Also in the background of a script, where a shell has programs ignore SIGINT from their start.
+    Also in the background of a script, where shells start programs with SIGINT ignored.
     """
     ended = False
 
@@ -206,7 +206,7 @@ def terminable() -> Iterator[None]:
     except KeyboardInterrupt:
         if ended:
             raise Terminated(
-                "ended by SIGTERM", hint="run the same command again: what is whole is kept, and nothing else is left"
+                "ended by SIGTERM", hint="run the same command again: it continues with what is complete"
             ) from None
         raise
     finally:

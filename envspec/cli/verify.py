@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from envspec.cli import terminal
+from envspec.cli.options import FORMAT, LOCK, PLATFORMS
 from envspec.errors import EnvspecError, UsageError
 
 if TYPE_CHECKING:
@@ -16,39 +17,31 @@ if TYPE_CHECKING:
     from envspec.models import Lock, Platform
     from envspec.verifier.types import VerifyCounts, VerifyResult
 
-_PLATFORMS: Final = ("linux-64", "linux-aarch64", "osx-arm64", "win-64")
-#: Lines of one package: who has removed a folder need not read of each file in it.
+#: Lines of one package: a removed folder need not list each of its files.
 _MOST_LINES: Final = 12
 
 
 class Drifted(EnvspecError):
-    """The environment is not what its lock says."""
+    """The environment differs from its lock."""
 
     exit_code = 8
 
 
 @click.command()
-@click.argument("lock", metavar="LOCK", shell_complete=terminal.complete_lock)
+@LOCK
 @click.option(
     "--prefix",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="The environment's folder; left out: the active one (VIRTUAL_ENV, CONDA_PREFIX).",
+    help="The environment's folder (default: the active one, by VIRTUAL_ENV or CONDA_PREFIX).",
 )
-@click.option("--platform", type=click.Choice(_PLATFORMS), help="The platform; left out: this machine's.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Text for people, or JSON for programs.",
-)
+@click.option("--platform", type=click.Choice(PLATFORMS), help="The platform (default: this machine's).")
+@FORMAT
 def command(lock: str, prefix: Path | None, platform: str | None, form: str) -> int:
-    """Tell whether an environment holds exactly what a lock says, file by file.
+    """Check that an environment contains exactly what is locked, file by file.
 
-    LOCK is a folder, its envspec.lock, or a name under locks/. Nothing is resolved, fetched or changed. Exit code 8,
-    with all that differs, where the environment has drifted.
+    LOCK is a folder, its envspec.lock, or a name under locks/. Resolves, fetches and changes nothing. Exit code 8, with
+    all differences, if the environment differs.
     """
     import os
 
@@ -65,10 +58,10 @@ def command(lock: str, prefix: Path | None, platform: str | None, form: str) -> 
     if form == "json":
         import json
 
-        told = {"lock": locked.name, "platform": where.value, "prefix": str(environment), **result.as_json()}
-        terminal.answer_json(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+        document = {"lock": locked.name, "platform": where.value, "prefix": str(environment), **result.as_json()}
+        terminal.answer_json(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     elif result.is_same:
-        terminal.answer(f"{environment} holds what {locked.name} says: {_counted(result.counts)}\n")
+        terminal.answer(f"{environment} matches {locked.name}: {_counted(result.counts)}\n")
     else:
         terminal.answer_sections("\n".join(_lines(result)) + "\n")
     if not result.is_same:
@@ -121,11 +114,11 @@ def _drifted(result: VerifyResult, environment: Path, folder: Path, locked: Lock
     ways = counted(len(result.findings), "difference")
     packages = {finding.package for finding in result.findings} - {""}
     of = counted(len(packages), "package") if packages else "no package"
-    anew = f"make it anew: `envspec install {folder} --prefix DIR`"
+    anew = f"install it again: `envspec install {folder} --prefix DIR`"
     requirements = folder / f"requirements.{platform.value}.txt"
     mend = (
-        f"; or mend it: `uv pip sync --reinstall --require-hashes --python {environment} {requirements}`"
+        f"; or repair it: `uv pip sync --reinstall --require-hashes --python {environment} {requirements}`"
         if requirements.is_file() and not any(each.conda for each in locked.resolutions) and PYTHON not in packages
         else ""
     )
-    return Drifted(f"{environment} is not what {locked.name} says: {ways} in {of}", hint=anew + mend)
+    return Drifted(f"{environment} differs from {locked.name}: {ways} in {of}", hint=anew + mend)

@@ -15,15 +15,13 @@ from typing import IO, Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from envspec.context import Context, Step
 from envspec.credentials import shown
 from envspec.errors import NetworkError
 from envspec.fetch.conda import ChannelTransport
 from envspec.fetch.types import (
     Archive,
     Arrived,
-    Count,
-    Fetching,
-    Network,
     Transport,
     Truncated,
     WrongArchive,
@@ -42,14 +40,15 @@ WORTH_KEEPING: Final = 1 << 20
 class Downloads:
     """The files of one run. Nothing is fetched that the cache holds whole.
 
-    transport: where they come from; conda's channels, by rattler's client, where none is named.
+    transport: where they come from; by default conda's channels, by rattler's client. stage: in words for the user.
     """
 
-    def __init__(self, how: Fetching, transport: Transport | None = None) -> None:
-        self._how = how
-        self._transport = transport or ChannelTransport(how.patience, how.warn)
-        self._slots = asyncio.Semaphore(how.jobs)
-        self._folder = archives_folder(how.cache)
+    def __init__(self, context: Context, transport: Transport | None = None, stage: str = "fetching archives") -> None:
+        self._context = context
+        self._stage = stage
+        self._transport = transport or ChannelTransport(context.timeouts, context.reporter.warning)
+        self._slots = asyncio.Semaphore(context.jobs)
+        self._folder = archives_folder(context.cache)
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._done = self._total = self._bytes = self._bytes_total = 0
@@ -79,7 +78,7 @@ class Downloads:
 
     async def _have(self, archive: Archive, arrived: Arrived) -> tuple[str, Path]:
         async with self._slots:
-            path = archive.path(self._how.cache)
+            path = archive.path(self._context.cache)
             if not await self._is_kept(archive, path):
                 await self._bring(archive, path)
             self._done += 1
@@ -94,12 +93,12 @@ class Downloads:
             self._tell(archive.size_bytes or 0)
             return True
         if sha256 is not None:
-            self._how.warn(f"{path} is damaged: it is fetched again")
+            self._context.reporter.warning(f"{path} is damaged: it is fetched again")
             _remove(path)
         return False
 
     async def _bring(self, archive: Archive, path: Path) -> None:
-        if self._how.network is Network.OFFLINE and urlsplit(archive.url).scheme != "file":
+        if self._context.is_offline and urlsplit(archive.url).scheme != "file":
             raise NetworkError(
                 f"{archive.of}: {archive.filename} is not in the cache, and --offline forbids fetching it",
                 hint="run once without --offline",
@@ -138,8 +137,8 @@ class Downloads:
     def _tell(self, size: int) -> None:
         with self._lock:
             self._bytes += size
-            count = Count(self._done, self._total, self._bytes, self._bytes_total)
-        self._how.report(count)
+            step = Step(self._stage, self._done, self._total, self._bytes, self._bytes_total)
+        self._context.reporter.progress(step)
 
 
 def missing_bytes(archives: Sequence[Archive], cache: Path) -> int:

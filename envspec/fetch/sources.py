@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote, unquote, urlsplit
 
+from envspec.context import Context, Reporter
 from envspec.credentials import filled, shown, without_credentials
 from envspec.errors import NetworkError, UnfitMachine, UsageError
 from envspec.fetch.download import Downloads
-from envspec.fetch.types import Archive, Fetching, Network, archive_path
+from envspec.fetch.types import Archive, archive_path
 from envspec.fetch.wheels import Ask, IndexTransport
 from envspec.io.cache import keeping
 from envspec.io.files import beside
@@ -272,7 +273,7 @@ _LARGEST_BYTES: Final = 4 << 30
 
 
 async def fetch_sdist(
-    requirement: Requirement, as_of: datetime, asked: datetime, store: Store, how: Fetching, environ: Mapping[str, str]
+    requirement: Requirement, as_of: datetime, asked: datetime, store: Store, context: Context
 ) -> tuple[WheelFile, Path]:
     """The lock's row of the sdist at a requirement's URL, and the file in the cache.
 
@@ -287,15 +288,16 @@ async def fetch_sdist(
     known = store.answer(key)
 
     def kept(sha256: str) -> Path:
-        return archive_path(how.cache, requirement.name, sha256, filename)
+        return archive_path(context.cache, requirement.name, sha256, filename)
 
     there = known is not None and await asyncio.to_thread(kept(known["sha256"]).is_file)
     if known is None or not there or datetime.fromisoformat(known["asked"]) < as_of:
-        if how.network is Network.OFFLINE:
+        if context.is_offline:
             raise OfflineMiss(url)
         with tempfile.TemporaryFile() as file:
-            async with open_http(environ) as http:
-                sha256 = await download_hashed(http, filled(str(requirement.url), environ), file, _LARGEST_BYTES)
+            async with open_http(context.environ) as http:
+                source = filled(str(requirement.url), context.environ)
+                sha256 = await download_hashed(http, source, file, _LARGEST_BYTES)
             await asyncio.to_thread(_keep, file, kept(sha256))
             known = {"asked": asked.isoformat(), "sha256": sha256}
         store.remember_answer(key, known)
@@ -335,13 +337,13 @@ def address_of(wheel: BuiltWheel, place: str) -> str:
     return (Path(place) / wheel.sha256 / wheel.filename).as_uri()
 
 
-async def find_built(packages: Sequence[Package], how: Fetching, environ: Mapping[str, str]) -> Mapping[str, Path]:
+async def find_built(packages: Sequence[Package], context: Context) -> Mapping[str, Path]:
     """SHA-256 -> the checked file in the cache, of those built wheels that the cache or the place has.
 
     Raises:
         UsageError: what names the place can't be used. CannotKeep: the cache can't be written.
     """
-    place = environ.get(PLACE)
+    place = context.environ.get(PLACE)
     found: dict[str, Path] = {}
     async with AsyncExitStack() as stack:
         opening = asyncio.Lock()
@@ -350,7 +352,8 @@ async def find_built(packages: Sequence[Package], how: Fetching, environ: Mappin
         async def http() -> Http:
             async with opening:
                 if not opened:
-                    opened.append(await stack.enter_async_context(open_http(environ, patience=how.patience)))
+                    door = open_http(context.environ, patience=context.timeouts)
+                    opened.append(await stack.enter_async_context(door))
                 return opened[0]
 
         async def located(archive: Archive, _: Ask) -> str:
@@ -361,21 +364,21 @@ async def find_built(packages: Sequence[Package], how: Fetching, environ: Mappin
             if wheel is None:
                 continue
             of = f"{package.name} {package.version}"
-            kept = archive_path(how.cache, of, wheel.sha256, wheel.filename)
+            kept = archive_path(context.cache, of, wheel.sha256, wheel.filename)
             if not place and not kept.is_file():
                 continue
             url = address_of(wheel, place) if place else kept.as_uri()
             archive = Archive(of, url, wheel.filename, wheel.sha256, wheel.size_bytes)
             try:
-                found |= await Downloads(how, IndexTransport(http, located)).fetch([archive])
+                found |= await Downloads(context, IndexTransport(http, located)).fetch([archive])
             except NetworkError as fault:
-                _tell(fault, archive, place, how)
+                _tell(fault, archive, place, context.reporter)
     return found
 
 
-def _tell(fault: NetworkError, archive: Archive, place: str | None, how: Fetching) -> None:
+def _tell(fault: NetworkError, archive: Archive, place: str | None, reporter: Reporter) -> None:
     """Why a place did not give a wheel; that it does not have it is no news."""
     gone = isinstance(fault, BadStatus) and fault.status in (404, 410)
     missing = not gone and place is not None and isinstance(fault.__cause__, FileNotFoundError)
     if place is not None and not gone and not missing:
-        how.warn(f"{archive.of}: {shown(place)} does not give its wheel: {fault.message}")
+        reporter.warning(f"{archive.of}: {shown(place)} does not give its wheel: {fault.message}")

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from envspec.context import Context
 from envspec.errors import NetworkError, UsageError
 from envspec.fetch.download import Downloads
-from envspec.fetch.types import Archive, Arrived, Fetching, Truncated, WrongArchive, archive_path, check, unheard
+from envspec.fetch.types import Archive, Arrived, Truncated, WrongArchive, archive_path, check, unheard
 from envspec.io.download import Sink
 from envspec.io.http import Http, open_http
 from envspec.io.http_settings import default_index_url, keeps_logins
@@ -279,10 +280,9 @@ def wheel_path(cache: Path, package: Package) -> Path:
 
 async def fetch_wheels(
     packages: Sequence[Package],
-    how: Fetching,
-    environ: Mapping[str, str],
-    now: Callable[[], datetime],
+    context: Context,
     arrived: Arrived = unheard,
+    stage: str = "fetching wheels",
 ) -> Mapping[str, Path]:
     """SHA-256 -> the checked file in the cache, of the file that is locked for each package (an sdist for an sdist).
 
@@ -294,24 +294,26 @@ async def fetch_wheels(
         netrc can't be used. CannotKeep: the cache can't be written.
     """
     async with AsyncExitStack() as stack:
-        store = stack.enter_context(closing(Store(how.cache)))
-        upstream = IndexClient(store, now)
+        store = stack.enter_context(closing(Store(context.cache)))
+        upstream = IndexClient(store, context.now)
         opening = asyncio.Lock()
         stack.push_async_callback(upstream.close)
 
         async def opened() -> Http:
             async with opening:
                 if upstream.http is None:
-                    known = logins((each.file.url for each in packages if each.file.url), environ)
-                    door = open_http(environ, credentials=known, patience=how.patience, notice=how.warn)
+                    known = logins((each.file.url for each in packages if each.file.url), context.environ)
+                    door = open_http(
+                        context.environ, credentials=known, patience=context.timeouts, notice=context.reporter.warning
+                    )
                     upstream.http = await stack.enter_async_context(door)
                 return upstream.http
 
-        located = WheelUrls(packages, upstream, environ)
+        located = WheelUrls(packages, upstream, context.environ)
 
         async def locate(archive: Archive, ask: Ask) -> str:
             await opened()
             return await located.of(archive, ask)
 
-        downloads = Downloads(how, IndexTransport(opened, locate))
+        downloads = Downloads(context, IndexTransport(opened, locate), stage)
         return await downloads.fetch([archive_of(each) for each in packages], arrived)

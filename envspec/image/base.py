@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+from envspec.context import Connectivity
 from envspec.errors import NetworkError, UsageError
-from envspec.fetch.types import Network
 from envspec.image.config import BadBase, Base, read_config
 from envspec.image.layers.store import BlobStore
 from envspec.image.layers.types import Layer
@@ -98,7 +98,7 @@ class ManifestCache:
 
     blobs: BlobStore
     opened: Callable[[], Awaitable[Registry]]
-    network: Network
+    connectivity: Connectivity
     asking: Callable[[], None]
 
     async def manifest(self, reference: Reference) -> Manifest:
@@ -128,7 +128,7 @@ class ManifestCache:
         return read_json(body, _DOCUMENT, where=where)
 
     async def _registry(self, what: str) -> Registry:
-        if self.network is Network.OFFLINE:
+        if self.connectivity is Connectivity.OFFLINE:
             raise NetworkError(
                 f"{what} is not in the cache, and --offline forbids a request to its registry",
                 hint="run once without --offline",

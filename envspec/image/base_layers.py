@@ -12,17 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.context import Context, Step
 from envspec.errors import UsageError
 from envspec.facts.tables import load_facts
 from envspec.fetch.conda import archives_of
 from envspec.fetch.conda_link import Into, link
 from envspec.fetch.download import Downloads
-from envspec.fetch.types import Archive, Fetching, python_archive
-from envspec.image.build import BaseLayers
+from envspec.fetch.types import Archive, python_archive
 from envspec.image.config import Base
 from envspec.image.layers.ownership import OwnedPathCache, OwningSource, path_owners
 from envspec.image.layers.partition import partition
-from envspec.image.layers.types import PREFIX
+from envspec.image.layers.types import PREFIX, LayerSource
+from envspec.image.options import ImageStage
 from envspec.image.sources.bytecode import PycCompiler, PythonBuild, standalone_program, unpack_standalone
 from envspec.image.sources.conda import CondaSource, check_paths, conda_sources
 from envspec.image.sources.python import StandalonePython, Venv, home_of
@@ -34,27 +35,29 @@ _STAGING: Final = "conda-staging"
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """here: this machine's platform, None if envspec does not support it. is_known: whether a source's layer is cached.
+class BaseLayers:
+    """The layers below the wheels: Python and conda's packages.
 
-    linking: called with the number of linked packages and the total.
+    fetch: fetches what the sources need. owners: path -> owner, callable after `fetch`.
     """
 
-    cache: Path
-    environ: Mapping[str, str]
-    fetching: Fetching
-    here: Platform | None
-    is_known: Callable[[OwningSource], bool]
-    linking: Callable[[int, int], None]
+    sources: tuple[LayerSource, ...]
+    fetch: Callable[[], Coroutine[object, object, None]]
+    owners: Callable[[], Mapping[str, str]]
 
 
 class PythonLayers:
-    """The base layers of one run's platforms. `close` removes the prefixes of its conda packages."""
+    """The base layers of one run's platforms. `close` removes the prefixes of its conda packages.
 
-    def __init__(self, around: Around) -> None:
-        self._around = around
-        self._owned = OwnedPathCache(around.cache)
-        self._staging = around.cache / _STAGING / secrets.token_hex(8)
+    local: this machine's platform, None if envspec does not support it. is_known: whether a source's layer is cached.
+    """
+
+    def __init__(self, context: Context, local: Platform | None, is_known: Callable[[OwningSource], bool]) -> None:
+        self._context = context
+        self._local = local
+        self._is_known = is_known
+        self._owned = OwnedPathCache(context.cache)
+        self._staging = context.cache / _STAGING / secrets.token_hex(8)
         self._lock: int | None = None
 
     def below(self, resolution: Resolution, base: Base, pyc: PycCompiler | None, most: int) -> BaseLayers:
@@ -75,7 +78,7 @@ class PythonLayers:
 
     def own_build(self, python: Python, platform: Platform, conda: Sequence[CondaPackage]) -> PythonBuild | None:
         """The image's own Python, if this machine can run it."""
-        if platform is not self._around.here:
+        if platform is not self._local:
             return None
         if conda:
             package = next((package for package in conda if package.name == "python"), None)
@@ -88,9 +91,9 @@ class PythonLayers:
 
     def other_build(self, python: Python) -> PythonBuild | None:
         """A standalone build of exactly this version for this machine."""
-        if self._around.here is None:
+        if self._local is None:
             return None
-        rows = load_facts().standalone_pythons(python.series, self._around.here)
+        rows = load_facts().standalone_pythons(python.series, self._local)
         row = next((row for row in rows if row.version == python.version), None)
         if row is None:
             return None
@@ -114,7 +117,7 @@ class PythonLayers:
                 hint='set [env] python_source to "standalone" or "system", or add Python to [conda], and lock again',
             )
         names = frozenset(package.name for package in resolution.packages)
-        path = archive.path(self._around.cache)
+        path = archive.path(self._context.cache)
 
         async def fetch() -> None:
             await self._fetch(archive)
@@ -122,26 +125,33 @@ class PythonLayers:
         return (StandalonePython(path, archive.sha256, python.version, names, pyc),), fetch
 
     async def _fetch(self, archive: Archive) -> Path:
-        return (await Downloads(self._around.fetching).fetch([archive]))[archive.sha256]
+        return (await self._downloads().fetch([archive]))[archive.sha256]
+
+    def _downloads(self) -> Downloads:
+        return Downloads(self._context, stage=ImageStage.FETCHING)
 
     async def _link(
         self, sources: Sequence[CondaSource], all_packages: Sequence[CondaPackage], platform: Platform, folder: Path
     ) -> None:
         """Link the packages of the layers that are not cached, or whose owned paths are not."""
-        around = self._around
-        missing = [each for each in sources if not (around.is_known(each) and self._owned.has(each))]
+        context = self._context
+        missing = [each for each in sources if not (self._is_known(each) and self._owned.has(each))]
         packages = [package for source in missing for package in source.packages]
         if not packages:
             return
-        archives = await Downloads(around.fetching).fetch(archives_of(packages))
+        archives = await self._downloads().fetch(archives_of(packages))
         await check_paths(packages, archives)
         # noarch packages depend on Python's record, even if its own layer is cached.
         python = [each for each in all_packages if each.name == "python" and each not in packages]
         with keeping(self._staging.parent):
             await asyncio.to_thread(self._make_staging, folder)
         existing = frozenset(each.name for each in python)
-        into = Into(folder, f"/{PREFIX}", around.cache / CONDA_PACKAGES, platform, existing, self._lock)
-        await link([*packages, *python], archives, into, around.environ, around.linking)
+        into = Into(folder, f"/{PREFIX}", context.cache / CONDA_PACKAGES, platform, existing, self._lock)
+
+        def linked(done: int, total: int) -> None:
+            context.reporter.progress(Step(ImageStage.LINKING, done, total))
+
+        await link([*packages, *python], archives, into, context.environ, linked)
 
     def _make_staging(self, folder: Path) -> None:
         """Create a platform's folder in the run's own staging folder; remove those of killed runs."""
@@ -161,19 +171,19 @@ class PythonLayers:
     def _standalone_build(self, python: Python, archive: Archive, *, is_known: bool) -> PythonBuild:
         program = standalone_program(python.series)
         return PythonBuild(
-            self._around.cache, archive.sha256, program, lambda: self._fetch(archive), unpack_standalone, is_known
+            self._context.cache, archive.sha256, program, lambda: self._fetch(archive), unpack_standalone, is_known
         )
 
     def _conda_build(self, package: CondaPackage, platform: Platform) -> PythonBuild:
-        around = self._around
+        context = self._context
         (download,) = archives_of([package])
 
         async def unpack(archive: Path, folder: Path) -> None:
-            into = Into(folder, f"/{PREFIX}", around.cache / CONDA_PACKAGES, platform)
-            await link([package], {package.sha256: archive}, into, around.environ, lambda _done, _total: None)
+            into = Into(folder, f"/{PREFIX}", context.cache / CONDA_PACKAGES, platform)
+            await link([package], {package.sha256: archive}, into, context.environ, lambda _done, _total: None)
 
         series = ".".join(package.version.split(".")[:2])
-        return PythonBuild(around.cache, package.sha256, f"bin/python{series}", lambda: self._fetch(download), unpack)
+        return PythonBuild(context.cache, package.sha256, f"bin/python{series}", lambda: self._fetch(download), unpack)
 
 
 def conda_layer_budget(resolution: Resolution, most: int) -> int:

@@ -8,27 +8,30 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.context import Context, Step
 from envspec.credentials import without_credentials
 from envspec.errors import UsageError
-from envspec.fetch.types import Arrived, Step, unheard
-from envspec.fetch.wheels import wheel_path
+from envspec.fetch.types import Arrived, unheard
+from envspec.fetch.wheels import fetch_wheels, wheel_path
 from envspec.image.base import ManifestCache, base_for
+from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.config import Base, annotations_of, image_config, image_of
 from envspec.image.gpu_code import GpuCodeObserver
 from envspec.image.layers.ownership import FileConflict, entry_owners
 from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.threads import CancellableSource
-from envspec.image.layers.types import Image, Layer, LayerSource
-from envspec.image.options import Bytecode, ImageOrder, Stage
+from envspec.image.layers.types import Compression, Image, Layer, LayerSource
+from envspec.image.options import Bytecode, ImageOptions, ImageStage
 from envspec.image.services import ServicesSource, services_config
-from envspec.image.sources.bytecode import PycCompiler
+from envspec.image.sources.bytecode import PycCompiler, find_compiler
+from envspec.image.sources.system import SystemLayerRequest, build_system_layer
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelPathCache, WheelSource
 from envspec.io.archives import above
 from envspec.io.cache import keeping
@@ -39,33 +42,6 @@ from envspec.models import DIRECT_URL, GpuCodeFound, Package, Platform, Resoluti
 MAX_LAYERS: Final = 120
 #: One layer for Python, one for the wheels.
 _MIN_LAYERS: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class BaseLayers:
-    """The layers below the wheels: Python and conda's packages.
-
-    fetch: fetches what the sources need. owners: path -> owner, callable after `fetch`.
-    """
-
-    sources: tuple[LayerSource, ...]
-    fetch: Callable[[], Coroutine[object, object, None]]
-    owners: Callable[[], Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Supplies:
-    """What is fetched or built elsewhere during an image build.
-
-    wheels: fetches files into the cache. below: at most that many base layers; no compiler means no bytecode. system:
-    the layer of the system's packages on a base. compiler: finds an interpreter for the image's bytecode.
-    """
-
-    documents: ManifestCache
-    wheels: Callable[[Sequence[Package], Arrived], Awaitable[object]]
-    below: Callable[[Resolution, Base, PycCompiler | None, int], BaseLayers]
-    system: Callable[[Platform, Base], Awaitable[tuple[SystemLayer, LayerSource]]]
-    compiler: Callable[[Resolution], Awaitable[PycCompiler]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +85,32 @@ class _Arrivals:
                 await self._files.setdefault(sha256, asyncio.Event()).wait()
 
 
-@dataclass(frozen=True, slots=True)
 class ImageBuilder:
-    """Builds the images of one request. report: called for every step."""
+    """Builds the images of one lock. `close` removes the linked conda packages.
 
-    order: ImageOrder
-    cache: Path
-    store: LayerStore
-    supplies: Supplies
-    report: Callable[[Step], None]
+    local: this machine's platform. with_built: fetches or builds the wheels of sources; a callback, because building
+    needs stages of `operations`.
+    """
+
+    def __init__(
+        self,
+        options: ImageOptions,
+        context: Context,
+        store: LayerStore,
+        manifests: ManifestCache,
+        local: Platform,
+        with_built: Callable[[Sequence[Package]], Awaitable[object]],
+    ) -> None:
+        self._options = options
+        self._context = context
+        self._store = store
+        self._manifests = manifests
+        self._local = local
+        self._with_built = with_built
+        self._python = PythonLayers(context, local, lambda source: self._cached(source) is not None)
+
+    def close(self) -> None:
+        self._python.close()
 
     async def build(self, platform: Platform) -> BuiltImage:
         """The image of one platform; all of its layers are in the store.
@@ -126,18 +119,18 @@ class ImageBuilder:
             UsageError: no base image, or one with too many layers. FileConflict: two packages write one path.
             NetworkError: a file can't be fetched, or differs from the lock.
         """
-        lock = self.order.lock
+        lock = self._options.lock
         resolution = next(each for each in lock.resolutions if each.target.platform is platform)
-        base = await base_for(lock, platform, self.supplies.documents)
+        base = await base_for(lock, platform, self._manifests)
         plan = await self._plan(resolution, base)
         layers = await self._layers(resolution, plan)
-        config = image_config(lock, self.order.identity, platform, base, layers, services_config(lock.image))
-        annotations = annotations_of(lock, self.order.identity, base)
+        config = image_config(lock, self._options.identity, platform, base, layers, services_config(lock.image))
+        annotations = annotations_of(lock, self._options.identity, base)
         image = image_of(platform, config, (*base.layers, *layers), annotations)
         return BuiltImage(image, base, plan.system, {sha: code for layer in layers for sha, code in layer.gpu_code})
 
     async def _plan(self, resolution: Resolution, base: Base) -> _Plan:
-        lock, python = self.order.lock, resolution.target.python
+        lock, python = self._options.lock, resolution.target.python
         budget = MAX_LAYERS - len(base.layers) - bool(lock.image.apt) - 1
         if budget < _MIN_LAYERS:
             raise UsageError(
@@ -147,24 +140,24 @@ class ImageBuilder:
         system: SystemLayer | None = None
         first: tuple[LayerSource, ...] = ()
         if lock.image.apt:
-            system, source = await self.supplies.system(resolution.target.platform, base)
+            system, source = await self._system_layer(resolution.target.platform, base)
             first = (source,)
 
         def plan(pyc: PycCompiler | None) -> _Plan:
-            below = self.supplies.below(resolution, base, pyc, budget - 1)
-            wheels = wheel_sources(resolution, self.cache, pyc, budget - len(below.sources))
+            below = self._python.below(resolution, base, pyc, budget - 1)
+            wheels = wheel_sources(resolution, self._context.cache, pyc, budget - len(below.sources))
             return _Plan(system, below, wheels, (*first, *below.sources, *wheels, ServicesSource(lock.image)))
 
-        if self.order.bytecode is Bytecode.NONE:
+        if self._options.bytecode is Bytecode.NONE:
             return plan(None)
         # Bytecode follows from the version alone: an interpreter is only needed if a layer is not cached.
         cached = plan(PycCompiler(Path(), python.version))
         if all(self._cached(source) for source in cached.sources):
             return cached
-        return plan(await self.supplies.compiler(resolution))
+        return plan(await self._compiler(resolution))
 
     def _cached(self, source: LayerSource) -> Layer | None:
-        return self.store.cached(source.key, self.order.compression)
+        return self._store.cached(source.key, self._options.compression)
 
     async def _layers(self, resolution: Resolution, plan: _Plan) -> list[Layer]:
         cached = [self._cached(source) for source in plan.sources]
@@ -175,7 +168,7 @@ class ImageBuilder:
             return [layer for layer in cached if layer is not None]
         if not is_checked or any(source in missing for source in plan.below.sources):
             await plan.below.fetch()
-        lists = WheelPathCache(self.cache)
+        lists = WheelPathCache(self._context.cache)
         unlisted = [] if is_checked else [source for source in plan.wheels if not lists.has(source)]
         written = await self._fetch_and_write(resolution, missing, unlisted, lists)
         if not is_checked:
@@ -217,7 +210,7 @@ class ImageBuilder:
                 observer = GpuCodeObserver(source)
             if source.key in keys:
                 cancellable = CancellableSource(source, cancel)
-                written[source.key] = self.store.write(cancellable, self.order.compression, observer)
+                written[source.key] = self._store.write(cancellable, self._options.compression, observer)
 
         await together([fetch(), self._write_all(sources, write, arrivals)])
         return written
@@ -225,7 +218,59 @@ class ImageBuilder:
     async def _fetch(self, resolution: Resolution, sources: Iterable[WheelSource], arrived: Arrived = unheard) -> None:
         needed = {wheel.sha256 for source in sources for wheel in source.wheels}
         packages = [each for each in resolution.packages if (each.built or each.file).sha256 in needed]
-        await self.supplies.wheels(packages, arrived)
+        await self.fetch_wheels(packages, arrived)
+
+    async def fetch_wheels(self, packages: Sequence[Package], arrived: Arrived = unheard) -> None:
+        """Fetch the wheels of these packages into the cache; those of sources are built if nobody has them.
+
+        Raises:
+            NetworkError, WrongArchive, BuildFailed, UnfitMachine: as fetching and building do.
+        """
+        published = [each for each in packages if each.built is None]
+        if published:
+            await fetch_wheels(published, self._context, arrived, ImageStage.FETCHING)
+        if len(published) < len(packages):
+            await self._with_built([each for each in packages if each.built])
+
+    async def _system_layer(self, platform: Platform, base: Base) -> tuple[SystemLayer, LayerSource]:
+        """The layer of the packages that `[system]`, the services and the compiler need.
+
+        Raises:
+            NoEngine: it must be built, and nothing on this machine can run a container. SystemDiffers: it differs from
+            the lock.
+        """
+        lock, context = self._options.lock, self._context
+        locked = next((each for each in lock.system if each.platform is platform and each.base == base.manifest), None)
+        if locked is not None and locked.apt != lock.image.apt:
+            locked = None
+        name = base.name.rpartition(":")[0] if ":" in base.name.rpartition("/")[2] else base.name
+        request = SystemLayerRequest(
+            platform,
+            f"{name}@{base.digest}",
+            base.manifest,
+            lock.image.apt,
+            lock.image.snapshot,
+            locked,
+            tuple(sorted(context.mirrors.items())),
+        )
+
+        def on_line(_: str) -> None:
+            context.reporter.progress(Step(ImageStage.SYSTEM))
+
+        return await build_system_layer(
+            request, context, lambda source: self._store.write(source, Compression.GZIP), on_line
+        )
+
+    async def _compiler(self, resolution: Resolution) -> PycCompiler:
+        python, target = self._python, resolution.target
+        return await find_compiler(
+            target.python,
+            self._context,
+            self._local,
+            named=self._options.python,
+            own=python.own_build(target.python, target.platform, resolution.conda),
+            other=python.other_build(target.python),
+        )
 
     async def _write_all(
         self,
@@ -233,10 +278,10 @@ class ImageBuilder:
         write: Callable[[LayerSource, threading.Event], None],
         arrivals: _Arrivals,
     ) -> None:
-        """Write layers in `order.jobs` threads."""
+        """Write layers in `jobs` threads."""
         done = 0
         cancel = threading.Event()
-        self.report(Step(Stage.LAYERS, 0, len(sources)))
+        self._context.reporter.progress(Step(ImageStage.LAYERS, 0, len(sources)))
 
         async def one(source: LayerSource) -> None:
             nonlocal done
@@ -244,9 +289,9 @@ class ImageBuilder:
                 await arrivals.wait(wheel.sha256 for wheel in source.wheels)
             await asyncio.get_running_loop().run_in_executor(pool, write, source, cancel)
             done += 1
-            self.report(Step(Stage.LAYERS, done, len(sources)))
+            self._context.reporter.progress(Step(ImageStage.LAYERS, done, len(sources)))
 
-        with ThreadPoolExecutor(self.order.jobs, thread_name_prefix="envspec-layer") as pool:
+        with ThreadPoolExecutor(self._context.jobs, thread_name_prefix="envspec-layer") as pool:
             try:
                 await together(one(source) for source in sources)
             finally:
@@ -257,7 +302,7 @@ class ImageBuilder:
         """A file that exists once these packages were checked for conflicts."""
         hashes = sorted((each.built or each.file).sha256 for each in resolution.packages)
         hashes += [source.key for source in below.sources]
-        return self.cache / "image-owners" / hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+        return self._context.cache / "image-owners" / hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
 def wheel_sources(resolution: Resolution, cache: Path, pyc: PycCompiler | None, budget: int) -> tuple[WheelSource, ...]:

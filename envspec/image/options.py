@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from envspec.fetch.types import Network, Step
+from envspec.context import Stages
 from envspec.image.layers.types import Compression
-from envspec.io.confine import Unconfined
 from envspec.models import Lock, Platform
 
 
-class Stage(Enum):
+class ImageStage(Stages):
     """Stages of a build, in order."""
 
     BASE = "resolving the base image"
@@ -36,11 +34,10 @@ class Bytecode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ImageOrder:
-    """What image is to be made.
+class ImageOptions:
+    """What image to build.
 
-    identity: of the lock, `lock.document.identity`. python: an interpreter that the user names for compiling.
-    jobs: how many layers are made, and files fetched, at once.
+    identity: of the lock, `lockfile.document.identity`. python: an interpreter that the user names for compiling.
     """
 
     lock: Lock
@@ -49,22 +46,3 @@ class ImageOrder:
     bytecode: Bytecode = Bytecode.COMPILED
     compression: Compression = Compression.GZIP
     python: Path | None = None
-    network: Network = Network.USE
-    jobs: int = 4
-
-
-@dataclass(frozen=True, slots=True)
-class ImageWorld:
-    """The machine around it. cache: envspec's own folder. mirrors: registries that stand in for others.
-
-    report: called for every step. warn: called with every warning.
-    unconfined: whether a lock's code may run where nothing confines it.
-    """
-
-    environ: Mapping[str, str] = field(repr=False)
-    home: Path
-    cache: Path
-    report: Callable[[Step], None] = field(repr=False)
-    warn: Callable[[str], None] = field(repr=False)
-    mirrors: Mapping[str, str] = field(default_factory=dict)
-    unconfined: Unconfined = Unconfined.REFUSED

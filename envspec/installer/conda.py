@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envspec.context import Context, Step
 from envspec.errors import EnvspecError, NoSolution, UsageError
 from envspec.fetch.conda_link import RESERVED, Into, NoRoom, TooLong
 from envspec.fetch.conda_link import link as link_packages
-from envspec.fetch.types import Step
 from envspec.installer.staging import NoSpace, Site, site_packages
-from envspec.installer.types import Order, Stage, World
+from envspec.installer.types import InstallRequest, InstallStage
 from envspec.io.archives import above, why_refused
 from envspec.io.cache import CONDA_PACKAGES
 
@@ -38,7 +38,7 @@ def check_prefix(prefix: Path) -> None:
         )
 
 
-async def link(order: Order, world: World, site: Site, kept: Mapping[str, Path]) -> None:
+async def link(order: InstallRequest, context: Context, site: Site, kept: Mapping[str, Path]) -> None:
     """Put conda's packages into the site. kept: SHA-256 -> the checked archive.
 
     Raises:
@@ -46,11 +46,11 @@ async def link(order: Order, world: World, site: Site, kept: Mapping[str, Path])
     """
 
     def told(done: int, total: int) -> None:
-        world.report(Step(Stage.LINKING, done, total))
+        context.reporter.progress(Step(InstallStage.LINKING, done, total))
 
-    into = Into(site.path, str(order.prefix), world.cache / CONDA_PACKAGES, order.platform, holds=site.descriptor)
+    into = Into(site.path, str(order.prefix), context.cache / CONDA_PACKAGES, order.platform, holds=site.descriptor)
     try:
-        await link_packages(order.resolution.conda, kept, into, world.environ, told)
+        await link_packages(order.resolution.conda, kept, into, context.environ, told)
     except NoRoom as fault:
         raise NoSpace(fault.message, hint=fault.hint) from fault
     except TooLong as fault:

@@ -9,12 +9,11 @@ import threading
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from envspec.context import Context, Step
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
-from envspec.fetch.types import Step
 from envspec.installer import uv
 from envspec.installer.staging import FOLDER, Site
-from envspec.installer.types import Order, Stage, World
-from envspec.io.http_types import Patience
+from envspec.installer.types import InstallRequest, InstallStage
 from envspec.io.process import Interpreter, ask
 from envspec.models import Python
 from envspec.names import is_whiteout
@@ -31,7 +30,7 @@ class BadBuild(EnvspecError):
     """A standalone build that is not laid out as those builds are."""
 
 
-async def find(order: Order, world: World, patience: Patience) -> Interpreter:
+async def find(order: InstallRequest, context: Context) -> Interpreter:
     """The interpreter that the user names, else one of exactly the locked version that is here.
 
     Raises:
@@ -39,15 +38,15 @@ async def find(order: Order, world: World, patience: Patience) -> Interpreter:
     """
     wanted = order.resolution.target.python
     if order.python is not None:
-        return await _named(order.python, wanted, world)
-    variables = uv.environ(world, patience, order.network, order.jobs)
+        return await _named(order.python, wanted, context)
+    variables = uv.environ(context)
     found = await uv.ask(["python", "find", "--no-project", "--system", wanted.version], variables)
     if found.status == 0 and found.lines:
-        there = await ask(Path(found.lines[-1]), world.environ)
+        there = await ask(Path(found.lines[-1]), context.environ)
         if there is not None and there.version == wanted.version:
             return there
     other = await uv.ask(["python", "find", "--no-project", "--system", wanted.series], variables)
-    near = await ask(Path(other.lines[-1]), world.environ) if other.status == 0 and other.lines else None
+    near = await ask(Path(other.lines[-1]), context.environ) if other.status == 0 and other.lines else None
     instead = f"; or take the one that is here: --python {near.path} ({near.version})" if near else ""
     raise NoPython(
         f"the lock is for Python {wanted.version}, names no build of it, and this machine has none",
@@ -55,8 +54,8 @@ async def find(order: Order, world: World, patience: Patience) -> Interpreter:
     )
 
 
-async def _named(path: Path, wanted: Python, world: World) -> Interpreter:
-    there = await ask(path, world.environ)
+async def _named(path: Path, wanted: Python, context: Context) -> Interpreter:
+    there = await ask(path, context.environ)
     if there is None:
         raise UsageError(
             f"--python {path} is not a CPython that runs here", hint=f"name an interpreter of Python {wanted.version}"
@@ -67,17 +66,17 @@ async def _named(path: Path, wanted: Python, world: World) -> Interpreter:
             hint=f"name an interpreter of Python {wanted.series}: wheels are built for a series",
         )
     if there.version != wanted.version:
-        world.warn(f"{path} is Python {there.version}; the lock was made for {wanted.version}")
+        context.reporter.warning(f"{path} is Python {there.version}; the lock was made for {wanted.version}")
     return there
 
 
-async def unpack(archive: Path, site: Site, wanted: Python, world: World) -> Interpreter:
+async def unpack(archive: Path, site: Site, wanted: Python, context: Context) -> Interpreter:
     """Put a checked standalone build into the site.
 
     Raises:
         BadBuild: it is laid out otherwise, or is another version.
     """
-    world.report(Step(Stage.PYTHON))
+    context.reporter.progress(Step(InstallStage.PYTHON))
     stopping = threading.Event()
     work = asyncio.ensure_future(asyncio.to_thread(_extract, archive, site.path / FOLDER, stopping))
     try:
@@ -90,7 +89,7 @@ async def unpack(archive: Path, site: Site, wanted: Python, world: World) -> Int
     except (tarfile.TarError, EOFError) as fault:
         raise BadBuild(f"{archive.name} can't be unpacked: {fault}", hint="report this with the lock") from fault
     path = site.path / FOLDER / BUILD / "bin" / f"python{wanted.series}"
-    there = await ask(path, world.environ)
+    there = await ask(path, context.environ)
     if there is None or there.version != wanted.version:
         what = f"is Python {there.version}" if there else f"has no bin/python{wanted.series} that runs here"
         raise BadBuild(f"{archive.name} {what}; the lock says {wanted.version}", hint="report this with the lock")
@@ -120,16 +119,16 @@ def _extract(archive: Path, folder: Path, stopping: threading.Event) -> None:
             tar.extract(member, folder, **options)
 
 
-async def make_venv(interpreter: Interpreter, order: Order, world: World, site: Site, patience: Patience) -> None:
+async def make_venv(interpreter: Interpreter, order: InstallRequest, context: Context, site: Site) -> None:
     """A venv of the interpreter in the site, which is there already.
 
     Raises:
         UvFault: uv could not make it.
     """
-    world.report(Step(Stage.PYTHON))
+    context.reporter.progress(Step(InstallStage.PYTHON))
     words = ["venv", "--allow-existing", "--no-project", "--python", str(interpreter.path)]
     words += ["--prompt", order.lock.name, str(site.path)]
-    variables = uv.environ(world, patience, order.network, order.jobs)
+    variables = uv.environ(context)
     ended = await uv.ask(words, variables, site)
     if ended.status != 0:
         raise uv.error_of(ended)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec.errors import EnvspecError, UsageError
-from envspec.installer.types import Order
+from envspec.installer.types import InstallRequest
 from envspec.io.file_locks import is_still, try_hold
 from envspec.io.files import FULL, make_directories, replace, sync_directory
 
@@ -30,7 +30,7 @@ FOLDER: Final = ".envspec"
 _FILE: Final = "installed.json"
 
 
-def describe(order: Order) -> dict[str, str]:
+def describe(order: InstallRequest) -> dict[str, str]:
     """The record of an environment that is made by `order`."""
     return {
         "name": order.lock.name,

@@ -11,14 +11,14 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from envspec.context import Context, Step
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine
-from envspec.fetch.types import Network, Step
 from envspec.installer.staging import FOLDER, NoSpace, Site
-from envspec.installer.types import Order, Stage, World
+from envspec.installer.types import BuildSources, InstallRequest, InstallStage
 from envspec.io import process
 from envspec.io.http_settings import ca_bundle, default_index_url
-from envspec.io.http_types import BadStatus, Patience
+from envspec.io.http_types import BadStatus
 from envspec.io.process import Bond, Ending, Finished, attend, run
 from envspec.lockfile.export.requirements import requirements_text
 from envspec.models import DEFAULT_INDEX, Resolution, WheelFile
@@ -39,12 +39,12 @@ class UvFault(EnvspecError):
     """uv failed in a way that has no words here."""
 
 
-def environ(world: World, patience: Patience, network: Network, jobs: int) -> dict[str, str]:
-    """A whole environment for uv: none of the user's settings, and patience as envspec's own."""
-    kept = {name: world.environ[name] for name in _KEPT if world.environ.get(name)}
-    bundle = ca_bundle(world.environ)
+def environ(context: Context) -> dict[str, str]:
+    """A whole environment for uv: none of the user's settings, and envspec's own timeouts."""
+    kept = {name: context.environ[name] for name in _KEPT if context.environ.get(name)}
+    bundle = ca_bundle(context.environ)
     # What is on this machine is never asked for through a proxy: envspec's own requests are not, either.
-    exempt = world.environ.get("no_proxy") or world.environ.get("NO_PROXY") or ""
+    exempt = context.environ.get("no_proxy") or context.environ.get("NO_PROXY") or ""
     exempt = f"{exempt},{_LOOPBACK}".lstrip(",")
     return {
         **kept,
@@ -52,13 +52,13 @@ def environ(world: World, patience: Patience, network: Network, jobs: int) -> di
         "NO_PROXY": exempt,
         "no_proxy": exempt,
         "LC_ALL": "C.UTF-8",
-        "UV_CACHE_DIR": str(world.cache / "uv"),
-        "UV_HTTP_TIMEOUT": str(max(1, round(patience.stall_s))),
-        "UV_HTTP_RETRIES": str(patience.attempts - 1),
-        "UV_CONCURRENT_DOWNLOADS": str(jobs),
+        "UV_CACHE_DIR": str(context.cache / "uv"),
+        "UV_HTTP_TIMEOUT": str(max(1, round(context.timeouts.stall_s))),
+        "UV_HTTP_RETRIES": str(context.timeouts.attempts - 1),
+        "UV_CONCURRENT_DOWNLOADS": str(context.jobs),
         "UV_NO_CONFIG": "1",
         "UV_PYTHON_DOWNLOADS": "never",
-        **({"UV_OFFLINE": "1"} if network is Network.OFFLINE else {}),
+        **({"UV_OFFLINE": "1"} if context.is_offline else {}),
     }
 
 
@@ -151,7 +151,7 @@ def _causes(text: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-async def install(order: Order, world: World, site: Site, patience: Patience) -> None:
+async def install(order: InstallRequest, context: Context, site: Site, build_sources: BuildSources) -> None:
     """Install the wheels into the Python of the site; uv's cache keeps what was fetched.
 
     Raises:
@@ -161,13 +161,13 @@ async def install(order: Order, world: World, site: Site, patience: Patience) ->
     if not packages:
         return
     total = sum(package.file.size_bytes or 0 for package in packages)
-    world.report(Step(Stage.WHEELS, 0, len(packages), 0, total))
+    context.reporter.progress(Step(InstallStage.WHEELS, 0, len(packages), 0, total))
     python = site.path / "bin" / "python"
     resolution = order.resolution
     built: Mapping[str, Path] = {}
     if any(package.built or not package.file.filename.endswith(".whl") for package in packages):
         # Not by uv while it installs: there, what a build requires would come from wherever uv finds it.
-        resolution, built = await world.built(order, python)
+        resolution, built = await build_sources(order, python)
     lock = replace(order.lock, resolutions=(with_built(resolution),))
     requirements = _write(site.path / FOLDER / "requirements.txt", requirements_text(lock, order.platform))
     words = [
@@ -178,17 +178,17 @@ async def install(order: Order, world: World, site: Site, patience: Patience) ->
     ]
     for path in built.values():
         words += ["--find-links", str(path.parent)]
-    variables = environ(world, patience, order.network, order.jobs)
+    variables = environ(context)
     # In the environment and not among the words: the address may hold a password.
-    variables["UV_DEFAULT_INDEX"] = default_index_url(world.environ)
+    variables["UV_DEFAULT_INDEX"] = default_index_url(context.environ)
     for attempt in count(1):
         ended = await ask(words, variables, site)
         if ended.status == 0:
             break
-        if attempt >= patience.attempts or not is_passing(ended.stderr):
+        if attempt >= context.timeouts.attempts or not is_passing(ended.stderr):
             raise error_of(ended)
-        fault, pause = error_of(ended), patience.backoff_s * 2 ** (attempt - 1)
-        world.warn(f"{fault.message}; trying again in {pause:.1f} s")
+        fault, pause = error_of(ended), context.timeouts.backoff_s * 2 ** (attempt - 1)
+        context.reporter.warning(f"{fault.message}; trying again in {pause:.1f} s")
         await asyncio.sleep(pause)
     requirements.unlink()
 

@@ -18,11 +18,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from envspec.errors import EnvspecError, UnfitMachine
 from envspec.io.files import FULL, place
-from envspec.models import GpuCodeFound
+
+if TYPE_CHECKING:
+    from envspec.models import GpuCodeFound
 
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
 #: As many links on one way as Linux follows.
@@ -328,6 +330,9 @@ def seen(cache: Path, sha256: str) -> GpuCodeFound | None:
 
     What can't be read, or was damaged, counts as not seen: it is for the eye alone, and written anew by the next build.
     """
+    # Most commands use no model, and its dataclasses take 10 ms.
+    from envspec.models import GpuCodeFound
+
     try:
         told = _notes(cache, sha256).read(sha256)
         return GpuCodeFound(_names(told["sm"], "sm_"), _names(told["ptx"], "compute_"))

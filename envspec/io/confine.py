@@ -20,13 +20,13 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from envspec.errors import UnfitMachine
 from envspec.io.process import Bond, Finished, run
+from envspec.io.types import Unconfined
 
 #: Serves what connects to a listener.
 Listen = Callable[[socket.socket], Awaitable[None]]
@@ -64,13 +64,6 @@ _WHERE: Final = (
     " or sys.executable, sys.base_prefix, sys.base_exec_prefix)]))"
 )
 _PROBE_S: Final = 20
-
-
-class Unconfined(Enum):
-    """Whether foreign code may run unconfined where nothing on this machine can confine it."""
-
-    REFUSED = "refused"
-    ALLOWED = "allowed"
 
 
 class NoConfinement(UnfitMachine):

@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from envspec.base_image.cuda import NoSuchImage, Release
 from envspec.base_image.plan import choose_image, custom_image
 from envspec.build.reproducible import check_release, contents_of, is_loaded, metadata_of, record_of
-from envspec.build.types import BuildFailed, BuildOrder, BuildWorld, Room, WrongWheel
+from envspec.build.types import BuildFailed, BuildOrder, BuildTools, Made, Room, WrongWheel
 from envspec.build.wheel import Wanted, make, of_folder, of_git, of_sdist
+from envspec.context import SILENT, Context, Step
 from envspec.credentials import without_credentials
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, StaleLock, UnfitMachine, UsageError
@@ -22,14 +23,12 @@ from envspec.facts import Facts
 from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
 from envspec.fetch.sources import PLACE, commit_of, fetch_sdist, find_built
-from envspec.fetch.types import Fetching, Network, archive_path, python_archive
+from envspec.fetch.types import archive_path, python_archive
 from envspec.fetch.wheels import PYTORCH, fetch_wheels
-from envspec.image.options import ImageOrder, ImageWorld
-from envspec.installer.types import Order
+from envspec.image.options import ImageOptions
+from envspec.installer.types import InstallRequest
 from envspec.io.cache import keeping
 from envspec.io.files import beside, local_path, tree_sha256
-from envspec.io.http_settings import patience as patience_of
-from envspec.io.http_types import Patience
 from envspec.io.store import StoredMetadata
 from envspec.io.tasks import run_to_end
 from envspec.lockfile.document import identity, public_indexes
@@ -50,8 +49,8 @@ from envspec.models import (
     Target,
     WheelFile,
 )
-from envspec.operations.lock_state import SOURCE, Sources, Upgrade, Work
-from envspec.operations.session import Doors
+from envspec.operations.lock_state import SOURCE, LockState, Sources, Upgrade
+from envspec.operations.session import Session
 from envspec.registry.client import resolve_digests
 from envspec.registry.reference import endpoint, parse
 from envspec.resolve.pypi.index.routing import BuiltSource, OfflineMiss
@@ -59,57 +58,43 @@ from envspec.resolve.pypi.request import indexes_of, sources_of
 from envspec.spec import Requirement, RequirementKind, Spec
 from envspec.spec.requirements import GitAddress, read_git, read_requirement
 
-if TYPE_CHECKING:
-    from envspec.image.sources.bytecode import Looking
 
-
-class Workshop:
+class WheelBuilder:
     """of: whose builds these are, for messages. base: the image that the wheels are to load beside."""
 
-    def __init__(self, of: str, base: BaseImage | None, how: Fetching, doors: Doors) -> None:
+    def __init__(self, of: str, base: BaseImage | None, session: Session) -> None:
         self._of = of
         self._base = base
-        self._how = how
-        self._doors = doors
-        self._world = doors.world
+        self._session = session
+        self._context = session.context
 
-    def world(self) -> BuildWorld:
-        world = self._world
+    def tools(self) -> BuildTools:
         try:
-            here: Platform | None = this_platform()
+            local: Platform | None = this_platform()
         except UnfitMachine:
-            here = None
-        return BuildWorld(
-            environ=world.environ,
-            cache=world.cache,
-            network=self._how.network,
-            here=here,
-            now=lambda: datetime.now(timezone.utc),
-            warn=world.warn,
-            interpreter=self._interpreter,
-            room=self._room,
-            unconfined=world.unconfined,
-        )
+            local = None
+        return BuildTools(local, self._interpreter, self._room)
+
+    async def make(self, order: BuildOrder, interpreter: Path | None = None) -> Made:
+        """A wheel, out of the cache or built. interpreter: the Python that builds it, instead of one that is found."""
+        tools = self.tools()
+        if interpreter is not None:
+            found = interpreter
+
+            async def named(_: Python) -> Path:
+                return found
+
+            tools = replace(tools, interpreter=named)
+        return await make(order, self._context, tools)
 
     async def _interpreter(self, python: Python) -> Path | None:
-        from envspec.image.sources.bytecode import NoCompiler, find_compiler
+        from envspec.image.sources.bytecode import find_compiler
 
-        looking = self._looking()
-        if looking is None:
-            return None
+        quiet = replace(self._context, reporter=SILENT)
         try:
-            return (await find_compiler(python, looking)).python
-        except NoCompiler:
-            return None
-
-    def _looking(self) -> Looking | None:
-        from envspec.image.sources.bytecode import Looking
-
-        try:
-            here = this_platform()
+            return (await find_compiler(python, quiet, this_platform())).python
         except UnfitMachine:
             return None
-        return Looking(here, self._world.environ, None, None, None, lambda _: None)
 
     async def _room(self, target: Target) -> Room:
         """The devel flavour of the lock's base, by its digest, and a Python to build with."""
@@ -121,7 +106,7 @@ class Workshop:
             )
         name = devel_of(base)
         digest = await self._digest(name, base, target.platform)
-        place = endpoint(parse(f"{name}@{digest}"), dict(self._world.mirrors))
+        place = endpoint(parse(f"{name}@{digest}"), dict(self._context.mirrors))
         host = place.base.partition("://")[2].partition("/")[0]
         python = await self._standalone(target)
         return Room(f"{host}/{place.repository}@{digest}", place.is_plain, python)
@@ -134,9 +119,9 @@ class Workshop:
         row = load_facts().digest_of(name.rpartition(":")[2], platform) if base.flavor else None
         if row is not None:
             return row.digest
-        if self._how.network is Network.OFFLINE:
-            raise UnfitMachine(f"the digest of {name} is not known here", hint="run once without --offline")
-        found = await resolve_digests(parse(name), [platform], await self._doors.registry())
+        if self._context.is_offline:
+            raise UnfitMachine(f"the digest of {name} is not in the cache", hint="run once without --offline")
+        found = await resolve_digests(parse(name), [platform], await self._session.registry())
         return str(found[0].digest)
 
     async def _standalone(self, target: Target) -> Path:
@@ -153,7 +138,7 @@ class Workshop:
                 )
             chosen = (same or rows)[0]
             archive = python_archive(chosen.version, chosen.url, chosen.sha256)
-        return (await Downloads(self._how).fetch([archive]))[archive.sha256]
+        return (await Downloads(self._context).fetch([archive]))[archive.sha256]
 
 
 def own_base(spec: Spec, facts: Facts) -> BaseImage | None:
@@ -185,7 +170,7 @@ def devel_of(base: BaseImage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A source as it is now. file: its row but for what the wheel tells. order: None for what is a wheel already."""
+    """A source as it is now. order: how to build it, None for what is a wheel already; `wheel` is then its path."""
 
     index: str
     url: str
@@ -194,33 +179,20 @@ class _Found:
     wheel: Path | None = None
 
 
-def build_sources(work: Work, targets: Sequence[Target]) -> Sources:
+def build_sources(state: LockState, targets: Sequence[Target]) -> Sources:
     """Build everything that the spec names as a source, for each target.
 
     Raises:
-        BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder that is not there.
+        BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder does not exist.
     """
-    wanted = {target: sources_of(work.spec, target) for target in targets}
-    return run_to_end(_build(work, wanted))
+    wanted = {target: sources_of(state.spec, target) for target in targets}
+    return run_to_end(_build(state, wanted))
 
 
-async def _build(work: Work, wanted: Mapping[Target, Sequence[Requirement]]) -> Sources:
-    around = work.around
-    world = ImageWorld(
-        around.environ,
-        around.home,
-        around.cache,
-        lambda _: None,
-        around.warn,
-        work.spec.registry.mirrors,
-        unconfined=work.unconfined,
-    )
-    network = Network.OFFLINE if work.offline else Network.USE
-    patience = patience_of(around.environ, Patience())
-    how = Fetching(around.cache, patience, network, work.request.jobs, lambda _: None, around.warn)
-    async with Doors(world) as doors:
-        shop = Workshop(work.spec.env.name, own_base(work.spec, work.facts), how, doors)
-        making = _Making(work, how, shop)
+async def _build(state: LockState, wanted: Mapping[Target, Sequence[Requirement]]) -> Sources:
+    async with Session(state.context.without_progress()) as session:
+        builder = WheelBuilder(state.spec.env.name, own_base(state.spec, state.facts), session)
+        making = _Making(state, builder)
         found = {
             target: {str(each): await making.source(each, target) for each in requirements}
             for target, requirements in wanted.items()
@@ -231,104 +203,101 @@ async def _build(work: Work, wanted: Mapping[Target, Sequence[Requirement]]) -> 
 class _Making:
     """The sources of one lock."""
 
-    def __init__(self, work: Work, how: Fetching, shop: Workshop) -> None:
-        self._work = work
-        self._how = how
-        self._shop = shop
-        self._indexes = indexes_of(work.spec)
+    def __init__(self, state: LockState, builder: WheelBuilder) -> None:
+        self._state = state
+        self._context = state.context
+        self._builder = builder
+        self._indexes = indexes_of(state.spec)
         self._commits: dict[str, str] = {}
         self.decisions: dict[str, Decision] = {}
 
     async def source(self, requirement: Requirement, target: Target) -> BuiltSource:
         name, platform = requirement.name, target.platform.value
-        self._work.around.report(platform, f"building {name}")
+        self._context.reporter.progress(Step(f"building {name}", of=platform))
         found = await self._find(requirement, target)
-        kept = await self._kept(name, found, target)
+        kept = await self._recorded_before(name, found, target)
         if kept is not None:
             built, path = kept
         elif found.order is None:
-            built, path = await asyncio.to_thread(self._as_it_is, name, found, target)
+            built, path = await asyncio.to_thread(self._copied, name, found, target)
         else:
             # A build remembers pages, too, and would wait for the end of this transaction.
-            self._work.store.save()
-            made = await make(found.order, self._shop.world())
+            self._state.store.save()
+            made = await self._builder.make(found.order)
             built, path = made.wheel, made.path
         metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)
-        self._work.store.remember_metadata(built.sha256, metadata)
-        self._work.store.remember_record(built.sha256, await asyncio.to_thread(record_of, path))
+        self._state.store.remember_metadata(built.sha256, metadata)
+        self._state.store.remember_record(built.sha256, await asyncio.to_thread(record_of, path))
         return BuiltSource(
             found.sdist or WheelFile(found.index, built.filename, built.sha256, built.size_bytes, found.url), built
         )
 
-    async def _kept(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path] | None:
-        """The wheel that the old lock records of the same source, from the cache or from others; none where what built
-        it may have come from other indexes.
-        """
+    async def _recorded_before(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path] | None:
+        """The wheel that the old lock records of the same source; None if its build may have used other indexes."""
         old = self._old(name, target)
         same = old is not None and old.built is not None and (old.file.index, old.file.url) == (found.index, found.url)
         if not same or old is None or old.built is None:
             return None
         if found.sdist is not None and found.sdist.sha256 != old.file.sha256:
             return None
-        paths = await find_built([old], self._how, self._work.around.environ)
+        paths = await find_built([old], self._context.without_progress())
         return (old.built, paths[old.built.sha256]) if old.built.sha256 in paths else None
 
     def _old(self, name: str, target: Target) -> Package | None:
-        old = self._work.old
-        if old is None or (old.as_of, old.indexes) != (self._work.as_of, public_indexes(self._indexes)):
+        old = self._state.old
+        if old is None or (old.as_of, old.indexes) != (self._state.as_of, public_indexes(self._indexes)):
             return None
         packages = (p for part in old.resolutions if part.target == target for p in part.packages)
         return next((package for package in packages if package.name == name), None)
 
     async def _find(self, requirement: Requirement, target: Target) -> _Found:
-        wanted = Wanted(requirement.name, None, target, self._work.as_of, self._indexes)
+        wanted = Wanted(requirement.name, None, target, self._state.as_of, self._indexes)
         if requirement.kind is RequirementKind.GIT:
             return await self._find_git(requirement, wanted)
         if requirement.kind is RequirementKind.LOCAL:
             return await asyncio.to_thread(self._find_local, requirement, wanted)
-        work = self._work
-        asked = work.around.now()
-        row, path = await fetch_sdist(requirement, work.as_of, asked, work.store, self._how, work.around.environ)
-        return _Found(DIRECT_URL, row.url or "", row, of_sdist(wanted, row.sha256, _there(path)))
+        state, now = self._state, self._context.now()
+        row, path = await fetch_sdist(requirement, state.as_of, now, state.store, self._context)
+        return _Found(DIRECT_URL, row.url or "", row, of_sdist(wanted, row.sha256, _existing(path)))
 
     async def _find_git(self, requirement: Requirement, wanted: Wanted) -> _Found:
         address = read_git(requirement.url or "")
         commit = self._commits.get(str(requirement)) or self._commit_before(requirement)
         if commit is None:
-            if self._work.offline:
+            if self._context.is_offline:
                 raise OfflineMiss(f"the commit of {requirement}")
-            commit = await commit_of(address, requirement.name, self._work.around.environ)
+            commit = await commit_of(address, requirement.name, self._context.environ)
         self._commits[str(requirement)] = commit
         url = without_credentials(address.pinned(commit))
         why = f"the commit that {address.ref or 'the default branch'} is at"
         what = SOURCE + requirement.name
         self.decisions[what] = Decision(what, url, why, str(requirement))
-        order = of_git(wanted, address, commit, self._work.around.environ, self._how.network)
+        order = of_git(wanted, address, commit, self._context.environ, self._context.connectivity)
         return _Found(GIT, url, None, order)
 
     def _commit_before(self, requirement: Requirement) -> str | None:
-        """The commit that the old lock has for the same words: nothing moves that is not asked to."""
-        work = self._work
-        if work.old is None or work.request.upgrade is Upgrade.ALL or requirement.name in work.upgraded:
+        """The commit of the old lock for the same requirement, unless it may move."""
+        state = self._state
+        if state.old is None or state.request.upgrade is Upgrade.ALL or requirement.name in state.upgraded:
             return None
-        for decision in work.old.decisions:
+        for decision in state.old.decisions:
             if decision.what == SOURCE + requirement.name and decision.source == str(requirement):
                 return read_git(decision.value).ref
         return None
 
     def _find_local(self, requirement: Requirement, wanted: Wanted) -> _Found:
         address = (requirement.url or "").partition("#")[0]
-        path = local_path(address, self._work.request.spec_path.parent)
+        path = local_path(address, self._state.request.spec_path.parent)
         of = f"pip.dependencies: {requirement.name}"
         if path.is_dir():
             sha256 = tree_sha256(path)
             order: BuildOrder | None = of_folder(wanted, path, sha256)
         elif path.is_file():
             sha256 = tree_sha256(path)
-            order = None if path.name.endswith(".whl") else of_sdist(wanted, sha256, _there(path))
+            order = None if path.name.endswith(".whl") else of_sdist(wanted, sha256, _existing(path))
         else:
             raise UsageError(
-                f"{of}: {address} is not there", hint="correct the path: it is seen from the spec's folder"
+                f"{of}: {address} does not exist", hint="correct the path: it is relative to the spec's folder"
             )
         if path.is_dir() and not any((path / name).is_file() for name in ("pyproject.toml", "setup.py")):
             raise UsageError(
@@ -336,8 +305,8 @@ class _Making:
             )
         return _Found(LOCAL, f"{address}#sha256={sha256}", None, order, path if order is None else None)
 
-    def _as_it_is(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path]:
-        """A wheel that is here already: a copy of it in the cache."""
+    def _copied(self, name: str, found: _Found, target: Target) -> tuple[BuiltWheel, Path]:
+        """Copy a wheel into the cache."""
         path = found.wheel
         assert path is not None  # noqa: S101 (what has no order is a wheel: for the type checker)
         check_release(path, name, None, name)
@@ -347,7 +316,7 @@ class _Making:
                 name, f"{path.name} can't be loaded by Python {series} on {platform}", hint="name another wheel"
             )
         sha256 = found.url.rpartition("=")[2]
-        kept = archive_path(self._how.cache, name, sha256, path.name)
+        kept = archive_path(self._context.cache, name, sha256, path.name)
         with keeping(kept.parent):
             kept.parent.mkdir(parents=True, exist_ok=True)
             with beside(kept) as new:
@@ -355,7 +324,7 @@ class _Making:
         return BuiltWheel(path.name, sha256, kept.stat().st_size), kept
 
 
-def _there(path: Path) -> Callable[[], Awaitable[Path]]:
+def _existing(path: Path) -> Callable[[], Awaitable[Path]]:
     async def give() -> Path:
         return path
 
@@ -365,35 +334,32 @@ def _there(path: Path) -> Callable[[], Awaitable[Path]]:
 _EVER: Final = datetime.min.replace(tzinfo=timezone.utc)
 
 
-async def with_built(order: ImageOrder, how: Fetching, doors: Doors) -> ImageOrder:
-    """The order with the wheels of all sources in its lock, built where that has none yet.
+async def with_built(options: ImageOptions, session: Session) -> ImageOptions:
+    """The options with the wheels of all sources in its lock, built where that has none yet.
 
     Raises:
         BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
     """
-    lock = order.lock
-    for platform in order.platforms:
-        lock = await Builds(lock, how, doors).record(platform)
-    return order if lock == order.lock else replace(order, lock=lock, identity=identity(lock))
+    lock = options.lock
+    for platform in options.platforms:
+        lock = await Builds(lock, session).record(platform)
+    return options if lock == options.lock else replace(options, lock=lock, identity=identity(lock))
 
 
-async def installed(order: Order, python: Path, world: ImageWorld) -> tuple[Resolution, Mapping[str, Path]]:
+async def installed(request: InstallRequest, python: Path, context: Context) -> tuple[Resolution, Mapping[str, Path]]:
     """What is to be installed, with a wheel of every source, and SHA-256 -> file of these; see `Builds.install`."""
-    patience = patience_of(world.environ, Patience())
-    how = Fetching(world.cache, patience, order.network, order.jobs, lambda _: None, world.warn)
-    async with Doors(world) as doors:
-        return await Builds(order.lock, how, doors).install(order.resolution, python)
+    async with Session(context.without_progress()) as session:
+        return await Builds(request.lock, session).install(request.resolution, python)
 
 
 class Builds:
-    """The builds of one lock. doors: for the registry that has the devel base."""
+    """The builds of one lock."""
 
-    def __init__(self, lock: Lock, how: Fetching, doors: Doors) -> None:
+    def __init__(self, lock: Lock, session: Session) -> None:
         self._lock = lock
         self._moments = dict(lock.package_as_of)
-        self._how = how
-        self._world: ImageWorld = doors.world
-        self._shop = Workshop(lock.name, lock.base_image, how, doors)
+        self._context = session.context
+        self._builder = WheelBuilder(lock.name, lock.base_image, session)
 
     async def record(self, platform: Platform) -> Lock:
         """The lock with the wheel of every source of one platform that has none yet.
@@ -418,10 +384,10 @@ class Builds:
         wanted = [each for each in packages if each.built]
         if not wanted:
             return {}
-        found = dict(await find_built(wanted, self._how, self._world.environ))
+        found = dict(await find_built(wanted, self._context))
         for each in wanted:
             if each.built and each.built.sha256 not in found:
-                found[each.built.sha256] = (await make(await self._order(each, part), self._shop.world())).path
+                found[each.built.sha256] = (await self._builder.make(await self._order(each, part))).path
         return found
 
     async def install(self, part: Resolution, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
@@ -433,18 +399,13 @@ class Builds:
         Raises:
             As `bring`.
         """
-
-        async def interpreter(_: Python) -> Path:
-            return python
-
-        world = replace(self._shop.world(), interpreter=interpreter)
         found = dict(await self.bring(part.packages, part))
         packages = []
         for each in part.packages:
             if not _is_open(each):
                 packages.append(each)
                 continue
-            made = await make(replace(await self._order(each, part), compiles=True), world)
+            made = await self._builder.make(replace(await self._order(each, part), compiles=True), python)
             found[made.wheel.sha256] = made.path
             packages.append(replace(each, built=made.wheel))
         return replace(part, packages=tuple(packages)), found
@@ -452,16 +413,13 @@ class Builds:
     async def _recorded(self, package: Package, part: Resolution) -> Package:
         if not _is_open(package):
             return package
-        made = await make(await self._order(package, part), self._shop.world())
+        made = await self._builder.make(await self._order(package, part))
         return replace(package, built=made.wheel, record_sha256=await asyncio.to_thread(contents_of, made.path))
 
     async def _order(self, package: Package, part: Resolution) -> BuildOrder:
-        def now() -> datetime:
-            return datetime.now(timezone.utc)
-
         async def fetch() -> Path:
-            # The sdist itself, whatever is built of it.
-            kept = await fetch_wheels([replace(package, built=None)], self._how, self._world.environ, now)
+            # The sdist itself, not a wheel built of it.
+            kept = await fetch_wheels([replace(package, built=None)], self._context)
             return kept[package.file.sha256]
 
         lock, file = self._lock, package.file
@@ -471,14 +429,13 @@ class Builds:
         wanted = Wanted(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
         if file.index == LOCAL:
             raise NetworkError(
-                f"{wanted.of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
-                hint=f"name by {PLACE} where the cache's `archives` folder of who locked it is served, or a copy of it",
+                f"{wanted.of} was built of {(file.url or '').partition('#')[0]}; its wheel is not in the cache",
+                hint=f"set {PLACE} to where the `archives` folder of the cache that it was locked with is served",
             )
         if file.index == GIT:
             address = read_git(file.url or "")
-            return of_git(
-                wanted, self._named(package.name, address), address.ref, self._world.environ, self._how.network
-            )
+            context, own = self._context, self._named(package.name, address)
+            return of_git(wanted, own, address.ref, context.environ, context.connectivity)
         return of_sdist(wanted, file.sha256, fetch)
 
     def _named(self, name: str, address: GitAddress) -> GitAddress:

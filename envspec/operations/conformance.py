@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -11,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,9 @@ from envspec import __version__
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.request import LockedGpuCode, LockedStack, Nodes, SuiteRequest, SuiteStart
 from envspec.conformance.suite import NO_GPU
-from envspec.engine.client import Engine, Present
+from envspec.context import Context, Step
+from envspec.diagnostics.machine import this_platform
+from envspec.engine.client import Engine, Present, inspected, open_engine, present
 from envspec.engine.container import (
     Access,
     ContainerSettings,
@@ -32,16 +34,20 @@ from envspec.engine.container import (
     User,
     container_settings,
 )
-from envspec.engine.errors import NoGpuRuntime
+from envspec.engine.errors import EngineRefused, NoGpuRuntime
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
 from envspec.escaping import blanked
+from envspec.image.options import ImageStage
 from envspec.io.files import read_foreign
 from envspec.io.process import Bond, Ending, Finished, attend
 from envspec.io.tasks import run_to_end
 from envspec.lockfile.document import identity
-from envspec.models import Lock, Resolution
-from envspec.operations.verify import expected_of
+from envspec.lockfile.folder import find_lock, read_current, read_lock
+from envspec.lockfile.header import LOCK_FILE
+from envspec.models import Lock, Platform, Resolution
+from envspec.operations.container import compiled_folder, engine_platform, image_in_engine, this_user
+from envspec.operations.verify import expected_of, part_of
 from envspec.receipts.build import BadResults, ReceiptInputs, receipt
 from envspec.receipts.model import Here, Image, LockName, Receipt
 from envspec.receipts.model import Nodes as ReceiptNodes
@@ -64,10 +70,10 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What the user asks for.
+    """What to test, and how.
 
-    checks: empty for the spec's, or all where it names none. world_size: None for the spec's, or as many as there are
-    GPUs. limits: check -> seconds, where it is to have another limit than its own.
+    checks: empty for the spec's, or all if it names none. world_size: None for the spec's, or the number of GPUs.
+    limits: check -> seconds, instead of its own limit.
     """
 
     lock: Lock
@@ -82,18 +88,18 @@ class Request:
 
 
 def order_of(request: Request, expected: Mapping[str, Any], start: SuiteStart) -> SuiteRequest:
-    """What the suite is told.
+    """The request that the suite reads.
 
-    expected: the environment that the lock says, in the form of `envspec.verifier`.
+    expected: the environment of the lock, in the form of `envspec.verifier`.
 
     Raises:
-        UsageError: a check that there is not; nodes that don't fit.
+        UsageError: an unknown check; nodes that don't fit.
     """
     asked = request.lock.conformance
     named = request.checks or (asked.checks if asked else ())
     unknown = [name for name in (*named, *request.limits) if name not in CHECKS]
     if unknown:
-        raise UsageError(f"there is no check {unknown[0]}", hint=f"there are: {', '.join(CHECKS)}")
+        raise UsageError(f"there is no check {unknown[0]}", hint=f"use {', '.join(CHECKS)}")
     return SuiteRequest(
         device=request.device.value,
         checks=tuple(name for name in CHECKS if not named or name in named),
@@ -109,7 +115,7 @@ def order_of(request: Request, expected: Mapping[str, Any], start: SuiteStart) -
 
 
 def text_of(order: SuiteRequest) -> str:
-    """The order as the suite reads it."""
+    """The request as the suite reads it."""
     return json.dumps(asdict(order), indent=1)
 
 
@@ -154,11 +160,11 @@ def nodes_of(count: int, rank: int, rendezvous: str | None) -> Nodes:
         )
         raise UsageError(
             f"--node-rank {rank}: {ranks}",
-            hint="each node has a number of its own; --nodes says how many there are",
+            hint="give each node its own number; --nodes is how many there are",
         )
-    hint = "--rendezvous HOST:PORT, the first node's, on every node"
+    hint = "add --rendezvous HOST:PORT, the first node's, on every node"
     if rendezvous is None:
-        raise UsageError(f"{count} nodes need a place to meet", hint=hint)
+        raise UsageError(f"{count} nodes need a rendezvous", hint=hint)
     host, _, port = rendezvous.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 1 << 16):
         raise UsageError(f"--rendezvous {rendezvous}: the form is HOST:PORT", hint=hint)
@@ -180,7 +186,7 @@ RESULTS_INSIDE: Final = "/run/envspec/results"
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A folder with the suite and its order, and one for its results."""
+    """A folder with the suite and its request, and one for its results."""
 
     folder: Path
 
@@ -213,7 +219,7 @@ DOCUMENT: Final = "results.json"
 
 @contextlib.contextmanager
 def staged(order: SuiteRequest) -> Iterator[Stage]:
-    """The suite and its order, laid out; gone when the block is left.
+    """The suite and its request, in a folder that is removed at the end.
 
     Raises:
         UnfitMachine: the folder for temporary files can't be written.
@@ -228,11 +234,11 @@ def staged(order: SuiteRequest) -> Iterator[Stage]:
             shutil.copytree(source, package / source.name, ignore=shutil.ignore_patterns("__pycache__"))
         stage.order.write_text(text_of(order), encoding="utf-8")
         stage.results.mkdir()
-    except OSError as fault:
+    except OSError as error:
         raise UnfitMachine(
-            f"the suite can't be laid out in {tempfile.gettempdir()}: {fault.strerror}",
-            hint="make room there, or name another folder by TMPDIR",
-        ) from fault
+            f"the suite can't be laid out in {tempfile.gettempdir()}: {error.strerror}",
+            hint="free space there, or set TMPDIR to another folder",
+        ) from error
     try:
         yield stage
     finally:
@@ -256,36 +262,35 @@ class Ended:
     reason: str
 
 
-Told = Callable[["Begun | Ended"], None]
+OnCheck = Callable[["Begun | Ended"], None]
 
 
-def heard(line: str) -> Begun | Ended | None:
-    """What a line of the suite's stdout says; None for any other."""
+def read_event(line: str) -> Begun | Ended | None:
+    """The event in a line of the suite's stdout; None for any other line."""
     try:
-        said = json.loads(line)
-        if "begin" in said:
-            return Begun(_word(said["begin"]))
-        return Ended(_word(said["end"]), _word(said["status"]), float(said["seconds"]), _word(said["reason"]))
+        event = json.loads(line)
+        if "begin" in event:
+            return Begun(_word(event["begin"]))
+        return Ended(_word(event["end"]), _word(event["status"]), float(event["seconds"]), _word(event["reason"]))
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         return None
 
 
 def _word(value: object) -> str:
-    """Of a program that the image may have put in the suite's place: nothing that steers a terminal."""
+    """Text of a program that the image may have put in place of the suite, without what steers a terminal."""
     if not isinstance(value, str):
         raise TypeError(type(value).__name__)
     return blanked(value)
 
 
-def tell(line: str, told: Told) -> None:
-    """Hand on what a line says."""
-    said = heard(line)
-    if said is not None:
-        told(said)
+def _report_line(line: str, on_check: OnCheck) -> None:
+    event = read_event(line)
+    if event is not None:
+        on_check(event)
 
 
 _STDERR_BYTES = 64 * 1024
-#: What is beyond it of a line is no line of the suite's.
+#: Longer lines are not the suite's.
 _LINE_BYTES = 1024 * 1024
 
 
@@ -293,7 +298,7 @@ def check_engine(engine: Engine) -> None:
     """Whether the suite can be mounted.
 
     Raises:
-        UnfitMachine: the engine is another machine, which has not the folders of this one.
+        UnfitMachine: the engine is another machine, without the folders of this one.
     """
     if engine.address.is_remote:
         raise UnfitMachine(
@@ -321,25 +326,25 @@ def settings_of(
     return container_settings(request.lock, user, engine.facts, Folders(compiled=compiled), options)
 
 
-def run_inside(
-    engine: Engine, image: str, settings: ContainerSettings, told: Told, warn: Callable[[str], None]
+def run_in_container(
+    engine: Engine, image: str, settings: ContainerSettings, on_check: OnCheck, warn: Callable[[str], None]
 ) -> Finished:
     """Run the suite to its end. image: as the engine calls it. The container is gone afterwards.
 
     Raises:
         NoGpuRuntime, NoSuchProgram, CannotStart, EngineRefused, EngineSilent: as `engine.run` says.
     """
-    lines, errors = _Lines(lambda line: tell(line, told)), _Tail()
+    lines, errors = _Lines(lambda line: _report_line(line, on_check)), _Tail()
     status = run(engine, image, settings, Streams(None, lines, errors), warn)
     return Finished(status, "", errors.text)
 
 
 class _Lines(io.BytesIO):
-    """Hands on every whole line that is written to it."""
+    """Calls a function with every whole line that is written to it."""
 
-    def __init__(self, hear: Callable[[str], None]) -> None:
+    def __init__(self, on_line: Callable[[str], None]) -> None:
         super().__init__()
-        self._hear = hear
+        self._on_line = on_line
         self._rest = bytearray()
 
     def write(self, data: object) -> int:
@@ -347,7 +352,7 @@ class _Lines(io.BytesIO):
         first, *others = piece.split(b"\n")
         self._rest += first[: _LINE_BYTES - len(self._rest)]
         for other in others:
-            self._hear(self._rest.decode("utf-8", "replace"))
+            self._on_line(self._rest.decode("utf-8", "replace"))
             self._rest = bytearray(other[:_LINE_BYTES])
         return len(piece)
 
@@ -357,23 +362,23 @@ class _Tail(io.BytesIO):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept = b""
+        self._end = b""
 
     def write(self, data: object) -> int:
         piece = bytes(data)  # type: ignore[call-overload]
-        self._kept = (self._kept + piece)[-_STDERR_BYTES:]
+        self._end = (self._end + piece)[-_STDERR_BYTES:]
         return len(piece)
 
     @property
     def text(self) -> str:
-        return self._kept.decode("utf-8", "replace")
+        return self._end.decode("utf-8", "replace")
 
 
-def python_here(environ: Mapping[str, str], named: Path | None = None) -> Path:
+def local_python(environ: Mapping[str, str], named: Path | None = None) -> Path:
     """The Python to be tested: the named one, the active environment's, or the first on PATH.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no such program, or none on PATH.
     """
     if named is not None:
         if not os.access(named, os.X_OK) or named.is_dir():
@@ -384,11 +389,11 @@ def python_here(environ: Mapping[str, str], named: Path | None = None) -> Path:
             return python
     found = shutil.which("python", path=environ.get("PATH")) or shutil.which("python3", path=environ.get("PATH"))
     if found is None:
-        raise UsageError("there is no Python on PATH to be tested", hint="activate an environment, or --python PATH")
+        raise UsageError("no Python on PATH to test", hint="activate an environment, or add --python PATH")
     return Path(found).absolute()
 
 
-def run_here(python: Path, stage: Stage, environ: Mapping[str, str], told: Told) -> Finished:
+def run_local(python: Path, stage: Stage, environ: Mapping[str, str], on_check: OnCheck) -> Finished:
     """Run the suite to its end, in the variables that the user has; its results are in `stage.document`.
 
     Raises:
@@ -401,12 +406,14 @@ def run_here(python: Path, stage: Stage, environ: Mapping[str, str], told: Told)
         environ=environ,
         cwd=stage.results,
         bond=Bond(ending=Ending.STDIN),
-        told=lambda line: tell(line, told),
+        told=lambda line: _report_line(line, on_check),
     )
     try:
         return run_to_end(work)
-    except OSError as fault:
-        raise UnfitMachine(f"{python} can't be started: {fault.strerror}", hint="--python names another one") from fault
+    except OSError as error:
+        raise UnfitMachine(
+            f"{python} can't be started: {error.strerror}", hint="name another one by --python"
+        ) from error
 
 
 #: Of results.json: a thousand times as much as it has.
@@ -415,69 +422,149 @@ _WITHOUT_GPU: Final = "`--device cpu` tests what needs no GPU"
 
 
 class NoGpu(UnfitMachine):
-    """GPUs are to be tested, and there are none."""
+    """No GPU to test."""
 
 
 class SuiteLost(UnfitMachine):
-    """The suite did not come up: it left no results at all. Its Python is too old, or something ended it."""
+    """The suite left no results: its Python is too old, or it was killed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """Who is told while the suite runs. told: of every check. warn: of what the user should know.
+class Observer:
+    """What is called while the suite runs. interrupted: with what was found until then, if the run is interrupted.
 
-    now: the time, with its zone. baseline: a recorded receipt that the new one is held against. interrupted: given what
-    was found until a run was interrupted; the checks that did not come to their end failed.
+    baseline: a recorded receipt to compare the new one with.
     """
 
-    told: Told
-    warn: Callable[[str], None]
-    now: Callable[[], datetime]
-    baseline: Receipt | None = None
+    on_check: OnCheck
     interrupted: Callable[[Receipt], None] = lambda _: None
+    baseline: Receipt | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """What a container is given of this machine. compiled: a folder for what the driver compiles from PTX, or None."""
+class SuiteLocation:
+    """Where the suite runs. python: of this machine, without a container; else in a container.
 
-    user: User
+    image: a reference, None for the lock's own. gpus: of the container.
+    """
+
+    local: bool = False
+    python: Path | None = None
+    image: str | None = None
     gpus: Gpus | tuple[str, ...] = Gpus.AS_LOCKED
-    compiled: str | None = None
+    bytecode: bool = True
 
 
-def prove_here(request: Request, python: Path, environ: Mapping[str, str], watch: Watch) -> Receipt:
-    """Run the suite in a Python of this machine.
+@dataclass(frozen=True, slots=True)
+class SuiteSelection:
+    """What to test. device: None for what the lock is for. The others: see `Request`."""
+
+    device: str | None = None
+    checks: tuple[str, ...] = ()
+    world_size: int | None = None
+    nodes: Nodes = field(default_factory=Nodes)
+    price: Price | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+def run_conformance(
+    lock: str, location: SuiteLocation, selection: SuiteSelection, context: Context, observer: Observer
+) -> Receipt:
+    """Run the conformance suite of a lock. lock: a folder, its envspec.lock, or a name under locks/.
 
     Raises:
-        NoGpu: GPUs are asked for, and there are none. UnfitMachine: the Python can't be started.
+        UsageError, UnfitMachine, NetworkError: as the stages say.
     """
+    folder = find_lock(lock, Path())
+    locked = read_lock(folder)
+    digest = hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest()
+    run = _run_local if location.local else _run_in_container
+    return run(locked, digest, location, selection, context, observer)
+
+
+def _run_local(
+    locked: Lock, digest: str, location: SuiteLocation, selection: SuiteSelection, context: Context, observer: Observer
+) -> Receipt:
+    part = _linux_part(locked, this_platform())
+    python = local_python(context.environ, location.python)
+    request = _suite_request(locked, digest, part, selection)
     order = order_of(request, _expected(request), SuiteStart())
     with staged(order) as stage:
         where = Here(python=str(python), prefix=str(python.parents[1]))
-        with _kept(request, order, where, watch, stage):
-            finished = run_here(python, stage, environ, watch.told)
-        return _receipt(request, order, where, watch, _results(stage, finished))
+        with _partial_receipt(request, order, where, context, observer, stage):
+            finished = run_local(python, stage, context.environ, observer.on_check)
+        return _receipt(request, order, where, context, observer, _results(stage, finished))
 
 
-def prove_inside(request: Request, engine: Engine, image: Present, chosen: Chosen, watch: Watch) -> Receipt:
-    """Run the suite in a container of an image.
+def _run_in_container(
+    locked: Lock, digest: str, location: SuiteLocation, selection: SuiteSelection, context: Context, observer: Observer
+) -> Receipt:
+    with open_engine(context.environ) as engine:
+        platform = engine_platform(locked, engine, None)
+        request = _suite_request(locked, digest, _linux_part(locked, platform), selection)
+        image = _image(engine, locked, platform, location, context)
+        compiled = compiled_folder(context.cache, image.id)
+        Path(compiled).mkdir(parents=True, exist_ok=True)
+        check_engine(engine)
+        start = SuiteStart(in_container=True, at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
+        order = order_of(request, _expected(request), start)
+        with staged(order) as stage:
+            settings = settings_of(request, stage, engine, this_user(context.environ), location.gpus, compiled)
+            where = Image(reference=image.reference, id=image.id, pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
+
+            def warn(line: str) -> None:
+                context.reporter.warning(line.removeprefix("warning: "))
+
+            try:
+                with _partial_receipt(request, order, where, context, observer, stage):
+                    finished = run_in_container(engine, image.id, settings, observer.on_check, warn)
+            except NoGpuRuntime as error:
+                raise NoGpu(error.message, hint=f"{_WITHOUT_GPU}; {(error.hint or '').partition(';')[0]}") from error
+            return _receipt(request, order, where, context, observer, _results(stage, finished))
+
+
+def _image(engine: Engine, locked: Lock, platform: Platform, location: SuiteLocation, context: Context) -> Present:
+    def pulling(done: int, total: int) -> None:
+        context.reporter.progress(Step(ImageStage.PULLING, 0, 0, done, total))
+
+    if location.image:
+        return present(engine, location.image, pulling)
+    name = image_in_engine(engine, locked, platform, context, bytecode=location.bytecode)
+    found = inspected(engine, name)
+    if found is None:
+        raise EngineRefused(
+            f"image {name} was removed from the engine ({engine.facts}) meanwhile", hint="run the same command again"
+        )
+    return found
+
+
+def _suite_request(locked: Lock, digest: str, part: Resolution, selection: SuiteSelection) -> Request:
+    own = Device.CUDA if locked.driver else Device.CPU
+    device = Device(selection.device) if selection.device else own
+    if device is Device.CUDA and own is Device.CPU:
+        raise UsageError(f"{locked.name} has no CUDA to test", hint="use --device cpu, or add [cuda] to its spec")
+    return Request(
+        lock=locked,
+        lock_sha256=digest,
+        resolution=part,
+        device=device,
+        checks=selection.checks,
+        world_size=selection.world_size,
+        nodes=selection.nodes,
+        price=selection.price,
+        limits=selection.limits,
+    )
+
+
+def _linux_part(locked: Lock, platform: Platform) -> Resolution:
+    """The lock's part for a platform, which has to be a Linux.
 
     Raises:
-        NoGpu: GPUs are asked for, and the container sees none. UnfitMachine, NetworkError: the engine can't run it.
+        UnfitMachine: the suite does not run there. UsageError: the lock has none.
     """
-    check_engine(engine)
-    start = SuiteStart(in_container=True, at_s=time.time(), pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
-    order = order_of(request, _expected(request), start)
-    with staged(order) as stage:
-        settings = settings_of(request, stage, engine, chosen.user, chosen.gpus, chosen.compiled)
-        where = Image(reference=image.reference, id=image.id, pulled_bytes=image.pulled_bytes, pull_s=image.pull_s)
-        try:
-            with _kept(request, order, where, watch, stage):
-                finished = run_inside(engine, image.id, settings, watch.told, watch.warn)
-        except NoGpuRuntime as fault:
-            raise NoGpu(fault.message, hint=f"{_WITHOUT_GPU}; {(fault.hint or '').partition(';')[0]}") from fault
-        return _receipt(request, order, where, watch, _results(stage, finished))
+    if not platform.is_linux:
+        raise UnfitMachine(f"the suite runs on Linux, and this is {platform.value}")
+    return part_of(locked, platform)
 
 
 def _expected(request: Request) -> Mapping[str, Any]:
@@ -485,20 +572,22 @@ def _expected(request: Request) -> Mapping[str, Any]:
 
 
 @contextlib.contextmanager
-def _kept(request: Request, order: SuiteRequest, where: Image | Here, watch: Watch, stage: Stage) -> Iterator[None]:
-    """Hands on what was found until Ctrl-C, which ends the run all the same."""
+def _partial_receipt(
+    request: Request, order: SuiteRequest, where: Image | Here, context: Context, observer: Observer, stage: Stage
+) -> Iterator[None]:
+    """Reports what was found until Ctrl-C, which ends the run all the same."""
     try:
         yield
     except KeyboardInterrupt:
         with contextlib.suppress(OSError, ValueError, RecursionError, BadResults):
             results = _read(stage)
             if results["results"]:
-                watch.interrupted(_receipt(request, order, where, watch, results))
+                observer.interrupted(_receipt(request, order, where, context, observer, results))
         raise
 
 
 def _results(stage: Stage, finished: Finished) -> Mapping[str, Any]:
-    """What the suite has written, also where something ended it half-way."""
+    """What the suite has written, complete or not."""
     if finished.status == NO_GPU:
         raise NoGpu(
             finished.stderr.strip() or "there is no GPU",
@@ -506,12 +595,12 @@ def _results(stage: Stage, finished: Finished) -> Mapping[str, Any]:
         )
     try:
         return _read(stage)
-    except (OSError, ValueError, RecursionError) as fault:
-        why = f"{fault.strerror}; " if isinstance(fault, OSError) and not isinstance(fault, FileNotFoundError) else ""
+    except (OSError, ValueError, RecursionError) as error:
+        why = f"{error.strerror}; " if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) else ""
         raise SuiteLost(
-            f"the suite ended with status {finished.status} and left no results: {why}{_last(finished.stderr)}",
-            hint="is its Python 3.9 or newer, and may it write to its folder of results?",
-        ) from fault
+            f"the suite exited with status {finished.status} without results: {why}{_last(finished.stderr)}",
+            hint="check that its Python is 3.9 or newer, and that it may write to its folder of results",
+        ) from error
 
 
 def _read(stage: Stage) -> Mapping[str, Any]:
@@ -522,13 +611,18 @@ def _read(stage: Stage) -> Mapping[str, Any]:
 
 
 def _receipt(
-    request: Request, order: SuiteRequest, where: Image | Here, watch: Watch, results: Mapping[str, Any]
+    request: Request,
+    order: SuiteRequest,
+    where: Image | Here,
+    context: Context,
+    observer: Observer,
+    results: Mapping[str, Any],
 ) -> Receipt:
     lock = request.lock
     nodes = ReceiptNodes(count=order.nodes.count, rank=order.nodes.rank, rendezvous=order.nodes.rendezvous)
     known = ReceiptInputs(
         envspec=__version__,
-        made_at=watch.now(),
+        made_at=context.now(),
         lock=LockName(
             name=lock.name, sha256=request.lock_sha256, input_sha256=lock.input_sha256, identity=identity(lock)
         ),
@@ -537,11 +631,11 @@ def _receipt(
         required=order.required,
         nodes=nodes,
         world_size=order.world_size,
-        baseline=watch.baseline,
+        baseline=observer.baseline,
     )
     return receipt(results, known)
 
 
 def _last(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no output"

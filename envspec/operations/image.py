@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envspec.context import Context, Step
 from envspec.errors import StaleLock, UnfitMachine, UsageError
-from envspec.fetch.types import Step
 from envspec.image import outputs
 from envspec.image.build import BuiltImage
 from envspec.image.config import OCI_CONFIG, annotations_of, index_of
 from envspec.image.layers.types import Image, Layer
-from envspec.image.options import Bytecode, ImageOrder, ImageWorld, Stage
+from envspec.image.options import Bytecode, ImageOptions, ImageStage
 from envspec.image.outputs import tar_of
 from envspec.io.tasks import run_to_end
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import ImageId, Lock, Platform
-from envspec.operations.image_session import ImageWork
+from envspec.operations.image_session import ImageSession
 from envspec.operations.lock import lock_files
-from envspec.operations.session import Doors
+from envspec.operations.session import Session
 from envspec.registry.copy import Document, Elsewhere, push_image
 from envspec.registry.errors import RegistryFault
 from envspec.registry.push import held_digest
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
+class Destinations:
     """Where an image goes. push: a reference. load: its name in this machine's engine. tag: its name in the tar."""
 
     tar: Path | None = None
@@ -45,7 +45,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What came of an order. digest: of what a push puts under the tag: the manifest, or the index of several."""
+    """The images of one build. digest: of what a push puts under the tag: the manifest, or the index of several."""
 
     images: tuple[Image, ...]
     digest: str
@@ -55,75 +55,78 @@ class OtherImage(StaleLock):
     """The image is not the one that the lock records."""
 
 
-def build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> Built:
-    """Assemble the images of an order, and bring them where they are wanted; nowhere but the cache without a wish.
+def build(options: ImageOptions, destinations: Destinations, context: Context) -> Built:
+    """Build images, and write, push or load them; without an output they are only kept in the cache.
 
     Raises:
         OtherImage: an image has another ID than the lock records; nothing was written or pushed.
         NetworkError, UsageError, UnfitMachine, NoSolution: as the stages say.
     """
-    return run_to_end(_build(order, wanted, world))
+    return run_to_end(_build(options, destinations, context))
 
 
-async def identify(order: ImageOrder, world: ImageWorld) -> Lock:
+async def identify(options: ImageOptions, context: Context) -> Lock:
     """The lock with the IDs of its images, and with what their system layers and their sources' wheels are."""
-    order = await _with_built(order, world)
-    async with ImageWork(order, world) as work:
-        assembled = await work.assemble()
-    pyc = order.bytecode is Bytecode.COMPILED
+    options = await _with_built(options, context)
+    async with ImageSession(options, context) as session:
+        assembled = await session.build()
+    pyc = options.bytecode is Bytecode.COMPILED
     mine = [ImageId(each.image.platform, each.image.id, pyc) for each in assembled]
     replaced = {(each.platform, each.pyc) for each in mine}
-    others = [each for each in order.lock.images if (each.platform, each.pyc) not in replaced]
-    systems = {each.platform: each for each in order.lock.system}
+    others = [each for each in options.lock.images if (each.platform, each.pyc) not in replaced]
+    systems = {each.platform: each for each in options.lock.system}
     systems |= {each.system.platform: each.system for each in assembled if each.system}
-    return replace(order.lock, images=(*others, *mine), system=tuple(systems.values()))
+    return replace(options.lock, images=(*others, *mine), system=tuple(systems.values()))
 
 
-def mirror(lock: Lock, target: str, world: ImageWorld) -> str:
-    """Copy the base image of a lock, by its digest and for all of its platforms; what it is called there."""
-    return run_to_end(_mirror(lock, target, world))
+def mirror(lock: Lock, target: str, context: Context) -> str:
+    """Copy the base image of a lock, by its digest and for all of its platforms; its new name."""
+    return run_to_end(_mirror(lock, target, context))
 
 
-def diff(first: str, second: str, platform: Platform, world: ImageWorld) -> ImageDiff:
-    """What a pull of the second image moves where the first one is.
+def diff(first: str, second: str, platform: Platform, context: Context) -> ImageDiff:
+    """What a pull of the second image transfers if the first one is there.
 
-    Each is a registry's reference, a layout, a tar, or a lock whose layers the cache knows or can make.
+    Each is a registry's reference, a layout, a tar, or a lock, whose image is built if it is not in the cache.
     """
-    return run_to_end(_diff(first, second, platform, world))
+    return run_to_end(_diff(first, second, platform, context))
 
 
-async def _mirror(lock: Lock, target: str, world: ImageWorld) -> str:
+async def _mirror(lock: Lock, target: str, context: Context) -> str:
     from envspec.operations.image_diff import mirror_base
 
-    return await mirror_base(lock, target, world)
+    return await mirror_base(lock, target, context)
 
 
-async def _diff(first: str, second: str, platform: Platform, world: ImageWorld) -> ImageDiff:
+async def _diff(first: str, second: str, platform: Platform, context: Context) -> ImageDiff:
     from envspec.image.diff import diff_images
     from envspec.operations.image_diff import read_side
 
-    return diff_images(*[await read_side(name, platform, world) for name in (first, second)])
+    return diff_images(*[await read_side(name, platform, context) for name in (first, second)])
 
 
-async def _build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> Built:
-    async with ImageWork(order, world) as work:
-        assembled = await work.assemble()
+async def _build(options: ImageOptions, destinations: Destinations, context: Context) -> Built:
+    outputs.check_outputs(destinations.tar, destinations.layout)
+    async with ImageSession(options, context) as session:
+        assembled = await session.build()
         images = tuple(each.image for each in assembled)
         for image in images:
-            _compare(order, image)
-        index = index_of(images, annotations_of(order.lock, order.identity, None)) if len(images) > 1 else None
-        if wanted.tar or wanted.layout:
-            await work.fetch_base_layers(assembled)
-        tags = [wanted.tag] if wanted.tag else []
-        if wanted.layout:
-            await _write(outputs.write_layout, wanted.layout, outputs.files_of(images, index, tags), images, work)
-        if wanted.tar:
-            await _write(outputs.write_tar, wanted.tar, outputs.files_of(images, index, tags), images, work)
-        if wanted.load:
-            name = wanted.load
-            await work.with_wheels(lambda: load(work, assembled, name))
-        if wanted.push:
-            await push(work, assembled, index, wanted.push)
+            _compare(options, image)
+        index = index_of(images, annotations_of(options.lock, options.identity, None)) if len(images) > 1 else None
+        if destinations.tar or destinations.layout:
+            await session.fetch_base_layers(assembled)
+        tags = [destinations.tag] if destinations.tag else []
+        if destinations.layout:
+            await _write(
+                outputs.write_layout, destinations.layout, outputs.files_of(images, index, tags), images, session
+            )
+        if destinations.tar:
+            await _write(outputs.write_tar, destinations.tar, outputs.files_of(images, index, tags), images, session)
+        if destinations.load:
+            name = destinations.load
+            await session.with_wheels(lambda: load(session, assembled, name))
+        if destinations.push:
+            await push(session, assembled, index, destinations.push)
     return Built(images, digest_of(index) if index is not None else images[0].digest)
 
 
@@ -132,67 +135,66 @@ async def _write(
     path: Path,
     files: outputs.Files,
     images: Sequence[Image],
-    work: ImageWork,
+    session: ImageSession,
 ) -> None:
-    await work.with_wheels(lambda: asyncio.to_thread(write, path, files, work.open, work.writing(images)))
+    await session.with_wheels(lambda: asyncio.to_thread(write, path, files, session.open, session.writing(images)))
 
 
-async def _with_built(order: ImageOrder, world: ImageWorld) -> ImageOrder:
-    parts = [part for part in order.lock.resolutions if part.target.platform in order.platforms]
+async def _with_built(options: ImageOptions, context: Context) -> ImageOptions:
+    parts = [part for part in options.lock.resolutions if part.target.platform in options.platforms]
     if not any(each.built is None and not each.file.filename.endswith(".whl") for p in parts for each in p.packages):
-        return order
+        return options
     from envspec.operations.build_wheels import with_built
 
-    async with ImageWork(order, world) as work:
-        return await with_built(order, work.fetching(), work)
+    async with Session(context) as session:
+        return await with_built(options, session)
 
 
-def _compare(order: ImageOrder, image: Image) -> None:
-    pyc = order.bytecode is Bytecode.COMPILED
-    for row in order.lock.images:
+def _compare(options: ImageOptions, image: Image) -> None:
+    pyc = options.bytecode is Bytecode.COMPILED
+    for row in options.lock.images:
         if row.platform is image.platform and row.pyc is pyc and row.id != image.id:
             raise OtherImage(
-                f"the image of {order.lock.name} on {image.platform.value} is {image.id}; the lock records {row.id}",
-                hint="another envspec or another patch of the compiling Python makes another image; if the change "
-                "is meant, `envspec lock --image SPEC` records it",
+                f"the image of {options.lock.name} on {image.platform.value} is {image.id}; the lock records {row.id}",
+                hint="if the change is intended, record it by `envspec lock --image SPEC`; another envspec or another "
+                "patch of the compiling Python gives another image",
             )
 
 
-async def load(work: ImageWork, assembled: Sequence[BuiltImage], tag: str) -> str:
-    """Put an image into the engine under a name; what the engine calls it. Layers that it has are not sent.
+async def load(session: ImageSession, assembled: Sequence[BuiltImage], tag: str) -> str:
+    """Load an image into the engine under a name; its ID there. Layers that the engine has are not sent.
 
     Raises:
         UsageError: several platforms. NoEngine, EngineSilent, EngineRefused: the engine fails.
     """
     if len(assembled) > 1:
-        raise UsageError("an engine takes the image of one platform", hint="choose it by --platform")
+        raise UsageError("an engine loads the image of one platform", hint="choose it by --platform")
     [one] = assembled
-    return await asyncio.to_thread(_load, work, one, tag, asyncio.get_running_loop())
+    return await asyncio.to_thread(_load, session, one, tag, asyncio.get_running_loop())
 
 
-def _load(work: ImageWork, one: BuiltImage, tag: str, loop: asyncio.AbstractEventLoop) -> str:
-    from envspec.engine.client import open_engine
+def _load(session: ImageSession, one: BuiltImage, tag: str, loop: asyncio.AbstractEventLoop) -> str:
     from envspec.image import engine as loading
 
-    image = one.image
-    with open_engine(work.world.environ) as engine:
-        there = loading.find_image(engine, image)
-        if there is None:
-            kept = loading.count_loaded_layers(engine, image)
-            if kept < len(one.base.layers):
-                asyncio.run_coroutine_threadsafe(work.fetch_base_layers([one]), loop).result()
-            files = loading.files_to_load(image, [tag], kept)
-            total = sum(len(content) if isinstance(content, bytes) else content.size_bytes for _, content in files)
-            there = loading.load(engine, image, tar_of(files, work.open, work.counted(Stage.LOADING, total)))
-        loading.tag_image(engine, there, tag)
-    return there
+    image, engine = one.image, session.clients.engine()
+    loaded = loading.find_image(engine, image)
+    if loaded is None:
+        existing = loading.count_loaded_layers(engine, image)
+        if existing < len(one.base.layers):
+            asyncio.run_coroutine_threadsafe(session.fetch_base_layers([one]), loop).result()
+        files = loading.files_to_load(image, [tag], existing)
+        total = sum(len(content) if isinstance(content, bytes) else content.size_bytes for _, content in files)
+        moved = session.clients.bytes_moved(ImageStage.LOADING, total)
+        loaded = loading.load(engine, image, tar_of(files, session.open, moved))
+    loading.tag_image(engine, loaded, tag)
+    return loaded
 
 
 @dataclass(frozen=True, slots=True)
 class _Lazy:
-    """A layer that was made here, put together when the registry turns out to lack it."""
+    """A layer of this build, assembled only if the registry does not have it."""
 
-    work: ImageWork
+    session: ImageSession
     layer: Layer
 
     @property
@@ -200,7 +202,7 @@ class _Lazy:
         return self.layer.blob
 
     def chunks(self, start: int = 0) -> Iterator[bytes]:
-        return self.work.open(self.layer.blob).chunks(start)
+        return self.session.open(self.layer.blob).chunks(start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,62 +216,89 @@ class _InMemory:
         yield self.body[start:]
 
 
-async def push(work: ImageWork, assembled: Sequence[BuiltImage], index: bytes | None, name: str) -> None:
-    """Push images, as one index where there are several. Until all is there the tag names what it named before.
+async def push(session: ImageSession, assembled: Sequence[BuiltImage], index: bytes | None, name: str) -> None:
+    """Push images, several as one index. The tag is moved last.
 
     Raises:
-        NetworkError: the registry does not take something.
+        NetworkError: the registry refuses something.
     """
     target = parse(name)
-    registry = await work.registry()
+    registry = await session.clients.registry()
     blobs: dict[str, Blob | Elsewhere] = {}
     for each in assembled:
         source = parse(each.base.name)
         for layer in each.base.layers:
-            kept = work.blobs.open(layer.blob) if work.blobs.has(layer.blob) else None
+            kept = session.blobs.open(layer.blob) if session.blobs.has(layer.blob) else None
             blobs[layer.blob.digest] = Elsewhere(layer.blob, source, kept=kept)
         for layer in each.image.layers[len(each.base.layers) :]:
-            blobs.setdefault(layer.blob.digest, _Lazy(work, layer))
+            blobs.setdefault(layer.blob.digest, _Lazy(session, layer))
         config = Descriptor(OCI_CONFIG, each.image.id, len(each.image.config))
         blobs[config.digest] = _InMemory(config, each.image.config)
     documents = [Document(each.image.manifest, OCI_MANIFEST) for each in assembled]
     documents += [Document(index, OCI_INDEX)] if index is not None else []
 
     def report(done: int, total: int) -> None:
-        work.world.report(Step(Stage.PUSHING, 0, 0, done, total))
+        session.context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))
 
-    # Done a second time, it sends nothing again that the registry has by then.
-    await work.with_wheels(lambda: push_image(registry, target, tuple(blobs.values()), documents, report=report))
+    # A second try sends nothing that the registry has by then.
+    await session.with_wheels(lambda: push_image(registry, target, tuple(blobs.values()), documents, report=report))
 
 
-def is_pushed(name: str, digest: str, world: ImageWorld) -> bool:
-    """False also where the registry does not say: the push then tells what is wrong.
+def is_pushed(name: str, digest: str, context: Context) -> bool:
+    """Whether the tag names this digest; False as well if the registry does not answer: the push then reports why.
 
     Raises:
         RequestFault: the registry can't be reached.
     """
-    return run_to_end(_is_pushed(name, digest, world))
+    return run_to_end(_is_pushed(name, digest, context))
 
 
-async def _is_pushed(name: str, digest: str, world: ImageWorld) -> bool:
-    async with Doors(world) as doors:
+async def _is_pushed(name: str, digest: str, context: Context) -> bool:
+    async with Session(context) as session:
         try:
-            return await held_digest(await doors.registry(), parse(name)) == digest
+            return await held_digest(await session.registry(), parse(name)) == digest
         except RegistryFault:
             return False
+
+
+def record_images_of(spec_path: Path, directory: Path, context: Context) -> tuple[Path, ...]:
+    """Write the image ID of each linux platform into the lock of a spec; the paths that changed.
+
+    Raises:
+        UsageError, UnfitMachine, EnvspecError: as `record_images` says.
+    """
+    from envspec.io.store import Store
+    from envspec.lockfile.document import identity
+    from envspec.lockfile.header import LOCK_FILE
+    from envspec.operations.lock_cache import remember_ours
+    from envspec.spec import load_spec
+
+    spec = load_spec(spec_path, context.now())
+    context = context.with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
+
+    def on(lock: Lock, platform: Platform) -> Lock:
+        return run_to_end(identify(ImageOptions(lock, identity(lock), (platform,)), context))
+
+    changed = record_images(directory, on, context.reporter.warning)
+    store = Store(context.cache)
+    try:
+        remember_ours(store, (directory / LOCK_FILE).read_bytes())
+    finally:
+        store.close()
+    return changed
 
 
 def record_images(
     directory: Path, identify: Callable[[Lock, Platform], Lock], warn: Callable[[str], None]
 ) -> tuple[Path, ...]:
-    """Find out the ID of each platform's image, and write them into the lock; the paths that changed.
+    """Write the image ID of each platform into the lock; the paths that changed.
 
     identify: the lock with the image's ID on one platform, and with what its system layer was made of. A platform whose
-    system layer can't be made on this machine keeps what was recorded, and is told of.
+    system layer can't be built on this machine keeps what was recorded, with a warning.
 
     Raises:
-        UsageError: the lock has no linux platform. UnfitMachine: none of its images can be made here.
-        EnvspecError: as `identify` says; the lock is then as it was.
+        UsageError: the lock has no linux platform. UnfitMachine: none of its images can be built on this machine.
+        EnvspecError: as `identify`; the lock is then unchanged.
     """
     lock = read_lock(directory)
     platforms = [r.target.platform for r in lock.resolutions if r.target.platform.is_linux]
@@ -281,8 +310,8 @@ def record_images(
     for platform in platforms:
         try:
             lock = identify(lock, platform)
-        except UnfitMachine as fault:
-            unfit[platform] = fault
+        except UnfitMachine as error:
+            unfit[platform] = error
     if len(unfit) == len(platforms):
         raise unfit[platforms[0]]
     for platform, why in unfit.items():

@@ -1,4 +1,4 @@
-"""Images that lie elsewhere: read for a comparison, and bases copied into another registry."""
+"""Two images compared, and base images copied into another registry."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from envspec.context import Context, Step
 from envspec.errors import StaleLock, UsageError
-from envspec.fetch.types import Step
 from envspec.image.diff import ComparedImage, compared_image
-from envspec.image.options import ImageOrder, ImageWorld, Stage
+from envspec.image.options import ImageOptions, ImageStage
 from envspec.io.files import read_foreign
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock, Platform
-from envspec.operations.image_session import ImageWork
-from envspec.operations.session import Doors
+from envspec.operations.image_session import ImageSession
+from envspec.operations.session import Session
 from envspec.registry.client import CONFIG_BYTES
 from envspec.registry.errors import shortened
 from envspec.registry.reference import is_digest, parse
@@ -24,28 +24,28 @@ from envspec.registry.types import OCI_PLATFORMS, Kind
 
 
 class NoImage(UsageError):
-    """A name that is no image, layout, tar or lock; or one that can't be read."""
+    """A name that is no image, layout, tar or lock, or that can't be read."""
 
     def __init__(self, name: str, why: str, advice: str = "") -> None:
         forms = "name an image in a registry, an OCI layout, a tar of `image build --output`, or a lock"
         super().__init__(f"{name}: {why}", hint=advice or forms)
 
 
-async def read_side(name: str, platform: Platform, world: ImageWorld) -> ComparedImage:
+async def read_side(name: str, platform: Platform, context: Context) -> ComparedImage:
     """The image that `name` means, on a platform where it has several.
 
     Raises:
-        NoImage: there is none. NetworkError: its registry does not give it.
+        NoImage: it is none. NetworkError: its registry does not return it.
     """
     if (found := _of_path(name, platform)) is not None:
         return found
     if (lock := _lock_of(name)) is not None:
-        return await _of_lock(name, lock, platform, world)
-    return await _of_registry(name, platform, world)
+        return await _of_lock(name, lock, platform, context)
+    return await _of_registry(name, platform, context)
 
 
-async def mirror_base(lock: Lock, target: str, world: ImageWorld) -> str:
-    """Copy a lock's base image, whole and by digest; its reference there."""
+async def mirror_base(lock: Lock, target: str, context: Context) -> str:
+    """Copy a lock's base image, whole and by digest; its new reference."""
     from envspec.image.base import pinned_base
     from envspec.registry.copy import mirror
 
@@ -54,15 +54,15 @@ async def mirror_base(lock: Lock, target: str, world: ImageWorld) -> str:
     for platform in platforms:
         image, pinned = pinned_base(lock, platform)
         wanted[pinned.digest or ""] = parse(f"{image.repository}:{image.tag}").at(pinned.digest or "")
-    kept = parse(target)
-    async with Doors(world) as doors:
-        registry = await doors.registry()
+    copied = parse(target)
+    async with Session(context) as session:
+        registry = await session.registry()
 
         def report(done: int, total: int) -> None:
-            world.report(Step(Stage.PUSHING, 0, 0, done, total))
+            context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))
 
-        found = [await mirror(registry, reference, kept, report=report) for reference in wanted.values()]
-    return "\n".join(f"{kept.name}@{each.digest}" for each in found)
+        found = [await mirror(registry, reference, copied, report=report) for reference in wanted.values()]
+    return "\n".join(f"{copied.name}@{each.digest}" for each in found)
 
 
 def _of_path(name: str, platform: Platform) -> ComparedImage | None:
@@ -75,9 +75,9 @@ def _of_path(name: str, platform: Platform) -> ComparedImage | None:
     try:
         with tarfile.open(path) as archive:
             return _of_files(name, platform, lambda inner: _member(archive, inner).read(CONFIG_BYTES))
-    except (tarfile.TarError, OSError) as fault:
-        why = str(fault).partition("\n")[0].rstrip(" (-:")
-        raise NoImage(name, f"no tar that can be read: {why}") from fault
+    except (tarfile.TarError, OSError) as error:
+        why = str(error).partition("\n")[0].rstrip(" (-:")
+        raise NoImage(name, f"no tar that can be read: {why}") from error
 
 
 def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> ComparedImage:
@@ -89,15 +89,15 @@ def _of_files(name: str, platform: Platform, read: Callable[[str], bytes]) -> Co
             document = json.loads(read(_path(_child(name, document, platform))))
         identity = document["config"]["digest"]
         return compared_image(name, identity, document, json.loads(read(_path(identity))))
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OSError) as fault:
-        raise NoImage(name, f"no image that can be read ({type(fault).__name__}: {fault})") from fault
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
+        raise NoImage(name, f"no image that can be read ({type(error).__name__}: {error})") from error
 
 
 def _child(name: str, index: Mapping[str, Any], platform: Platform) -> str:
     wanted = OCI_PLATFORMS.get(platform)
     for row in index["manifests"]:
-        told = row.get("platform", {})
-        if (told.get("os"), told.get("architecture")) == wanted:
+        named = row.get("platform", {})
+        if (named.get("os"), named.get("architecture")) == wanted:
             return str(row["digest"])
     raise NoImage(name, f"nothing for {platform.value} in it: choose by --platform")
 
@@ -120,18 +120,18 @@ def _lock_of(name: str) -> Lock | None:
 
     try:
         folder = find_lock(name, Path())
-    except (UsageError, StaleLock) as fault:
+    except (UsageError, StaleLock) as error:
         if _is_in_a_registry(name):
             return None
-        # A slip of the pen is no question to a registry.
+        # A typo must not become a request to a registry.
         raise NoImage(
-            name, fault.message, f"{fault.hint}; an image in a registry is named with its tag: python:3.12"
-        ) from fault
+            name, error.message, f"{error.hint}; an image in a registry is named with its tag: python:3.12"
+        ) from error
     return read_lock(folder)
 
 
 def _is_in_a_registry(name: str) -> bool:
-    """Whether it says so itself, by a host, a tag or a digest; docker's shortest names look like a lock's."""
+    """Whether a name has a host, a tag or a digest; docker's shortest names look like a lock's."""
     if name.startswith((".", "/", "~")) or Path(name).exists():
         return False
     first, slash, _ = name.partition("/")
@@ -139,24 +139,24 @@ def _is_in_a_registry(name: str) -> bool:
     return has_host or ":" in name or "@" in name
 
 
-async def _of_lock(name: str, lock: Lock, platform: Platform, world: ImageWorld) -> ComparedImage:
+async def _of_lock(name: str, lock: Lock, platform: Platform, context: Context) -> ComparedImage:
     from envspec.lockfile.document import identity
 
     locked = [each.target.platform for each in lock.resolutions if each.target.platform.is_linux]
     if not locked:
         raise NoImage(name, "it has no linux platform")
     chosen = platform if platform in locked else locked[0]
-    order = ImageOrder(lock, identity(lock), (chosen,))
-    async with ImageWork(order, world) as work:
-        [assembled] = await work.assemble()
+    options = ImageOptions(lock, identity(lock), (chosen,))
+    async with ImageSession(options, context) as session:
+        [assembled] = await session.build()
     image = assembled.image
     return compared_image(name, image.id, json.loads(image.manifest), json.loads(image.config))
 
 
-async def _of_registry(name: str, platform: Platform, world: ImageWorld) -> ComparedImage:
+async def _of_registry(name: str, platform: Platform, context: Context) -> ComparedImage:
     reference = parse(name)
-    async with Doors(world) as work:
-        registry = await work.registry()
+    async with Session(context) as session:
+        registry = await session.registry()
         manifest = await registry.manifest(reference)
         if manifest.kind is Kind.INDEX:
             child = manifest.child(platform)
@@ -168,5 +168,5 @@ async def _of_registry(name: str, platform: Platform, world: ImageWorld) -> Comp
         config = await registry.config(reference, manifest)
     try:
         return compared_image(name, manifest.config, json.loads(manifest.body), config)
-    except (LookupError, TypeError, ValueError) as fault:
-        raise NoImage(name, f"no image that can be read ({type(fault).__name__}: {fault})") from fault
+    except (LookupError, TypeError, ValueError) as error:
+        raise NoImage(name, f"no image that can be read ({type(error).__name__}: {error})") from error

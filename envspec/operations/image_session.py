@@ -1,68 +1,61 @@
-"""Fetching, layers and caches of one image build."""
+"""Layers and caches of one image build."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, TypeVar
+from types import TracebackType
+from typing import TypeVar
 
+from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError
-from envspec.fetch.types import Arrived, Count, Fetching, Network, Step, unheard
-from envspec.fetch.wheels import fetch_wheels
 from envspec.image import outputs
 from envspec.image.base import ManifestCache
-from envspec.image.build import BaseLayers, BuiltImage, ImageBuilder, Supplies
-from envspec.image.config import Base
+from envspec.image.build import BuiltImage, ImageBuilder
 from envspec.image.layers.gzip import ArchiveMissing
 from envspec.image.layers.store import BlobStore, LayerStore
 from envspec.image.layers.threads import CancellableBlob
-from envspec.image.layers.types import Compression, Image, Layer, LayerSource
-from envspec.image.options import ImageOrder, ImageWorld, Stage
-from envspec.image.sources.bytecode import PycCompiler
-from envspec.image.sources.system import SystemLayerRequest, SystemSource, World, build_system_layer
+from envspec.image.layers.types import Image, Layer
+from envspec.image.options import ImageOptions, ImageStage
 from envspec.io.cache import keeping
-from envspec.io.http_settings import patience as patience_of
-from envspec.io.http_types import Patience
 from envspec.io.tasks import together
-from envspec.models import Package, Platform, Resolution, SystemLayer
-from envspec.operations.session import Doors
+from envspec.models import Package
+from envspec.operations.session import Session
 from envspec.registry.reference import parse
 from envspec.registry.types import Blob, Descriptor
-
-if TYPE_CHECKING:
-    from envspec.image.base_layers import PythonLayers
-
 
 _T = TypeVar("_T")
 
 
-class ImageWork(Doors):
-    """The work on the images of one order."""
+class ImageSession:
+    """The build of one lock's images, with the clients and the stores that its outputs need too."""
 
-    def __init__(self, order: ImageOrder, world: ImageWorld) -> None:
-        super().__init__(world, order.jobs)
-        self.order = order
-        self.blobs = BlobStore(world.cache)
-        self.store = LayerStore(world.cache)
+    def __init__(self, options: ImageOptions, context: Context) -> None:
+        self.options = options
+        self.context = context
+        self.clients = Session(context)
+        self.blobs = BlobStore(context.cache)
+        self.store = LayerStore(context.cache)
         self._layers: dict[str, Layer] = {}
         self._stopping = threading.Event()
-        self._stack.callback(self._stopping.set)
-        self._parts: PythonLayers | None = None
+        documents = ManifestCache(self.blobs, self.clients.registry, context.connectivity, self._reading_base)
+        self._builder = ImageBuilder(options, context, self.store, documents, this_platform(), self._built_wheels)
 
-    async def assemble(self) -> list[BuiltImage]:
-        """The images of all platforms, their layers made."""
-        supplies = Supplies(
-            documents=ManifestCache(self.blobs, self.registry, self.order.network, self._asking),
-            wheels=self._wheels,
-            below=self._below,
-            system=self._system,
-            compiler=self._compiler,
-        )
-        builder = ImageBuilder(self.order, self.world.cache, self.store, supplies, self.world.report)
-        with keeping(self.world.cache):
-            found = [await builder.build(platform) for platform in self.order.platforms]
+    async def __aenter__(self) -> ImageSession:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._builder.close()
+        self._stopping.set()
+        await self.clients.__aexit__(kind, error, trace)
+
+    async def build(self) -> list[BuiltImage]:
+        """The images of all platforms, their layers written."""
+        with keeping(self.context.cache):
+            found = [await self._builder.build(platform) for platform in self.options.platforms]
         for each in found:
             own = each.image.layers[len(each.base.layers) :]
             self._layers.update({layer.blob.digest: layer for layer in own})
@@ -76,29 +69,29 @@ class ImageWork(Doors):
         return CancellableBlob(blob, self._stopping)
 
     async def with_wheels(self, use: Callable[[], Awaitable[_T]]) -> _T:
-        """Do what reads layers; where wheels that they are made of have left the cache, fetch these and do it again.
+        """Do what reads layers; if wheels that they are made of have left the cache, fetch these and do it again.
 
         Raises:
-            NetworkError: they are not to be had. What `use` raises.
+            NetworkError: they can't be fetched. What `use` raises.
         """
         try:
             return await use()
         except ArchiveMissing:
-            platforms = self.order.platforms
-            parts = [part for part in self.order.lock.resolutions if part.target.platform in platforms]
-            with keeping(self.world.cache):
-                await self._wheels([each for part in parts for each in part.packages])
+            platforms = self.options.platforms
+            parts = [part for part in self.options.lock.resolutions if part.target.platform in platforms]
+            with keeping(self.context.cache):
+                await self._builder.fetch_wheels([each for part in parts for each in part.packages])
             return await use()
 
     def writing(self, images: Sequence[Image]) -> outputs.OnBytes:
         """Reports what is written of images."""
-        return self.counted(Stage.WRITING, sum(size for _, size in _blobs_of(images)))
+        return self.clients.bytes_moved(ImageStage.WRITING, sum(size for _, size in _blobs_of(images)))
 
     async def fetch_base_layers(self, assembled: Sequence[BuiltImage]) -> None:
         """The base's layers into the cache, for outputs that hold them.
 
         Raises:
-            NetworkError: they are not to be had.
+            NetworkError: they can't be fetched.
         """
         from envspec.registry.pull import fetch_blob
 
@@ -110,100 +103,42 @@ class ImageWork(Doors):
         }
         if not missing:
             return
-        if self.order.network is Network.OFFLINE:
+        if self.context.is_offline:
             base, _ = next(iter(missing.values()))
             raise NetworkError(
                 f"{len(missing)} layers of {base.name} are not in the cache, and --offline forbids fetching them",
                 hint="run once without --offline",
             )
-        registry = await self.registry()
-        moved = self.counted(Stage.BASE_LAYERS, sum(blob.size_bytes for _, blob in missing.values()))
+        registry = await self.clients.registry()
+        total = sum(blob.size_bytes for _, blob in missing.values())
+        moved = self.clients.bytes_moved(ImageStage.BASE_LAYERS, total)
         fetched = [
             fetch_blob(registry, parse(base.name), blob, self.blobs.path(blob.digest), moved)
             for base, blob in missing.values()
         ]
-        await together(fetched, self.order.jobs)
+        await together(fetched, self.context.jobs)
 
     def _look_at_gpu_code(self, assembled: BuiltImage) -> None:
-        """Keep what the wheels hold for `explain`, and compare it with what the lock has of it."""
+        """Keep what the wheels hold for `explain`, and compare it with what the lock records."""
         from envspec.facts.tables import load_facts
         from envspec.image.gpu_code import compare
         from envspec.io.cache import keep
 
         for sha256, code in assembled.gpu_code.items():
-            keep(self.world.cache, sha256, code)
-        if self.order.lock.gpu_code:
-            for text in compare(self.order.lock, assembled.image.platform, assembled.gpu_code, load_facts()):
-                self.world.warn(text)
+            keep(self.context.cache, sha256, code)
+        if self.options.lock.gpu_code:
+            for text in compare(self.options.lock, assembled.image.platform, assembled.gpu_code, load_facts()):
+                self.context.reporter.warning(text)
 
-    async def _wheels(self, packages: Sequence[Package], arrived: Arrived = unheard) -> None:
-        published = [each for each in packages if each.built is None]
-        if published:
-            await fetch_wheels(
-                published, self.fetching(), self.world.environ, lambda: datetime.now(timezone.utc), arrived
-            )
-        if len(published) < len(packages):
-            from envspec.operations.build_wheels import Builds
+    async def _built_wheels(self, packages: Sequence[Package]) -> None:
+        from envspec.operations.build_wheels import Builds
 
-            builds = Builds(self.order.lock, self.fetching(), self)
-            for part in self.order.lock.resolutions:
-                await builds.bring([each for each in part.packages if each.built and each in packages], part)
+        builds = Builds(self.options.lock, self.clients)
+        for part in self.options.lock.resolutions:
+            await builds.bring([each for each in part.packages if each in packages], part)
 
-    def fetching(self) -> Fetching:
-        """How files of the lock are fetched."""
-        patience = patience_of(self.world.environ, Patience())
-
-        def report(count: Count) -> None:
-            self.world.report(Step(Stage.FETCHING, count.done, count.total, count.bytes_done, count.bytes_total))
-
-        return Fetching(self.world.cache, patience, self.order.network, self.order.jobs, report, self.world.warn)
-
-    def _asking(self) -> None:
-        self.world.report(Step(Stage.BASE))
-
-    def _below(self, resolution: Resolution, base: Base, pyc: PycCompiler | None, most: int) -> BaseLayers:
-        return self._python().below(resolution, base, pyc, most)
-
-    async def _compiler(self, resolution: Resolution) -> PycCompiler:
-        from envspec.image.sources.bytecode import Looking, find_compiler
-
-        parts, target = self._python(), resolution.target
-        looking = Looking(
-            here=this_platform(),
-            environ=self.world.environ,
-            named=self.order.python,
-            own=parts.own_build(target.python, target.platform, resolution.conda),
-            other=parts.other_build(target.python),
-            warn=self.world.warn,
-            # Of one layer too: the last one that is made should not leave processors idle.
-            jobs=self.order.jobs,
-            unconfined=self.world.unconfined,
-        )
-        return await find_compiler(target.python, looking)
-
-    def _python(self) -> PythonLayers:
-        if self._parts is None:
-            from envspec.image.base_layers import Around, PythonLayers
-
-            def linking(done: int, total: int) -> None:
-                self.world.report(Step(Stage.LINKING, done, total))
-
-            self._parts = PythonLayers(
-                Around(
-                    cache=self.world.cache,
-                    environ=self.world.environ,
-                    fetching=self.fetching(),
-                    here=this_platform(),
-                    is_known=lambda source: self.store.cached(source.key, self.order.compression) is not None,
-                    linking=linking,
-                )
-            )
-            self._stack.callback(self._parts.close)
-        return self._parts
-
-    async def _system(self, platform: Platform, base: Base) -> tuple[SystemLayer, LayerSource]:
-
-        return await system_layer(platform, base, self)
+    def _reading_base(self) -> None:
+        self.context.reporter.progress(Step(ImageStage.BASE))
 
 
 def _blobs_of(images: Sequence[Image]) -> list[tuple[str, int]]:
@@ -214,33 +149,3 @@ def _blobs_of(images: Sequence[Image]) -> list[tuple[str, int]]:
         found[image.id] = len(image.config)
         found[image.digest] = len(image.manifest)
     return list(found.items())
-
-
-async def system_layer(platform: Platform, base: Base, work: ImageWork) -> tuple[SystemLayer, LayerSource]:
-    """The layer of the packages that `[system]`, the services and the compiler want.
-
-    Raises:
-        NoEngine: it has to be made, and nothing here can run a container. SystemDiffers: not what the lock says.
-    """
-    lock, world = work.order.lock, work.world
-    locked = next((row for row in lock.system if row.platform is platform and row.base == base.manifest), None)
-    if locked is not None and locked.apt != lock.image.apt:
-        locked = None
-    name = base.name.rpartition(":")[0] if ":" in base.name.rpartition("/")[2] else base.name
-    order = SystemLayerRequest(
-        platform,
-        f"{name}@{base.digest}",
-        base.manifest,
-        lock.image.apt,
-        lock.image.snapshot,
-        locked,
-        tuple(sorted(world.mirrors.items())),
-    )
-
-    def made(source: SystemSource) -> Layer:
-        return work.store.write(source, Compression.GZIP)
-
-    def on_line(_: str) -> None:
-        world.report(Step(Stage.SYSTEM))
-
-    return await build_system_layer(order, World(world.environ, world.cache, made, on_line, world.warn))

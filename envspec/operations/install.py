@@ -1,7 +1,8 @@
-"""The stages of an installation, in order. Nothing is resolved: the lock says it all."""
+"""Lock to environment: the stages of `envspec install`, in order. Nothing is resolved."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -9,28 +10,57 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
+from envspec.context import Context, Step
+from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, UnfitMachine, UsageError
 from envspec.fetch.conda import archives_of
 from envspec.fetch.download import Downloads, missing_bytes
-from envspec.fetch.types import Archive, Count, Fetching, Step, WrongArchive, python_archive
+from envspec.fetch.types import Archive, WrongArchive, python_archive
 from envspec.installer import conda, preflight, python, staging, uv
 from envspec.installer import conda as owners
 from envspec.installer.staging import relocate
-from envspec.installer.types import Order, Stage, World
-from envspec.io.http_settings import patience as patience_of
-from envspec.io.http_types import Patience
+from envspec.installer.types import InstallRequest, InstallStage
 from envspec.io.tasks import run_to_end
+from envspec.lockfile.folder import find_lock, read_current, read_lock
+from envspec.lockfile.header import LOCK_FILE
+from envspec.models import Platform, Resolution
 
 
 class Outcome(Enum):
-    """What came of an installation."""
+    """Result of an installation."""
 
     MADE = "made"
-    THERE = "it was there already"
+    UNCHANGED = "installed already"
 
 
-def install(order: Order, world: World) -> Outcome:
-    """Make the environment at `order.prefix`, whole or not at all.
+def install_request(
+    lock: str | Path, prefix: Path, platform: Platform | None = None, python: Path | None = None
+) -> InstallRequest:
+    """What to install from a lock on this machine. lock: a folder, its envspec.lock, or a name under locks/.
+
+    python: an interpreter, by its path or by a name that is on PATH.
+
+    Raises:
+        UsageError: there is no such lock, or not for this machine's platform.
+    """
+    folder = find_lock(str(lock), Path())
+    locked = read_lock(folder)
+    if python is not None:
+        found = shutil.which(python)
+        # A venv's Python is a link, which has to stay one.
+        python = Path(os.path.abspath(found)) if found else python.absolute()  # noqa: PTH100
+    return InstallRequest(
+        lock=locked,
+        lock_sha256=hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest(),
+        resolution=preflight.part_for(locked, this_platform(), platform),
+        # Texts in the environment name it: they must hold wherever a program is started from.
+        prefix=Path(os.path.realpath(prefix)),
+        python=python,
+    )
+
+
+def install(request: InstallRequest, context: Context) -> Outcome:
+    """Make the environment at `request.prefix`, whole or not at all.
 
     Raises:
         UsageError: the folder is something else's, or can't be made. UnfitMachine: this machine can't run it, or has
@@ -42,43 +72,42 @@ def install(order: Order, world: World) -> Outcome:
             "envspec installs on Linux and macOS only: programs that pip makes on Windows can't be moved",
             hint="make a venv and run `uv pip sync --require-hashes` with the lock's requirements file",
         )
-    wanted = staging.describe(order)
-    if staging.look(order.prefix, wanted) is staging.Found.SAME:
-        return Outcome.THERE
-    _check(order)
-    with staging.building(order.prefix, lambda: world.report(Step(Stage.WAITING))) as site:
-        # Whoever was waited for may have made it.
-        if staging.look(order.prefix, wanted) is staging.Found.SAME:
-            return Outcome.THERE
-        run_to_end(_build(order, world, site))
+    wanted = staging.describe(request)
+    if staging.look(request.prefix, wanted) is staging.Found.SAME:
+        return Outcome.UNCHANGED
+    _check(request)
+    with staging.building(request.prefix, lambda: context.reporter.progress(Step(InstallStage.WAITING))) as site:
+        # Another process may have installed it meanwhile.
+        if staging.look(request.prefix, wanted) is staging.Found.SAME:
+            return Outcome.UNCHANGED
+        run_to_end(_build(request, context, site))
         staging.write(site.path, wanted)
         site.finish()
     return Outcome.MADE
 
 
-def _check(order: Order) -> None:
-    """All that can be known before anything is fetched."""
-    if order.resolution.conda:
-        conda.check_prefix(order.prefix)
-        if order.python is not None:
+def _check(request: InstallRequest) -> None:
+    """Check what can be checked before anything is fetched."""
+    if request.resolution.conda:
+        conda.check_prefix(request.prefix)
+        if request.python is not None:
             raise UsageError(
-                f"--python {order.python}: the Python of {order.lock.name} is conda's", hint="leave --python out"
+                f"--python {request.python}: the Python of {request.lock.name} is conda's", hint="remove --python"
             )
-    virtual = preflight.virtual_packages if order.resolution.conda else dict
-    preflight.check(order.resolution, preflight.read_host(order.platform, conda=virtual))
+    virtual = preflight.virtual_packages if request.resolution.conda else dict
+    preflight.check(request.resolution, preflight.read_host(request.platform, conda=virtual))
 
 
-async def _build(order: Order, world: World, site: staging.Site) -> None:
-    patience = patience_of(world.environ, Patience())
-    if order.resolution.conda:
-        await _conda(order, world, site, patience)
+async def _build(request: InstallRequest, context: Context, site: staging.Site) -> None:
+    if request.resolution.conda:
+        await _conda(request, context, site)
     else:
-        await _venv(order, world, site, patience)
-    await put_wheels(order, world, site, patience)
+        await _venv(request, context, site)
+    await put_wheels(request, context, site)
 
 
-async def put_wheels(order: Order, world: World, site: staging.Site, patience: Patience) -> None:
-    """The lock's wheels into an environment that has its Python, and a look at what they did there.
+async def put_wheels(request: InstallRequest, context: Context, site: staging.Site) -> None:
+    """Install the lock's wheels into an environment that has its Python, and check what they did.
 
     Raises:
         NetworkError, NoSpace, UnfitMachine, UvFault: see `wheels.install`. OwnedTwice, Touched, LeadsOut: see
@@ -86,76 +115,78 @@ async def put_wheels(order: Order, world: World, site: staging.Site, patience: P
     """
     before = owners.files_before(site.path)
     were = owners.states(site.path, before)
-    await uv.install(order, world, site, patience)
-    world.report(Step(Stage.CHECKING))
+
+    async def build_sources(request: InstallRequest, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
+        # Imports half of what images need.
+        from envspec.operations.build_wheels import installed
+
+        return await installed(request, python, context)
+
+    await uv.install(request, context, site, build_sources)
+    context.reporter.progress(Step(InstallStage.CHECKING))
     owners.check(site.path, before, were)
     relocate(site.path)
 
 
-async def _conda(order: Order, world: World, site: staging.Site, patience: Patience) -> None:
-    archives = archives_of(order.resolution.conda)
-    _check_space(order, world, archives)
-    kept = await Downloads(_fetching(order, world, patience)).fetch(archives)
-    await conda.link(order, world, site, kept)
+async def _conda(request: InstallRequest, context: Context, site: staging.Site) -> None:
+    archives = archives_of(request.resolution.conda)
+    _check_space(request, context, archives)
+    kept = await Downloads(context).fetch(archives)
+    await conda.link(request, context, site, kept)
 
 
-async def _venv(order: Order, world: World, site: staging.Site, patience: Patience) -> None:
-    wanted = order.resolution.target.python
+async def _venv(request: InstallRequest, context: Context, site: staging.Site) -> None:
+    wanted = request.resolution.target.python
     build = python_archive(wanted.version, wanted.url, wanted.sha256) if wanted.url and wanted.sha256 else None
-    _check_space(order, world, [])
-    if order.python is None and build is not None:
-        kept = await _build_of_python(order, Downloads(_fetching(order, world, patience)), build)
-        interpreter = await python.unpack(kept[build.sha256], site, wanted, world)
+    _check_space(request, context, [])
+    if request.python is None and build is not None:
+        kept = await _build_of_python(request, Downloads(context), build)
+        interpreter = await python.unpack(kept[build.sha256], site, wanted, context)
     else:
-        interpreter = await python.find(order, world, patience)
-    await python.make_venv(interpreter, order, world, site, patience)
+        interpreter = await python.find(request, context)
+    await python.make_venv(interpreter, request, context, site)
 
 
-def _fetching(order: Order, world: World, patience: Patience) -> Fetching:
-    def report(count: Count) -> None:
-        world.report(Step(Stage.FETCHING, count.done, count.total, count.bytes_done, count.bytes_total))
-
-    return Fetching(world.cache, patience, order.network, order.jobs, report, world.warn)
-
-
-async def _build_of_python(order: Order, downloads: Downloads, build: Archive) -> Mapping[str, Path]:
+async def _build_of_python(request: InstallRequest, downloads: Downloads, build: Archive) -> Mapping[str, Path]:
     try:
         return await downloads.fetch([build])
     except WrongArchive:
         raise
-    except NetworkError as fault:
-        series = order.resolution.target.python.series
-        fault.hint = "; or ".join(
-            filter(None, [fault.hint, f"take a Python {series} of this machine's: --python PATH"])
+    except NetworkError as error:
+        series = request.resolution.target.python.series
+        error.hint = "; or ".join(
+            filter(None, [error.hint, f"take a Python {series} of this machine's: --python PATH"])
         )
         raise
 
 
-def _check_space(order: Order, world: World, archives: Sequence[Archive]) -> None:
-    """Refuse what can't fit, and warn of what may not.
+def _check_space(request: InstallRequest, context: Context, archives: Sequence[Archive]) -> None:
+    """Raise if the disk is too small, and warn if it may be.
 
-    An archive that is not in the cache needs its own size there and, unpacked, at least as much again. Whether wheels
-    are in uv's cache nobody tells.
+    An archive that is not in the cache needs its own size and, unpacked, at least as much again. Which wheels are in
+    uv's cache is unknown.
 
     Raises:
         NoSpace: less is free than is needed at least.
     """
-    missing = missing_bytes(archives, world.cache)
-    free = shutil.disk_usage(_existing(world.cache)).free
+    missing = missing_bytes(archives, context.cache)
+    free = shutil.disk_usage(_existing(context.cache)).free
     if 2 * missing > free:
         raise staging.NoSpace(
-            f"{world.cache} needs at least {_megabytes(2 * missing)} for {order.lock.name}, "
+            f"{context.cache} needs at least {_megabytes(2 * missing)} for {request.lock.name}, "
             f"and {_megabytes(free)} are free",
-            hint="make room, or name a cache on another disk by ENVSPEC_CACHE_DIR",
+            hint="free space, or set ENVSPEC_CACHE_DIR to a folder on another disk",
         )
-    total = sum(package.file.size_bytes or 0 for package in order.resolution.packages)
-    free = shutil.disk_usage(_existing(order.prefix)).free
+    total = sum(package.file.size_bytes or 0 for package in request.resolution.packages)
+    free = shutil.disk_usage(_existing(request.prefix)).free
     if total > free:
-        world.warn(f"the wheels are {_megabytes(total)} packed, and {_megabytes(free)} are free for {order.prefix}")
+        context.reporter.warning(
+            f"the wheels are {_megabytes(total)} packed, and {_megabytes(free)} are free for {request.prefix}"
+        )
 
 
 def _existing(path: Path) -> Path:
-    """`path`, or the nearest folder above it that is there."""
+    """`path`, or the nearest folder above it that exists."""
     return next(each for each in (path, *path.parents) if os.path.lexists(each))
 
 

@@ -5,15 +5,15 @@ Imported while the engines run (see `resolve.stage.World`): nothing before them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envspec.base_image import BaseImagePlan, CudaRequest, plan_base_image
 from envspec.base_image.plan import digest_decision
 from envspec.base_image.settings import DecidedSettings, decide_settings
+from envspec.context import Context
 from envspec.errors import NetworkError
 from envspec.facts import Facts
 from envspec.io.tasks import run_to_end
@@ -34,6 +34,7 @@ from envspec.models import (
     Resolution,
     Target,
 )
+from envspec.operations.lock_state import BRIEF
 from envspec.resolve.pypi.request import indexes_of
 from envspec.spec import Spec
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class LockInputs:
     """What the stages before have decided. moments: packages with a moment of their own. decisions: of the targets."""
 
     spec: Spec
@@ -57,15 +58,6 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
-    """The effects that a registry needs. environ, home: where logins, proxies and certificates are found."""
-
-    environ: Mapping[str, str]
-    home: Path
-    warn: Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
 class Assembled:
     """The lock, and what the user should know of it, each once."""
 
@@ -74,40 +66,40 @@ class Assembled:
 
 
 def assemble(
-    answered: Answered, input_sha256: str, kept: Lock | None, asker: Asker | None, before: Lock | None
+    inputs: LockInputs, input_sha256: str, kept: Lock | None, context: Context, before: Lock | None
 ) -> Assembled:
-    """The lock that goes with resolved pins.
+    """The lock of resolved pins.
 
-    kept: the lock whose digests stay where the tag does. asker: None where no registry may be asked. before: the lock
+    kept: the lock whose digests stay where the tag does. before: the lock
     that stood there, whatever may move: what was built for it holds for all of this one that is the same.
 
     Raises:
         NoSolution: no image, or a GPU that the wheels hold no code for.
         UsageError: a service whose package is not in the lock.
     """
-    spec, indexes = answered.spec, public_indexes(indexes_of(answered.spec))
-    resolutions = _with_built(answered.resolutions, _of_builds(before, answered.as_of, indexes))
-    plan = plan_base_image(_cuda_request(spec), resolutions, answered.facts, spec.image.base)
-    base = _with_digests(plan, kept, asker, spec.registry.mirrors)
-    settings = decide_settings(spec, resolutions, answered.facts) if base else DecidedSettings()
+    spec, indexes = inputs.spec, public_indexes(indexes_of(inputs.spec))
+    resolutions = _with_built(inputs.resolutions, _of_builds(before, inputs.as_of, indexes))
+    plan = plan_base_image(_cuda_request(spec), resolutions, inputs.facts, spec.image.base)
+    base, failure = _with_digests(plan, kept, context)
+    settings = decide_settings(spec, resolutions, inputs.facts) if base else DecidedSettings()
     # Which build of torch it would be is decided before anything is resolved: it may not be in the lock at all.
     holds_torch = any(package.name == "torch" for r in resolutions for package in r.packages)
-    decided = answered.composed if holds_torch else ()
+    decided = inputs.composed if holds_torch else ()
     warnings = [
         *(f"{q.request.target.platform.value}: {text}" for q in decided for text in q.warnings),
         *(f"{r.target.platform.value}: {text}" for r in resolutions for text in r.warnings),
         *plan.warnings,
-        *_without_digest(base),
+        *_without_digest(base, failure),
         *_without_image(spec, base),
     ]
     lock = Lock(
         format=FORMAT,
         name=spec.env.name,
         input_sha256=input_sha256,
-        as_of=answered.as_of,
+        as_of=inputs.as_of,
         resolutions=resolutions,
         decisions=(
-            *answered.decisions,
+            *inputs.decisions,
             *(d for q in decided for d in q.decisions),
             *_as_pinned(plan.decisions, base),
             *settings.decisions,
@@ -116,10 +108,10 @@ def assemble(
         driver=plan.driver,
         gpu_code=plan.gpu_code,
         gpus=spec.cuda.gpus if spec.cuda else (),
-        facts=answered.facts.version,
-        package_as_of=tuple(sorted(answered.moments.items())),
-        conda_as_of=answered.conda_as_of,
-        channels=answered.channels,
+        facts=inputs.facts.version,
+        package_as_of=tuple(sorted(inputs.moments.items())),
+        conda_as_of=inputs.conda_as_of,
+        channels=inputs.channels,
         indexes=indexes,
         image=settings.image,
         conformance=_conformance(spec),
@@ -131,19 +123,17 @@ def assemble(
 
 
 def _conformance(spec: Spec) -> Conformance | None:
-    asked = spec.conformance
-    return Conformance(tuple(check.value for check in asked.checks), asked.world_size) if asked else None
+    requested = spec.conformance
+    return Conformance(tuple(check.value for check in requested.checks), requested.world_size) if requested else None
 
 
 def _of_builds(before: Lock | None, as_of: datetime, indexes: tuple[NamedIndex, ...]) -> Lock | None:
-    """The lock whose wheels are still those that a build gives: what builds them comes from the same indexes and is as
-    old as the lock.
-    """
+    """The lock whose wheels a build would give again: its requirements have the same indexes and cutoff."""
     return before if before is not None and (before.as_of, before.indexes) == (as_of, indexes) else None
 
 
 def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tuple[Resolution, ...]:
-    """With the wheels that were built of the same files for the same Python."""
+    """With the wheels that were built of the same files for the same Python before."""
     built: dict[tuple[Target, str], tuple[BuiltWheel, str | None]] = {
         (resolution.target, package.file.sha256): (package.built, package.record_sha256)
         for resolution in (before.resolutions if before else ())
@@ -161,14 +151,14 @@ def _with_built(resolutions: tuple[Resolution, ...], before: Lock | None) -> tup
 
 
 def _with_images(lock: Lock, before: Lock | None) -> Lock:
-    """With what builds have found, where all that an image follows from stayed."""
+    """With what builds have found, if all that an image follows from is unchanged."""
     if before is None or not (before.system or before.images) or identity(before) != identity(lock):
         return lock
     return replace(lock, system=before.system, images=before.images)
 
 
 def _without_image(spec: Spec, base: BaseImage | None) -> tuple[str, ...]:
-    named = [table for table, there in (("[system]", spec.system), ("[services]", spec.services)) if there]
+    named = [table for table, is_set in (("[system]", spec.system), ("[services]", spec.services)) if is_set]
     if base is not None or not named:
         return ()
     has_linux = any(platform.is_linux for platform in spec.env.platforms)
@@ -177,7 +167,7 @@ def _without_image(spec: Spec, base: BaseImage | None) -> tuple[str, ...]:
 
 
 def is_open(made: Lock) -> bool:
-    """Whether a digest is missing, which another run may find."""
+    """Whether a digest is missing that another run may find."""
     return made.base_image is not None and any(pinned.digest is None for pinned in made.base_image.digests)
 
 
@@ -188,25 +178,29 @@ def _cuda_request(spec: Spec) -> CudaRequest | None:
 
 
 def _with_digests(
-    plan: BaseImagePlan, kept: Lock | None, asker: Asker | None, mirrors: Mapping[str, str]
-) -> BaseImage | None:
-    """The image with the kept digests of the same tag; else the registry's; else what the plan knows."""
+    plan: BaseImagePlan, kept: Lock | None, context: Context
+) -> tuple[BaseImage | None, NetworkError | None]:
+    """The image with the existing lock's digests of the same tag; else the registry's; else the recorded ones.
+
+    With the error of the registry, if it did not answer.
+    """
     base = plan.base_image
     if base is None:
-        return None
+        return None, None
+    failure: NetworkError | None = None
     known = {d.platform: d for d in base.digests} | {d.platform: d for d in _kept(kept, base)}
     missing = [d.platform for d in base.digests if known[d.platform] is d and d.source != "spec"]
-    if missing and asker is not None:
+    if missing and not context.is_offline:
         try:
-            known |= {d.platform: d for d in run_to_end(_ask_registry(asker, base, missing, mirrors))}
+            known |= {d.platform: d for d in run_to_end(_registry_digests(context, base, missing))}
         except NetworkError as error:
-            # The registry's answer would be better, but a lock must not need one: what the data records is right, too.
-            known |= {p: replace(known[p], note=known[p].note or error.message) for p in missing}
-    return replace(base, digests=tuple(known.values()))
+            # A lock must not need a registry: the recorded digests are right, too.
+            failure = error
+    return replace(base, digests=tuple(known.values())), failure
 
 
 def _as_pinned(decisions: Sequence[Decision], base: BaseImage | None) -> Iterator[Decision]:
-    """The plan's decisions; a digest that it did not know, and the registry or the lock before did, as it is now."""
+    """The plan's decisions, with the digests of the registry or of the lock before."""
     found = {pinned.platform: pinned for pinned in base.digests if pinned.digest} if base else {}
     for decision in decisions:
         is_open = decision.what == "image.digest" and decision.value == "unresolved"
@@ -222,30 +216,27 @@ def _kept(old: Lock | None, base: BaseImage) -> tuple[PinnedDigest, ...]:
     return tuple(d for d in image.digests if d.digest is not None and d.platform in wanted)
 
 
-async def _ask_registry(
-    asker: Asker, base: BaseImage, platforms: Sequence[Platform], mirrors: Mapping[str, str]
+async def _registry_digests(
+    context: Context, base: BaseImage, platforms: Sequence[Platform]
 ) -> tuple[PinnedDigest, ...]:
-    from envspec.io.http import open_http
-    from envspec.io.http_types import Patience
-    from envspec.registry.auth import Keychain
-    from envspec.registry.client import Registry, resolve_digests
+    from envspec.operations.session import Session
+    from envspec.registry.client import resolve_digests
     from envspec.registry.reference import parse
 
-    # A lock does not depend on the registry: one that does not answer is not waited for like an index.
-    patience = Patience(connect_s=5, stall_s=10, attempts=2)
-    async with open_http(asker.environ, patience=patience) as http:
-        registry = Registry(http, Keychain(asker.environ, asker.home, asker.warn), mirrors)
-        return await resolve_digests(parse(f"{base.repository}:{base.tag}"), platforms, registry)
+    async with Session(context, BRIEF) as session:
+        return await resolve_digests(parse(f"{base.repository}:{base.tag}"), platforms, await session.registry())
 
 
-def _without_digest(base: BaseImage | None) -> tuple[str, ...]:
+def _without_digest(base: BaseImage | None, failure: NetworkError | None) -> tuple[str, ...]:
     unknown = [pinned for pinned in base.digests if pinned.digest is None] if base else []
     if base is None or not unknown:
         return ()
     platforms = ", ".join(pinned.platform.value for pinned in unknown)
-    why = "; ".join(dict.fromkeys(pinned.note for pinned in unknown))
+    from envspec.registry.reference import parse
+
+    why = "; ".join(dict.fromkeys([*(pinned.note for pinned in unknown), *([failure.message] if failure else [])]))
     place = "[[facts.digest]]" if base.cuda_release else "[image] base"
     return (
         f"{platforms}: {base.repository}:{base.tag} is locked without its digest ({why}): lock again where "
-        f"{base.repository.partition('/')[0]} answers, or state the digest in the spec ({place})",
+        f"{parse(base.repository).registry} answers, or state the digest in the spec ({place})",
     )

@@ -1,8 +1,7 @@
-"""Whole locks that this machine has made before, and which of those that it finds it made itself.
+"""Locks that this machine has made before, and which existing locks it made itself.
 
-A lock is a function of its spec, of the lock that stood there before, of the facts and of the programs that made it.
-Where all of these are the same, the lock is too: it is written again without a look at what the spec means, and without
-a network.
+A lock is a function of its spec, of the lock before it, of the facts and of the programs that made it. If all of these
+are the same, so is the lock: it is written again without parsing the spec, and without a network.
 On the way of `envspec lock` before anything heavy is imported.
 """
 
@@ -16,8 +15,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from envspec import __version__, documents
+from envspec.context import Context
+from envspec.data import facts_version
 from envspec.errors import StaleLock
 from envspec.io.store import Store
+from envspec.lockfile.check import check
+from envspec.lockfile.folder import tidy, write_folder
 from envspec.lockfile.header import FORMAT, LOCK_FILE, verify_checksum
 from envspec.spec.identity import input_sha256
 
@@ -26,19 +29,19 @@ MADE: Final = "11"
 
 
 class Recalled(NamedTuple):
-    """A lock's folder as it was written, and what the user was warned of."""
+    """A lock's files as they were written, and its warnings."""
 
     files: Mapping[str, bytes]
     warnings: Sequence[str]
 
 
 def key_of(spec: Path, directory: Path, resolver: str, facts: str, environ: Mapping[str, str]) -> str | None:
-    """Names what a lock is made from; None where time is part of it: no `as_of` in the spec, and no lock to keep to.
+    """Names what a lock is made from; None if time is part of it: no `as_of` in the spec, and no lock before.
 
-    None for [conda] as well: channels patch their rows, and take packages with moments that have passed.
+    None for [conda] as well: channels patch their repodata, and add packages with times in the past.
 
-    resolver: `uv` or `pip-tools`. facts: version of the facts at hand. environ: where indexes are on this machine is
-    read from it; one that stands in for another should have the same, and may not.
+    resolver: `uv` or `pip-tools`. facts: version of the facts. environ: names the indexes of this machine; one that is
+    used instead of another should have the same files, and may not.
     """
     try:
         data = documents.read_spec(spec)
@@ -73,12 +76,43 @@ def remember(store: Store, key: str, files: Mapping[str, bytes], warnings: Seque
 
 
 def is_ours(store: Store, document: bytes) -> bool:
-    """Whether this machine resolved to this very envspec.lock. What another wrote may be right, or tampered with."""
+    """Whether this machine made this envspec.lock. One of another machine may be right, or tampered with."""
     return store.answer(_own(document)) is not None
 
 
 def remember_ours(store: Store, document: bytes) -> None:
     store.remember_answer(_own(document), {"made": True})
+
+
+def without_resolving(spec_path: Path, directory: Path, resolver: str, context: Context) -> Sequence[Path] | None:
+    """Leave a lock that is up to date, or write one that this machine made before of the same; the paths that changed.
+
+    None: it has to be resolved.
+    """
+    store = Store(context.cache)
+    try:
+        if _is_done(spec_path, directory) and is_ours(store, (directory / LOCK_FILE).read_bytes()):
+            tidy(directory)
+            return ()
+        key = key_of(spec_path, directory, resolver, facts_version(), context.environ)
+        cached = recall(store, key) if key is not None else None
+    finally:
+        store.close()
+    if cached is None:
+        return None
+    for text in cached.warnings:
+        context.reporter.warning(text)
+    return write_folder(directory, cached.files)
+
+
+def _is_done(spec_path: Path, directory: Path) -> bool:
+    """Whether a lock belongs to its spec, was made with these facts, and nothing is left open in it."""
+    result = check(spec_path, directory, facts_version())
+    if not (result.is_fresh and result.by_these_facts):
+        return False
+    body = (directory / LOCK_FILE).read_bytes()
+    # Locks of wheels without a single digest of contents were written before there were any.
+    return b'source = "unresolved"' not in body and (b'\nrecord_sha256 = "' in body or b'.whl"' not in body)
 
 
 def _own(document: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The conda half of a lock: every platform's rows, before PyPI's packages are put on top of them."""
+"""The conda stage: the packages of every platform, below PyPI's; with `--upgrade-package`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from envspec.errors import NetworkError, NoSolution
 from envspec.facts.tables import conda_names
 from envspec.io.tasks import run_to_end
 from envspec.models import CondaPackage, Lock, Platform
-from envspec.operations.lock_state import CondaHalf, Upgrade, Work
+from envspec.operations.lock_state import CondaResult, LockState, Upgrade
 from envspec.resolve import solver
 from envspec.resolve.conda.channels import ChannelTimestamps
 from envspec.resolve.conda.pypi_names import PypiNames, UnmappedName, archive_reader, provided_by, with_provided
 from envspec.resolve.conda.request import channels_of, conda_request, decisions_of
-from envspec.resolve.conda.solve import CondaSolution, CondaWorld, solve_all
+from envspec.resolve.conda.solve import CondaSolution, solve_all
 from envspec.resolve.types import Channel, Cutoffs
 from envspec.resolve.upgrade import conda_packages, has_name, moved_conda, newer_specs, without_names
 
@@ -26,25 +26,25 @@ _Rows = Mapping[Platform, tuple[CondaPackage, ...]]
 _NONE: Final[Mapping[Platform, tuple[str, ...]]] = {}
 
 
-def conda_half(work: Work, upgraded: Sequence[str]) -> CondaHalf:
+def resolve_conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
     """Every platform's conda packages, with the Python packages that they install.
 
-    upgraded: those of the names that `--upgrade-package` may move which are this half's.
+    upgraded: the names of conda packages that `--upgrade-package` may move.
 
     Raises:
-        NoSolution: no set of rows satisfies the spec, or one for the CPU alone.
-        UnmappedName: a row installs Python packages of which nobody knows the name, and [pip] asks for packages too.
+        NoSolution: no set of packages satisfies the spec, or only one for the CPU.
+        UnmappedName: the PyPI name of a Python package is unknown, and [pip] requires packages too.
         NetworkError: a channel can't be read.
-        UsageError: the engine can't run here, or a channel's variable is not set.
+        UsageError: the engine can't run on this machine, or a channel's variable is not set.
     """
-    spec = work.spec
-    channels = channels_of(spec, work.around.environ, work.request.channel_repodata)
-    moments, answers = _Solver(work, channels, upgraded).solve()
-    packages = run_to_end(_with_provides(work, channels, answers))
-    return CondaHalf(
+    spec = state.spec
+    channels = channels_of(spec, state.context.environ, state.request.channel_repodata)
+    moments, answers = _Solver(state, channels, upgraded).solve()
+    packages = run_to_end(_with_provides(state, channels, answers))
+    return CondaResult(
         packages=packages,
         channels=answers[0].channels,
-        decisions=tuple(d for platform in packages for d in decisions_of(spec, work.facts, platform)),
+        decisions=tuple(d for platform in packages for d in decisions_of(spec, state.facts, platform)),
         moments=moments,
         provided={platform: provided_by(rows) for platform, rows in packages.items()},
     )
@@ -53,37 +53,37 @@ def conda_half(work: Work, upgraded: Sequence[str]) -> CondaHalf:
 class _Solver:
     """The requests of every platform, for any moments."""
 
-    def __init__(self, work: Work, channels: tuple[Channel, ...], upgraded: Sequence[str]) -> None:
-        self._work = work
+    def __init__(self, state: LockState, channels: tuple[Channel, ...], upgraded: Sequence[str]) -> None:
+        self._state = state
         self._channels = channels
         self._upgraded = tuple(upgraded)
 
     def solve(self) -> tuple[dict[str, datetime], tuple[CondaSolution, ...]]:
-        """What the moments allow, or, for `--upgrade-package`, what its names must move and nothing else."""
-        work = self._work
-        keeps = work.request.upgrade is Upgrade.KEEP and work.spec.env.as_of is None
-        old = work.old if keeps else None
+        """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
+        state = self._state
+        keeps = state.request.upgrade is Upgrade.KEEP and state.spec.env.as_of is None
+        old = state.old if keeps else None
         moments = dict(old.conda_as_of) if old else {}
-        # The moment alone doesn't keep them: channels take rows that say they were built before it, and patch others.
+        # The cutoff alone doesn't keep them: channels add records that were built before it, and patch others.
         kept: _Rows = conda_packages(old) if old else {}
         if old and self._upgraded:
             kept = self._upgrade(old)
-            moments |= dict.fromkeys(moved_conda(conda_packages(old), kept), work.started)
-        answers = self._ask(Cutoffs(work.as_of, moments), kept)
-        # The moment of what is gone would hold for it again when it comes back.
+            moments |= dict.fromkeys(moved_conda(conda_packages(old), kept), state.started)
+        answers = self._ask(Cutoffs(state.as_of, moments), kept)
+        # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for answer in answers for package in answer.packages}
         return {name: at for name, at in moments.items() if name in locked}, answers
 
     def _upgrade(self, old: Lock) -> _Rows:
-        """The rows that `--upgrade-package` leads to: all may move up to now, and nothing does that can be kept."""
-        work, names = self._work, self._upgraded
+        """The packages after `--upgrade-package`: all may move up to now; what can stay stays."""
+        state, names = self._state, self._upgraded
         before = conda_packages(old)
-        moments = Cutoffs(work.as_of, {}, work.started)
+        moments = Cutoffs(state.as_of, {}, state.started)
         kept = {platform: without_names(rows, names) for platform, rows in before.items()}
         answers = self._ask(moments, kept)
         behind = [name for name in names if not self._has_moved(name, before, answers)]
         bounds: dict[Platform, tuple[str, ...]] = {}
-        # The solver holds a package back for one that it keeps, where it could have moved both.
+        # The solver keeps a package for the sake of another that stays, even if it could move both.
         for name in behind:
             more = {
                 platform: (*bounds.get(platform, ()), *newer_specs(rows, name)) for platform, rows in before.items()
@@ -101,8 +101,8 @@ class _Solver:
     def _ask(
         self, moments: Cutoffs, kept: _Rows, bounds: Mapping[Platform, tuple[str, ...]] = _NONE
     ) -> tuple[CondaSolution, ...]:
-        work, around = self._work, self._work.around
-        spec, facts = work.spec, work.facts
+        state = self._state
+        spec, facts = state.spec, state.facts
         plain = [
             conda_request(spec, platform, facts, moments, kept.get(platform, ()), self._channels)
             for platform in spec.env.platforms
@@ -110,42 +110,41 @@ class _Solver:
         requests = [
             replace(request, constraints=(*request.constraints, *bounds.get(request.platform, ()))) for request in plain
         ]
-        world = CondaWorld(around.cache, around.environ, around.report, work.offline)
-        seen = ChannelTimestamps(work.store, self._channels, spec.env.platforms)
-        if work.offline:
+        seen = ChannelTimestamps(state.store, self._channels, spec.env.platforms)
+        if state.context.is_offline:
             seen.check(moments.others or moments.as_of)
         try:
-            answers = run_to_end(solve_all(requests, solver(work.request.conda_resolver), world))
-            if not work.offline:
-                seen.save(work.started)
+            answers = run_to_end(solve_all(requests, solver(state.request.conda_resolver), state.context))
+            if not state.context.is_offline:
+                seen.save(state.started)
             return answers
-        except NetworkError as fault:
-            fault.hint = _and_the_part(fault.hint, work.old, self._channels)
+        except NetworkError as error:
+            error.hint = _and_the_part(error.hint, state.old, self._channels)
             raise
 
 
 def _and_the_part(hint: str | None, old: Lock | None, channels: Sequence[Channel]) -> str | None:
-    """For a channel that the lock was made from a part of: whoever did that may have forgotten to say it again."""
+    """The hint, for a lock that was made from a part of a channel, with the option that names this part again."""
     asked = {channel.url for channel in channels if channel.repodata is None}
     names = [channel.name for channel in old.channels if channel.part and channel.url in asked] if old else []
     if not names:
         return hint
-    again = f"the lock was made from a part of {names[0]}: name that part with --channel-repodata {names[0]}=DIR"
+    again = f"the lock was made from a part of {names[0]}: --channel-repodata {names[0]}=DIR uses such a part again"
     return f"{hint}; {again}" if hint else again
 
 
 async def _with_provides(
-    work: Work, channels: tuple[Channel, ...], answers: Sequence[CondaSolution]
+    state: LockState, channels: tuple[Channel, ...], answers: Sequence[CondaSolution]
 ) -> dict[Platform, tuple[CondaPackage, ...]]:
-    """Which Python packages the rows hold; where [pip] asks for nothing, nobody has to know of all of them.
+    """The packages, with the Python packages that they install; some may stay unknown if [pip] requires nothing.
 
-    Then no archive is read either: a lock must not say more of its rows because archives could be had.
+    Then no archive is read either: a lock must not contain more because archives could be fetched.
     """
-    spec, environ = work.spec, work.around.environ
-    names = PypiNames(spec.conda.names if spec.conda else {}, conda_names(), work.store)
-    reader = archive_reader(channels, environ, offline=work.offline) if spec.pip.dependencies else None
+    spec, environ = state.spec, state.context.environ
+    names = PypiNames(spec.conda.names if spec.conda else {}, conda_names(), state.store)
+    reader = archive_reader(channels, environ, offline=state.context.is_offline) if spec.pip.dependencies else None
     found = await asyncio.gather(*(with_provided(answer.packages, names, reader) for answer in answers))
-    # A platform has rows of its own, and the user one package.
+    # Every platform has its own record of one package.
     unmapped = {(package.name, package.version): package for _, unknown in found for package in unknown}
     if unmapped and spec.pip.dependencies:
         raise UnmappedName(list(unmapped.values()), names)

@@ -1,4 +1,4 @@
-"""The PyPI half of a lock: what is asked of the engines, once or for `--upgrade-package`, and what they answer."""
+"""The PyPI stage: the packages of every target; with `--upgrade-package`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from datetime import datetime
 from functools import cache
 from importlib import import_module
 
+from envspec.context import ReporterOf
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
 from envspec.io.tasks import run_to_end
 from envspec.models import Lock, Platform, Resolution, Target
-from envspec.operations.lock_state import PypiHalf, Sources, Upgrade, Work
+from envspec.operations.lock_state import LockState, PypiResult, Sources, Upgrade
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
 from envspec.resolve import resolver
 from envspec.resolve.pypi.index.page import ListedFile
 from envspec.resolve.pypi.request import GivenPackages, IndexUrls, sources_of, target_request, wheel_urls
-from envspec.resolve.pypi.resolve import TargetRequest, World, resolve_all
+from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
 from envspec.resolve.pypi.resolver import Unsolvable
 from envspec.resolve.pypi.url_wheels import fetch_wheel
 from envspec.resolve.types import CondaProvided, Cutoffs
@@ -28,52 +29,52 @@ from envspec.spec import Requirement
 
 
 class Pypi:
-    """The questions of every target, for any moments.
+    """The requests of every target, for any cutoffs.
 
-    provided: for each platform, the Python packages that conda installs there. upgraded: those of the names that
-    `--upgrade-package` may move which are this half's.
+    provided: the Python packages that conda installs, by platform. upgraded: the names of PyPI packages that
+    `--upgrade-package` may move.
     """
 
     def __init__(
         self,
-        work: Work,
+        state: LockState,
         targets: Sequence[Target],
         provided: Mapping[Platform, Mapping[str, CondaProvided]],
         upgraded: Sequence[str],
     ) -> None:
-        self._work = work
+        self._state = state
         self._targets = targets
         self._provided = provided
         self._upgraded = tuple(upgraded)
-        # What moves single packages asks several times.
-        self._warn_once = cache(work.around.warn)
-        environ = work.around.environ
+        # To upgrade single packages, the engines run several times.
+        self._warn_once = cache(state.context.reporter.warning)
+        environ = state.context.environ
         self._urls = IndexUrls(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
-        self._wheels = run_to_end(_fetch_wheels(work, wheel_urls(work.spec)))
-        self._sources = _sources(work, targets)
+        self._wheels = run_to_end(_fetch_wheels(state, wheel_urls(state.spec)))
+        self._sources = _sources(state, targets)
 
-    def resolve(self) -> PypiHalf:
-        """What the moments allow, or, for `--upgrade-package`, what its names must move and nothing else."""
-        pinned = self._work.old
-        moments = Cutoffs(self._work.as_of, _kept_moments(self._work))
+    def resolve(self) -> PypiResult:
+        """What the cutoffs allow; with `--upgrade-package`, only what its names must move."""
+        pinned = self._state.old
+        moments = Cutoffs(self._state.as_of, _kept_moments(self._state))
         if pinned is not None and self._upgraded:
             pinned, moments = self._upgrade(pinned, moments)
         questions = self._composed(moments)
-        # Where single packages have moved, the moments alone don't tell what the others were kept at.
+        # If single packages have moved, the cutoffs alone don't define the versions of the others.
         asked = questions if pinned is None or not moments.names else [with_old_pins(q, pinned) for q in questions]
         resolutions = self._ask(asked)
-        # The moment of what is gone would hold for it again when it comes back.
+        # The cutoff of a removed package must not apply when it is added again.
         locked = {package.name for resolution in resolutions for package in resolution.packages}
         own = {name: at for name, at in moments.names.items() if name in locked}
-        return PypiHalf(resolutions, tuple(questions), own, self._sources.decisions)
+        return PypiResult(resolutions, tuple(questions), own, self._sources.decisions)
 
     def _composed(self, moments: Cutoffs) -> list[TargetRequest]:
-        work = self._work
+        state = self._state
         return [
             target_request(
-                work.spec,
+                state.spec,
                 target,
-                work.facts,
+                state.facts,
                 moments,
                 GivenPackages(
                     self._wheels, self._sources.by_target.get(target, {}), self._provided.get(target.platform, {})
@@ -84,22 +85,22 @@ class Pypi:
         ]
 
     def _upgrade(self, old: Lock, kept: Cutoffs) -> tuple[Lock, Cutoffs]:
-        """The lock with the pins that `--upgrade-package` leads to, and the moments of those that moved.
+        """The lock with the pins after `--upgrade-package`, and the cutoffs of those that moved.
 
-        Everything may move as far as to this moment, and nothing does that can be kept.
+        Everything may move up to now; what can stay stays.
         """
-        work, names = self._work, self._upgraded
-        asked = {requirement.name for requirement in work.spec.pip.dependencies}
+        state, names = self._state, self._upgraded
+        asked = {requirement.name for requirement in state.spec.pip.dependencies}
         before = {package.name for resolution in old.resolutions for package in resolution.packages}
-        # What the spec asks for since is no part of the upgrade, and torch's build is chosen anew only for its family.
+        # What was added to the spec is no part of the upgrade; torch's build is chosen again only for its family.
         still = dict.fromkeys(asked - before - set(names), kept.as_of)
-        family = {"torch": work.started} if set(names) & set(INDEX_FAMILY) else {}
-        free = self._composed(Cutoffs(kept.as_of, {**still, **family}, others=work.started))
+        family = {"torch": state.started} if set(names) & set(INDEX_FAMILY) else {}
+        free = self._composed(Cutoffs(kept.as_of, {**still, **family}, others=state.started))
 
         def moving(newer: Sequence[str]) -> tuple[Resolution, ...]:
             return self._ask([with_old_pins(q, old, free=names, newer=newer) for q in free])
 
-        # An engine keeps a package that another one's kept pin holds back, where it could have moved both.
+        # An engine keeps a package because of another one's pin, even if it could move both.
         newer: list[str] = []
         for tried in (names, *((name,) for name in names if len(names) > 1)):
             with suppress(Unsolvable):
@@ -108,55 +109,45 @@ class Pypi:
                 if tried == names:
                     break
         new = moving(newer)
-        moments = {**kept.names, **dict.fromkeys(moved_pypi(old, new), work.started), **still}
+        moments = {**kept.names, **dict.fromkeys(moved_pypi(old, new), state.started), **still}
         locked = {package.name for resolution in new for package in resolution.packages}
         own = {name: at for name, at in moments.items() if name in locked and at != kept.as_of}
         return replace(old, resolutions=new), replace(kept, names=own)
 
     def _ask(self, questions: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
-        work, around = self._work, self._work.around
-        world = World(
-            work.store,
-            around.cache,
-            around.environ,
-            around.now,
-            around.report,
-            _later,
-            self._warn_once,
-            work.unconfined,
-        )
-        return run_to_end(
-            resolve_all(questions, resolver(work.request.resolver), world, offline=work.offline, jobs=work.request.jobs)
-        )
+        state = self._state
+        once = replace(state.context, reporter=ReporterOf(state.context.reporter, warning=self._warn_once))
+        return run_to_end(resolve_all(questions, resolver(state.request.resolver), state.store, once, _later))
 
 
-def _kept_moments(work: Work) -> dict[str, datetime]:
-    keeps = work.request.upgrade is Upgrade.KEEP and work.spec.env.as_of is None
-    return dict(work.old.package_as_of) if keeps and work.old is not None else {}
+def _kept_moments(state: LockState) -> dict[str, datetime]:
+    keeps = state.request.upgrade is Upgrade.KEEP and state.spec.env.as_of is None
+    return dict(state.old.package_as_of) if keeps and state.old is not None else {}
 
 
-async def _fetch_wheels(work: Work, requirements: Sequence[Requirement]) -> dict[str, ListedFile]:
-    """The wheels that the spec names, by their URL without credentials."""
+async def _fetch_wheels(state: LockState, requirements: Sequence[Requirement]) -> dict[str, ListedFile]:
+    """The wheels that the spec names by URL, by this URL without credentials."""
     if not requirements:
         return {}
+    context = state.context
     async with AsyncExitStack() as stack:
-        http = None if work.offline else await stack.enter_async_context(open_http(work.around.environ))
+        http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
         fetched = await asyncio.gather(
-            *(fetch_wheel(r, work.as_of, http, work.store, work.around.now, work.around.environ) for r in requirements)
+            *(fetch_wheel(r, state.as_of, http, state.store, context.now, context.environ) for r in requirements)
         )
     return {str(r.without_credentials().url): file for r, file in zip(requirements, fetched, strict=True)}
 
 
-def _sources(work: Work, targets: Sequence[Target]) -> Sources:
-    if not any(sources_of(work.spec, target) for target in targets):
+def _sources(state: LockState, targets: Sequence[Target]) -> Sources:
+    if not any(sources_of(state.spec, target) for target in targets):
         return Sources({})
-    # Builds need half of all that images need.
+    # Imports half of what images need.
     from envspec.operations.build_wheels import build_sources
 
-    return build_sources(work, targets)
+    return build_sources(state, targets)
 
 
 def _later() -> None:
-    """Import what comes after the engines while they run."""
+    """Import the modules of the next stage while the engines run."""
     import_module("envspec.operations.lock_assemble")
     import_module("envspec.lockfile.export")

@@ -1,16 +1,17 @@
-"""What the stages of one lock are told, and what they share."""
+"""What the stages of one lock share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from envspec.context import Context
 from envspec.facts import Facts
-from envspec.io.confine import Unconfined
+from envspec.io.http_types import Patience
 from envspec.io.store import Store
 from envspec.models import CondaChannel, CondaPackage, Decision, Lock, Platform, Resolution, Target
 from envspec.spec import Spec
@@ -21,65 +22,48 @@ if TYPE_CHECKING:
     from envspec.resolve.types import CondaProvided
 
 
+#: For a registry that a lock does not depend on: one that is silent is not waited for like an index.
+BRIEF: Final = Patience(connect_s=5, stall_s=10, attempts=2)
+
 #: Decisions about sources: `source.<name>`.
 SOURCE: Final = "source."
 
 
 class Upgrade(Enum):
-    """What may move. KEEP: nothing beyond the lock's `as_of`. ALL: everything that the spec's `as_of` allows."""
+    """KEEP: nothing newer than the lock's `as_of`. ALL: everything that the spec's `as_of` allows."""
 
     KEEP = "keep"
     ALL = "all"
-
-
-class Network(Enum):
-    USE = "use"
-    OFFLINE = "offline"
 
 
 @dataclass(frozen=True, slots=True)
 class LockRequest:
     """One spec to lock.
 
-    resolver, conda_resolver: names in `envspec.resolve`. upgrade_packages: normalised names that may move
-    although the rest stays. channel_repodata: channel name -> a folder of rows that stands for it.
+    resolver, conda_resolver: names in `envspec.resolve`. upgrade_packages: normalised names that may move although the
+    rest stays. channel_repodata: channel name -> a folder with its repodata, used instead of it.
     """
 
     spec_path: Path
     directory: Path
     resolver: str = "uv"
     conda_resolver: str = "rattler"
-    network: Network = Network.USE
     upgrade: Upgrade = Upgrade.KEEP
     upgrade_packages: tuple[str, ...] = ()
     channel_repodata: Mapping[str, Path] = field(default_factory=dict)
-    jobs: int = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The effects of a run. warn: told each warning, one line. report: told the progress of each platform."""
+class LockState:
+    """What the stages of one lock share. started: the time of this run. upgraded: what `--upgrade-package` may move.
 
-    environ: Mapping[str, str]
-    home: Path
-    cache: Path
-    now: Callable[[], datetime]
-    warn: Callable[[str], None]
-    report: Callable[[str, str], None]
-    unconfined: Unconfined = Unconfined.REFUSED
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One lock in the making. started: the moment of this run. upgraded: the names that `--upgrade-package` may move.
-
-    as_of: up to when releases are considered, but for packages with a moment of their own. old: what of the lock that
-    stands there may decide anything. before: that lock, whose recorded images and built wheels hold for the new one
-    where all that they follow from is the same.
+    as_of: up to when releases are considered, except for packages with a time of their own. old: what of the existing
+    lock may decide anything. before: that lock, whose recorded images and built wheels hold for the new one if all that
+    they follow from is the same.
     """
 
     request: LockRequest
-    around: Surroundings
+    context: Context
     store: Store
     spec: Spec
     facts: Facts
@@ -89,21 +73,12 @@ class Work:
     upgraded: tuple[str, ...] = ()
     before: Lock | None = None
 
-    @property
-    def offline(self) -> bool:
-        return self.request.network is Network.OFFLINE
-
-    @property
-    def unconfined(self) -> Unconfined:
-        """Whether builds may run where nothing confines them: as the command says, or the user's spec."""
-        return Unconfined.ALLOWED if self.spec.pip.unconfined_builds else self.around.unconfined
-
 
 @dataclass(frozen=True, slots=True)
-class CondaHalf:
-    """What came of the conda half; empty where the spec has no [conda].
+class CondaResult:
+    """The conda packages of every platform; empty if the spec has no [conda].
 
-    moments: of the packages that `--upgrade-package` has moved. provided: what of PyPI each platform has from conda.
+    moments: cutoffs of the packages that `--upgrade-package` has moved. provided: PyPI names of conda packages.
     """
 
     packages: Mapping[Platform, tuple[CondaPackage, ...]] = field(default_factory=dict)
@@ -124,7 +99,7 @@ class CondaHalf:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the spec names to be built. by_target: requirement's text without credentials -> what came of it.
+    """The sources that the spec names. by_target: requirement's text without credentials -> its wheel.
 
     decisions: which commits they are.
     """
@@ -134,8 +109,11 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
-class PypiHalf:
-    """What came of the PyPI half. moments: of the packages that `--upgrade-package` has moved. decisions: commits."""
+class PypiResult:
+    """The PyPI packages of every target.
+
+    moments: of the packages that `--upgrade-package` has moved. decisions: commits.
+    """
 
     resolutions: tuple[Resolution, ...]
     questions: tuple[TargetRequest, ...] = ()

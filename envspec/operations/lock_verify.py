@@ -1,7 +1,7 @@
-"""`envspec lock --verify`: a lock beside what its spec compiles to when nothing of that lock decides.
+"""`envspec lock --verify`: a lock compared with what its spec compiles to if nothing of that lock decides.
 
-Of the cache, pages, metadata and whatever else is named by a hash or by an index's address are used: no lock writes
-them. Whole locks and the answers of engines are made again: what those follow from may be the lock in question.
+Pages, metadata and whatever else is named by a hash or by an index's address are used from the cache: no lock writes
+them. Whole locks and resolutions are made again: they may follow from the lock in question.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from envspec import documents
+from envspec.context import Context
 from envspec.errors import StaleLock, UsageError
 from envspec.facts import load_facts
 from envspec.io.store import Store
@@ -24,17 +25,17 @@ from envspec.lockfile.folder import read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE, verify_checksum
 from envspec.models import Lock, Resolution
 from envspec.operations.lock import check_logins, lock_files, make
-from envspec.operations.lock_state import LockRequest, Surroundings, Work
+from envspec.operations.lock_state import LockRequest, LockState
 from envspec.operations.old_lock import checked, moments_of, versions_of
 from envspec.spec import Spec, load_spec
 
 _NONE: Final = "(none)"
-#: The keys by which a table of an array is told from its neighbours.
+#: The keys that identify a table of an array.
 _NAMES: Final = ("name", "platform", "what", "package")
 
 
 class Difference(NamedTuple):
-    """One value of a lock that a resolution gives otherwise. platform, package: empty if it belongs to none."""
+    """One value of a lock that differs from the resolution. platform, package: empty if it belongs to none."""
 
     platform: str
     package: str
@@ -49,9 +50,9 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What came of it: equal, byte for byte, where nothing differs. unverified: what nothing decides, a line each.
+    """The result: equal, byte for byte, if there are no differences. unverified: what nothing decides, a line each.
 
-    at: up to when releases were considered, and who says so.
+    at: up to when releases were considered, in words.
     """
 
     differences: tuple[Difference, ...]
@@ -60,47 +61,50 @@ class Verified:
 
 
 class _Unanswered(Store):
-    """The cache without answers: pages and metadata serve, and every question is resolved anew."""
+    """The cache without resolutions: pages and metadata are used, every request is resolved again."""
 
     def answer(self, key: str) -> None:
         """Nothing, whatever the key."""
 
 
-def verify_lock(request: LockRequest, around: Surroundings) -> Verified:
+def verify_lock(request: LockRequest, context: Context) -> Verified:
     """Resolve the spec of a lock again and compare every file of the lock's folder. Nothing is written but the cache.
 
     Raises:
-        StaleLock: the lock is damaged, or as of a moment to come.
+        StaleLock: the lock is damaged, or its as_of is in the future.
         UsageError: the lock was made from parts of channels, and the request does not name them.
         NetworkError: an index, channel, registry or repository can't be read: nothing is verified then.
-        EnvspecError: every refusal of `pipeline.lock.lock`.
+        EnvspecError: as `operations.lock.lock`.
     """
-    started = around.now().replace(microsecond=0)
+    started = context.now().replace(microsecond=0)
     locked = read_lock(request.directory)
     spec = load_spec(request.spec_path, started)
-    check_logins(spec, request, around)
+    check_logins(spec, request, context)
+    context = context.with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
     _refuse_missing_parts(locked, request)
     as_of = spec.env.as_of or locked.as_of
     if latest := max([at for at in (as_of, *_own_moments(locked)) if at > started], default=None):
-        raise StaleLock(f"{request.directory} is as of {latest}, which is to come", hint="lock again: `envspec lock`")
+        raise StaleLock(
+            f"{request.directory} is as of {latest}, which is in the future", hint="lock again: `envspec lock`"
+        )
     facts = load_facts(spec.facts.tables())
-    right = checked(locked, spec, facts, around)
-    store = _Unanswered(around.cache)
+    right = checked(locked, spec, facts, context)
+    store = _Unanswered(context.cache)
     try:
-        work = Work(request, around, store, spec, facts, moments_of(right.lock), started, as_of, before=locked)
-        made = make(work)
+        state = LockState(request, context, store, spec, facts, moments_of(right.lock), started, as_of, before=locked)
+        made = make(state)
         differences = _compare(request.directory, lock_files(made))
         kept: tuple[str, ...] = ()
         if differences and _keeps_versions(spec, locked):
-            # `--upgrade-package` moved some of them and kept the others: which, the lock alone tells.
+            # Only the lock records which of them `--upgrade-package` has moved.
             old = replace(moments_of(right.lock), resolutions=versions_of(locked))
-            free, made = made, make(replace(work, old=old))
+            free, made = made, make(replace(state, old=old))
             differences = _compare(request.directory, lock_files(made))
             kept = tuple(_kept(free, made))
     finally:
         store.close()
     moment = f"{as_of.astimezone(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
-    at = moment if spec.env.as_of else f"{moment}, which the lock alone says: the spec has no as_of"
+    at = moment if spec.env.as_of else f"{moment}, as in the lock: the spec has no as_of"
     return Verified(differences, (*right.unverified, *kept, *_recorded(made)), at)
 
 
@@ -123,7 +127,7 @@ def _refuse_missing_parts(lock: Lock, request: LockRequest) -> None:
 
 
 def _kept(free: Lock, made: Lock) -> Iterator[str]:
-    """The packages that have another version where the lock's own are preferred."""
+    """The packages that have another version if the lock's own are preferred."""
     for before, after in zip(free.resolutions, made.resolutions, strict=True):
         platform = after.target.platform.value
         olds, news = _versions(before), _versions(after)
@@ -141,7 +145,7 @@ def _versions(part: Resolution) -> dict[str, str]:
 
 
 def _recorded(lock: Lock) -> Iterator[str]:
-    """What builds have found: another build is the only witness."""
+    """What builds have found, which only another build could verify."""
     for layer in lock.system:
         yield f"{layer.platform.value}: the system layer {layer.diff_id}, as `envspec lock --image` recorded it"
     for image in lock.images:

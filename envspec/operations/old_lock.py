@@ -1,8 +1,8 @@
-"""What of a lock that stands there may decide anything in the next one, or in a check of it.
+"""What of an existing lock may decide anything in the next one, or in a check of it.
 
-Its moments and versions may: files, hashes and URLs come from indexes and channels in any case. The digests of its base
-image and the commits of its git sources would be taken as they are, so those of a lock that this machine did not make
-are looked up first: a lock's own checksum is no witness, whoever changes a lock writes another.
+Its cutoffs and versions may: files, hashes and URLs come from indexes and channels in any case. The digests of its base
+image and the commits of its git sources are used as they are, so those of a lock of another machine are looked up
+first: a lock's own checksum proves nothing, because whoever changes a lock writes another one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Final
 
 from envspec.base_image.cuda import REPOSITORY
 from envspec.base_image.plan import pinned_digest
+from envspec.context import Context
 from envspec.facts import Facts
 from envspec.fetch.sources import commit_of, is_reachable, unreachable
-from envspec.io.http import open_http
-from envspec.io.http_types import Patience
 from envspec.io.tasks import run_to_end
 from envspec.models import BaseImage, Decision, Lock, Package, PinnedDigest, Resolution, WheelFile
-from envspec.operations.lock_state import SOURCE, Surroundings
-from envspec.registry.auth import Keychain
+from envspec.operations.lock_state import BRIEF, SOURCE
+from envspec.operations.session import Session
 from envspec.registry.client import Registry, resolve_digests
 from envspec.registry.errors import NotThere
 from envspec.registry.reference import Reference, parse
@@ -32,14 +31,14 @@ _NO_FILE: Final = WheelFile("", "", "", None)
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A lock with those of its digests and commits that were found to be right, and what could not be decided."""
+    """A lock with those of its digests and commits that are right. unverified: what could not be decided, in words."""
 
     lock: Lock
     unverified: tuple[str, ...]
 
 
 def moments_of(lock: Lock) -> Lock:
-    """The lock with nothing in it but moments, the base image's digests and the commits of sources."""
+    """The lock with only its cutoffs, the base image's digests and the commits of sources."""
     commits = tuple(each for each in lock.decisions if each.what.startswith(SOURCE))
     return replace(lock, resolutions=(), decisions=commits, system=(), images=())
 
@@ -47,7 +46,7 @@ def moments_of(lock: Lock) -> Lock:
 def versions_of(lock: Lock) -> tuple[Resolution, ...]:
     """The lock's resolutions without a wheel's file, hash or URL.
 
-    A conda row stays whole: it is only compared with the rows of its channel, from which the kept ones are taken.
+    A conda package stays whole: it is only compared with the records of its channel.
     """
 
     def bare(package: Package) -> Package:
@@ -56,23 +55,23 @@ def versions_of(lock: Lock) -> tuple[Resolution, ...]:
     return tuple(replace(part, packages=tuple(map(bare, part.packages))) for part in lock.resolutions)
 
 
-def checked(lock: Lock, spec: Spec, facts: Facts, around: Surroundings) -> Checked:
-    """The lock without the digests and commits that are not what its words lead to.
+def checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> Checked:
+    """The lock without the digests and commits that do not follow from its tags and branches.
 
     Raises:
-        NetworkError: a registry or a repository can't be read, and nothing that is known here decides.
+        NetworkError: a registry or a repository can't be read, and no recorded fact decides.
         UnfitMachine: the spec has git sources, and there is no git.
     """
-    return run_to_end(_checked(lock, spec, facts, around))
+    return run_to_end(_checked(lock, spec, facts, context))
 
 
-async def _checked(lock: Lock, spec: Spec, facts: Facts, around: Surroundings) -> Checked:
+async def _checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> Checked:
     unverified: list[str] = []
     others = [each for each in lock.decisions if not each.what.startswith(SOURCE)]
-    commits = [each async for each in _commits(lock, spec, around.environ, unverified.append)]
+    commits = [each async for each in _commits(lock, spec, context.environ, unverified.append)]
     base = lock.base_image
     if base is not None:
-        digests = await _digests(base, facts, spec, around, unverified.append)
+        digests = await _digests(base, facts, context, unverified.append)
         base = replace(base, digests=tuple(digests))
     return Checked(replace(lock, decisions=(*others, *commits), base_image=base), tuple(unverified))
 
@@ -88,7 +87,7 @@ async def _commits(
         address = read_git(requirement.url or "")
         locked, now = read_git(decision.value).ref, await commit_of(address, requirement.name, environ)
         if now == address.ref:
-            # The spec's own, which may be one of a fork's all the same: a wheel in the cache would hide it.
+            # The spec's own commit may be one of a fork: a wheel in the cache would hide it.
             if not await is_reachable(address, now, requirement.name, environ):
                 raise unreachable(address, now, requirement.name)
             if locked == now:
@@ -105,17 +104,17 @@ async def _commits(
 
 
 async def _digests(
-    base: BaseImage, facts: Facts, spec: Spec, around: Surroundings, report: Callable[[str], None]
+    base: BaseImage, facts: Facts, context: Context, report: Callable[[str], None]
 ) -> list[PinnedDigest]:
-    """The digests that are right. Those that the spec states itself, and those that are missing, need no witness."""
+    """The digests that are right. Those of the spec, and those that are missing, are not looked up."""
     ours = base.repository == REPOSITORY
     recorded = {each.platform: pinned_digest(base.tag, each.platform, facts) for each in base.digests if ours}
     found = [each for each in base.digests if each.digest and each == recorded.get(each.platform)]
     doubtful = [each for each in base.digests if each.digest and each.source != "spec" and each not in found]
     if not doubtful:
         return found
-    async with open_http(around.environ, patience=Patience(connect_s=5, stall_s=10, attempts=2)) as http:
-        registry = Registry(http, Keychain(around.environ, around.home, around.warn), spec.registry.mirrors)
+    async with Session(context, BRIEF) as session:
+        registry = await session.registry()
         for each in doubtful:
             known = recorded.get(each.platform)
             right = await _digest(base, each, known.digest if known else None, registry, report)
@@ -131,7 +130,7 @@ async def _digest(
     if now is not None and now.digest == locked.digest:
         return now
     if now is not None and now.digest == recorded:
-        # The tag is where it was when the digest was recorded: it has not moved.
+        # The tag still names the recorded digest.
         return None
     there = await _pinned(parse(f"{base.repository}@{locked.digest}"), locked, registry)
     if there is not None:
@@ -144,7 +143,7 @@ async def _digest(
 
 
 async def _pinned(reference: Reference, locked: PinnedDigest, registry: Registry) -> PinnedDigest | None:
-    """What the registry has for the platform; None where it has nothing."""
+    """The registry's digest for the platform; None if it has none."""
     try:
         [found] = await resolve_digests(reference, [locked.platform], registry)
     except NotThere:

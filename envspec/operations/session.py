@@ -1,4 +1,4 @@
-"""What a command about images reaches the world by."""
+"""HTTP, registry and engine clients of one command, opened on first use."""
 
 from __future__ import annotations
 
@@ -6,58 +6,91 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from envspec.fetch.types import Step
-from envspec.image.options import ImageWorld, Stage
+from envspec.context import SILENT, Context, Step
 
 if TYPE_CHECKING:
+    from envspec.engine.client import Engine
+    from envspec.io.http import Http
+    from envspec.io.http_types import Patience
     from envspec.registry.client import Registry
 
-_D = TypeVar("_D", bound="Doors")
 
+class Session:
+    """The clients of one command; leaving it closes them.
 
-class Doors:
-    """HTTP and registries, for the time of one command: opened when they are needed, closed in the end."""
+    timeouts: instead of the context's, for what a command does not depend on: then retries are not reported.
+    """
 
-    def __init__(self, world: ImageWorld, jobs: int = 8) -> None:
-        self.world = world
-        self._jobs = jobs
-        self._stack = AsyncExitStack()
+    def __init__(self, context: Context, timeouts: Patience | None = None) -> None:
+        self.context = context
+        self.stack = AsyncExitStack()
+        self._timeouts = timeouts or context.timeouts
+        self._notice = context.reporter.warning if timeouts is None else SILENT.warning
+        self._http: Http | None = None
         self._registry: Registry | None = None
+        self._engine: Engine | None = None
         self._opening = asyncio.Lock()
 
-    async def __aenter__(self: _D) -> _D:
+    async def __aenter__(self) -> Session:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stack.aclose()
+        await self.stack.aclose()
+
+    async def http(self) -> Http:
+        async with self._opening:
+            return await self._opened_http()
+
+    async def _opened_http(self) -> Http:
+        if self._http is None:
+            from envspec.io.http import open_http
+
+            context = self.context
+            opening = open_http(
+                context.environ,
+                patience=self._timeouts,
+                notice=self._notice,
+                per_host=max(8, context.jobs),
+            )
+            self._http = await self.stack.enter_async_context(opening)
+        return self._http
 
     async def registry(self) -> Registry:
-        """A client for every registry of this run."""
+        """A client of every registry."""
         async with self._opening:
             if self._registry is None:
-                from envspec.io.http import open_http
                 from envspec.registry.auth import Keychain
                 from envspec.registry.client import Registry
 
-                http = await self._stack.enter_async_context(
-                    open_http(self.world.environ, notice=self.world.warn, per_host=max(8, self._jobs))
-                )
-                keychain = Keychain(self.world.environ, self.world.home, self.world.warn)
-                self._registry = Registry(http, keychain, self.world.mirrors)
+                context = self.context
+                keychain = Keychain(context.environ, context.home, context.reporter.warning)
+                self._registry = Registry(await self._opened_http(), keychain, context.mirrors)
             return self._registry
 
-    def counted(self, stage: Stage, total: int) -> Callable[[int], None]:
-        """Told of bytes that were moved, reports how far the stage is. total: 0 where it is not known."""
+    def engine(self) -> Engine:
+        """A client of this machine's container engine.
+
+        Raises:
+            NoEngine: there is none.
+        """
+        if self._engine is None:
+            from envspec.engine.client import open_engine
+
+            self._engine = self.stack.enter_context(open_engine(self.context.environ))
+        return self._engine
+
+    def bytes_moved(self, stage: str, total: int) -> Callable[[int], None]:
+        """What reports how far a stage is; called with the number of bytes moved. total: 0 if it is unknown."""
         done = 0
-        self.world.report(Step(stage, 0, 0, 0, total))
+        self.context.reporter.progress(Step(stage, 0, 0, 0, total))
 
         def moved(size: int) -> None:
             nonlocal done
             done += size
-            self.world.report(Step(stage, 0, 0, done, total))
+            self.context.reporter.progress(Step(stage, 0, 0, done, total))
 
         return moved

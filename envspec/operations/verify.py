@@ -1,4 +1,4 @@
-"""`envspec verify`: a lock and a platform into what an environment is to hold, and the environment compared with it."""
+"""`envspec verify`: what an environment must contain, and the environment compared with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PYTHON: Final = "python"
 
 
 def expected_of(resolution: Resolution) -> Expected:
-    """What an environment made from one platform's part of a lock holds, and what it may hold beside that."""
+    """What an environment of one platform's part of a lock contains, and what it may contain besides."""
     return Expected(
         packages=tuple(ExpectedPackage(each.name, each.version, each.record_sha256) for each in resolution.packages),
         conda=tuple(ExpectedConda(each.name, each.version, each.build, each.sha256) for each in resolution.conda),
@@ -34,32 +34,32 @@ def part_of(lock: Lock, platform: Platform) -> Resolution:
     for resolution in lock.resolutions:
         if resolution.target.platform is platform:
             return resolution
-    there = ", ".join(resolution.target.platform.value for resolution in lock.resolutions)
+    locked = ", ".join(resolution.target.platform.value for resolution in lock.resolutions)
     raise UsageError(
-        f"{lock.name} is not locked for {platform.value}, but for {there or 'no platform'}",
-        hint="name one of them by --platform, where the environment is another machine's",
+        f"{lock.name} is not locked for {platform.value}, but for {locked or 'no platform'}",
+        hint="name one of them by --platform if the environment is another machine's",
     )
 
 
 def verify(lock: Lock, platform: Platform, prefix: Path) -> VerifyResult:
-    """Compare the environment in a folder with a lock; no network, and nothing is changed.
+    """Compare the environment in a folder with a lock; uses no network, changes nothing.
 
     Raises:
         UsageError: the folder holds no environment, or the lock has no such platform.
     """
     try:
         place = find_environment(prefix)
-    except NoEnvironment as fault:
-        raise UsageError(str(fault), hint="name the folder of a virtual or a conda environment by --prefix") from fault
+    except NoEnvironment as error:
+        raise UsageError(str(error), hint="name the folder of a virtual or a conda environment by --prefix") from error
     part = part_of(lock, platform)
     found = compare(expected_of(part), place)
     return replace(found, findings=(*_python(part.target.python.series, place), *found.findings))
 
 
 def _python(series: str, place: PythonEnvironment) -> Iterator[DriftFinding]:
-    """Another Python than the lock's, by the folders that it keeps packages in; Windows's doesn't tell."""
+    """Another Python than the lock's, by the names of its site-packages folders; on Windows they have no version."""
     names = [site.parent.name for site in place.sites]
     # A free-threaded one's folder is python3.14t.
-    there = [name.removeprefix("python").removesuffix("t") for name in names if name.startswith("python")]
-    if there and series not in there:
-        yield DriftFinding(PYTHON, Drift.VERSION, expected=series, found=", ".join(there))
+    series_found = [name.removeprefix("python").removesuffix("t") for name in names if name.startswith("python")]
+    if series_found and series not in series_found:
+        yield DriftFinding(PYTHON, Drift.VERSION, expected=series, found=", ".join(series_found))

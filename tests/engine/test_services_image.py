@@ -19,10 +19,11 @@ import pytest
 from docker import DockerClient
 from docker.models.containers import Container
 
+from envspec.context import Context
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import Compression, LayerSource
 from envspec.image.services import ServicesSource, services_config
-from envspec.image.sources.system import SystemLayerRequest, World, build_system_layer, read_entries
+from envspec.image.sources.system import SystemLayerRequest, build_system_layer, read_entries
 from envspec.image.sources.system_container import ContainerTool
 from envspec.models import ImageSettings, Platform, Service
 from tests.support.machines import program, standin
@@ -52,13 +53,16 @@ def image(
     cache = tmp_path_factory.mktemp("cache")
     store = LayerStore(cache)
     below = f"{standin_base.name.rpartition(':')[0]}@{standin_base.digest}"
-    order = SystemLayerRequest(
+    request = SystemLayerRequest(
         Platform.LINUX_64, below, standin_base.layout.manifest, SETTINGS.apt, builder=ContainerTool.DOCKER
     )
-    world = World(
-        os.environ, cache, lambda source: store.write(source, Compression.GZIP), lambda _: None, lambda _: None
+    installing = build_system_layer(
+        request,
+        Context(os.environ, cache, cache),
+        lambda source: store.write(source, Compression.GZIP),
+        lambda _: None,
     )
-    _, system = asyncio.run(build_system_layer(order, world))
+    _, system = asyncio.run(installing)
     assert not [each.path for each in read_entries(system.folder) if "ssh_host" in each.path]
     conduct = services_config(SETTINGS)
     steps = [

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from docker import DockerClient
 
+from envspec.context import Context, ReporterOf
 from envspec.engine.errors import NoEngine
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import Compression, EntryKind
@@ -24,7 +25,6 @@ from envspec.image.sources.system import (
     SystemDiffers,
     SystemLayerRequest,
     SystemSource,
-    World,
     build_system_layer,
     find_system_layer,
     read_entries,
@@ -86,19 +86,19 @@ class Site:
     def order(self, *apt: str, builder: ContainerTool = ContainerTool.DOCKER) -> SystemLayerRequest:
         return SystemLayerRequest(Platform.LINUX_64, self.base, self.digest, apt or ("mess",), builder=builder)
 
-    def world(self, cache: str = "cache", **environ: str) -> World:
-        store = LayerStore(self.folder / cache)
-        variables = {**os.environ, **environ}
-        return World(
-            variables,
-            self.folder / cache,
-            lambda source: store.write(source, Compression.GZIP),
-            self.lines.append,
-            self.warnings.append,
+    async def making(
+        self, order: SystemLayerRequest, cache: str = "cache", **environ: str
+    ) -> tuple[SystemLayer, SystemSource]:
+        folder = self.folder / cache
+        reporter = ReporterOf(warning=self.warnings.append)
+        context = Context({**os.environ, **environ}, self.folder, folder, reporter=reporter)
+        store = LayerStore(folder)
+        return await build_system_layer(
+            order, context, lambda source: store.write(source, Compression.GZIP), self.lines.append
         )
 
     def make(self, order: SystemLayerRequest, cache: str = "cache", **environ: str) -> tuple[SystemLayer, SystemSource]:
-        return asyncio.run(build_system_layer(order, self.world(cache, **environ)))
+        return asyncio.run(self.making(order, cache, **environ))
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +290,7 @@ def test_a_run_that_is_stopped_leaves_no_container_and_no_layer(
     site.archive.publish(slow)
 
     async def stopped() -> None:
-        running = asyncio.ensure_future(build_system_layer(site.order("slow", builder=builder), site.world()))
+        running = asyncio.ensure_future(site.making(site.order("slow", builder=builder)))
         while not any("sleeping" in line for line in site.lines):
             await asyncio.sleep(0.05)
             assert not running.done(), running.exception()

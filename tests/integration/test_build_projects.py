@@ -326,7 +326,7 @@ def test_what_a_build_reads_of_an_index_is_remembered(tmp_path: Path, index: Ind
         ("own @ {}-gone@main", 5, "git can't read"),
         ("own @ {}#subdirectory=nowhere", 5, "has no folder nowhere"),
         ("other @ {}", 4, "a wheel of own 1.0, not of other"),
-        ("own @ ./nowhere", 2, "nowhere is not there"),
+        ("own @ ./nowhere", 2, "nowhere does not exist"),
         ("own @ .", 2, "neither pyproject.toml nor setup.py"),
     ],
 )

@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from envspec.build.reproducible import is_pure
+from envspec.context import Context, ReporterOf
 from envspec.diagnostics.machine import this_platform
-from envspec.fetch.types import Fetching, Network
-from envspec.image.options import ImageWorld
-from envspec.io.http_types import Patience
 from envspec.models import DEFAULT_INDEX, BuiltWheel, Dependent, Package, Python, Resolution, Target, WheelFile
 from envspec.operations.build_wheels import Builds
-from envspec.operations.session import Doors
+from envspec.operations.session import Session
 from tests.support.builders import locks
 from tests.support.builders.environments import RUNNING
 from tests.support.machines.confinement import confined
@@ -40,10 +38,9 @@ async def built(package: Package, cache: Path) -> tuple[BuiltWheel, bytes]:
     """The package's wheel as it is recorded, and its bytes."""
     part = Resolution(Target(this_platform(), Python(RUNNING, "system"), glibc=(2, 28)), (package,))
     lock = locks.lock(part, as_of=datetime(2026, 6, 1, tzinfo=timezone.utc))
-    world = ImageWorld(os.environ, Path.home(), cache, lambda _: None, print)
-    how = Fetching(cache, Patience(), Network.USE, 4, lambda _: None, print)
-    async with Doors(world) as doors:
-        found = (await Builds(lock, how, doors).record(this_platform())).resolutions[0].packages[0].built
+    context = Context(os.environ, Path.home(), cache, reporter=ReporterOf(warning=print))
+    async with Session(context) as session:
+        found = (await Builds(lock, session).record(this_platform())).resolutions[0].packages[0].built
     assert found is not None
     return found, (cache / "archives" / found.sha256 / found.filename).read_bytes()
 

@@ -88,8 +88,8 @@ def test_a_full_disk_is_an_error_in_words(project: Path) -> None:
         )
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "error: the answer can't be written to standard output: No space left on device",
-        "  hint: make room, or send it elsewhere",
+        "error: the result can't be written to standard output: No space left on device",
+        "  hint: free space, or redirect it elsewhere",
     ]
 
 

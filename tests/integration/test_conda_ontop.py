@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from envspec.context import Connectivity, Context
 from envspec.errors import EnvspecError, NetworkError, NoSolution
 from envspec.facts import load_facts
 from envspec.io.store import Store
@@ -25,7 +26,7 @@ from envspec.models import Dependent, Package, Platform, Python, Resolution, Tar
 from envspec.resolve import resolver
 from envspec.resolve.pypi.errors import PypiCondaConflict
 from envspec.resolve.pypi.request import GivenPackages, IndexUrls, target_request
-from envspec.resolve.pypi.resolve import TargetRequest, World, resolve_all
+from envspec.resolve.pypi.resolve import TargetRequest, resolve_all
 from envspec.resolve.types import CondaProvided, Cutoffs
 from envspec.spec import parse_spec
 from tests.conftest import Serve
@@ -88,9 +89,10 @@ class Project:
     def answers(self, questions: Sequence[TargetRequest], *, offline: bool = False) -> tuple[Resolution, ...]:
         store = Store(self.folder)
         environ = {"PATH": os.defpath, "HOME": str(self.folder), **HASTY, **CUT_OFF}
-        world = World(store, self.folder, environ, lambda: NOW, lambda *_: None)
+        connectivity = Connectivity.OFFLINE if offline else Connectivity.ONLINE
+        context = Context(environ, self.folder, self.folder, connectivity, now=lambda: NOW)
         try:
-            return asyncio.run(resolve_all(questions, resolver(self.engine), world, offline=offline, jobs=4))
+            return asyncio.run(resolve_all(questions, resolver(self.engine), store, context))
         finally:
             store.close()
 

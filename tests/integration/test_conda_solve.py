@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from envspec.context import Connectivity, Context
 from envspec.errors import EnvspecError, NetworkError, NoSolution, UsageError
 from envspec.models import ChannelPart, CondaPackage, CudaVersion, Dependent, Platform
 from envspec.resolve.conda.channels import repodata_sha256
-from envspec.resolve.conda.solve import CondaSolution, CondaWorld, solve_all
+from envspec.resolve.conda.solve import CondaSolution, solve_all
 from envspec.resolve.conda.solver import Rattler
 from envspec.resolve.types import Channel, CondaRequest
 from tests.support.builders.conda_channel import AS_OF, BUILT, Row, files_of, request, row, write_channel
@@ -44,7 +45,8 @@ def solve(*asked: CondaRequest, cache: Path, offline: bool = False) -> tuple[Con
 
 
 async def solved(*asked: CondaRequest, cache: Path, offline: bool = False) -> tuple[CondaSolution, ...]:
-    return await solve_all(asked, Rattler(), CondaWorld(cache, QUICK, lambda _platform, _what: None, offline))
+    connectivity = Connectivity.OFFLINE if offline else Connectivity.ONLINE
+    return await solve_all(asked, Rattler(), Context(QUICK, cache, cache, connectivity))
 
 
 def one(asked: CondaRequest, cache: Path) -> dict[str, CondaPackage]:
@@ -435,7 +437,7 @@ def test_a_connection_that_drops_once_is_tried_again(tmp_path: Path) -> None:
 
     async def run() -> tuple[CondaSolution, ...]:
         async with RawServer(dropping) as server:
-            world = CondaWorld(tmp_path / "cache", {"ENVSPEC_HTTP_TOTAL_S": "30"}, lambda _platform, _what: None)
+            world = Context({"ENVSPEC_HTTP_TOTAL_S": "30"}, tmp_path, tmp_path / "cache")
             return await solve_all([at(server.host)], Rattler(), world)
 
     assert pins(asyncio.run(run())[0]) == ["libc 2", "python 3.13.1"]

@@ -136,7 +136,7 @@ def test_gpus_are_asked_for_and_there_are_none(unchanged: User) -> None:
         (["--world-size", "none"], "--world-size none"),
         (["--nodes", "2", "--node-rank", "2"], "--node-rank 2: the ranks of 2 nodes are 0 to 1"),
         (["--node-rank", "1"], "--node-rank 1: there is one node, and its rank is 0"),
-        (["--nodes", "2"], "2 nodes need a place to meet"),
+        (["--nodes", "2"], "2 nodes need a rendezvous"),
         (["--nodes", "2", "--rendezvous", "10.0.0.1"], "--rendezvous 10.0.0.1: the form is HOST:PORT"),
         (["--report", "lock/envspec.lock/receipts"], "lock/envspec.lock/receipts can't be written: Not a directory"),
         (["--price", "cheap"], "--price cheap: not an amount"),
@@ -255,7 +255,7 @@ def _processes_of(python: str) -> list[str]:
 def test_a_program_that_is_no_python(user: User) -> None:
     lock_of(user)
     ran = user.runs("conformance", "lock", "--local", "--python", "/bin/true", "--device", "cpu")
-    assert "the suite ended with status 0 and left no results: it said nothing" in refused(ran, 6)
+    assert "the suite exited with status 0 without results: no output" in refused(ran, 6)
 
 
 def test_a_run_is_held_against_a_recorded_one(user: User) -> None:

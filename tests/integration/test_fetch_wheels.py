@@ -8,15 +8,15 @@ import threading
 import tracemalloc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from envspec.context import Connectivity, Context, ReporterOf, Step
 from envspec.errors import EnvspecError, NetworkError, UsageError
-from envspec.fetch.types import Count, Fetching, Network, Truncated, WrongArchive
+from envspec.fetch.types import Truncated, WrongArchive
 from envspec.fetch.wheels import fetch_wheels, wheel_path
 from envspec.io.http_types import Patience
 from envspec.io.store import Store
@@ -43,16 +43,19 @@ class Fetcher:
     index: str
     environ: Mapping[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
-    counts: list[Count] = field(default_factory=list)
+    counts: list[Step] = field(default_factory=list)
 
-    def fetches(self, *packages: Package, network: Network = Network.USE, jobs: int = 4) -> Mapping[str, Path]:
-        how = Fetching(self.cache, HASTY, network, jobs, self.counts.append, self.warnings.append)
+    def fetches(
+        self, *packages: Package, connectivity: Connectivity = Connectivity.ONLINE, jobs: int = 4
+    ) -> Mapping[str, Path]:
+        reporter = ReporterOf(progress=self.counts.append, warning=self.warnings.append)
         environ = {"ENVSPEC_DEFAULT_INDEX": self.index, **self.environ}
-        return asyncio.run(fetch_wheels(packages, how, environ, lambda: datetime.now(timezone.utc)))
+        context = Context(environ, self.cache, self.cache, connectivity, jobs, HASTY, reporter=reporter)
+        return asyncio.run(fetch_wheels(packages, context))
 
-    def refused(self, *packages: Package, network: Network = Network.USE) -> EnvspecError:
+    def refused(self, *packages: Package, connectivity: Connectivity = Connectivity.ONLINE) -> EnvspecError:
         with pytest.raises(EnvspecError) as caught:
-            self.fetches(*packages, network=network)
+            self.fetches(*packages, connectivity=connectivity)
         assert caught.value.hint
         return caught.value
 
@@ -226,8 +229,8 @@ def test_a_damaged_file_is_fetched_again(fetcher: Fetcher) -> None:
 def test_offline(fetcher: Fetcher, index: IndexServer) -> None:
     fetcher.fetches(pin(APP))
     index.forget()
-    assert fetcher.fetches(pin(APP), network=Network.OFFLINE)
-    error = fetcher.refused(pin(BIG), network=Network.OFFLINE)
+    assert fetcher.fetches(pin(APP), connectivity=Connectivity.OFFLINE)
+    error = fetcher.refused(pin(BIG), connectivity=Connectivity.OFFLINE)
     assert "big 2.0" in error.message and "--offline" in error.message
     assert index.requests == []
 

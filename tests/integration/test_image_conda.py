@@ -15,18 +15,17 @@ from typing import Final
 
 import pytest
 
+from envspec.context import Context, ReporterOf, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, NoSolution
 from envspec.fetch.conda_link import BadPackage
-from envspec.fetch.types import Fetching, Network
-from envspec.image.base_layers import Around, PythonLayers
-from envspec.image.build import BaseLayers
+from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.config import Base
 from envspec.image.layers.ownership import OwningSource
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import PREFIX, Compression, Entry, InMemory, Layer
+from envspec.image.options import ImageStage
 from envspec.image.sources.bytecode import PycCompiler, unpacked_build
-from envspec.io.http_types import Patience
 from envspec.models import CondaPackage, Python
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_archive import PREFIX as PLACEHOLDER
@@ -93,9 +92,12 @@ class Builder:
         return found
 
     def parts(self) -> PythonLayers:
-        how = Fetching(self.cache, Patience(), Network.USE, 4, lambda _: None, self.warnings.append)
-        told = Around(self.cache, {}, how, this_platform(), self.is_known, lambda *each: self.linked.append(each))
-        return PythonLayers(told)
+        def progress(step: Step) -> None:
+            if step.stage == ImageStage.LINKING:
+                self.linked.append((step.done, step.total))
+
+        reporter = ReporterOf(progress=progress, warning=self.warnings.append)
+        return PythonLayers(Context({}, self.cache, self.cache, reporter=reporter), this_platform(), self.is_known)
 
     def below(
         self, parts: PythonLayers, rows: Sequence[CondaPackage], pyc: PycCompiler | None = None, most: int = 20

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envspec.context import Context
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, UsageError
-from envspec.fetch.types import Fetching, Network
-from envspec.image.base_layers import Around, PythonLayers, conda_layer_budget
-from envspec.image.build import BaseLayers
+from envspec.image.base_layers import BaseLayers, PythonLayers, conda_layer_budget
 from envspec.image.config import Base
 from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
@@ -40,8 +39,8 @@ def below(
 
 
 def parts(cache: Path) -> PythonLayers:
-    how = Fetching(cache, Patience(backoff_s=0.01), Network.USE, 2, lambda _: None, lambda _: None)
-    return PythonLayers(Around(cache, {}, how, this_platform(), lambda _: False, lambda *_: None))
+    context = Context({}, cache, cache, jobs=2, timeouts=Patience(backoff_s=0.01))
+    return PythonLayers(context, this_platform(), lambda _: False)
 
 
 def locked(folder: Path) -> Python:

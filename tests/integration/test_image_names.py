@@ -127,7 +127,7 @@ def test_the_lock_says_of_a_digest_where_it_is_from(scene: Scene) -> None:
     user = scene.builder
     for host, told in (("127.0.0.1:9", "unresolved"), (scene.registry.host, scene.base.digest)):
         user.writes(f'{SPEC}[registry.mirrors]\n"docker.io" = "{host}"\n')
-        ran = user.locks()
+        ran = user.locks(ENVSPEC_REGISTRY_MIRRORS="")
         assert ran.status == 0, ran.stderr
         explained = user.runs("explain", user.lock, "--format", "json")
         assert explained.status == 0, explained.stderr

@@ -43,7 +43,7 @@ def wants(user: User, *dependencies: str) -> None:
 
 def test_a_channel_that_the_lock_has_a_part_of_is_not_to_be_had(user: User, channel: CondaChannel) -> None:
     wants(user, "numpy")
-    again = f"the lock was made from a part of {FORGE}: name that part with --channel-repodata {FORGE}=DIR"
+    again = f"the lock was made from a part of {FORGE}: --channel-repodata {FORGE}=DIR uses such a part again"
     assert again not in refused(user.locks(), 5)
     part = f"{FORGE}={channel.folder}"
     assert user.locks("--channel-repodata", part).status == 0

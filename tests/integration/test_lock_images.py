@@ -157,4 +157,4 @@ def test_one_that_is_not_ours_is_not_overwritten(user: User) -> None:
 
 
 def test_check_makes_no_images(user: User) -> None:
-    assert "--image with --check" in refused(user.locks("--check", "--image"), 2)
+    assert "--image and --check exclude each other" in refused(user.locks("--check", "--image"), 2)

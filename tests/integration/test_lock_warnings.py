@@ -57,6 +57,7 @@ def test_a_base_without_digest_is_reported_once_with_what_to_do(user: User) -> N
     ran = user.locks()
     assert ran.status == 0, ran.stderr
     assert ran.warnings == [
-        "linux-64: 127.0.0.1:9/team/cuda:12.8 is locked without its digest (the spec names no digest): lock again "
+        "linux-64: 127.0.0.1:9/team/cuda:12.8 is locked without its digest (the spec names no digest; "
+        "http://127.0.0.1:9/v2/team/cuda/manifests/12.8: no connection (Connection refused)): lock again "
         "where 127.0.0.1:9 answers, or state the digest in the spec ([image] base)"
     ]

@@ -121,7 +121,7 @@ def one_byte(scene: Scene) -> Path:
 def test_a_fresh_environment_is_what_the_lock_says(scene: Scene) -> None:
     ran = scene.verify()
     assert ran.status == 0, ran
-    assert ran.stdout.startswith(f"{scene.prefix} holds what small says: 2 packages, ")
+    assert ran.stdout.startswith(f"{scene.prefix} matches small: 2 packages, ")
     assert "not anchored" not in ran.stdout
     assert ran.stdout.count("\n") == 1 and ran.stderr == ""
 
@@ -329,7 +329,7 @@ def test_the_message_says_what_to_do(scene: Scene) -> None:
     ran = scene.verify()
     assert ran.status == 8
     assert ran.stdout == f"tool\n  {SITE}/tool/data.bin was changed\n"
-    assert ran.error.startswith(f"{scene.prefix} is not what small says: 1 difference in 1 package\n  hint: ")
+    assert ran.error.startswith(f"{scene.prefix} differs from small: 1 difference in 1 package\n  hint: ")
     assert f"`envspec install {scene.lock} --prefix DIR`" in ran.error
 
 

@@ -9,15 +9,14 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envspec.context import Connectivity, Context
 from envspec.diagnostics.machine import this_platform
-from envspec.fetch.types import Fetching, Network
-from envspec.image.base_layers import Around, PythonLayers
+from envspec.image.base_layers import PythonLayers
 from envspec.image.build import MAX_LAYERS, wheel_sources
 from envspec.image.config import Base
 from envspec.image.layers.partition import OWN_LAYER_BYTES
 from envspec.image.layers.types import Layer
 from envspec.image.sources.conda import CondaSource
-from envspec.io.http_types import Patience
 from envspec.models import CondaPackage, Package, Platform, Python
 from envspec.registry.types import Descriptor
 from tests.support.builders import locks
@@ -45,8 +44,8 @@ def conda(sizes: list[int | None]) -> list[CondaPackage]:
 
 
 def parts() -> PythonLayers:
-    how = Fetching(CACHE, Patience(), Network.OFFLINE, 1, lambda _: None, lambda _: None)
-    return PythonLayers(Around(CACHE, {}, how, this_platform(), lambda _: False, lambda *_: None))
+    context = Context({}, CACHE, CACHE, Connectivity.OFFLINE, jobs=1)
+    return PythonLayers(context, this_platform(), lambda _: False)
 
 
 def base(layers: int) -> Base:

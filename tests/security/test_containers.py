@@ -23,7 +23,7 @@ from envspec.image.sources.system import BadChange, read_changes
 from envspec.image.sources.system_container import folder_files
 from envspec.io.files import open_foreign, read_foreign
 from envspec.models import ImageSettings, Platform, Service
-from envspec.operations.conformance import Begun, _Lines, heard
+from envspec.operations.conformance import Begun, _Lines, read_event
 from envspec.operations.image_diff import NoImage, _of_path
 from envspec.receipts.build import BadResults, receipt
 from tests.support.builders.environments import make_lock, write_lock
@@ -87,11 +87,11 @@ HOSTILE: Final = "#!/bin/sh\nfor last; do :; done\n"
         ('mkfifo "$last"', "it is no file"),
         ('mkdir "$last"', "it is no file"),
         ('truncate -s 10G "$last"', "it is larger than"),
-        ('echo "[1, 2]" > "$last"', "left no results"),
-        ('head -c 200000 /dev/zero | tr "\\0" "[" > "$last"', "left no results"),
-        ('printf "\\377\\376" > "$last"', "left no results"),
-        ("printf 'bad \\033[2J\\033]0;x\\007\\n' >&2", "left no results: bad \\x1b[2J"),
-        ('yes \'{"begin": ["x"]}\' | head -n 50; yes "[" | head -c 100000 | tr -d "\\n"', "left no results"),
+        ('echo "[1, 2]" > "$last"', "without results"),
+        ('head -c 200000 /dev/zero | tr "\\0" "[" > "$last"', "without results"),
+        ('printf "\\377\\376" > "$last"', "without results"),
+        ("printf 'bad \\033[2J\\033]0;x\\007\\n' >&2", "without results: bad \\x1b[2J"),
+        ('yes \'{"begin": ["x"]}\' | head -n 50; yes "[" | head -c 100000 | tr -d "\\n"', "without results"),
     ],
 )
 def test_results_that_are_no_file_are_refused(tmp_path: Path, script: str, words: str) -> None:
@@ -133,9 +133,9 @@ def test_a_line_without_an_end_is_not_kept() -> None:
     assert len(stream._rest) <= 1 << 20
     stream.write(b'\n{"begin": "a\\u001b[2Jb"}\n')
     assert len(lines[0]) <= 1 << 20
-    assert heard(lines[1]) == Begun("a [2Jb")
-    assert heard("[" * 100_000) is None
-    assert heard('{"end": 1, "status": [], "seconds": 1, "reason": ""}') is None
+    assert read_event(lines[1]) == Begun("a [2Jb")
+    assert read_event("[" * 100_000) is None
+    assert read_event('{"end": 1, "status": [], "seconds": 1, "reason": ""}') is None
 
 
 def tar_of(*members: tuple[str, bytes, int]) -> io.BytesIO:

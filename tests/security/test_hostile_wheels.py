@@ -12,7 +12,6 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from email.parser import BytesHeaderParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Final
 import pytest
 
 from envspec.build.reproducible import check_release, normalise
+from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError
 from envspec.image.build import check_conflicts
 from envspec.image.layers.recipe import Recipe
@@ -31,10 +31,10 @@ from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.installer import python
 from envspec.installer.conda import OwnedTwice
 from envspec.installer.staging import Site
-from envspec.installer.types import Order, World
+from envspec.installer.types import InstallRequest
 from envspec.installer.uv import UvFault
 from envspec.io.http_types import Patience
-from envspec.models import Python, Resolution
+from envspec.models import Python
 from envspec.operations.install import put_wheels
 from envspec.resolve.pypi.index.remote_wheel import BadRemoteWheel, FilePart, read_with_record
 from tests.security.hostile import Canary, Entry, Section, files_below, mark, outcome, shown, zip_of
@@ -131,25 +131,21 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("venv") / "env"
     folder.mkdir()
     lock = make_lock()
-    order = Order(lock, "0" * 64, lock.resolutions[0], folder, BASE)
-    patience = Patience()
+    order = InstallRequest(lock, "0" * 64, lock.resolutions[0], folder, BASE)
 
     async def made() -> None:
-        world = _world(folder.parent)
-        interpreter = await python.find(order, world, patience)
+        context = _context(folder.parent)
+        interpreter = await python.find(order, context)
         with _site(folder) as site:
-            await python.make_venv(interpreter, order, world, site, patience)
+            await python.make_venv(interpreter, order, context, site)
 
     asyncio.run(made())
     return folder
 
 
-def _world(folder: Path) -> World:
-    async def nothing_built(order: Order, _: Path) -> tuple[Resolution, dict[str, Path]]:
-        return order.resolution, {}
-
+def _context(folder: Path) -> Context:
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-    return World(environ, folder / "cache", lambda _: None, lambda _: None, nothing_built)
+    return Context(environ, folder, folder / "cache", jobs=8, timeouts=Patience(attempts=1))
 
 
 @contextmanager
@@ -167,11 +163,11 @@ def in_environment(data: bytes, canary: Canary, served: Served, venv: Path) -> s
     folder = canary.work / "env"
     shutil.copytree(venv, folder, symlinks=True)
     lock = make_lock(wheels=[pin(artifact, url=served.put(data))])
-    order = Order(lock, "0" * 64, lock.resolutions[0], folder, BASE)
+    order = InstallRequest(lock, "0" * 64, lock.resolutions[0], folder, BASE)
     before = files_below(folder)
     try:
         with _site(folder) as site:
-            asyncio.run(put_wheels(order, _world(canary.work), site, replace(Patience(), attempts=1)))
+            asyncio.run(put_wheels(order, _context(canary.work), site))
     except UvFault:
         return "refused by uv"
     except NetworkError as fault:
@@ -247,6 +243,6 @@ def test_a_file_that_no_record_lists_takes_no_other_wheels_place(tmp_path: Path,
     shutil.copytree(venv, tmp_path / "env", symlinks=True)
     pins = [pin(evil, url=served.put(evil.data)), pin(good, url=served.put(good.data, good.filename))]
     lock = make_lock(wheels=pins)
-    order = Order(lock, "0" * 64, lock.resolutions[0], tmp_path / "env", BASE)
+    order = InstallRequest(lock, "0" * 64, lock.resolutions[0], tmp_path / "env", BASE)
     with _site(tmp_path / "env") as site, pytest.raises(OwnedTwice, match=re.escape(name)):
-        asyncio.run(put_wheels(order, _world(tmp_path), site, replace(Patience(), attempts=1)))
+        asyncio.run(put_wheels(order, _context(tmp_path), site))

@@ -18,11 +18,11 @@ from urllib.parse import quote
 import pytest
 
 from envspec.build.reproducible import check_release
+from envspec.context import Context
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import EnvspecError
 from envspec.fetch.download import Downloads
-from envspec.fetch.types import Archive, Fetching, Network, python_archive
-from envspec.io.http_types import Patience
+from envspec.fetch.types import Archive, python_archive
 from envspec.lockfile.document import dump, load
 from envspec.lockfile.header import add_checksum
 from envspec.models import BuiltWheel, CondaPackage, Lock, Python
@@ -399,8 +399,7 @@ def assert_plain(name: str) -> None:
 
 
 def fetched(cache: Path, archives: list[Archive]) -> None:
-    how = Fetching(cache, Patience(), Network.USE, 32, lambda _: None, lambda _: None)
-    asyncio.run(Downloads(how).fetch(archives))
+    asyncio.run(Downloads(Context({}, cache, cache, jobs=32)).fetch(archives))
 
 
 def test_ten_thousand_names(tmp_path: Path, channel: CondaChannel) -> None:

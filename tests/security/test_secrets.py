@@ -303,7 +303,7 @@ def test_a_password_in_a_spec_is_warned_of(user: User, index: IndexServer) -> No
     ):
         user.wants("corp-core", rest=routed("corp", url, "corp-*"))
         ran = user.locks(V="v", W="w", NO_PROXY="127.0.0.1")
-        assert ("holds a password or a token" in ran.stderr) == is_open, ran.stderr
+        assert ("contains a password or a token" in ran.stderr) == is_open, ran.stderr
         assert "sesame" not in ran.stderr
 
 

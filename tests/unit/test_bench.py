@@ -21,7 +21,8 @@ from bench.conda_solvers import bare, requests
 from bench.harness import Absence, Cost, Results, Sample, clean, published, run, sampled
 from bench.image_tools import DIRECT, UV, read_bytes, variant
 from bench.peers import ADDED, family_of, load_stack, pins_of, stack_names
-from envspec.resolve.conda.solve import CondaWorld, solve_all
+from envspec.context import Context
+from envspec.resolve.conda.solve import solve_all
 from envspec.resolve.conda.solver import Rattler
 from tests.conftest import Serve
 from tests.support.builders import ecosystem
@@ -236,8 +237,8 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_conda_tools_get_the_same_question_and_give_the_same_answer(channel: Path, tmp_path: Path) -> None:
     question = Question(channel.as_uri(), ("linux-64", "osx-arm64")).document()
     alone = asyncio.run(bare(question, tmp_path / "bare"))
-    world = CondaWorld(tmp_path / "stage", {}, lambda _platform, _what: None)
-    stage = asyncio.run(solve_all(requests(question), Rattler(), world))
+    context = Context({}, tmp_path, tmp_path / "stage")
+    stage = asyncio.run(solve_all(requests(question), Rattler(), context))
     assert [sorted(row.url for row in rows) for rows in alone] == [
         sorted(package.url for package in answer.packages) for answer in stage
     ]

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
+from envspec.context import Context
 from envspec.errors import EnvspecError, UsageError
 from envspec.models import CudaVersion, Platform
 from envspec.resolve.conda.errors import Chain, ChainStep, CpuFallback, chains
-from envspec.resolve.conda.solve import CondaWorld, solve_all
+from envspec.resolve.conda.solve import solve_all
 from envspec.resolve.conda.solver import Rattler
 from envspec.resolve.types import Channel
 from tests.support.builders.conda_channel import Row, request, row, write_channel
@@ -188,7 +189,7 @@ def refused(asked: Sequence[str], folder: Path, rows: Sequence[Row] = ROWS, **mo
     url = write_channel(folder / "forge", rows).as_uri()
     question = request(*asked, channels=[Channel("forge", url, url)], **more)
     with pytest.raises(EnvspecError) as raised:
-        asyncio.run(solve_all([question], Rattler(), CondaWorld(folder / "cache", {}, lambda _platform, _what: None)))
+        asyncio.run(solve_all([question], Rattler(), Context({}, folder, folder / "cache")))
     return raised.value
 
 

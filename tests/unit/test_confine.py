@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from envspec.io.confine import PORT, Sandbox, Unconfined, bubblewrap, run_confined
+from envspec.io.confine import PORT, Sandbox, bubblewrap, run_confined
 from envspec.io.process import Finished
+from envspec.io.types import Unconfined
 from tests.support.builders.environments import BASE
 from tests.support.machines.confinement import confined
 

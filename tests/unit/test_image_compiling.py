@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import pytest
 
+from envspec.context import Context, ReporterOf
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import UsageError
 from envspec.facts.tables import load_facts
-from envspec.fetch.types import Fetching, Network, WrongArchive
-from envspec.image.base_layers import Around, PythonLayers
-from envspec.image.sources.bytecode import BadPython, Looking, NoCompiler, PycCompiler, find_compiler, unpacked_build
-from envspec.io.http_types import Patience
+from envspec.fetch.types import WrongArchive
+from envspec.image.base_layers import PythonLayers
+from envspec.image.sources.bytecode import BadPython, NoCompiler, PycCompiler, find_compiler, unpacked_build
 from envspec.models import Platform, Python
 from tests.support.builders import standalone
 from tests.support.builders.standalone import SERIES, VERSION, Program
@@ -43,14 +43,14 @@ def pretends(
 class Finder:
     def __init__(self, folder: Path) -> None:
         self.warnings: list[str] = []
-        self.environ = {"HOME": str(folder / "home"), "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}
-        how = Fetching(folder / "cache", Patience(), Network.USE, 2, lambda _: None, self.warnings.append)
-        around = Around(folder / "cache", self.environ, how, this_platform(), lambda _: False, lambda *_: None)
-        self.parts = PythonLayers(around)
+        environ = {"HOME": str(folder / "home"), "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}
+        reporter = ReporterOf(warning=self.warnings.append)
+        self.context = Context(environ, folder / "home", folder / "cache", jobs=3, reporter=reporter)
+        self.parts = PythonLayers(self.context, this_platform(), lambda _: False)
 
     def finds(self, version: str = VERSION, **more: Any) -> PycCompiler:
-        looking = Looking(this_platform(), self.environ, None, None, None, self.warnings.append, 3)
-        return asyncio.run(find_compiler(Python(version, "standalone"), replace(looking, **more)))
+        context = replace(self.context, environ={**self.context.environ, **more.pop("environ", {})})
+        return asyncio.run(find_compiler(Python(version, "standalone"), context, this_platform(), **more))
 
 
 @pytest.fixture

@@ -6,8 +6,29 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from envspec.diagnostics.doctor import gpu, services, system
-from envspec.diagnostics.doctor.types import DoctorContext, DoctorFinding
+from envspec.diagnostics.doctor.types import DoctorContext, DoctorFinding, FindingState, this_machine
+from envspec.errors import UsageError
 from envspec.registry.reference import DOCKER_HUB
+from envspec.settings import read_settings
+
+
+def examine_machine(environ: Mapping[str, str]) -> tuple[DoctorFinding, ...]:
+    """Examine this machine, with its user's settings."""
+    from envspec.io.cache import cache_place
+    from envspec.io.http_settings import default_index_url
+    from envspec.io.tasks import run_to_end
+
+    mirrors: Mapping[str, str] = {}
+    try:
+        settings = read_settings(environ)
+        settings.check()
+        environ, mirrors = settings.environ, settings.mirrors
+        found = [f"{row.setting.key} ({row.source})" for row in settings.rows() if row.source != "default"]
+        own = DoctorFinding("settings of envspec", FindingState.OK, ", ".join(found) or "defaults only")
+    except UsageError as error:
+        own = DoctorFinding("settings of envspec", FindingState.MISSING, error.message, error.hint or "")
+    context = this_machine(environ, cache_place(environ))
+    return (*run_to_end(examine(context, index_url=default_index_url(environ), mirrors=mirrors)), own)
 
 
 async def examine(

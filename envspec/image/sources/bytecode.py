@@ -26,11 +26,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
+from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
 from envspec.fetch.types import WrongArchive
 from envspec.io.archives import above
 from envspec.io.cache import keeping
-from envspec.io.confine import NoConfinement, Sandbox, Unconfined, bubblewrap
+from envspec.io.confine import NoConfinement, Sandbox, bubblewrap
 from envspec.io.file_locks import hold_folder, is_still
 from envspec.io.process import Interpreter, ask
 from envspec.models import Platform, Python
@@ -384,27 +385,20 @@ class NoCompiler(UnfitMachine):
     """No Python on this machine compiles bytecode that the image's Python can load."""
 
 
-@dataclass(frozen=True, slots=True)
-class Looking:
-    """Where to look for a compiler. here: this machine's platform. named: the user's choice.
-
-    own: the image's build, if this machine can run it. other: one of the same version that it can run. jobs: processes
-    per layer. unconfined: whether a Python that only the lock names may run without a sandbox.
-    """
-
-    here: Platform
-    environ: Mapping[str, str]
-    named: Path | None
-    own: PythonBuild | None
-    other: PythonBuild | None
-    warn: Callable[[str], None]
-    jobs: int = 1
-    unconfined: Unconfined = Unconfined.REFUSED
-
-
-async def find_compiler(python: Python, looking: Looking) -> PycCompiler:
+async def find_compiler(
+    python: Python,
+    context: Context,
+    local: Platform,
+    *,
+    named: Path | None = None,
+    own: PythonBuild | None = None,
+    other: PythonBuild | None = None,
+) -> PycCompiler:
     """The first of: the user's choice; the image's own build; a local Python of exactly its version; another build of
     that version; a local Python of its series, with a warning.
+
+    local: this machine's platform. named: the user's choice. own: the image's build, if this machine can run it. other:
+    one of the same version that it can run.
 
     The lock decides what the image's own build is. Unless envspec's own data lists it, it runs in a sandbox; without a
     sandbox, another Python of exactly its version is used instead.
@@ -413,77 +407,76 @@ async def find_compiler(python: Python, looking: Looking) -> PycCompiler:
         UsageError: the user's choice is no CPython of the series. NoCompiler: there is none. NetworkError: the image's
         own build differs from the lock. NoConfinement: there is only the image's own, and no sandbox.
     """
-    if looking.named is not None:
-        return _compiler(await _named(looking.named, python, looking), python, looking)
+    if named is not None:
+        return _compiler(await _named(named, python, context), python, context)
     no_sandbox: NoConfinement | None = None
     try:
-        if (found := await _own(python, looking)) is not None:
+        if (found := await _own(python, own, context)) is not None:
             return found
     except NoConfinement as error:
         no_sandbox = error
     near: Interpreter | None = None
-    for path in _local_pythons(python, looking.environ):
-        local = await ask(path, looking.environ)
-        if local is None or not _is_compatible(local, python):
+    for path in _local_pythons(python, context.environ):
+        candidate = await ask(path, context.environ)
+        if candidate is None or not _is_compatible(candidate, python):
             continue
-        if local.version == python.version:
-            return _compiler(local, python, looking)
-        near = near or local
-    if (program := await _unpacked(looking.other, looking)) is not None:
-        return PycCompiler(program, python.version, looking.jobs)
+        if candidate.version == python.version:
+            return _compiler(candidate, python, context)
+        near = near or candidate
+    if (program := await _unpacked(other, context)) is not None:
+        return PycCompiler(program, python.version, context.jobs)
     if no_sandbox is not None:
         raise no_sandbox
     if near is not None:
-        return _compiler(near, python, looking)
+        return _compiler(near, python, context)
     raise NoCompiler(
-        f"this machine ({looking.here.value}) has no Python {python.version}, nor another {python.series}, to compile "
+        f"this machine ({local.value}) has no Python {python.version}, nor another {python.series}, to compile "
         "modules with",
         hint=f"use --python PATH (`uv python install {python.version}` fetches one), or omit bytecode with --no-pyc",
     )
 
 
-async def _own(python: Python, looking: Looking) -> PycCompiler | None:
+async def _own(python: Python, build: PythonBuild | None, context: Context) -> PycCompiler | None:
     """The image's own build, in a sandbox unless it is known; None if it can't be fetched.
 
     Raises:
         NoConfinement
     """
-    build = looking.own
     if build is None:
         return None
     program = None
     if not build.is_known:
         what = f"the lock's own Python {python.version}, which compiles the image's modules,"
         instead = f"use --python PATH with a Python {python.version} of yours, or omit bytecode with --no-pyc"
-        program = await bubblewrap(looking.environ, looking.unconfined, what, instead)
-    if (path := await _unpacked(build, looking)) is None:
+        program = await bubblewrap(context.environ, context.unconfined, what, instead)
+    if (path := await _unpacked(build, context)) is None:
         return None
     sandbox = Sandbox(program, (build.folder, WORKER)) if program else None
-    return PycCompiler(path, python.version, looking.jobs, sandbox)
+    return PycCompiler(path, python.version, context.jobs, sandbox)
 
 
-async def _unpacked(build: PythonBuild | None, looking: Looking) -> Path | None:
+async def _unpacked(build: PythonBuild | None, context: Context) -> Path | None:
     """Its interpreter; None, with a warning, if it can't be fetched."""
     try:
         return await unpacked_build(build) if build is not None else None
     except WrongArchive:
         raise
     except NetworkError as error:
-        looking.warn(f"a Python to compile with could not be fetched: {error.message}")
+        context.reporter.warning(f"a Python to compile with could not be fetched: {error.message}")
         return None
 
 
-def _compiler(local: Interpreter, python: Python, looking: Looking) -> PycCompiler:
+def _compiler(local: Interpreter, python: Python, context: Context) -> PycCompiler:
     if local.version != python.version:
-        looking.warn(
+        context.reporter.warning(
             f"the image has Python {python.version}, but its modules are compiled by {local.path}, Python "
             f"{local.version}: another patch release may give another image ID"
         )
-    return PycCompiler(local.path, local.version, looking.jobs)
+    return PycCompiler(local.path, local.version, context.jobs)
 
 
-async def _named(path: Path, python: Python, looking: Looking) -> Interpreter:
-    local = await ask(path, looking.environ)
+async def _named(path: Path, python: Python, context: Context) -> Interpreter:
+    local = await ask(path, context.environ)
     if local is None:
         raise UsageError(
             f"--python {path} is not a CPython that runs here", hint=f"use an interpreter of Python {python.version}"

@@ -25,6 +25,7 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
+from envspec.context import Context
 from envspec.errors import EnvspecError, UsageError
 from envspec.image.layers.types import Entry, EntryKind, InMemory, Layer, ZipMember, ZipMethod
 from envspec.image.sources.system_container import (
@@ -301,20 +302,6 @@ class SystemLayerRequest:
         return cache / "system-layers" / self.key
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """The machine around it.
-
-    make_layer: returns the layer of a source. told: called with every line of the installation's output.
-    """
-
-    environ: Mapping[str, str]
-    cache: Path
-    make_layer: Callable[[SystemSource], Layer]
-    told: Callable[[str], None]
-    warn: Callable[[str], None]
-
-
 class SystemDiffers(EnvspecError):
     """A system layer differs from the lock."""
 
@@ -330,8 +317,15 @@ def find_system_layer(request: SystemLayerRequest, cache: Path) -> tuple[SystemL
     return max(found, key=lambda each: (each[1].folder / _HEAD).stat().st_mtime_ns, default=None)
 
 
-async def build_system_layer(request: SystemLayerRequest, world: World) -> tuple[SystemLayer, SystemSource]:
+async def build_system_layer(
+    request: SystemLayerRequest,
+    context: Context,
+    make_layer: Callable[[SystemSource], Layer],
+    on_line: Callable[[str], None],
+) -> tuple[SystemLayer, SystemSource]:
     """The cached layer; if there is none, installs the packages in a container of the base.
+
+    make_layer: returns the layer of a source. on_line: called with every line of the installation's output.
 
     Raises:
         NoEngine: no container engine and no buildah. InstallFailed, ArchiveUnreachable: apt failed.
@@ -339,24 +333,24 @@ async def build_system_layer(request: SystemLayerRequest, world: World) -> tuple
     """
     if not request.apt:
         raise UsageError("a system layer without packages", hint="add some to [system] apt")
-    if found := find_system_layer(request, world.cache):
+    if found := find_system_layer(request, context.cache):
         return found
-    folder = request.folder(world.cache)
+    folder = request.folder(context.cache)
     folder.mkdir(parents=True, exist_ok=True)
     # Other runs would use the same container name.
     lock = await hold_file(folder / ".lock", _POLL_S)
     try:
-        if found := find_system_layer(request, world.cache):
+        if found := find_system_layer(request, context.cache):
             return found
         with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as temporary:
             built = Path(temporary, "layer")
-            changes = await _install(request, world, built)
+            changes = await _install(request, context, built, on_line)
             key = write_entries(built, changes.changes, title_of(request.apt))
             source = SystemSource(folder / key, key, request.apt)
             _place(built, source.folder)
     finally:
         os.close(lock)
-    return await asyncio.to_thread(_record, request, changes, source, world), source
+    return await asyncio.to_thread(_record, request, changes, source, make_layer), source
 
 
 def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJob:
@@ -374,15 +368,17 @@ def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJo
     )
 
 
-async def _install(request: SystemLayerRequest, world: World, folder: Path) -> ContainerChanges:
-    runner = await asyncio.to_thread(choose_runner, request.builder, _job(request, world.environ), world.environ)
+async def _install(
+    request: SystemLayerRequest, context: Context, folder: Path, on_line: Callable[[str], None]
+) -> ContainerChanges:
+    runner = await asyncio.to_thread(choose_runner, request.builder, _job(request, context.environ), context.environ)
     results: list[ContainerChanges] = []
 
     def read(files: ContainerFiles) -> None:
         folder.mkdir()
-        results.append(read_changes(files, folder, world.warn))
+        results.append(read_changes(files, folder, context.reporter.warning))
 
-    await run_job(runner, world.told, read)
+    await run_job(runner, on_line, read)
     return results[0]
 
 
@@ -394,8 +390,13 @@ def _place(built: Path, target: Path) -> None:
         built.rename(target)
 
 
-def _record(request: SystemLayerRequest, changes: ContainerChanges, source: SystemSource, world: World) -> SystemLayer:
-    layer = world.make_layer(source)
+def _record(
+    request: SystemLayerRequest,
+    changes: ContainerChanges,
+    source: SystemSource,
+    make_layer: Callable[[SystemSource], Layer],
+) -> SystemLayer:
+    layer = make_layer(source)
     found = SystemLayer(
         request.platform,
         request.base_digest,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from envspec.context import Context, Reporter, Step
 from envspec.errors import UsageError
 from envspec.models import CondaChannel, CondaPackage, Platform
 from envspec.resolve.conda.candidates import ChosenRecords, machine_records, rejected_candidate
@@ -39,19 +40,6 @@ from envspec.resolve.types import CondaRequest
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
-#: Reports progress: (platform, one short line).
-Report = Callable[[str, str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class CondaWorld:
-    """The effects of this stage. cache: envspec's folder of caches. environ: HTTP's settings are read from it."""
-
-    cache: Path
-    environ: Mapping[str, str]
-    report: Report
-    offline: bool = False
-
 
 @dataclass(frozen=True, slots=True)
 class CondaSolution:
@@ -63,7 +51,7 @@ class CondaSolution:
 
 
 async def solve_all(
-    requests: Sequence[CondaRequest], solver: CondaSolver, world: CondaWorld
+    requests: Sequence[CondaRequest], solver: CondaSolver, context: Context
 ) -> tuple[CondaSolution, ...]:
     """Solve every request, in their order.
 
@@ -72,19 +60,20 @@ async def solve_all(
         NoSolution: nothing satisfies a request, or nothing with the required CUDA builds.
         NetworkError: a channel cannot be read.
     """
-    if why := solver.unable(world.environ):
+    if why := solver.unable(context.environ):
         raise UsageError(
             f"{solver.version.partition(' ')[0]}: {why}", hint="or use --resolver rattler, which needs nothing else"
         )
     for request in requests:
         check_requirements(request)
     every = {channel: None for request in requests for channel in request.channels}
-    async with opened(every, world.cache / "conda" / "rows", world.environ, offline=world.offline) as channels:
+    cache = context.cache / "conda" / "rows"
+    async with opened(every, cache, context.environ, offline=context.is_offline) as channels:
         # A folder's records are mapped whole, 200 MB a platform of conda-forge's size, without waiting for a network:
         # one platform after another. linux-64 comes last, since the others are compared with its records.
         turn = asyncio.Semaphore(1 if any(channel.is_folder for channel in every) else len(requests))
         order = sorted(requests, key=lambda request: request.platform is Platform.LINUX_64)
-        tasks = [asyncio.ensure_future(_solved(request, solver, channels, world.report, turn)) for request in order]
+        tasks = [asyncio.ensure_future(_solved(request, solver, channels, context.reporter, turn)) for request in order]
         try:
             results = await asyncio.gather(*tasks, return_exceptions=True)
         finally:
@@ -107,13 +96,13 @@ async def solve_all(
 
 
 async def _solved(
-    request: CondaRequest, solver: CondaSolver, channels: Channels, report: Report, turn: asyncio.Semaphore
+    request: CondaRequest, solver: CondaSolver, channels: Channels, reporter: Reporter, turn: asyncio.Semaphore
 ) -> _Solved:
     platform = request.platform
     async with turn:
-        report(platform.value, "solving conda's packages")
+        reporter.progress(Step("solving conda's packages", of=platform.value))
         solved = await _solve(request, solver, channels)
-        report(platform.value, f"{len(solved.chosen)} conda packages")
+        reporter.progress(Step(f"{len(solved.chosen)} conda packages", of=platform.value))
         if platform is not Platform.LINUX_64:
             channels.release(request)
     return solved

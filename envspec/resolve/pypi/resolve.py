@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from socket import socket
@@ -16,8 +15,9 @@ from typing import Final
 
 from packaging.version import Version
 
+from envspec.context import Context, Step
 from envspec.errors import NoSolution, UsageError
-from envspec.io.confine import PROXY, Listen, Sandbox, Unconfined, bubblewrap
+from envspec.io.confine import PROXY, Listen, Sandbox, bubblewrap
 from envspec.io.http import open_http
 from envspec.io.store import Store
 from envspec.models import Decision, Resolution
@@ -31,9 +31,6 @@ from envspec.resolve.pypi.index.server import Loopback, listening, serve, simple
 from envspec.resolve.pypi.index.view import Pages, View
 from envspec.resolve.pypi.metadata import parsed
 from envspec.resolve.pypi.resolver import Pins, PypiRequest, Resolver, SdistBuildFailed, Unsolvable, Workspace
-
-#: Reports progress: (the target's platform, one short line).
-Report = Callable[[str, str], None]
 
 #: The subject of an error about confinement.
 _CONFINED: Final = "resolving with [pip] allow_sdist"
@@ -71,30 +68,16 @@ class TargetRequest:
         return cache.key_of([self.view_key, resolver.version, *lists, request.preferences])
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """The effects of this stage.
-
-    environ: has proxies and the CA bundle. meanwhile: called in a thread while resolvers run, for later work.
-    warn: receives what this run left out and a later one may include.
-    """
-
-    store: Store
-    cache: Path
-    environ: Mapping[str, str]
-    now: Callable[[], datetime]
-    report: Report
-    meanwhile: Callable[[], object] = bool
-    warn: Callable[[str], object] = str
-    unconfined: Unconfined = Unconfined.REFUSED
-
-
 async def resolve_all(
-    requests: Sequence[TargetRequest], resolver: Resolver, world: World, *, offline: bool, jobs: int
+    requests: Sequence[TargetRequest],
+    resolver: Resolver,
+    store: Store,
+    context: Context,
+    meanwhile: Callable[[], object] = bool,
 ) -> tuple[Resolution, ...]:
     """Resolve every request, in their order; cached resolutions are used.
 
-    jobs: how many resolvers run at the same time.
+    meanwhile: called in a thread while resolvers run, for later work.
 
     Raises:
         UsageError: the resolver cannot resolve for one of the targets on this machine.
@@ -104,27 +87,31 @@ async def resolve_all(
     """
     keys = [request.answer_key(resolver) for request in requests]
     by_key = dict(zip(keys, requests, strict=True))
-    cached = {key: cache.get(world.store, key, each.request.target) for key, each in by_key.items()}
+    cached = {key: cache.get(store, key, each.request.target) for key, each in by_key.items()}
     resolved = {key: resolution for key, resolution in cached.items() if resolution is not None}
     fresh = {key: request for key, request in by_key.items() if key not in resolved}
     for each in fresh.values():
         if why := resolver.unable(each.request.target):
             raise UsageError(f"{resolver.version.partition(' ')[0]}: {why}", hint="use --resolver uv")
     if fresh:
-        resolved |= await _resolve_fresh(fresh, resolver, world, offline=offline, jobs=jobs)
+        resolved |= await _resolve_fresh(fresh, resolver, store, context, meanwhile)
     check_sdists([(each.request, resolved[key]) for key, each in zip(keys, requests, strict=True)])
     return tuple(resolved[key] for key in keys)
 
 
 async def _resolve_fresh(
-    requests: Mapping[str, TargetRequest], resolver: Resolver, world: World, *, offline: bool, jobs: int
+    requests: Mapping[str, TargetRequest],
+    resolver: Resolver,
+    store: Store,
+    context: Context,
+    meanwhile: Callable[[], object],
 ) -> dict[str, Resolution]:
     """Resolutions by their keys; each is cached at once, unless it depends on what may still change."""
-    client = IndexClient(world.store, world.now, environ=world.environ)
+    client = IndexClient(store, context.now, environ=context.environ)
     rules = {each.view_key: each.rules for each in requests.values()}
     pages = Pages(client, rules)
     views = {key: View(client, pages, each, key) for key, each in rules.items()}
-    turn = asyncio.Semaphore(jobs)
+    turn = asyncio.Semaphore(context.jobs)
     undated = UndatedReleases()
 
     served: asyncio.Future[Listen] = asyncio.get_running_loop().create_future()
@@ -136,14 +123,14 @@ async def _resolve_fresh(
         view = views[request.view_key]
         try:
             async with turn:
-                resolution = await _resolve(request, resolver, view, world, loopback, listen)
+                resolution = await _resolve(request, resolver, view, context, loopback, listen)
         except NoSolution:
             found = filter(None, map(parsed, request.request.requirements))
             undated.add(view.pending, dict.fromkeys(normalised(requirement.name) for requirement in found))
             raise
         undated.add(view.pending, {package.name: package.version for package in resolution.packages})
         if not view.pending and not view.digests.may_appear:
-            cache.put(world.store, key, resolution)
+            cache.put(store, key, resolution)
         return resolution
 
     async with AsyncExitStack() as stack:
@@ -154,25 +141,25 @@ async def _resolve_fresh(
         guesses: list[asyncio.Task[None]] = []
         try:
             await asyncio.to_thread(import_module, "aiohttp.web")
-            client.http = None if offline else await stack.enter_async_context(open_http(world.environ))
+            client.http = None if context.is_offline else await stack.enter_async_context(open_http(context.environ))
             served.set_result(await stack.enter_async_context(serve(views, loopback)))
             guesses += [
                 asyncio.ensure_future(views[each.view_key].prefetch(name))
                 for each in requests.values()
                 for name in each.walked
             ]
-            await asyncio.to_thread(world.meanwhile)
+            await asyncio.to_thread(meanwhile)
             return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
         finally:
             for task in (*tasks, *guesses):
                 task.cancel()
             await asyncio.gather(*tasks, *guesses, return_exceptions=True)
             await client.close()
-            world.store.is_settled &= not any(view.pending or view.digests.may_appear for view in views.values())
+            store.is_settled &= not any(view.pending or view.digests.may_appear for view in views.values())
             if text := missing_digests(view.digests for view in views.values()):
-                world.warn(text)
+                context.reporter.warning(text)
             for text in undated.warnings():
-                world.warn(text)
+                context.reporter.warning(text)
 
 
 class UndatedReleases:
@@ -211,28 +198,28 @@ class UndatedReleases:
 
 
 async def _resolve(
-    target: TargetRequest, resolver: Resolver, view: View, world: World, loopback: Loopback, listen: Listen
+    target: TargetRequest, resolver: Resolver, view: View, context: Context, loopback: Loopback, listen: Listen
 ) -> Resolution:
     platform = target.request.target.platform.value
     builds = bool(target.request.sdists)
-    program = await bubblewrap(world.environ, world.unconfined, _CONFINED) if builds else None
-    world.report(platform, "resolving")
+    program = await bubblewrap(context.environ, context.unconfined, _CONFINED) if builds else None
+    context.reporter.progress(Step("resolving", of=platform))
     with tempfile.TemporaryDirectory(prefix="envspec-") as folder:
         work = Path(folder)
         workspace = Workspace(
             simple_url(view.key, resolver.bodies(target.request)),
             PROXY if program else loopback.proxy,
             # A shared cache would carry what a build writes there into the next lock.
-            work / "cache" if builds else _cache_folder(world.cache / "engines", work),
+            work / "cache" if builds else _cache_folder(context.cache / "engines", work),
             work,
             _BUILD_PATH if builds else "",
             Sandbox(program, folder=work) if program else None,
             listen,
         )
         request, pins = await _buildable(target.request, resolver, view, workspace)
-    world.report(platform, f"reading the metadata of {len(pins)} packages")
+    context.reporter.progress(Step(f"reading the metadata of {len(pins)} packages", of=platform))
     resolution = await packages.build(request, target.environment, pins, view)
-    world.report(platform, f"{len(resolution.packages)} packages")
+    context.reporter.progress(Step(f"{len(resolution.packages)} packages", of=platform))
     return resolution
 
 

@@ -66,12 +66,12 @@ def main(asked: dict[str, Any]) -> int:
     with open_engine(os.environ) as engine:
         settings = container_settings(lock, user, engine.facts, Folders(work=asked.get("work")), options)
         streams = Streams(sys.stdin.buffer, sys.stdout.buffer, sys.stderr.buffer)
-        return run(engine, asked["image"], settings, streams, terminal.tell)
+        return run(engine, asked["image"], settings, streams, terminal.report)
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main(json.loads(sys.argv[1])))
     except EnvspecError as error:
-        terminal.tell(f"error: {error}")
+        terminal.report(f"error: {error}")
         sys.exit(error.exit_code)

@@ -1,0 +1,154 @@
+"""What every operation takes: environment, cache, network, progress and clock. Values only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from enum import Enum
+from pathlib import Path
+from typing import Final, Protocol
+
+from envspec.io.http_types import Patience
+from envspec.io.types import Unconfined
+
+
+class Stages(str, Enum):
+    """Base of enumerations of stages, in words for the user."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class Connectivity(Enum):
+    """Whether anything may be fetched."""
+
+    ONLINE = "online"
+    OFFLINE = "offline"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a stage is.
+
+    stage: in words for the user. A total of 0 is unknown. of: the platform, if there are several.
+    """
+
+    stage: str
+    done: int = 0
+    total: int = 0
+    bytes_done: int = 0
+    bytes_total: int = 0
+    of: str = ""
+
+
+class Reporter(Protocol):
+    """What an operation reports while it runs; may be called from any thread."""
+
+    def progress(self, step: Step, /) -> None: ...
+
+    def warning(self, text: str, /) -> None:
+        """What the user should know, one line."""
+        ...
+
+
+class ReporterOf:
+    """A reporter that passes everything on, except for the methods that are given."""
+
+    def __init__(
+        self,
+        to: Reporter | None = None,
+        *,
+        progress: Callable[[Step], None] | None = None,
+        warning: Callable[[str], None] | None = None,
+    ) -> None:
+        self.progress = progress or (to.progress if to else _ignore)
+        self.warning = warning or (to.warning if to else _ignore)
+
+
+def _ignore(_: object) -> None:
+    return None
+
+
+#: Reports nothing.
+SILENT: Final[Reporter] = ReporterOf()
+
+
+def utc_now() -> datetime:
+    """The time, with its zone."""
+    return datetime.now(timezone.utc)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The machine and the wishes of its user that hold for every stage.
+
+    environ: with the settings of the user's file, see `envspec.settings`. cache: envspec's own folder. jobs: how much
+    is done at once. mirrors: registry -> the one that is used instead. unconfined: whether foreign code may run where
+    nothing confines it.
+    """
+
+    environ: Mapping[str, str] = field(repr=False)
+    home: Path
+    cache: Path
+    connectivity: Connectivity = Connectivity.ONLINE
+    jobs: int = 4
+    timeouts: Patience = field(default_factory=Patience)
+    mirrors: Mapping[str, str] = field(default_factory=dict)
+    unconfined: Unconfined = Unconfined.REFUSED
+    reporter: Reporter = field(default=SILENT, repr=False)
+    now: Callable[[], datetime] = field(default=utc_now, repr=False)
+
+    @classmethod
+    def from_environment(  # noqa: PLR0913 (every wish of a user may be left out)
+        cls,
+        environ: Mapping[str, str] | None = None,
+        *,
+        connectivity: Connectivity | None = None,
+        jobs: int | None = None,
+        usual_jobs: int | None = None,
+        mirrors: Mapping[str, str] | None = None,
+        unconfined: Unconfined = Unconfined.REFUSED,
+        reporter: Reporter = SILENT,
+    ) -> Context:
+        """What the arguments say, else the variables of the environment, else the user's file, else the defaults.
+
+        usual_jobs: the default of `jobs`; by default as many as there are processors.
+
+        Raises:
+            UsageError: a setting that can't be used. OpenCache: other users could write to the cache.
+        """
+        from envspec.io.cache import cache_root
+        from envspec.io.http_settings import patience
+        from envspec.settings import read_settings
+
+        settings = read_settings(os.environ if environ is None else environ)
+        found = settings.environ
+        return cls(
+            environ=found,
+            home=Path(found.get("HOME") or Path.home()),
+            cache=cache_root(found),
+            connectivity=connectivity or (Connectivity.OFFLINE if settings.offline else Connectivity.ONLINE),
+            jobs=jobs or settings.jobs or usual_jobs or os.cpu_count() or 1,
+            timeouts=patience(found, Patience()),
+            mirrors={**settings.mirrors, **(mirrors or {})},
+            unconfined=unconfined,
+            reporter=reporter,
+        )
+
+    @property
+    def is_offline(self) -> bool:
+        return self.connectivity is Connectivity.OFFLINE
+
+    def without_progress(self) -> Context:
+        """For a stage inside another one, whose progress is reported."""
+        return replace(self, reporter=ReporterOf(self.reporter, progress=_ignore))
+
+    def with_spec(self, mirrors: Mapping[str, str], *, unconfined: bool) -> Context:
+        """With the mirrors and the permission of a spec; the machine's own mirrors come first."""
+        return replace(
+            self,
+            mirrors={**mirrors, **self.mirrors},
+            unconfined=Unconfined.ALLOWED if unconfined else self.unconfined,
+        )

@@ -1,0 +1,12 @@
+"""Values of io. Imports nothing: they are on the way of every command."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Unconfined(Enum):
+    """Whether foreign code may run unconfined where nothing on this machine can confine it."""
+
+    REFUSED = "refused"
+    ALLOWED = "allowed"

@@ -1,0 +1,200 @@
+"""Lock to a running container: the image into the engine, then a command in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envspec.context import Context
+from envspec.engine.client import Engine, open_engine
+from envspec.engine.container import (
+    Access,
+    ContainerSettings,
+    Folders,
+    Gpus,
+    Mount,
+    Options,
+    Port,
+    Start,
+    Terminal,
+    User,
+    container_settings,
+)
+from envspec.engine.errors import EngineRefused
+from envspec.engine.run import Streams, run
+from envspec.errors import UnfitMachine, UsageError
+from envspec.image.engine import find_image
+from envspec.image.options import Bytecode, ImageOptions
+from envspec.io.cache import COMPILED
+from envspec.lockfile.document import identity
+from envspec.models import Lock, Platform
+from envspec.operations.image import Destinations, build
+
+#: The values that a request is made of, for callers.
+__all__ = [
+    "Access",
+    "Container",
+    "ContainerRequest",
+    "Gpus",
+    "Mount",
+    "Options",
+    "Port",
+    "Start",
+    "Streams",
+    "Terminal",
+    "compiled_folder",
+    "engine_platform",
+    "image_in_engine",
+    "open_container",
+    "this_user",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """What to run in a container of a lock's image.
+
+    work: the folder at the working directory, None for an empty one. caches: whether the container shares Hugging
+    Face's cache and what compilers keep. platform: None for the engine's own.
+    """
+
+    options: Options
+    work: Path | None = None
+    caches: bool = True
+    platform: Platform | None = None
+    bytecode: bool = True
+
+
+class Container:
+    """A container that is to be started, in an engine that answers."""
+
+    def __init__(self, lock: Lock, request: ContainerRequest, engine: Engine, context: Context) -> None:
+        self._lock = lock
+        self._request = request
+        self._engine = engine
+        self._context = context
+        self._platform = engine_platform(lock, engine, request.platform)
+        self._folders = self._shared_folders()
+        # Before an image is built for nothing.
+        self._settings(self._folders)
+
+    def load_image(self, context: Context) -> str:
+        """The image, built and loaded if the engine does not have it; its ID there. context: reports the progress."""
+        return image_in_engine(self._engine, self._lock, self._platform, context, bytecode=self._request.bytecode)
+
+    def run(self, image: str, streams: Streams, report: Callable[[str], None]) -> int:
+        """Run the command to its end; its exit code. report: called with each line for the user."""
+        folders = self._folders
+        if not self._engine.address.is_remote and self._request.caches:
+            folders = replace(folders, compiled=compiled_folder(self._context.cache, image))
+        settings = self._settings(folders)
+        _make_folders(folders, [mount.source for mount in settings.mounts])
+        return run(self._engine, image, settings, streams, report)
+
+    def _settings(self, folders: Folders) -> ContainerSettings:
+        user = this_user(self._context.environ)
+        return container_settings(self._lock, user, self._engine.facts, folders, self._request.options)
+
+    def _shared_folders(self) -> Folders:
+        request = self._request
+        if self._engine.address.is_remote:
+            if request.work is not None:
+                raise UsageError(
+                    f"the engine at {self._engine.address} is another machine, without the folders of this one",
+                    hint="`--no-work` starts with an empty folder; `--mount SRC:DST` mounts folders of that machine",
+                )
+            return Folders()
+        work = None if request.work is None else str(request.work.absolute())
+        return Folders(work=work, hub=_hub(self._context) if request.caches else ())
+
+
+@contextlib.contextmanager
+def open_container(lock: Lock, request: ContainerRequest, context: Context) -> Iterator[Container]:
+    """Connect to the engine and check the request.
+
+    Raises:
+        NoEngine, EngineSilent: no engine answers. UsageError, UnfitMachine: the lock or the request does not fit it.
+    """
+    with open_engine(context.environ) as engine:
+        yield Container(lock, request, engine, context)
+
+
+def image_in_engine(engine: Engine, lock: Lock, platform: Platform, context: Context, *, bytecode: bool) -> str:
+    """The image in the engine, built and loaded if it is not there; its ID there."""
+    code = Bytecode.COMPILED if bytecode else Bytecode.NONE
+    options = ImageOptions(lock, identity(lock), (platform,), code)
+    tag = f"envspec/{lock.name.lower()}:latest"
+    (image,) = build(options, Destinations(load=tag, tag=tag), context).images
+    loaded = find_image(engine, image)
+    if loaded is None:
+        raise EngineRefused(
+            f"image {image.id} was removed from the engine ({engine.facts}) meanwhile",
+            hint="run the same command again",
+        )
+    return loaded
+
+
+def engine_platform(lock: Lock, engine: Engine, named: Platform | None) -> Platform:
+    """The engine's own platform, which need not be this machine's."""
+    own = engine.facts.platform
+    locked = [part.target.platform for part in lock.resolutions if part.target.platform.is_linux]
+    platform = named or own
+    if platform in locked:
+        return platform
+    if named:
+        raise UsageError(f"{lock.name} is not locked for {named.value}", hint=f"use {_in_words(locked)}")
+    raise UnfitMachine(
+        f"{lock.name} is locked for {_in_words(locked)}, and the engine ({engine.facts}) runs "
+        f"{own.value if own else 'neither linux-64 nor linux-aarch64'}",
+        hint=f'add "{own.value}" to [env] platforms and lock again; '
+        "`--platform` runs another one if the engine emulates it"
+        if own
+        else "name another engine by DOCKER_HOST",
+    )
+
+
+def _in_words(platforms: Sequence[Platform]) -> str:
+    return ", ".join(platform.value for platform in platforms) or "no linux platform"
+
+
+def this_user(environ: Mapping[str, str]) -> User:
+    """The user of this process; on a system without numbers for users, one whose numbers an engine accepts."""
+    name = environ.get("USER") or environ.get("LOGNAME") or environ.get("USERNAME") or "user"
+    if sys.platform == "win32":
+        return User(name, 1000, 1000)
+    return User(name, os.getuid(), os.getgid(), tuple(sorted(set(os.getgroups()) - {os.getgid()})))
+
+
+def compiled_folder(cache: Path, image: str) -> str:
+    """Where compiled code of one image is kept: it calls into the image's libraries."""
+    return str(cache / COMPILED / image.rpartition(":")[2][:32])
+
+
+def _hub(context: Context) -> tuple[tuple[str, str], ...]:
+    """Hugging Face's folders, where its library looks for them."""
+    environ = context.environ
+    caches = environ.get("XDG_CACHE_HOME") or str(context.home / ".cache")
+    home = environ.get("HF_HOME") or f"{caches}/huggingface"
+    named = (("hub", environ.get("HF_HUB_CACHE")), ("datasets", environ.get("HF_DATASETS_CACHE")))
+    return (("", _absolute(home)), *((below, _absolute(path)) for below, path in named if path))
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
+
+
+def _make_folders(folders: Folders, mounted: Sequence[str]) -> None:
+    """Make those of envspec's and Hugging Face's folders that are mounted and do not exist yet."""
+    ours = {folders.compiled, *(path for _, path in folders.hub)}
+    for path in mounted:
+        if path in ours:
+            try:
+                Path(path).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UnfitMachine(
+                    f"{path} can't be made: {error.strerror}", hint="use `--no-cache` to run without it"
+                ) from error

@@ -1,0 +1,139 @@
+"""Images that were built before on this machine, known from the lock's bytes alone.
+
+On the way of `envspec image id` and of a push whose image is in the registry: imports little.
+"""
+
+from __future__ import annotations
+
+import os
+import platform as machine
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envspec.context import Context
+from envspec.errors import UsageError
+from envspec.image.id_cache import CachedIds, key_of, read_ids, write_ids
+from envspec.lockfile.folder import find_lock, read_current
+from envspec.lockfile.header import LOCK_FILE
+
+if TYPE_CHECKING:
+    from envspec.image.options import ImageOptions
+    from envspec.models import Lock, Platform
+    from envspec.operations.image import Built
+
+
+class ImageRequest:
+    """An image to build. The lock is read only if the cache does not answer from its bytes alone."""
+
+    def __init__(
+        self,
+        lock: str,
+        context: Context,
+        *,
+        platforms: Sequence[str] = (),
+        bytecode: bool = True,
+        compression: str = "gzip",
+        python: Path | None = None,
+    ) -> None:
+        if python and not (python.is_file() and os.access(python, os.X_OK)):
+            raise UsageError(f"--python {python}: there is no such program", hint="name an interpreter: its bin/python")
+        self.folder = find_lock(lock, Path())
+        self._cache = context.cache
+        self._platforms = platforms
+        self._bytecode = bytecode
+        self._compression = compression
+        self._python = python
+        self._key: str | None = None
+        # A Python that the user names may compile otherwise: what it gives is not remembered.
+        if not python:
+            self._key = key_of(
+                read_current(self.folder, LOCK_FILE),
+                *(platforms or ("this machine's", machine.system(), machine.machine())),
+                "pyc" if bytecode else "no-pyc",
+                compression,
+            )
+
+    def cached(self) -> CachedIds | None:
+        """The images, if this machine has built them before."""
+        return read_ids(self._cache, self._key) if self._key else None
+
+    def remember(self, built: Built) -> None:
+        """Keep the IDs for the next time."""
+        if self._key:
+            rows = [(image.platform.value, image.id) for image in built.images]
+            write_ids(self._cache, self._key, rows, built.digest)
+
+    @cached_property
+    def lock(self) -> Lock:
+        from envspec.lockfile.folder import read_lock
+
+        return read_lock(self.folder)
+
+    @cached_property
+    def options(self) -> ImageOptions:
+        from envspec.image.layers.types import Compression
+        from envspec.image.options import Bytecode, ImageOptions
+        from envspec.lockfile.document import identity
+
+        return ImageOptions(
+            lock=self.lock,
+            identity=identity(self.lock),
+            platforms=_platforms(self.lock, self._platforms),
+            bytecode=Bytecode.COMPILED if self._bytecode else Bytecode.NONE,
+            compression=Compression(self._compression),
+            python=self._python.absolute() if self._python else None,
+        )
+
+
+def tag_of(text: str) -> str:
+    """`name:tag`, as engines read it.
+
+    Raises:
+        UsageError: no name that an image can have.
+    """
+    from envspec.registry.reference import BadReference, parse
+
+    named = parse(text)
+    if named.digest or named.scheme:
+        raise BadReference(text, "it is more than a name and a tag", "the form is NAME:TAG: team/training:2")
+    return text if named.tag else f"{text}:latest"
+
+
+def pushed_name(reference: str, digest: str) -> str:
+    """The name of what was pushed, by its digest."""
+    from envspec.registry.reference import parse
+
+    return f"{parse(reference).name}@{digest}"
+
+
+def _platforms(lock: Lock, named: Sequence[str]) -> tuple[Platform, ...]:
+    from envspec.diagnostics.machine import this_platform
+    from envspec.models import Platform
+
+    locked = [resolution.target.platform for resolution in lock.resolutions]
+    linux = [platform for platform in locked if platform.is_linux]
+    if not linux:
+        raise UsageError(
+            f"{lock.name} has no linux platform, and images are for linux", hint="add linux-64 to [env] platforms"
+        )
+    if named:
+        chosen = tuple(dict.fromkeys(map(Platform, named)))
+        missing = [platform.value for platform in chosen if platform not in locked]
+        if missing:
+            raise UsageError(
+                f"{lock.name} is not locked for {', '.join(missing)}",
+                hint=f"use {', '.join(platform.value for platform in locked)}",
+            )
+        return chosen
+    local = this_platform()
+    # On a Mac or Windows the engine runs linux containers: the only platform that the lock has is meant.
+    if local in linux or len(linux) > 1:
+        if local not in linux:
+            raise UsageError(
+                f"{lock.name} has images for {', '.join(platform.value for platform in linux)}, none for this machine",
+                hint="choose by --platform",
+            )
+        return (local,)
+    return (linux[0],)

@@ -1,0 +1,108 @@
+"""Read-only answers about locks: `envspec explain`, `diff` and `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envspec.context import Context
+from envspec.errors import UnfitMachine
+from envspec.models import GpuCodeFound, Lock, Platform
+
+if TYPE_CHECKING:
+    from envspec.base_image.cuda import SharedLibrary
+    from envspec.diagnostics.explain import Explanation, PackageExplanation
+    from envspec.diagnostics.fit import FitReport
+    from envspec.facts import Facts
+    from envspec.lockfile.diff import LockDiff
+
+
+def explain(lock: Lock, package: str | None, context: Context) -> Explanation | PackageExplanation:
+    """Every decision of a lock, or one of its packages.
+
+    Raises:
+        UsageError: the package is not in the lock.
+    """
+    from envspec.diagnostics.explain import explain_lock, explain_package
+    from envspec.io.cache import seen
+
+    def read(sha256: str) -> GpuCodeFound | None:
+        return seen(context.cache, sha256)
+
+    if package is not None:
+        return explain_package(lock, package, read)
+    return explain_lock(lock, _shared_libraries(lock), read)
+
+
+def diff(old: str, new: str) -> LockDiff:
+    """Two locks compared: folders, names under locks/, or either of them in a git revision."""
+    from envspec.io.process import output_of
+    from envspec.lockfile.diff import diff_locks, load_revision
+
+    return diff_locks(load_revision(old, Path(), output_of), load_revision(new, Path(), output_of))
+
+
+def fit(
+    lock: Lock, *, driver: str | None = None, gpus: Sequence[str] = (), platform: Platform | None = None
+) -> FitReport:
+    """Whether a machine can run a lock: this one, or the one that any of the arguments describe.
+
+    Raises:
+        UsageError: an unknown GPU.
+    """
+    from envspec.diagnostics.fit import fits
+    from envspec.diagnostics.machine import Machine, described_machine, read_machine
+
+    facts = _facts_of(lock, Path("specs", f"{lock.name}.toml"))
+    machine: Machine
+    if driver is None and not gpus and platform is None:
+        machine = read_machine()
+    else:
+        machine = described_machine(platform or _usual_platform(lock), driver, tuple(gpus), facts)
+    return fits(lock, machine, facts)
+
+
+def _shared_libraries(lock: Lock) -> dict[Platform, tuple[SharedLibrary, ...]]:
+    """The CUDA libraries in both the base image and the packages, on the platforms that have the image."""
+    if lock.base_image is None:
+        return {}
+    from envspec.base_image.cuda import shared_libraries
+    from envspec.facts import load_facts
+
+    facts = load_facts()
+    return {
+        resolution.target.platform: shared_libraries(lock.base_image, resolution, facts)
+        for resolution in lock.resolutions
+        if resolution.target.platform.is_linux
+    }
+
+
+def _usual_platform(lock: Lock) -> Platform:
+    """The platform of a described machine: this machine's if the lock has it, else the lock's first."""
+    from envspec.diagnostics.machine import this_platform
+
+    platforms = [resolution.target.platform for resolution in lock.resolutions]
+    try:
+        local = this_platform()
+    except UnfitMachine:
+        return platforms[0]
+    return local if local in platforms or not platforms else platforms[0]
+
+
+def _facts_of(lock: Lock, spec: Path) -> Facts:
+    """The facts, with the rows under `[facts]` of the spec that the lock was made from, if it is on this machine."""
+    from envspec import documents
+    from envspec.facts import load_facts
+    from envspec.spec.identity import input_sha256
+
+    try:
+        data = documents.read_spec(spec)
+    except (OSError, ValueError):
+        return load_facts()
+    if "facts" not in data or input_sha256(data) != lock.input_sha256:
+        return load_facts()
+    from envspec.spec import load_spec
+
+    return load_facts(load_spec(spec, datetime.now(timezone.utc)).facts.tables())

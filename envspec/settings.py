@@ -1,0 +1,255 @@
+"""The configuration of a machine: `ENVSPEC_*` variables and one file.
+
+`$XDG_CONFIG_HOME/envspec/config.toml`, by default `~/.config/envspec/config.toml`. A variable is named after its key:
+`registry.mirrors` is `ENVSPEC_REGISTRY_MIRRORS`. Options of commands come before variables, these before the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from envspec.credentials import without_registry_login
+from envspec.errors import UsageError
+
+
+class Setting(NamedTuple):
+    """One key. form: what its value is, in words. default: in words."""
+
+    key: str
+    form: str
+    default: str
+    what: str
+
+    @property
+    def variable(self) -> str:
+        return "ENVSPEC_" + self.key.upper().replace(".", "_")
+
+
+_TEXT: Final = "a text"
+_PATH: Final = "an absolute path"
+_SWITCH: Final = "true or false"
+_COUNT: Final = "a positive whole number"
+_SECONDS: Final = "a positive number"
+_TABLE: Final = "a table of texts"
+
+SETTINGS: Final = (
+    Setting("cache_dir", _PATH, "the system's folder for caches", "Folder of all caches"),
+    Setting("offline", _SWITCH, "false", "Use the cache and no network"),
+    Setting("jobs", _COUNT, "by command", "Files to fetch, layers to write or platforms to resolve at once"),
+    Setting("default_index", _TEXT, "the public index", "Index of Python packages, instead of the public one"),
+    Setting("pytorch_index", _TEXT, "PyTorch's own", "PyTorch's indexes, with {variant} for cpu, cu128 ..."),
+    Setting("built_wheels", _TEXT, "", "URL or folder of wheels that were built from locked sources"),
+    Setting("apt_snapshot", _TEXT, "the lock's", "Archive of Debian and Ubuntu packages for system layers"),
+    Setting("registry.mirrors", _TABLE, "", 'Registries to use instead of others: "docker.io" = "registry.corp:5000"'),
+    Setting("http.connect_s", _SECONDS, "15", "Seconds to wait for a connection"),
+    Setting("http.stall_s", _SECONDS, "30", "Seconds to wait for the next byte"),
+    Setting("http.total_s", _SECONDS, "600", "Seconds to wait for a whole page"),
+    Setting("http.attempts", _COUNT, "4", "Attempts of a request"),
+    Setting("http.backoff_s", _SECONDS, "0.5", "Seconds before the second attempt, doubled each time"),
+    Setting("http.retry_after_s", _SECONDS, "20", "Longest Retry-After of a server to wait for, in seconds"),
+    Setting("http.redirects", _COUNT, "8", "Redirects of a request"),
+)
+_BY_KEY: Final = {each.key: each for each in SETTINGS}
+_SWITCHES: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+#: Of the file, in bytes.
+_LARGEST: Final = 1 << 20
+
+
+class SettingValue(NamedTuple):
+    """A setting's value and where it comes from: a variable, a line of the file, or `default`."""
+
+    setting: Setting
+    value: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is set on this machine. from_file: variable -> (value, line of the file)."""
+
+    own: Mapping[str, str]
+    path: Path
+    from_file: Mapping[str, tuple[str, int]]
+
+    @cached_property
+    def environ(self) -> Mapping[str, str]:
+        """The environment, with the file's values for the variables that are not set."""
+        if not self.from_file:
+            return self.own
+        return {**self.own, **{name: text for name, (text, _) in self.from_file.items() if not self.own.get(name)}}
+
+    @property
+    def offline(self) -> bool:
+        text = self.environ.get("ENVSPEC_OFFLINE") or "false"
+        if text.lower() not in _SWITCHES:
+            raise UsageError(f"ENVSPEC_OFFLINE={text}: neither true nor false", hint="set it to 1, or unset it")
+        return _SWITCHES[text.lower()]
+
+    @property
+    def jobs(self) -> int | None:
+        text = self.environ.get("ENVSPEC_JOBS")
+        if not text:
+            return None
+        if not re.fullmatch(r"[1-9]\d{0,5}", text):
+            raise UsageError(f"ENVSPEC_JOBS={text}: not a positive whole number", hint="set it to 4, or unset it")
+        return int(text)
+
+    @property
+    def mirrors(self) -> dict[str, str]:
+        return parse_mirrors(self.environ.get("ENVSPEC_REGISTRY_MIRRORS", "").split())
+
+    def check(self) -> None:
+        """Raise UsageError for a variable that can't be used."""
+        from envspec.io.http_settings import patience
+        from envspec.io.http_types import Patience
+
+        _ = (self.offline, self.jobs, self.mirrors, patience(self.environ, Patience()))
+
+    def rows(self) -> list[SettingValue]:
+        """Every setting, without credentials."""
+        from envspec.credentials import shown
+        from envspec.io.cache import cache_place
+
+        found = []
+        for each in SETTINGS:
+            value = self.environ.get(each.variable) or ""
+            if self.own.get(each.variable):
+                source = each.variable
+            elif each.variable in self.from_file:
+                source = f"{self.path}:{self.from_file[each.variable][1]}"
+            else:
+                source = "default"
+                value = str(cache_place(self.environ)) if each.key == "cache_dir" else each.default
+            found.append(SettingValue(each, shown(value), source))
+        return found
+
+
+def parse_mirrors(texts: Sequence[str]) -> dict[str, str]:
+    """`REGISTRY=HOST` -> registry and the one that is used instead.
+
+    Raises:
+        UsageError: another form, or a login in it.
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, host = text.partition("=")
+        if "@" in text:
+            raise UsageError(
+                f"{without_registry_login(text)!r}: a login stood before the mirror's host",
+                hint="log in with `docker login HOST`, and name the mirror by its host",
+            )
+        if not (name and equals and host):
+            raise UsageError(
+                f"{text!r} names no mirror", hint="the form is REGISTRY=HOST: docker.io=registry.corp:5000"
+            )
+        found[name] = host
+    return found
+
+
+def config_path(environ: Mapping[str, str]) -> Path:
+    """Where the user's file is, or would be."""
+    named = environ.get("XDG_CONFIG_HOME") or ""
+    # As the XDG Base Directory Specification has it: a relative path is ignored.
+    folder = Path(named) if Path(named).is_absolute() else Path(environ.get("HOME") or Path.home(), ".config")
+    return folder / "envspec" / "config.toml"
+
+
+def read_settings(environ: Mapping[str, str]) -> Settings:
+    """The settings of a machine.
+
+    Raises:
+        UsageError: the file can't be read, or has a key or a value that is wrong.
+    """
+    path = config_path(environ)
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return Settings(environ, path, {})
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror}", hint="make it readable, or remove it") from error
+    from envspec import documents
+
+    try:
+        if len(data) > _LARGEST:
+            raise documents.DocumentTooLarge(f"it has more than {_LARGEST} bytes")
+        text = data.decode("utf-8")
+        document = documents.parse_toml(text)
+    except ValueError as error:
+        line = re.search(r"line (\d+)", str(error))
+        at = f"{path}:{line[1]}" if line else str(path)
+        raise UsageError(f"{at}: not a TOML document: {error}", hint="correct the file") from error
+    found: dict[str, tuple[str, int]] = {}
+    for key, value in _values(document):
+        line_number = _line_of(text, key)
+        try:
+            setting = _BY_KEY[key]
+        except KeyError:
+            raise _unknown(f"{path}:{line_number}", key) from None
+        found[setting.variable] = (_text_of(setting, value, f"{path}:{line_number}", environ), line_number)
+    return Settings(environ, path, found)
+
+
+def _values(document: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Keys with dots, and their values."""
+    tables = {each.key.rpartition(".")[0] for each in SETTINGS} - {""}
+    for name, value in document.items():
+        if name in tables and isinstance(value, dict):
+            yield from ((f"{name}.{below}", inner) for below, inner in value.items())
+        else:
+            yield name, value
+
+
+def _unknown(at: str, key: str) -> UsageError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(key, _BY_KEY, n=1)
+    hint = f"write {near[0]}" if near else f"use one of {', '.join(_BY_KEY)}"
+    return UsageError(f"{at}: unknown key {key}", hint=hint)
+
+
+def _text_of(setting: Setting, value: object, at: str, environ: Mapping[str, str]) -> str:
+    """A value of the file as its variable has it.
+
+    Raises:
+        UsageError: another form.
+    """
+    if setting.form is _TABLE and isinstance(value, dict):
+        if all(isinstance(host, str) and not re.search(r"\s", name + host) for name, host in value.items()):
+            pairs = [f"{name}={host}" for name, host in value.items()]
+            try:
+                parse_mirrors(pairs)
+            except UsageError as error:
+                raise UsageError(f"{at}: {setting.key}: {error.message}", hint=error.hint) from error
+            return " ".join(pairs)
+    elif setting.form is _SWITCH and isinstance(value, bool):
+        return str(value).lower()
+    elif setting.form in (_COUNT, _SECONDS) and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if 0 < value < 10**6 and (setting.form is _SECONDS or isinstance(value, int)):
+            return f"{value:f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+    elif setting.form in (_TEXT, _PATH) and isinstance(value, str) and value:
+        text = environ.get("HOME", "~") + value[1:] if value.startswith("~/") else value
+        if setting.form is _TEXT or Path(text).is_absolute():
+            return text
+    raise UsageError(f"{at}: {setting.key} is not {setting.form}", hint="correct the value, or remove the line")
+
+
+def _line_of(text: str, key: str) -> int:
+    """The line that a key is on, 1 for one that is written in an unusual way."""
+    table, _, name = key.rpartition(".")
+    current = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[\s*([^\]]*?)\s*\]", line):
+            current = re.sub(r"[\"'\s]", "", header[1])
+            if current == key:
+                return number
+        elif (written := re.match(r"\s*([\w.\"'-]+)\s*=", line)) and (
+            f"{current}.{written[1]}".strip(".").replace('"', "").replace("'", "") == (f"{table}.{name}".strip("."))
+        ):
+            return number
+    return 1
