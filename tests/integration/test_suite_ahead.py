@@ -153,7 +153,7 @@ def test_a_hang_before_its_turn_has_its_limit_from_its_turn_on(tmp_path: Path) -
         wait_for("matmul")
         time.sleep(1.5)
     """
-    output = _run(tmp_path, body, "device", "matmul", limits={"matmul": 4})
+    output = _run(tmp_path, body, "device", "matmul", limits={"matmul": 1})
     result = output.results["matmul"]
     assert output.results["device"]["status"] == "not run"
     assert (result["cause"], result["reason"]) == (

@@ -196,7 +196,7 @@ def test_a_name_that_its_index_lacks_is_an_error(tmp_path: Path, public: IndexSe
     corp.remove("corp-backend")
     user = local_user(tmp_path, public, routes_to(corp.url))
     error = refused(user.locks(), 5)
-    assert error.startswith(f"index corp ({corp.url}) has no corp-backend")
+    assert error.startswith(f"index corp ({corp.url}) does not have corp-backend")
     assert public.requests_for("*corp-*") == []
     assert user.files() == {}
 
@@ -209,7 +209,7 @@ def test_an_older_release_is_no_way_round_a_name_that_its_index_lacks(
     public.add(backend("1.0", name="tool"))
     public.add(ecosystem.release("tool", "2.0", requires=["corp-backend"]))
     user = local_user(tmp_path, public, routes_to(corp.url), project('["tool"]'))
-    assert "has no corp-backend" in refused(user.locks(), 5)
+    assert "does not have corp-backend" in refused(user.locks(), 5)
     assert user.files() == {}
 
 

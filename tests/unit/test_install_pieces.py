@@ -439,6 +439,8 @@ def test_the_ward_ends_what_it_started_when_its_stdin_ends() -> None:
 
     command = [
         sys.executable,
+        "-I",
+        "-S",
         ward.__file__,
         sys.executable,
         "-c",
@@ -457,6 +459,6 @@ def test_the_ward_ends_what_it_started_when_its_stdin_ends() -> None:
 def test_the_ward_passes_a_status_on(status: int) -> None:
     from envspec.io import process as ward
 
-    command = [sys.executable, ward.__file__, sys.executable, "-c", f"raise SystemExit({status})"]
+    command = [sys.executable, "-I", "-S", ward.__file__, sys.executable, "-c", f"raise SystemExit({status})"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         assert process.wait(timeout=30) == status

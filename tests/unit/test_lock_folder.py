@@ -195,13 +195,13 @@ def test_no_room(tmp_path: Path, way: str) -> None:
     code = f"""
         import resource, signal, sys
         from pathlib import Path
-        from envspec.lockfile.folder import CannotWrite, rename_exchange, write_folder
+        from envspec.lockfile.folder import LockNotWritable, rename_exchange, write_folder
         from tests.unit.test_lock_folder import files, no_exchange
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
         try:
             write_folder(Path(sys.argv[1]), {{**files("2", "Dockerfile"), "big.txt": b"x" * 5000}}, exchange={way})
-        except CannotWrite as fault:
+        except LockNotWritable as fault:
             print(fault)
             raise SystemExit(fault.exit_code)
     """
