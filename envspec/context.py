@@ -10,8 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol
 
+from envspec.io.confine_types import Unconfined
 from envspec.io.http_types import Patience
-from envspec.io.types import Unconfined
 
 
 class Stages(str, Enum):

@@ -73,7 +73,7 @@ def context_of(
         UsageError: an option or a setting that can't be used. OpenCache: other users could write to the cache.
     """
     from envspec.context import SILENT, Connectivity, Context
-    from envspec.io.types import Unconfined
+    from envspec.io.confine_types import Unconfined
     from envspec.settings import parse_mirrors
 
     return Context.from_environment(

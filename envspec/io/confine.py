@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from envspec.errors import UnfitMachine
+from envspec.io.confine_types import Unconfined
 from envspec.io.process import Bond, Finished, run
-from envspec.io.types import Unconfined
 
 #: Serves what connects to a listener.
 Listen = Callable[[socket.socket], Awaitable[None]]

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from envspec.io.confine import PORT, Sandbox, bubblewrap, run_confined
+from envspec.io.confine_types import Unconfined
 from envspec.io.process import Finished
-from envspec.io.types import Unconfined
 from tests.support.builders.environments import BASE
 from tests.support.machines.confinement import confined
 

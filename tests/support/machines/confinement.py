@@ -24,7 +24,7 @@ from typing import Final
 import pytest
 
 from envspec.io.confine import NoConfinement, bubblewrap
-from envspec.io.types import Unconfined
+from envspec.io.confine_types import Unconfined
 from tests.support.builders.wheels import Artifact, sdist
 
 #: What unconfined code reaches, in the order in which it tries.

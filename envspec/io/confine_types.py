@@ -1,4 +1,4 @@
-"""Values of io. Imports nothing: they are on the way of every command."""
+"""Values of confinement. Imports nothing: every command imports them."""
 
 from __future__ import annotations
 
