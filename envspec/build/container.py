@@ -13,10 +13,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, Final
 
-from envspec.build.local import environ, serving, the_one, uv_words
-from envspec.build.local import told as log_of
-from envspec.build.reproducible import packed
-from envspec.build.types import BuildFailed, BuildOrder, BuildTools, Room
+from envspec.build.local import environ, only_wheel, serve_index, uv_arguments
+from envspec.build.local import log_lines as log_of
+from envspec.build.reproducible import tar_of
+from envspec.build.types import BuildContainer, BuildRequest, BuildTools, WheelBuildFailed
 from envspec.context import Context
 from envspec.engine.errors import NoEngine
 from envspec.errors import UnfitMachine
@@ -32,14 +32,14 @@ from envspec.image.sources.system_container import (
     run_job,
 )
 from envspec.image.sources.system_script import WORK
-from envspec.io.confine import INIT, PORT, PROXY, SOCKET, door
+from envspec.io.confine import INIT, PORT, PROXY, SOCKET, index_socket
 from envspec.io.http_settings import is_loopback
 
 _KEPT_LINES: Final = 200
 
 
 async def build_in_container(
-    order: BuildOrder, source: Path, work: Path, why: str, context: Context, tools: BuildTools
+    order: BuildRequest, source: Path, work: Path, why: str, context: Context, tools: BuildTools
 ) -> Path:
     """The wheel, below `work`. why: says what needs a container.
 
@@ -58,8 +58,8 @@ async def build_in_container(
     probe = ContainerJob("", target.platform, RegistryTransport.TLS, "", {}, Path("/"))
     await asyncio.to_thread(_engine, probe, order, why, context.environ)
     room = await tools.room(target)
-    async with serving(order, target, context) as needs, door(needs.listen) as index:
-        words = uv_words(needs.url, "python/bin/python3", "src", "out", f"{WORK}/cache")
+    async with serve_index(order, target, context) as needs, index_socket(needs.listen) as index:
+        words = uv_arguments(needs.url, "python/bin/python3", "src", "out", f"{WORK}/cache")
         variables = {
             **environ(order, PROXY, WORK),
             # A standalone Python remembers the compiler that it was made by.
@@ -87,13 +87,13 @@ async def build_in_container(
             await run_job(making, on_line, lambda outputs: _take(outputs, out))
         except (InstallFailed, ArchiveUnreachable) as fault:
             if not needs.view.errors:
-                raise BuildFailed(order.of, f"its build failed in {room.base}:", log_of(lines)) from fault
+                raise WheelBuildFailed(order.of, f"its build failed in {room.base}:", log_of(lines)) from fault
         if needs.view.errors:
             raise needs.view.errors[0]
-    return the_one(out, order)
+    return only_wheel(out, order)
 
 
-def _engine(job: ContainerJob, order: BuildOrder, why: str, environ: Mapping[str, str]) -> ContainerRunner:
+def _engine(job: ContainerJob, order: BuildRequest, why: str, environ: Mapping[str, str]) -> ContainerRunner:
     try:
         return choose_runner(ContainerTool.AUTO, job, environ)
     except NoEngine as fault:
@@ -113,7 +113,7 @@ def _take(outputs: Iterable[tuple[str, IO[bytes]]], out: Path) -> None:
                     kept.write(data)
 
 
-def _files(room: Room, source: Path, words: list[str], variables: Mapping[str, str]) -> dict[str, bytes]:
+def _files(room: BuildContainer, source: Path, words: list[str], variables: Mapping[str, str]) -> dict[str, bytes]:
     from uv import find_uv_bin
 
     # PATH stays the image's own: that is where nvcc is.
@@ -126,5 +126,5 @@ def _files(room: Room, source: Path, words: list[str], variables: Mapping[str, s
         "words": "\n".join(words).encode(),
         "uv": Path(find_uv_bin()).read_bytes(),
         "python.tar.gz": room.python.read_bytes(),
-        "source.tar": packed(source),
+        "source.tar": tar_of(source),
     }

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envspec.build.types import BuildFailed, BuildOrder, BuildTools
+from envspec.build.types import BuildRequest, BuildTools, WheelBuildFailed
 from envspec.context import Context
 from envspec.fetch.wheels import logins
 from envspec.io.confine import ALONE, PROXY, Listen, Sandbox, bubblewrap, run_confined
@@ -41,7 +41,7 @@ from envspec.spec.targets import wheel_tags
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class ServedIndex:
     """url: of the index's pages. proxy: through which it is reached on this machine. view: knows what went wrong.
 
     listen: serves it at a sandbox's listener as well, where it is reached through `PROXY`.
@@ -54,7 +54,7 @@ class Needs:
 
 
 @asynccontextmanager
-async def serving(order: BuildOrder, on: Target, context: Context) -> AsyncIterator[Needs]:
+async def serve_index(order: BuildRequest, on: Target, context: Context) -> AsyncIterator[ServedIndex]:
     """Serve the index for one build. on: where the build runs."""
     index = PackageIndex(DEFAULT_INDEX, default_index_url(context.environ))
     # A build that asked for a release without a wheel would need a build itself.
@@ -68,16 +68,16 @@ async def serving(order: BuildOrder, on: Target, context: Context) -> AsyncItera
         upstream = IndexClient(stack.enter_context(closing(Store(context.cache))), context.now, environ=context.environ)
         if not context.is_offline:
             upstream.http = await stack.enter_async_context(
-                open_http(context.environ, credentials=known, notice=context.reporter.warning)
+                open_http(context.environ, credentials=known, on_retry=context.reporter.warning)
             )
         stack.push_async_callback(upstream.close)
         view = View(upstream, Pages(upstream, {key: rules}), rules, key)
         entry = stack.enter_context(listening())
         listen = await stack.enter_async_context(serve({key: view}, entry))
-        yield Needs(simple_url(key, Bodies.WHOLE), entry.proxy, view, listen)
+        yield ServedIndex(simple_url(key, Bodies.WHOLE), entry.proxy, view, listen)
 
 
-def this_target(order: BuildOrder, here: Platform) -> Target:
+def this_target(order: BuildRequest, here: Platform) -> Target:
     """This machine as what a build on it may ask for: the order's own target where it is of that platform."""
     if order.target.platform is here:
         return order.target
@@ -104,10 +104,10 @@ exit 1
 """
 
 
-async def build_here(
-    order: BuildOrder, source: Path, work: Path, interpreter: Path, context: Context, tools: BuildTools
+async def build_locally(
+    order: BuildRequest, source: Path, work: Path, interpreter: Path, context: Context, tools: BuildTools
 ) -> Path:
-    """The wheel, below `work`, which is a folder of this build's alone; `asked_for` then tells of compilers.
+    """The wheel, below `work`, which is a folder of this build's alone; `requested_compiler` then tells of compilers.
 
     Raises:
         BuildFailed: there is none. NetworkError: what the build asks for is not to be had. NoConfinement: nothing was
@@ -119,9 +119,9 @@ async def build_here(
     out = work / "out"
     await asyncio.to_thread(_furnish, work)
     on = this_target(order, tools.local or Platform.LINUX_64)
-    async with serving(order, on, context) as needs:
+    async with serve_index(order, on, context) as needs:
         uv = Path(find_uv_bin())
-        command = [str(uv), *uv_words(needs.url, str(interpreter), str(source), str(out), f"{work}/cache")]
+        command = [str(uv), *uv_arguments(needs.url, str(interpreter), str(source), str(out), f"{work}/cache")]
         programs, reads = {"PATH": f"{work}/bin:{_PATH}", **_CC}, [uv]
         if order.compiles:
             programs = {"PATH": context.environ.get("PATH") or _PATH}
@@ -137,11 +137,11 @@ async def build_here(
         # Even of a build that went round it, by what is older: it would give another wheel once the index is well.
         raise needs.view.errors[0]
     if ended.status:
-        raise BuildFailed(order.of, "its build failed:", told(lines))
-    return the_one(out, order)
+        raise WheelBuildFailed(order.of, "its build failed:", log_lines(lines))
+    return only_wheel(out, order)
 
 
-def asked_for(work: Path) -> str | None:
+def requested_compiler(work: Path) -> str | None:
     """The first compiler that a build asked for; the build can write this file, so any other word is ignored."""
     asked = work / "asked"
     try:
@@ -171,7 +171,7 @@ def toolchains(path: str, home: str | None) -> Iterator[Path]:
             yield from (folder.parent / name for name in ("lib", "lib64", "libexec", "include"))
 
 
-def uv_words(url: str, interpreter: str, source: str, out: str, cache: str) -> list[str]:
+def uv_arguments(url: str, interpreter: str, source: str, out: str, cache: str) -> list[str]:
     """uv's arguments for a build."""
     return [
         *("build", "--wheel", "--force-pep517", "--no-create-gitignore", "--no-config", "--no-sources"),
@@ -180,12 +180,12 @@ def uv_words(url: str, interpreter: str, source: str, out: str, cache: str) -> l
     ]
 
 
-def told(lines: Iterable[str]) -> list[str]:
+def log_lines(lines: Iterable[str]) -> list[str]:
     """A build's log as messages show it: without uv's hints, which are about its own options."""
     return [line.removeprefix("error: ") for line in lines if not line.lstrip().startswith(("hint: ", "help: "))]
 
 
-def environ(order: BuildOrder, proxy: str, work: str) -> Mapping[str, str]:
+def environ(order: BuildRequest, proxy: str, work: str) -> Mapping[str, str]:
     """A build's whole environment, less PATH. proxy: leads to our index alone."""
     return {
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy),
@@ -200,7 +200,7 @@ def environ(order: BuildOrder, proxy: str, work: str) -> Mapping[str, str]:
     }
 
 
-def the_one(out: Path, order: BuildOrder) -> Path:
+def only_wheel(out: Path, order: BuildRequest) -> Path:
     """The one wheel in a folder, which a build may have filled as it liked: links lead anywhere.
 
     Raises:
@@ -212,5 +212,5 @@ def the_one(out: Path, order: BuildOrder) -> Path:
         else [each for each in sorted(out.glob("*.whl")) if each.is_file() and not each.is_symlink()]
     )
     if len(found) != 1:
-        raise BuildFailed(order.of, f"its build gave {len(found)} wheels, not one")
+        raise WheelBuildFailed(order.of, f"its build gave {len(found)} wheels, not one")
     return found[0]

@@ -33,10 +33,10 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from envspec import documents
-from envspec.build.types import BuildFailed, WrongWheel
+from envspec.build.types import WheelBuildFailed, WrongWheel
 from envspec.credentials import without_credentials
 from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
-from envspec.io.archives import LARGEST_METADATA, bounded_tar, counted, why_refused
+from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar, path_problem
 from envspec.models import Target
 from envspec.names import WHEEL
 from envspec.spec.targets import wheel_tags
@@ -137,7 +137,7 @@ def _dist_info(wheel: Path, of: str, name: str) -> bytes:
     found = [
         each for each in _members(wheel, of) if each.path.count("/") == 1 and each.path.endswith(f".dist-info/{name}")
     ]
-    if len(found) != 1 or found[0].data.size_bytes > LARGEST_METADATA:
+    if len(found) != 1 or found[0].data.size_bytes > MAX_METADATA_BYTES:
         what = f"{found[0].data.size_bytes} bytes of" if len(found) == 1 else str(len(found) or "no")
         raise WrongWheel(of, f"the build gave {wheel.name}, which has {what} {name}")
     try:
@@ -146,7 +146,7 @@ def _dist_info(wheel: Path, of: str, name: str) -> bytes:
         raise _wrong(of, fault) from fault
 
 
-def contents_of(wheel: Path) -> str | None:
+def record_digest(wheel: Path) -> str | None:
     """The digest of what the wheel installs (`envspec.verifier.record`); None where its RECORD doesn't tell."""
     record = record_of(wheel)
     try:
@@ -219,7 +219,7 @@ def unpack(archive: Path, folder: Path, of: str) -> Path:
         else:
             _untar(archive, folder, of)
     except BadWheel as fault:
-        raise BuildFailed(of, fault.message, hint=fault.hint) from fault
+        raise WheelBuildFailed(of, fault.message, hint=fault.hint) from fault
     except (FileExistsError, IsADirectoryError, NotADirectoryError) as fault:
         raise _bad(of, archive, f"holds {_inside(fault, folder)!r}, which is a file and a folder") from fault
     except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as fault:
@@ -245,7 +245,7 @@ def check_requirements(project: Path, of: str) -> None:
         return
     for requirement in requires:
         if requirement.url is not None:
-            raise BuildFailed(
+            raise WheelBuildFailed(
                 of,
                 f"its build requires {requirement.name} from {without_credentials(requirement.url)}, and builds take "
                 "what they require from indexes alone",
@@ -254,7 +254,7 @@ def check_requirements(project: Path, of: str) -> None:
             )
 
 
-def settle(root: Path, moment: datetime) -> None:
+def fix_times_and_modes(root: Path, moment: datetime) -> None:
     """Give all below `root` one time, and modes that no umask has touched; links stay what they are."""
     seconds = int(moment.timestamp())
     for path in (*sorted(root.rglob("*")), root):
@@ -265,7 +265,7 @@ def settle(root: Path, moment: datetime) -> None:
         os.utime(path, (seconds, seconds))
 
 
-def packed(root: Path) -> bytes:
+def tar_of(root: Path) -> bytes:
     """A tar of all below `root`, in order."""
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -284,7 +284,7 @@ def packed(root: Path) -> bytes:
 def _untar(archive: Path, folder: Path, of: str) -> None:
     links: dict[Path, str] = {}
     with archive.open("rb") as file, bounded_tar(file) as tar:
-        for member in counted(tar):
+        for member in bounded_members(tar):
             place = _place(member.name, folder, archive, of)
             if place in links:
                 raise _bad(of, archive, f"holds {member.name!r} twice, and once as a link")
@@ -343,7 +343,7 @@ def _link(links: Mapping[Path, str], folder: Path, archive: Path, of: str) -> No
 
 
 def _place(name: str, folder: Path, archive: Path, of: str) -> Path:
-    if why := why_refused(name):
+    if why := path_problem(name):
         raise _bad(of, archive, f"holds {name!r}, which {why}")
     return folder / os.path.normpath(name)
 
@@ -352,5 +352,7 @@ def _inside(fault: OSError, folder: Path) -> str:
     return os.path.relpath(fault.filename, folder)
 
 
-def _bad(of: str, archive: Path, what: str) -> BuildFailed:
-    return BuildFailed(of, f"{archive.name} {what}", hint="take another version of it, and report it to its publisher")
+def _bad(of: str, archive: Path, what: str) -> WheelBuildFailed:
+    return WheelBuildFailed(
+        of, f"{archive.name} {what}", hint="take another version of it, and report it to its publisher"
+    )

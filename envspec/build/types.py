@@ -19,7 +19,7 @@ _FORM: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class BuildOrder:
+class BuildRequest:
     """A wheel that is wanted.
 
     name: normalised. version: None where only the build tells it. source: SHA-256 of the sdist, or what else names the
@@ -56,7 +56,7 @@ class BuildOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class BuildContainer:
     """A container to build in. base: what is pulled, `host/repository@sha256:...`. is_plain: without TLS.
 
     python: a standalone build of the target's series, packed.
@@ -77,11 +77,11 @@ class BuildTools:
 
     local: Platform | None
     interpreter: Callable[[Python], Awaitable[Path | None]]
-    room: Callable[[Target], Awaitable[Room]]
+    room: Callable[[Target], Awaitable[BuildContainer]]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class CachedWheel:
     """A wheel in the cache."""
 
     wheel: BuiltWheel
@@ -91,7 +91,7 @@ class Made:
 _MOST: Final = 15
 
 
-class BuildFailed(NoSolution):
+class WheelBuildFailed(NoSolution):
     """The source gives no wheel. lines: what the build wrote, of which the last are shown."""
 
     def __init__(self, of: str, why: str, lines: Sequence[str] = (), hint: str | None = None) -> None:
@@ -102,11 +102,11 @@ class BuildFailed(NoSolution):
         )
 
 
-class WrongWheel(BuildFailed):
+class WrongWheel(WheelBuildFailed):
     """The build gave the wheel of something else, or for another machine."""
 
 
-class OtherWheel(EnvspecError):
+class UnexpectedWheel(EnvspecError):
     """A build gave other bytes than the lock records."""
 
     exit_code = 8

@@ -19,23 +19,23 @@ from typing import Final
 from envspec.build.reproducible import (
     check_release,
     check_requirements,
+    fix_times_and_modes,
     is_loaded,
     is_pure,
     normalise,
-    settle,
     sha256_of,
     unpack,
 )
-from envspec.build.types import BuildFailed, BuildOrder, BuildTools, Made, OtherWheel, WrongWheel
+from envspec.build.types import BuildRequest, BuildTools, CachedWheel, UnexpectedWheel, WheelBuildFailed, WrongWheel
 from envspec.context import Connectivity, Context
 from envspec.credentials import without_credentials
 from envspec.errors import NetworkError, UnfitMachine
 from envspec.fetch.sources import check_out
 from envspec.fetch.types import UnsafeName, archive_path, archives_folder
-from envspec.io.cache import Notes, keeping
+from envspec.io.cache import JsonCache, as_cache_error
 from envspec.io.confine import NoConfinement
-from envspec.io.file_locks import hold
-from envspec.io.files import files_of
+from envspec.io.file_locks import lock
+from envspec.io.files import project_files
 from envspec.io.http_settings import default_index_url
 from envspec.models import BuiltWheel, NamedIndex, Target
 from envspec.spec.requirements import GitAddress
@@ -45,7 +45,7 @@ _PLACE: Final = Path("/tmp")  # noqa: S108 (a folder of our own below it, which 
 _WAIT_S: Final = 0.2
 
 
-async def make(order: BuildOrder, context: Context, tools: BuildTools) -> Made:
+async def build_wheel(order: BuildRequest, context: Context, tools: BuildTools) -> CachedWheel:
     """The wheel out of the cache, else built.
 
     What gives a pure wheel without a compiler is built on this machine; the rest in a container of the lock's devel
@@ -53,7 +53,7 @@ async def make(order: BuildOrder, context: Context, tools: BuildTools) -> Made:
     that `compiles` is built here all the same.
 
     Raises:
-        BuildFailed, WrongWheel: no wheel, or not the one that is wanted. OtherWheel: not what the lock records.
+        BuildFailed, WrongWheel: no wheel, or not the one that is wanted. UnexpectedWheel: not what the lock records.
         UnfitMachine: it can't be built here. NetworkError: what the build asks for is not to be had.
     """
     key = order.key(default_index_url(context.environ))
@@ -64,11 +64,11 @@ async def make(order: BuildOrder, context: Context, tools: BuildTools) -> Made:
             if made is None:
                 made = await _make(order, key, work, context, tools)
     if order.locked is not None and made.wheel.sha256 != order.locked.sha256:
-        raise OtherWheel(order.of, made.wheel.sha256, order.locked.sha256)
+        raise UnexpectedWheel(order.of, made.wheel.sha256, order.locked.sha256)
     return made
 
 
-async def _make(order: BuildOrder, key: str, work: Path, context: Context, tools: BuildTools) -> Made:
+async def _make(order: BuildRequest, key: str, work: Path, context: Context, tools: BuildTools) -> CachedWheel:
     source = await _laid_out(order, work / "src")
     await asyncio.to_thread(check_requirements, source, order.of)
     built = await _build(order, source, work, context, tools)
@@ -82,7 +82,7 @@ async def _make(order: BuildOrder, key: str, work: Path, context: Context, tools
     return await asyncio.to_thread(_keep, order, key, built, context.cache)
 
 
-async def _laid_out(order: BuildOrder, folder: Path) -> Path:
+async def _laid_out(order: BuildRequest, folder: Path) -> Path:
     """The source in a new folder, its times and modes fixed.
 
     Raises:
@@ -93,22 +93,22 @@ async def _laid_out(order: BuildOrder, folder: Path) -> Path:
     return source
 
 
-def _settle_inside(source: Path, folder: Path, order: BuildOrder) -> None:
+def _settle_inside(source: Path, folder: Path, order: BuildRequest) -> None:
     # Files elsewhere are not envspec's to change.
     if not source.resolve().is_relative_to(folder.resolve()):
-        raise BuildFailed(order.of, f"its project, {source}, is not in the folder that was made for it")
-    settle(source, order.as_of)
+        raise WheelBuildFailed(order.of, f"its project, {source}, is not in the folder that was made for it")
+    fix_times_and_modes(source, order.as_of)
 
 
-async def _build(order: BuildOrder, source: Path, work: Path, context: Context, tools: BuildTools) -> Path:
+async def _build(order: BuildRequest, source: Path, work: Path, context: Context, tools: BuildTools) -> Path:
     interpreter = await tools.interpreter(order.target.python)
     loose: NoConfinement | None = None
     if interpreter is None:
         why = f"no Python {order.target.python.series} is on this machine"
     elif order.compiles:
-        from envspec.build.local import build_here
+        from envspec.build.local import build_locally
 
-        return await build_here(order, source, work, interpreter, context, tools)
+        return await build_locally(order, source, work, interpreter, context, tools)
     else:
         try:
             found = await _try_here(order, source, work, interpreter, context, tools)
@@ -132,23 +132,23 @@ async def _build(order: BuildOrder, source: Path, work: Path, context: Context, 
 
 
 async def _try_here(
-    order: BuildOrder, source: Path, work: Path, interpreter: Path, context: Context, tools: BuildTools
+    order: BuildRequest, source: Path, work: Path, interpreter: Path, context: Context, tools: BuildTools
 ) -> Path | str:
     """The pure wheel that a build without compilers gives; else why it takes a container.
 
     Raises:
         BuildFailed: it fails, and not for want of a compiler.
     """
-    from envspec.build.local import asked_for, build_here
+    from envspec.build.local import build_locally, requested_compiler
 
     try:
-        built = await build_here(order, source, work, interpreter, context, tools)
-    except BuildFailed:
-        compiler = await asyncio.to_thread(asked_for, work)
+        built = await build_locally(order, source, work, interpreter, context, tools)
+    except WheelBuildFailed:
+        compiler = await asyncio.to_thread(requested_compiler, work)
         if compiler is None:
             raise
         return f"its build asks for {compiler}"
-    compiler = await asyncio.to_thread(asked_for, work)
+    compiler = await asyncio.to_thread(requested_compiler, work)
     if not is_pure(built.name):
         return f"{built.name} is for one platform"
     if compiler is not None:
@@ -171,21 +171,21 @@ def _clear(folder: Path) -> None:
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def _known(key: str, cache: Path) -> Made | None:
+def _known(key: str, cache: Path) -> CachedWheel | None:
     """What the order gave before, if it is still there, and still is what it was."""
     try:
         wheel = BuiltWheel(**_notes(cache).read(key))
         path = archive_path(cache, key, wheel.sha256, wheel.filename)
         with path.open("rb") as file:
-            return Made(wheel, path) if sha256_of(file)[0] == wheel.sha256 else None
+            return CachedWheel(wheel, path) if sha256_of(file)[0] == wheel.sha256 else None
     except (OSError, ValueError, TypeError, UnsafeName):
         return None
 
 
-def _keep(order: BuildOrder, key: str, built: Path, cache: Path) -> Made:
+def _keep(order: BuildRequest, key: str, built: Path, cache: Path) -> CachedWheel:
     """Put the wheel, in its one form, where archives are: under a name that nobody knows before it is written."""
     folder = archives_folder(cache)
-    with keeping(folder):
+    with as_cache_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".built-", dir=folder) as beside:
             normal = Path(beside, built.name)
@@ -198,11 +198,11 @@ def _keep(order: BuildOrder, key: str, built: Path, cache: Path) -> Made:
             normal.replace(path)
     wheel = BuiltWheel(built.name, sha256, size)
     _notes(cache).write(key, asdict(wheel))
-    return Made(wheel, path)
+    return CachedWheel(wheel, path)
 
 
-def _notes(cache: Path) -> Notes:
-    return Notes(cache / "built")
+def _notes(cache: Path) -> JsonCache:
+    return JsonCache(cache / "built")
 
 
 @asynccontextmanager
@@ -219,7 +219,7 @@ async def _alone(key: str) -> AsyncIterator[Path]:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
     try:
-        descriptor = await hold(folder, opened, _WAIT_S)
+        descriptor = await lock(folder, opened, _WAIT_S)
     except OSError as fault:
         raise _not_ours(folder, fault.strerror or "") from fault
     try:
@@ -240,8 +240,8 @@ def _not_ours(folder: Path, why: str) -> UnfitMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Whose wheel it is to be. version: None where only the build tells it. indexes: see `BuildOrder`. locked: what the
+class WheelRequest:
+    """Whose wheel it is to be. version: None where only the build tells it. indexes: see `BuildRequest`. locked: what the
     lock records.
     """
 
@@ -254,11 +254,11 @@ class Wanted:
 
     @property
     def of(self) -> str:
-        """See `BuildOrder.of`."""
+        """See `BuildRequest.of`."""
         return f"{self.name} {self.version}" if self.version else self.name
 
 
-def of_sdist(wanted: Wanted, sha256: str, fetch: Callable[[], Awaitable[Path]]) -> BuildOrder:
+def sdist_request(wanted: WheelRequest, sha256: str, fetch: Callable[[], Awaitable[Path]]) -> BuildRequest:
     """An order for an sdist. fetch: gives the checked file."""
 
     async def lay_out(folder: Path) -> Path:
@@ -267,9 +267,9 @@ def of_sdist(wanted: Wanted, sha256: str, fetch: Callable[[], Awaitable[Path]]) 
     return _order(wanted, sha256, lay_out)
 
 
-def of_git(
-    wanted: Wanted, address: GitAddress, commit: str, environ: Mapping[str, str], connectivity: Connectivity
-) -> BuildOrder:
+def git_request(
+    wanted: WheelRequest, address: GitAddress, commit: str, environ: Mapping[str, str], connectivity: Connectivity
+) -> BuildRequest:
     """An order for a commit. Credentials are none of what names it."""
 
     async def lay_out(folder: Path) -> Path:
@@ -284,7 +284,7 @@ def of_git(
     return _order(wanted, without_credentials(address.pinned(commit)), lay_out)
 
 
-def of_folder(wanted: Wanted, root: Path, tree_sha256: str) -> BuildOrder:
+def folder_request(wanted: WheelRequest, root: Path, tree_sha256: str) -> BuildRequest:
     """An order for a folder, of which a copy is built."""
 
     async def lay_out(folder: Path) -> Path:
@@ -294,15 +294,15 @@ def of_folder(wanted: Wanted, root: Path, tree_sha256: str) -> BuildOrder:
 
 
 def _copy(root: Path, folder: Path) -> Path:
-    for name in files_of(root):
+    for name in project_files(root):
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(root / name, place, follow_symlinks=False)
     return folder
 
 
-def _order(wanted: Wanted, source: str, lay_out: Callable[[Path], Awaitable[Path]]) -> BuildOrder:
-    return BuildOrder(
+def _order(wanted: WheelRequest, source: str, lay_out: Callable[[Path], Awaitable[Path]]) -> BuildRequest:
+    return BuildRequest(
         name=wanted.name,
         version=wanted.version,
         source=source,

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import envspec
 from envspec.errors import NetworkError
-from envspec.fetch.types import Archive, check, is_passing, of_rattler, stalled
-from envspec.io.download import Sink
+from envspec.fetch.types import Archive, check, is_transient, rattler_error, stalled
+from envspec.io.download import DownloadFile
 from envspec.io.http_settings import keeps_logins
-from envspec.io.http_types import Patience, Unreachable
+from envspec.io.http_types import Timeouts, Unreachable
 from envspec.models import CondaPackage
 from envspec.resolve.conda.channel_client import own_middleware
 
@@ -26,7 +26,7 @@ _WHOLE_S: Final = 7 * 24 * 3600
 _TICK_S: Final = 0.1
 
 
-def archives_of(packages: Sequence[CondaPackage]) -> list[Archive]:
+def conda_archives(packages: Sequence[CondaPackage]) -> list[Archive]:
     """The archives of conda's packages."""
     return [
         Archive(f"{each.name} {each.version}", each.url, each.filename, each.sha256, each.size_bytes)
@@ -39,14 +39,14 @@ class ChannelTransport:
 
     resumes: Final = False
 
-    def __init__(self, patience: Patience, warn: Callable[[str], None]) -> None:
-        self._patience = patience
+    def __init__(self, timeouts: Timeouts, warn: Callable[[str], None]) -> None:
+        self._patience = timeouts
         self._warn = warn
         self._clients: dict[bool, Client] = {}
         self._told: set[tuple[str, int]] = set()
 
-    async def bring(self, archive: Archive, sink: Sink) -> None:
-        """See `Transport.bring`."""
+    async def bring(self, archive: Archive, sink: DownloadFile) -> None:
+        """See `Transport.fetch`."""
         stalls = 0
         for attempt in count(1):
             await sink.restart()
@@ -55,7 +55,7 @@ class ChannelTransport:
                 check(archive, sink)
             except NetworkError as fault:
                 stalls += "stalled" in fault.message
-                if attempt >= self._patience.attempts or stalls >= 2 or not is_passing(fault):
+                if attempt >= self._patience.attempts or stalls >= 2 or not is_transient(fault):
                     raise
                 pause = self._patience.pause_s(archive.url, attempt)
                 # A server that is down is one thing to tell, however many archives wait for it.
@@ -67,7 +67,7 @@ class ChannelTransport:
             else:
                 return
 
-    async def _pour(self, archive: Archive, sink: Sink) -> None:
+    async def _pour(self, archive: Archive, sink: DownloadFile) -> None:
         from rattler.package_streaming import download_to_writer
 
         task = asyncio.ensure_future(download_to_writer(self._rattler(archive.url), archive.url, sink))
@@ -79,7 +79,7 @@ class ChannelTransport:
         except (RuntimeError, OSError) as fault:
             if isinstance(fault, OSError) and fault.errno is not None:
                 raise
-            raise of_rattler(archive.url, fault) from fault
+            raise rattler_error(archive.url, fault) from fault
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

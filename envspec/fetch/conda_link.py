@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec.errors import EnvspecError, UsageError
-from envspec.io.archives import above, most_bytes, why_refused
-from envspec.io.process import Bond, Ending, attend
+from envspec.io.archives import max_unpacked_bytes, parents_of, path_problem
+from envspec.io.process import ParentLink, StopBy, run_streaming
 from envspec.models import CondaPackage, Platform
 
 
-class LinkFault(EnvspecError):
+class LinkError(EnvspecError):
     """rattler could not put a package into the folder."""
 
 
-class BadPackage(EnvspecError):
+class BadCondaPackage(EnvspecError):
     """A package of conda's that must not be put into an environment, or that no layer can be made of."""
 
     exit_code = 5
@@ -40,18 +40,18 @@ class BadPackage(EnvspecError):
         )
 
 
-class NoRoom(EnvspecError):
+class DiskFull(EnvspecError):
     """The disk is full."""
 
     exit_code = 6
 
 
-class TooLong(UsageError):
+class PrefixTooLong(UsageError):
     """The environment's path is longer than the room that a package has for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Into:
+class LinkTarget:
     """Where packages are put.
 
     folder: where they come to lie. prefix: the folder that their files name, wherever they lie. cache: rattler's, of
@@ -70,7 +70,7 @@ class Into:
 async def link(
     packages: Sequence[CondaPackage],
     archives: Mapping[str, Path],
-    into: Into,
+    into: LinkTarget,
     environ: Mapping[str, str],
     told: Callable[[int, int], None],
 ) -> None:
@@ -82,7 +82,7 @@ async def link(
 
     Raises:
         BadPackage: it would write outside of the folder, through a link, or over what conda and envspec write.
-        NoRoom, TooLong, LinkFault
+        NoRoom, PrefixTooLong, LinkError
     """
     told(0, len(packages) - len(into.there))
     words = {
@@ -107,17 +107,17 @@ async def link(
         if "linked" in step:
             told(step["linked"], step["total"])
 
-    ended = await attend(
+    ended = await run_streaming(
         [sys.executable, "-m", "envspec.fetch.conda_link_worker"],
         # The same modules as here, wherever they came from.
         environ={**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         cwd=into.folder,
-        bond=Bond(into.holds, Ending.STDIN, json.dumps(words).encode() + b"\n"),
+        parent=ParentLink(into.holds, StopBy.STDIN, json.dumps(words).encode() + b"\n"),
         told=hear,
     )
     for line in ended.lines:
         if refused := json.loads(line).get("refused"):
-            raise BadPackage(refused)
+            raise BadCondaPackage(refused)
     last = json.loads(ended.lines[-1]) if ended.lines else {}
     if ended.status != 0 or not last.get("done"):
         raise _fault(last.get("error") or ended.stderr.strip() or f"rattler ended with status {ended.status}")
@@ -136,18 +136,20 @@ def _fault(text: str) -> EnvspecError:
     lines = (panic[1] if panic else text).splitlines()
     told = ": ".join(dict.fromkeys(line.removeprefix("Caused by: ").strip() for line in lines if line))
     if "os error 28" in told or "os error 122" in told:
-        return NoRoom(f"no space left while conda's packages were linked: {told}", hint="make room and try again")
+        return DiskFull(f"no space left while conda's packages were linked: {told}", hint="make room and try again")
     if "longer than the placeholder" in told:
-        return TooLong(f"the folder's path is too long for a package: {told}", hint="name a folder with a shorter path")
-    return LinkFault(f"conda's packages could not be linked: {told}", hint="run again with --debug and report it")
+        return PrefixTooLong(
+            f"the folder's path is too long for a package: {told}", hint="name a folder with a shorter path"
+        )
+    return LinkError(f"conda's packages could not be linked: {told}", hint="run again with --debug and report it")
 
 
 #: What conda and envspec write about an environment; a package that brings it would lie about the environment.
-RESERVED: Final = ("conda-meta", ".envspec")
+RESERVED_FOLDERS: Final = ("conda-meta", ".envspec")
 _ENTRY_POINT: Final = re.compile(r"([^/\\=\s]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)", re.ASCII)
 
 
-class Environment:
+class LinkedFiles:
     """What the packages that are linked so far put into one environment.
 
     site_packages: of its Python, below the environment; None without one.
@@ -166,7 +168,7 @@ class Environment:
         unpacked: its folder in rattler's cache. packed_bytes: of its archive.
         """
         # First: its metadata may be what is large.
-        if (size := _size_of(unpacked)) > most_bytes(packed_bytes):
+        if (size := _size_of(unpacked)) > max_unpacked_bytes(packed_bytes):
             return f"{packed_bytes} bytes that unpack to {size}, which is a bomb"
         try:
             paths, programs = list(_paths(unpacked)), list(_entry_points(unpacked))
@@ -175,7 +177,7 @@ class Environment:
         made, placed = [], list[str]()
         for program in programs:
             match = _ENTRY_POINT.fullmatch(program)
-            if not match or why_refused(match[1]):
+            if not match or path_problem(match[1]):
                 return f"its entry point {program!r} is not of the form `name = module:function`"
             made.append(f"bin/{match[1]}")
         inside, root = {""}, os.path.realpath(unpacked)
@@ -206,7 +208,7 @@ class Environment:
 
     def _put(self, name: str, placed: Iterable[str], links: Iterable[str]) -> str | None:
         for path in placed:
-            for folder in above(path):
+            for folder in parents_of(path):
                 if self._folders.setdefault(folder, path) != path:
                     break
                 if folder in self._links:
@@ -228,11 +230,11 @@ def _size_of(folder: Path) -> int:
 
 
 def _why_not_below(path: str) -> str | None:
-    if why := why_refused(path):
+    if why := path_problem(path):
         return why
     if posixpath.normpath(path) != path:
         return "is not a path in its plain form"
-    return "only conda and envspec write" if path.split("/", 1)[0] in RESERVED else None
+    return "only conda and envspec write" if path.split("/", 1)[0] in RESERVED_FOLDERS else None
 
 
 def _paths(unpacked: Path) -> Iterator[str]:

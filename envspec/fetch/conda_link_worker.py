@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from envspec.fetch.conda_link import Environment
+from envspec.fetch.conda_link import LinkedFiles
 from envspec.models import CondaPackage
 from envspec.resolve.conda.records import record_of
 
@@ -55,7 +55,7 @@ class _Reporter:
     unpacked: a package's name -> the folder in rattler's cache that it is linked from, its file name and its size.
     """
 
-    def __init__(self, total: int, unpacked: Mapping[str, tuple[Path, str, int]], environment: Environment) -> None:
+    def __init__(self, total: int, unpacked: Mapping[str, tuple[Path, str, int]], environment: LinkedFiles) -> None:
         self._total = total
         self._linked = 0
         self._unpacked = unpacked
@@ -120,7 +120,7 @@ async def _link(order: dict[str, Any]) -> None:
                 each.name: (Path(order["cache"], stem_of(each)), each.filename, row["packed_bytes"])
                 for each, row in zip(packages, order["rows"], strict=True)
             },
-            Environment(site_packages),
+            LinkedFiles(site_packages),
         ),
     )
     for package in packages:

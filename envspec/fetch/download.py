@@ -18,20 +18,20 @@ from urllib.request import url2pathname
 from envspec.context import Context, Step
 from envspec.credentials import shown
 from envspec.errors import NetworkError
-from envspec.fetch.conda import ChannelTransport
+from envspec.fetch.download import ChannelTransport
 from envspec.fetch.types import (
     Archive,
-    Arrived,
+    OnFetched,
     Transport,
     Truncated,
     WrongArchive,
     archives_folder,
     check,
-    unheard,
+    ignore_fetched,
 )
-from envspec.io.cache import keeping
-from envspec.io.download import CHUNK, Sink
-from envspec.io.file_locks import hold_file
+from envspec.io.cache import as_cache_error
+from envspec.io.download import CHUNK, DownloadFile
+from envspec.io.file_locks import lock_file
 
 #: What came of a file before a run ended is kept for the next from this size on, in bytes.
 WORTH_KEEPING: Final = 1 << 20
@@ -53,7 +53,7 @@ class Downloads:
         self._lock = threading.Lock()
         self._done = self._total = self._bytes = self._bytes_total = 0
 
-    async def fetch(self, archives: Sequence[Archive], arrived: Arrived = unheard) -> Mapping[str, Path]:
+    async def fetch(self, archives: Sequence[Archive], arrived: OnFetched = ignore_fetched) -> Mapping[str, Path]:
         """SHA-256 -> the checked file in the cache, for each archive.
 
         Raises:
@@ -68,7 +68,7 @@ class Downloads:
         self._tell(0)
         tasks = [asyncio.ensure_future(self._have(archive, arrived)) for archive in wanted]
         try:
-            with keeping(self._folder):
+            with as_cache_error(self._folder):
                 return dict(await asyncio.gather(*tasks))
         finally:
             self._stopping.set()
@@ -76,7 +76,7 @@ class Downloads:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _have(self, archive: Archive, arrived: Arrived) -> tuple[str, Path]:
+    async def _have(self, archive: Archive, arrived: OnFetched) -> tuple[str, Path]:
         async with self._slots:
             path = archive.path(self._context.cache)
             if not await self._is_kept(archive, path):
@@ -104,11 +104,11 @@ class Downloads:
                 hint="run once without --offline",
             )
         unfinished = path.with_name(f"{path.name}.part")
-        descriptor = await hold_file(unfinished)
+        descriptor = await lock_file(unfinished)
         with os.fdopen(descriptor, "r+b", buffering=0) as file, _Unfinished(unfinished, path) as kept:
             if await self._is_kept(archive, path):
                 return
-            sink = Sink(file, self._folder, archive.size_bytes, self._tell)
+            sink = DownloadFile(file, self._folder, archive.size_bytes, self._tell)
             try:
                 await self._fill(archive, sink)
             except (NetworkError, asyncio.CancelledError) as fault:
@@ -120,9 +120,9 @@ class Downloads:
                 await sink.rest()
             kept.finish()
 
-    async def _fill(self, archive: Archive, sink: Sink) -> None:
+    async def _fill(self, archive: Archive, sink: DownloadFile) -> None:
         if urlsplit(archive.url).scheme != "file":
-            await self._transport.bring(archive, sink)
+            await self._transport.fetch(archive, sink)
             return
         await sink.restart()
         try:
@@ -203,7 +203,7 @@ class _Unreadable(Exception):
     """A local file that can't be read; its cause is the system's."""
 
 
-def _copy(path: Path, sink: Sink, stopping: threading.Event) -> None:
+def _copy(path: Path, sink: DownloadFile, stopping: threading.Event) -> None:
     try:
         # A device or a pipe may have no end.
         if not stat.S_ISREG(path.stat().st_mode):

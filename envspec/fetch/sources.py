@@ -26,9 +26,9 @@ from envspec.credentials import filled, shown, without_credentials
 from envspec.errors import NetworkError, UnfitMachine, UsageError
 from envspec.fetch.download import Downloads
 from envspec.fetch.types import Archive, archive_path
-from envspec.fetch.wheels import Ask, IndexTransport
-from envspec.io.cache import keeping
-from envspec.io.files import beside
+from envspec.fetch.wheels import IndexTransport, Lookup
+from envspec.io.cache import as_cache_error
+from envspec.io.files import replacing
 from envspec.io.http import Http, open_http
 from envspec.io.http_settings import keeps_logins
 from envspec.io.http_types import BadStatus
@@ -300,7 +300,7 @@ async def fetch_sdist(
                 sha256 = await download_hashed(http, source, file, _LARGEST_BYTES)
             await asyncio.to_thread(_keep, file, kept(sha256))
             known = {"asked": asked.isoformat(), "sha256": sha256}
-        store.remember_answer(key, known)
+        store.put_answer(key, known)
     if requirement.sha256 and requirement.sha256 != known["sha256"]:
         raise NetworkError(
             f"{url} has SHA-256 {known['sha256']}, the spec demands {requirement.sha256}",
@@ -313,17 +313,17 @@ async def fetch_sdist(
 
 def _keep(file: IO[bytes], path: Path) -> None:
     file.seek(0)
-    with keeping(path.parent):
+    with as_cache_error(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside(path) as new, new.open("xb") as out:
+        with replacing(path) as new, new.open("xb") as out:
             shutil.copyfileobj(file, out)
 
 
 #: The variable that names the place.
-PLACE: Final = "ENVSPEC_BUILT_WHEELS"
+BUILT_WHEELS: Final = "ENVSPEC_BUILT_WHEELS"
 
 
-def address_of(wheel: BuiltWheel, place: str) -> str:
+def built_wheel_url(wheel: BuiltWheel, place: str) -> str:
     """Where a wheel is at a place.
 
     Raises:
@@ -333,7 +333,9 @@ def address_of(wheel: BuiltWheel, place: str) -> str:
     if scheme in {"http", "https", "file"}:
         return f"{place.rstrip('/')}/{wheel.sha256}/{quote(wheel.filename)}"
     if not Path(place).is_absolute():
-        raise UsageError(f"{PLACE}={place}: neither a URL nor an absolute folder", hint=f"correct {PLACE}, or unset it")
+        raise UsageError(
+            f"{BUILT_WHEELS}={place}: neither a URL nor an absolute folder", hint=f"correct {BUILT_WHEELS}, or unset it"
+        )
     return (Path(place) / wheel.sha256 / wheel.filename).as_uri()
 
 
@@ -343,7 +345,7 @@ async def find_built(packages: Sequence[Package], context: Context) -> Mapping[s
     Raises:
         UsageError: what names the place can't be used. CannotKeep: the cache can't be written.
     """
-    place = context.environ.get(PLACE)
+    place = context.environ.get(BUILT_WHEELS)
     found: dict[str, Path] = {}
     async with AsyncExitStack() as stack:
         opening = asyncio.Lock()
@@ -352,11 +354,11 @@ async def find_built(packages: Sequence[Package], context: Context) -> Mapping[s
         async def http() -> Http:
             async with opening:
                 if not opened:
-                    door = open_http(context.environ, patience=context.timeouts)
+                    door = open_http(context.environ, timeouts=context.timeouts)
                     opened.append(await stack.enter_async_context(door))
                 return opened[0]
 
-        async def located(archive: Archive, _: Ask) -> str:
+        async def located(archive: Archive, _: Lookup) -> str:
             return archive.url
 
         for package in packages:
@@ -367,7 +369,7 @@ async def find_built(packages: Sequence[Package], context: Context) -> Mapping[s
             kept = archive_path(context.cache, of, wheel.sha256, wheel.filename)
             if not place and not kept.is_file():
                 continue
-            url = address_of(wheel, place) if place else kept.as_uri()
+            url = built_wheel_url(wheel, place) if place else kept.as_uri()
             archive = Archive(of, url, wheel.filename, wheel.sha256, wheel.size_bytes)
             try:
                 found |= await Downloads(context, IndexTransport(http, located)).fetch([archive])

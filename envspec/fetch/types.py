@@ -11,8 +11,8 @@ from urllib.parse import unquote, urlsplit
 
 from envspec.credentials import shown
 from envspec.errors import NetworkError
-from envspec.io.download import Sink
-from envspec.io.http_types import BadStatus, BrokenOff, RequestFault, Stalled, Unreachable
+from envspec.io.download import DownloadFile
+from envspec.io.http_types import BadStatus, IncompleteResponse, RequestError, Stalled, Unreachable
 from envspec.names import FILE_NAME, SHA256, Form
 
 _AGAIN: Final = "run the same command again; what was fetched is kept"
@@ -47,11 +47,11 @@ class Truncated(NetworkError):
         super().__init__(f"{of}: {shown(url)} has {what} {locked:,} bytes", hint=_AGAIN)
 
 
-def is_passing(fault: NetworkError) -> bool:
+def is_transient(fault: NetworkError) -> bool:
     """Whether asking again may help: not for a file that is gone, or one with other content."""
     if isinstance(fault, BadStatus):
         return fault.status in _PASSING_STATUS
-    return isinstance(fault, (Truncated, Stalled, BrokenOff, Unreachable))
+    return isinstance(fault, (Truncated, Stalled, IncompleteResponse, Unreachable))
 
 
 def stalled(url: str, stall_s: float) -> Stalled:
@@ -59,17 +59,17 @@ def stalled(url: str, stall_s: float) -> Stalled:
     return Stalled(url, f"the server stalled: no byte for {stall_s:g} s", hint=_AGAIN)
 
 
-def of_rattler(url: str, fault: BaseException) -> RequestFault:
+def rattler_error(url: str, fault: BaseException) -> RequestError:
     """rattler's fault in words for the user. Its own may hold a token, which its middleware puts into URLs."""
     text = str(fault)
     status = re.search(r"HTTP status \w+ error \((\d{3})", text)
     if status:
         return BadStatus(url, int(status[1]))
     if "builder error" in text:
-        return RequestFault(url, "not a URL that archives can be fetched from", hint="was the lock made for this use?")
+        return RequestError(url, "not a URL that archives can be fetched from", hint="was the lock made for this use?")
     if "error sending request" in text:
         return Unreachable(url, "no connection", hint="is the server up, its name known here, and HTTPS_PROXY right?")
-    return BrokenOff(url, "the answer broke off before its end", hint=_AGAIN)
+    return IncompleteResponse(url, "the answer broke off before its end", hint=_AGAIN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +121,10 @@ def python_archive(version: str, url: str, sha256: str) -> Archive:
 
 
 #: Told the SHA-256 of each file that is in the cache, checked, when it is.
-Arrived = Callable[[str], object]
+OnFetched = Callable[[str], object]
 
 
-def unheard(_sha256: str) -> None:
+def ignore_fetched(_sha256: str) -> None:
     """Tells nobody."""
 
 
@@ -134,7 +134,7 @@ class Transport(Protocol):
     @property
     def resumes(self) -> bool: ...
 
-    async def bring(self, archive: Archive, sink: Sink) -> None:
+    async def bring(self, archive: Archive, sink: DownloadFile) -> None:
         """Write the archive to `sink`, whole and checked; what passes is tried again as often as patience allows.
 
         Raises:
@@ -144,7 +144,7 @@ class Transport(Protocol):
         ...
 
 
-def check(archive: Archive, sink: Sink) -> None:
+def check(archive: Archive, sink: DownloadFile) -> None:
     """Refuse what is not the archive that the lock names.
 
     Raises:

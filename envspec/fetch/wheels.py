@@ -20,11 +20,11 @@ from urllib.parse import urlsplit
 from envspec.context import Context
 from envspec.errors import NetworkError, UsageError
 from envspec.fetch.download import Downloads
-from envspec.fetch.types import Archive, Arrived, Truncated, WrongArchive, archive_path, check, unheard
-from envspec.io.download import Sink
+from envspec.fetch.types import Archive, OnFetched, Truncated, WrongArchive, archive_path, check, ignore_fetched
+from envspec.io.download import DownloadFile
 from envspec.io.http import Http, open_http
 from envspec.io.http_settings import default_index_url, keeps_logins
-from envspec.io.http_types import BadStatus, BrokenOff, Credential, Stalled, Unreachable
+from envspec.io.http_types import BadStatus, Credential, IncompleteResponse, Stalled, Unreachable
 from envspec.io.store import Store, StoredPage
 from envspec.models import DEFAULT_INDEX, Package
 from envspec.origins import PYTORCH_INDEX, origin_of
@@ -42,7 +42,7 @@ _GONE: Final = frozenset({403, 404, 410})
 _REFUSED: Final = frozenset({401, 403})
 
 
-class Ask(Enum):
+class Lookup(Enum):
     """Where a file's address may come from. REMEMBERED: from a page that was read earlier. ANEW: from its index."""
 
     REMEMBERED = "remembered"
@@ -50,7 +50,7 @@ class Ask(Enum):
 
 
 #: Gives the address of a file, with the credentials that its server wants.
-Locate = Callable[[Archive, Ask], Awaitable[str]]
+Locate = Callable[[Archive, Lookup], Awaitable[str]]
 
 
 class IndexTransport:
@@ -62,10 +62,10 @@ class IndexTransport:
         self._http = http
         self._locate = locate
 
-    async def bring(self, archive: Archive, sink: Sink) -> None:
-        """See `Transport.bring`."""
+    async def bring(self, archive: Archive, sink: DownloadFile) -> None:
+        """See `Transport.fetch`."""
         await sink.adopt()
-        url = await self._locate(archive, Ask.REMEMBERED)
+        url = await self._locate(archive, Lookup.REMEMBERED)
         try:
             await self._fetch(replace(archive, url=url), sink)
         except BadStatus as fault:
@@ -76,13 +76,13 @@ class IndexTransport:
             if fault.status not in _GONE:
                 raise
             # An index that gives every reader addresses of their own, or has moved the file since.
-            anew = await self._locate(archive, Ask.ANEW)
+            anew = await self._locate(archive, Lookup.ANEW)
             if anew == url:
                 raise
             await sink.restart()
             await self._fetch(replace(archive, url=anew), sink)
 
-    async def _fetch(self, archive: Archive, sink: Sink) -> None:
+    async def _fetch(self, archive: Archive, sink: DownloadFile) -> None:
         wrong = 0
         while True:
             before = sink.size
@@ -96,13 +96,13 @@ class IndexTransport:
                 if wrong > 1 or not (sink.is_joined or isinstance(fault, Truncated)):
                     raise
                 await sink.restart()
-            except (BrokenOff, Stalled, Unreachable):
+            except (IncompleteResponse, Stalled, Unreachable):
                 if not sink.is_joined or sink.size - before < _PROGRESS_BYTES:
                     raise
             else:
                 return
 
-    async def _pour(self, archive: Archive, sink: Sink) -> None:
+    async def _pour(self, archive: Archive, sink: DownloadFile) -> None:
         if archive.size_bytes is not None and sink.size == archive.size_bytes:
             return
 
@@ -132,7 +132,7 @@ class _NoSuchPart(Exception):
     """The file ends before the part that was asked for."""
 
 
-async def _begin(archive: Archive, answer: ClientResponse, sink: Sink) -> None:
+async def _begin(archive: Archive, answer: ClientResponse, sink: DownloadFile) -> None:
     """Make the sink ready for an answer's first byte.
 
     Raises:
@@ -172,7 +172,7 @@ class WheelUrls:
         self._upstream = upstream
         self._environ = environ
 
-    async def of(self, archive: Archive, ask: Ask = Ask.REMEMBERED) -> str:
+    async def of(self, archive: Archive, ask: Ask = Lookup.REMEMBERED) -> str:
         """The address of an archive; it may hold its index's credentials.
 
         Raises:
@@ -183,7 +183,7 @@ class WheelUrls:
         if index is None:
             return archive.url
         found = None
-        if ask is Ask.REMEMBERED:
+        if ask is Lookup.REMEMBERED:
             found = await self._listed(index, package, _EVER)
         return self._upstream.authorised(index, (found or await self._asked(index, package)).url)
 
@@ -281,7 +281,7 @@ def wheel_path(cache: Path, package: Package) -> Path:
 async def fetch_wheels(
     packages: Sequence[Package],
     context: Context,
-    arrived: Arrived = unheard,
+    arrived: OnFetched = ignore_fetched,
     stage: str = "fetching wheels",
 ) -> Mapping[str, Path]:
     """SHA-256 -> the checked file in the cache, of the file that is locked for each package (an sdist for an sdist).
@@ -304,14 +304,14 @@ async def fetch_wheels(
                 if upstream.http is None:
                     known = logins((each.file.url for each in packages if each.file.url), context.environ)
                     door = open_http(
-                        context.environ, credentials=known, patience=context.timeouts, notice=context.reporter.warning
+                        context.environ, credentials=known, timeouts=context.timeouts, on_retry=context.reporter.warning
                     )
                     upstream.http = await stack.enter_async_context(door)
                 return upstream.http
 
         located = WheelUrls(packages, upstream, context.environ)
 
-        async def locate(archive: Archive, ask: Ask) -> str:
+        async def locate(archive: Archive, ask: Lookup) -> str:
             await opened()
             return await located.of(archive, ask)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec import __version__
-from envspec.io.cache import CannotKeep, Notes
+from envspec.io.cache import CacheError, JsonCache
 
 #: Part of every key: increase it if the same lock would give another image.
 FORM: Final = 2
@@ -43,9 +43,9 @@ def read_ids(cache: Path, key: str) -> CachedIds | None:
 
 def write_ids(cache: Path, key: str, ids: Sequence[tuple[str, str]], digest: str) -> None:
     """Does nothing if the cache can't be written."""
-    with suppress(CannotKeep):
+    with suppress(CacheError):
         _notes(cache).write(key, {"ids": list(ids), "digest": digest})
 
 
-def _notes(cache: Path) -> Notes:
-    return Notes(cache / "image-known")
+def _notes(cache: Path) -> JsonCache:
+    return JsonCache(cache / "image-known")

@@ -24,7 +24,7 @@ _LEVELS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostFacts:
     """What this machine has.
 
     virtual: conda's virtual packages, name -> version. cpus: the names that its processor goes by.
@@ -38,13 +38,13 @@ class Host:
 
 def read_host(
     here: Platform, *, conda: Callable[[], Mapping[str, tuple[str, str]]], cpu_file: Path = _CPU_FILE
-) -> Host:
+) -> HostFacts:
     """This machine. conda: its virtual packages, name -> (version, build); asked once."""
     virtual = conda()
     cpus = {virtual["__archspec"][1]} if "__archspec" in virtual else set()
     if here is Platform.LINUX_64:
         cpus |= x86_levels(_flags(cpu_file))
-    return Host(here, _glibc(), {name: version for name, (version, _) in virtual.items()}, frozenset(cpus))
+    return HostFacts(here, _glibc(), {name: version for name, (version, _) in virtual.items()}, frozenset(cpus))
 
 
 def virtual_packages() -> dict[str, tuple[str, str]]:
@@ -55,7 +55,7 @@ def virtual_packages() -> dict[str, tuple[str, str]]:
     return {each.name.normalized: (str(each.version), str(each.build_string)) for each in found}
 
 
-def part_for(lock: Lock, here: Platform, named: Platform | None) -> Resolution:
+def resolution_for(lock: Lock, here: Platform, named: Platform | None) -> Resolution:
     """The part of the lock that is for this machine.
 
     named: the platform that the user asks for.
@@ -77,7 +77,7 @@ def part_for(lock: Lock, here: Platform, named: Platform | None) -> Resolution:
     )
 
 
-def check(resolution: Resolution, host: Host) -> None:
+def check_machine(resolution: Resolution, host: HostFacts) -> None:
     """Refuse what this machine's C library, kernel or processor can't run.
 
     Raises:
@@ -115,7 +115,7 @@ def _glibc() -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if name == "glibc" and found else None
 
 
-def _lacks_for_wheels(resolution: Resolution, host: Host) -> list[str]:
+def _lacks_for_wheels(resolution: Resolution, host: HostFacts) -> list[str]:
     if not host.platform.is_linux:
         return []
     needs = {f"{each.name} {each.version}": glibc_of(each.file.filename) for each in resolution.packages}
@@ -140,7 +140,7 @@ def glibc_of(filename: str) -> tuple[int, int] | None:
     return min(levels, default=None)
 
 
-def _lacks_for_conda(packages: Sequence[CondaPackage], host: Host) -> list[str]:
+def _lacks_for_conda(packages: Sequence[CondaPackage], host: HostFacts) -> list[str]:
     asked: dict[str, list[str]] = {}
     for package in packages:
         for depends in package.depends:
@@ -154,7 +154,7 @@ def _lacks_for_conda(packages: Sequence[CondaPackage], host: Host) -> list[str]:
     return lacks
 
 
-def _missing(depends: str, host: Host) -> str | None:
+def _missing(depends: str, host: HostFacts) -> str | None:
     """What this machine lacks for one virtual package that a row asks for; None where it has it."""
     from rattler import MatchSpec, PackageRecord
     from rattler.package.build_string import BuildString

@@ -12,9 +12,9 @@ from typing import Any, Final
 from envspec.context import Context, Step
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
 from envspec.installer import uv
-from envspec.installer.staging import FOLDER, Site
+from envspec.installer.staging import FOLDER, StagingFolder
 from envspec.installer.types import InstallRequest, InstallStage
-from envspec.io.process import Interpreter, ask
+from envspec.io.process import Interpreter, probe_interpreter
 from envspec.models import Python
 from envspec.names import is_whiteout
 
@@ -30,7 +30,7 @@ class BadBuild(EnvspecError):
     """A standalone build that is not laid out as those builds are."""
 
 
-async def find(order: InstallRequest, context: Context) -> Interpreter:
+async def find_python(order: InstallRequest, context: Context) -> Interpreter:
     """The interpreter that the user names, else one of exactly the locked version that is here.
 
     Raises:
@@ -40,13 +40,15 @@ async def find(order: InstallRequest, context: Context) -> Interpreter:
     if order.python is not None:
         return await _named(order.python, wanted, context)
     variables = uv.environ(context)
-    found = await uv.ask(["python", "find", "--no-project", "--system", wanted.version], variables)
+    found = await uv.run_uv(["python", "find", "--no-project", "--system", wanted.version], variables)
     if found.status == 0 and found.lines:
-        there = await ask(Path(found.lines[-1]), context.environ)
+        there = await probe_interpreter(Path(found.lines[-1]), context.environ)
         if there is not None and there.version == wanted.version:
             return there
-    other = await uv.ask(["python", "find", "--no-project", "--system", wanted.series], variables)
-    near = await ask(Path(other.lines[-1]), context.environ) if other.status == 0 and other.lines else None
+    other = await uv.run_uv(["python", "find", "--no-project", "--system", wanted.series], variables)
+    near = (
+        await probe_interpreter(Path(other.lines[-1]), context.environ) if other.status == 0 and other.lines else None
+    )
     instead = f"; or take the one that is here: --python {near.path} ({near.version})" if near else ""
     raise NoPython(
         f"the lock is for Python {wanted.version}, names no build of it, and this machine has none",
@@ -55,7 +57,7 @@ async def find(order: InstallRequest, context: Context) -> Interpreter:
 
 
 async def _named(path: Path, wanted: Python, context: Context) -> Interpreter:
-    there = await ask(path, context.environ)
+    there = await probe_interpreter(path, context.environ)
     if there is None:
         raise UsageError(
             f"--python {path} is not a CPython that runs here", hint=f"name an interpreter of Python {wanted.version}"
@@ -70,7 +72,7 @@ async def _named(path: Path, wanted: Python, context: Context) -> Interpreter:
     return there
 
 
-async def unpack(archive: Path, site: Site, wanted: Python, context: Context) -> Interpreter:
+async def unpack(archive: Path, site: StagingFolder, wanted: Python, context: Context) -> Interpreter:
     """Put a checked standalone build into the site.
 
     Raises:
@@ -89,7 +91,7 @@ async def unpack(archive: Path, site: Site, wanted: Python, context: Context) ->
     except (tarfile.TarError, EOFError) as fault:
         raise BadBuild(f"{archive.name} can't be unpacked: {fault}", hint="report this with the lock") from fault
     path = site.path / FOLDER / BUILD / "bin" / f"python{wanted.series}"
-    there = await ask(path, context.environ)
+    there = await probe_interpreter(path, context.environ)
     if there is None or there.version != wanted.version:
         what = f"is Python {there.version}" if there else f"has no bin/python{wanted.series} that runs here"
         raise BadBuild(f"{archive.name} {what}; the lock says {wanted.version}", hint="report this with the lock")
@@ -119,7 +121,7 @@ def _extract(archive: Path, folder: Path, stopping: threading.Event) -> None:
             tar.extract(member, folder, **options)
 
 
-async def make_venv(interpreter: Interpreter, order: InstallRequest, context: Context, site: Site) -> None:
+async def make_venv(interpreter: Interpreter, order: InstallRequest, context: Context, site: StagingFolder) -> None:
     """A venv of the interpreter in the site, which is there already.
 
     Raises:
@@ -129,6 +131,6 @@ async def make_venv(interpreter: Interpreter, order: InstallRequest, context: Co
     words = ["venv", "--allow-existing", "--no-project", "--python", str(interpreter.path)]
     words += ["--prompt", order.lock.name, str(site.path)]
     variables = uv.environ(context)
-    ended = await uv.ask(words, variables, site)
+    ended = await uv.run_uv(words, variables, site)
     if ended.status != 0:
         raise uv.error_of(ended)

@@ -22,15 +22,15 @@ from typing import Final
 
 from envspec.errors import EnvspecError, UsageError
 from envspec.installer.types import InstallRequest
-from envspec.io.file_locks import is_still, try_hold
-from envspec.io.files import FULL, make_directories, replace, sync_directory
+from envspec.io.file_locks import is_same_file, try_lock
+from envspec.io.files import FULL, make_directories, replace_content, sync_directory
 
 #: envspec's own folder in an environment.
 FOLDER: Final = ".envspec"
 _FILE: Final = "installed.json"
 
 
-def describe(order: InstallRequest) -> dict[str, str]:
+def record_of(order: InstallRequest) -> dict[str, str]:
     """The record of an environment that is made by `order`."""
     return {
         "name": order.lock.name,
@@ -41,13 +41,13 @@ def describe(order: InstallRequest) -> dict[str, str]:
     }
 
 
-def write(folder: Path, record: dict[str, str]) -> None:
+def write_record(folder: Path, record: dict[str, str]) -> None:
     """Write the record of the environment that lies in `folder`."""
     (folder / FOLDER).mkdir(exist_ok=True)
     (folder / FOLDER / _FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def read(prefix: Path) -> dict[str, str] | None:
+def read_record(prefix: Path) -> dict[str, str] | None:
     """The record of the environment in `prefix`; None where there is none that can be read."""
     try:
         data = json.loads((prefix / FOLDER / _FILE).read_text(encoding="utf-8"))
@@ -62,29 +62,29 @@ _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _POLL_S: Final = 0.1
 
 
-class Found(Enum):
+class PrefixState(Enum):
     """What is in the environment's folder."""
 
     NOTHING = "nothing"
     SAME = "the same environment"
 
 
-class Occupied(UsageError):
+class PrefixOccupied(UsageError):
     """The environment's folder holds something else."""
 
 
-class NoSpace(EnvspecError):
+class DiskFull(EnvspecError):
     """The disk is full, or will be."""
 
     exit_code = 6
 
 
-class CannotMake(UsageError):
+class CannotCreate(UsageError):
     """The environment's folder can't be made where it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class StagingFolder:
     """A folder to build in. descriptor: holds it locked; programs that write there inherit it."""
 
     path: Path
@@ -106,12 +106,12 @@ class Site:
         sync_directory(self.prefix.parent)
 
 
-def partial_of(prefix: Path) -> Path:
+def staging_path(prefix: Path) -> Path:
     """Where the environment of `prefix` is built."""
     return prefix.with_name(f".{prefix.name}.envspec-partial")
 
 
-def look(prefix: Path, wanted: dict[str, str]) -> Found:
+def inspect_prefix(prefix: Path, wanted: dict[str, str]) -> PrefixState:
     """What is in `prefix`. wanted: the record of what is to be installed.
 
     Raises:
@@ -121,17 +121,17 @@ def look(prefix: Path, wanted: dict[str, str]) -> Found:
     try:
         is_empty = not any(prefix.iterdir())
     except FileNotFoundError:
-        return Found.NOTHING
+        return PrefixState.NOTHING
     except OSError as fault:
         if fault.errno == errno.ENOTDIR and os.path.lexists(prefix):
             raise _occupied(prefix, "it is a file") from fault
-        raise cannot(prefix, fault) from fault
+        raise creation_error(prefix, fault) from fault
     if is_empty:
         _refuse_fixed(prefix)
-        return Found.NOTHING
-    there = read(prefix)
+        return PrefixState.NOTHING
+    there = read_record(prefix)
     if there == wanted:
-        return Found.SAME
+        return PrefixState.SAME
     if there is None:
         raise _occupied(prefix, "it is not empty")
     if there.get("prefix") != wanted["prefix"]:
@@ -144,12 +144,12 @@ def look(prefix: Path, wanted: dict[str, str]) -> Found:
 def _refuse_fixed(prefix: Path) -> None:
     """Refuse an empty folder in whose place no other can be moved."""
     if os.path.ismount(prefix):
-        raise CannotMake(
+        raise CannotCreate(
             f"{prefix} is a mount point, and an environment is moved to its place as a whole",
             hint=f"name a folder inside it: --prefix {prefix / 'env'}",
         )
     if _is_here(prefix):
-        raise CannotMake(
+        raise CannotCreate(
             f"{prefix} is the current directory, and another folder is moved to its place",
             hint="run it from another directory, or name a folder inside: --prefix env",
         )
@@ -162,15 +162,15 @@ def _is_here(prefix: Path) -> bool:
         return False
 
 
-def _occupied(prefix: Path, why: str) -> Occupied:
-    return Occupied(
+def _occupied(prefix: Path, why: str) -> PrefixOccupied:
+    return PrefixOccupied(
         f"{prefix}: {why}; nothing was changed",
         hint="name a folder that is not there yet, or remove this one first: environments are made anew, never changed",
     )
 
 
 @contextlib.contextmanager
-def building(prefix: Path, waits: Callable[[], None]) -> Iterator[Site]:
+def staging(prefix: Path, waits: Callable[[], None]) -> Iterator[StagingFolder]:
     """A folder to build the environment of `prefix` in, held against other runs until the end.
 
     What a killed run left there goes first; what this one leaves there when it does not finish goes last. waits: called
@@ -180,22 +180,22 @@ def building(prefix: Path, waits: Callable[[], None]) -> Iterator[Site]:
     Raises:
         CannotMake: the folder can't be made, or is another user's.
     """
-    path = partial_of(prefix)
+    path = staging_path(prefix)
     made = [folder for folder in prefix.parents if not folder.exists()]
     try:
         make_directories(prefix.parent)
         descriptor = _hold(path, waits)
     except OSError as fault:
         _take_back(made)
-        raise cannot(prefix, fault) from fault
+        raise creation_error(prefix, fault) from fault
     try:
         _empty(path)
-        yield Site(path, prefix, descriptor)
+        yield StagingFolder(path, prefix, descriptor)
     except OSError as fault:
-        raise cannot(prefix, fault) from fault
+        raise creation_error(prefix, fault) from fault
     finally:
         # After the rename nothing of that name is there, and nothing may be removed that another run made since.
-        if is_still(path, descriptor):
+        if is_same_file(path, descriptor):
             _empty(path)
             _take_back([path, *made])
         os.close(descriptor)
@@ -218,14 +218,14 @@ def _hold(path: Path, waits: Callable[[], None]) -> int:
             return opened()
         if os.fstat(descriptor).st_uid != os.geteuid():
             os.close(descriptor)
-            raise CannotMake(
+            raise CannotCreate(
                 f"{path}, where the environment is to be built, belongs to another user",
                 hint="have it removed, or choose a folder of your own by --prefix",
             )
         return descriptor
 
     told = False
-    while (descriptor := try_hold(path, opened)) is None:
+    while (descriptor := try_lock(path, opened)) is None:
         if not told:
             waits()
             told = True
@@ -246,24 +246,24 @@ def _empty(folder: Path) -> None:
             item.unlink()
 
 
-def cannot(prefix: Path, fault: OSError) -> EnvspecError:
+def creation_error(prefix: Path, fault: OSError) -> EnvspecError:
     """The user's message for what the system said while `prefix` was made."""
     if fault.errno in FULL:
-        return NoSpace(
+        return DiskFull(
             f"no space left while {prefix} was made: {fault.strerror}",
             hint="make room and run the same command again; what was fetched is kept, nothing else is left",
         )
     where = fault.filename or prefix
     if fault.errno in _FORBIDDEN:
-        return CannotMake(
+        return CannotCreate(
             f"{prefix} can't be made: {where}: {fault.strerror}",
             hint=f"make {prefix.parent} writable, or choose another folder by --prefix",
         )
     if fault.errno in {errno.ENOTDIR, errno.EEXIST}:
-        return CannotMake(
+        return CannotCreate(
             f"{prefix} can't be made: a part of that path is a file", hint="choose another folder by --prefix"
         )
-    return CannotMake(
+    return CannotCreate(
         f"{prefix} can't be made: {where}: {fault.strerror or fault}", hint="choose another folder by --prefix"
     )
 
@@ -322,7 +322,7 @@ def _rewrite(path: Path, site: Path) -> bool:
             f"bin/{path.name} has the folder where it was built inside, and is no text",
             hint="report this: the package's name and version matter",
         )
-    replace(path, _PARTIAL.sub(rb"/\1", data))
+    replace_content(path, _PARTIAL.sub(rb"/\1", data))
     return True
 
 
@@ -337,4 +337,4 @@ def _correct(record: Path, folder: Path, changed: frozenset[str]) -> None:
         row[1:] = [f"sha256={digest}", str(len(data))]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    replace(record, text.getvalue().encode())
+    replace_content(record, text.getvalue().encode())

@@ -14,12 +14,12 @@ from typing import Final
 from envspec.context import Context, Step
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine
-from envspec.installer.staging import FOLDER, NoSpace, Site
+from envspec.installer.staging import FOLDER, DiskFull, StagingFolder
 from envspec.installer.types import BuildSources, InstallRequest, InstallStage
 from envspec.io import process
 from envspec.io.http_settings import ca_bundle, default_index_url
 from envspec.io.http_types import BadStatus
-from envspec.io.process import Bond, Ending, Finished, attend, run
+from envspec.io.process import Finished, ParentLink, StopBy, run, run_streaming
 from envspec.lockfile.export.requirements import requirements_text
 from envspec.models import DEFAULT_INDEX, Resolution, WheelFile
 
@@ -35,7 +35,7 @@ _PASSING: Final = re.compile(
 )
 
 
-class UvFault(EnvspecError):
+class UvError(EnvspecError):
     """uv failed in a way that has no words here."""
 
 
@@ -62,7 +62,7 @@ def environ(context: Context) -> dict[str, str]:
     }
 
 
-async def ask(words: Sequence[str], variables: Mapping[str, str], site: Site | None = None) -> Finished:
+async def run_uv(words: Sequence[str], variables: Mapping[str, str], site: StagingFolder | None = None) -> Finished:
     """Run uv to its end, whatever its status. site: where it writes; then it ends when this process does."""
     from uv import find_uv_bin
 
@@ -70,10 +70,12 @@ async def ask(words: Sequence[str], variables: Mapping[str, str], site: Site | N
     if site is None:
         return await run(command, environ=variables, cwd=Path("/"))
     command = [sys.executable, "-I", "-S", process.__file__, *command]
-    return await attend(command, environ=variables, cwd=site.path, bond=Bond(site.descriptor, Ending.STDIN))
+    return await run_streaming(
+        command, environ=variables, cwd=site.path, parent=ParentLink(site.descriptor, StopBy.STDIN)
+    )
 
 
-def is_passing(stderr: str) -> bool:
+def is_transient(stderr: str) -> bool:
     """Whether asking again may help; uv itself has, where no answer came, but not where one broke off."""
     return bool(_PASSING.search(stderr)) and not re.search(r"after \d+ retr", stderr)
 
@@ -99,7 +101,7 @@ def error_of(ended: Finished) -> EnvspecError:
         if re.search(pattern, text):
             return kind(f"{who}: {where}{what}", hint=hint)
     told = ": ".join(_causes(text)) or f"it ended with status {ended.status}"
-    return UvFault(f"uv could not install {who}: {told}", hint="run again with --debug and report it")
+    return UvError(f"uv could not install {who}: {told}", hint="run again with --debug and report it")
 
 
 _AGAIN: Final = "run the same command again; what was fetched is kept"
@@ -107,7 +109,7 @@ _AGAIN: Final = "run the same command again; what was fetched is kept"
 _ROWS: Final[tuple[tuple[str, type[EnvspecError], str, str], ...]] = (
     (
         r"os error (?:28|122|27)\b|No space left",
-        NoSpace,
+        DiskFull,
         "no space left while wheels were installed",
         "make room and run the same command again; what was fetched is kept",
     ),
@@ -151,11 +153,11 @@ def _causes(text: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-async def install(order: InstallRequest, context: Context, site: Site, build_sources: BuildSources) -> None:
+async def install(order: InstallRequest, context: Context, site: StagingFolder, build_sources: BuildSources) -> None:
     """Install the wheels into the Python of the site; uv's cache keeps what was fetched.
 
     Raises:
-        NetworkError, NoSpace, UnfitMachine, UvFault: in words for the user.
+        NetworkError, DiskFull, UnfitMachine, UvError: in words for the user.
     """
     packages = order.resolution.packages
     if not packages:
@@ -182,10 +184,10 @@ async def install(order: InstallRequest, context: Context, site: Site, build_sou
     # In the environment and not among the words: the address may hold a password.
     variables["UV_DEFAULT_INDEX"] = default_index_url(context.environ)
     for attempt in count(1):
-        ended = await ask(words, variables, site)
+        ended = await run_uv(words, variables, site)
         if ended.status == 0:
             break
-        if attempt >= context.timeouts.attempts or not is_passing(ended.stderr):
+        if attempt >= context.timeouts.attempts or not is_transient(ended.stderr):
             raise error_of(ended)
         fault, pause = error_of(ended), context.timeouts.backoff_s * 2 ** (attempt - 1)
         context.reporter.warning(f"{fault.message}; trying again in {pause:.1f} s")

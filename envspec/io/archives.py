@@ -17,12 +17,12 @@ from envspec.names import is_whiteout
 
 #: Of a whole archive: 100 times its size, over a start. The largest ratio among 1,085 wheels of the index is 18, and a
 #: file of zeros alone has 1,000.
-MOST_RATIO: Final = 100
+MAX_RATIO: Final = 100
 MOST_AT_LEAST: Final = 64 << 20
 #: Of an sdist; the largest wheel of torch has 15,000.
-MOST_MEMBERS: Final = 100_000
+MAX_MEMBERS: Final = 100_000
 #: No METADATA, RECORD or PKG-INFO is larger; what says so is broken, or wants to fill the memory.
-LARGEST_METADATA: Final = 32 << 20
+MAX_METADATA_BYTES: Final = 32 << 20
 
 #: NAME_MAX of the file systems that environments and layers of images are unpacked on, in bytes.
 LONGEST_NAME: Final = 255
@@ -36,7 +36,7 @@ _BREAKING: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _TURNING: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-def why_refused(path: str) -> str | None:
+def path_problem(path: str) -> str | None:
     """What is wrong with a path that an archive gives for a file: what follows its name in a message; None if nothing.
 
     A path is relative, with `/` between its parts. `.` and empty parts are no fault of their own.
@@ -59,32 +59,32 @@ def why_refused(path: str) -> str | None:
     return f"has a path of more than {LONGEST_PATH} bytes" if len(path.encode()) > LONGEST_PATH else None
 
 
-def above(path: str) -> Iterator[str]:
+def parents_of(path: str) -> Iterator[str]:
     """The folders that a path is in, the innermost first."""
     while path := posixpath.dirname(path):
         yield path
 
 
-def most_bytes(packed: int) -> int:
+def max_unpacked_bytes(packed: int) -> int:
     """The most that an archive of `packed` bytes may unpack to: more is a bomb."""
-    return packed * MOST_RATIO + MOST_AT_LEAST
+    return packed * MAX_RATIO + MOST_AT_LEAST
 
 
-def counted(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def bounded_members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """The members of a tar.
 
     Raises:
-        tarfile.ReadError: there are more than `MOST_MEMBERS`; another TarError: it can't be read.
+        tarfile.ReadError: there are more than `MAX_MEMBERS`; another TarError: it can't be read.
     """
     for number, member in enumerate(tar):
-        if number >= MOST_MEMBERS:
-            raise tarfile.ReadError(f"it holds more than {MOST_MEMBERS} files, which is a bomb")
+        if number >= MAX_MEMBERS:
+            raise tarfile.ReadError(f"it holds more than {MAX_MEMBERS} files, which is a bomb")
         yield member
 
 
 @contextmanager
 def bounded_tar(file: IO[bytes]) -> Iterator[tarfile.TarFile]:
-    """A tar, packed by gzip, bzip2, xz or not at all, that unpacks to `most_bytes` of its size, headers included.
+    """A tar, packed by gzip, bzip2, xz or not at all, that unpacks to `max_unpacked_bytes` of its size, headers included.
 
     file: at its start; closed by the caller.
 
@@ -102,7 +102,7 @@ def bounded_tar(file: IO[bytes]) -> Iterator[tarfile.TarFile]:
         plain = cast("IO[bytes]", lzma.LZMAFile(file))  # noqa: SIM115 (the caller closes what it reads)
     else:
         plain = file
-    with tarfile.open(fileobj=cast("IO[bytes]", _Bounded(plain, most_bytes(size))), mode="r:") as tar:
+    with tarfile.open(fileobj=cast("IO[bytes]", _Bounded(plain, max_unpacked_bytes(size))), mode="r:") as tar:
         yield tar
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from envspec.errors import EnvspecError, UnfitMachine
-from envspec.io.files import FULL, place
+from envspec.io.files import FULL, write_file
 
 if TYPE_CHECKING:
     from envspec.models import GpuCodeFound
@@ -36,7 +36,7 @@ COMPILED: Final = "compiled"
 CONDA_PACKAGES: Final = "conda-packages"
 
 
-class CannotKeep(EnvspecError):
+class CacheError(EnvspecError):
     """The cache can't be written: no space, no permission, a disk that fails. folder: the part of it."""
 
     exit_code = 6
@@ -54,7 +54,7 @@ class CannotKeep(EnvspecError):
         )
 
 
-class OpenCache(UnfitMachine):
+class UnsafeCache(UnfitMachine):
     """Other users could have written to the cache, or could put another folder in its place."""
 
     def __init__(self, root: Path, what: str, advice: str) -> None:
@@ -65,7 +65,7 @@ class OpenCache(UnfitMachine):
 
 
 @contextlib.contextmanager
-def keeping(folder: Path) -> Iterator[None]:
+def as_cache_error(folder: Path) -> Iterator[None]:
     """Turns what the system says of a full disk or of missing rights, while `folder` is written, into CannotKeep.
 
     Other faults come as they are: what reads and writes much beside the cache meets some that are not the cache's.
@@ -74,11 +74,11 @@ def keeping(folder: Path) -> Iterator[None]:
         yield
     except OSError as fault:
         if fault.errno in FULL | _FORBIDDEN:
-            raise CannotKeep(folder, fault) from fault
+            raise CacheError(folder, fault) from fault
         raise
 
 
-def cache_place(environ: Mapping[str, str]) -> Path:
+def cache_path(environ: Mapping[str, str]) -> Path:
     """Where envspec's caches are or will be: `ENVSPEC_CACHE_DIR`, else the system's own place for caches."""
     named = environ.get("ENVSPEC_CACHE_DIR")
     if named:
@@ -95,9 +95,9 @@ def cache_root(environ: Mapping[str, str]) -> Path:
     One that can't be made is left to whoever writes there: many commands do without.
 
     Raises:
-        OpenCache: others could have written to it. CannotKeep: no space for it.
+        OpenCache: others could have written to it. CacheError: no space for it.
     """
-    root = cache_place(environ)
+    root = cache_path(environ)
     if sys.platform == "win32":
         # Folders of a user's profile are closed to others there, and modes say nothing.
         return root
@@ -111,11 +111,11 @@ def cache_root(environ: Mapping[str, str]) -> Path:
         _close(root, folder)
     except OSError as fault:
         if fault.errno not in _FORBIDDEN:
-            raise CannotKeep(root, fault) from fault
+            raise CacheError(root, fault) from fault
     return root
 
 
-def why_open(root: Path) -> OpenCache | None:
+def cache_problem(root: Path) -> UnsafeCache | None:
     """What `cache_root` would refuse a cache for; nothing is changed."""
     if sys.platform == "win32":
         return None
@@ -123,7 +123,7 @@ def why_open(root: Path) -> OpenCache | None:
         folder, missing = _real(root)
         if not missing:
             _check(root, folder, folder.lstat())
-    except OpenCache as fault:
+    except UnsafeCache as fault:
         return fault
     except OSError:
         return None
@@ -167,7 +167,7 @@ def _check_above(root: Path, path: Path, status: os.stat_result) -> None:
     _check_owner(root, path, status)
     # In a sticky folder everybody renames what is theirs alone.
     if _others_write(path, status) and not status.st_mode & stat.S_ISVTX:
-        raise OpenCache(
+        raise UnsafeCache(
             root,
             f"{path}, which it is in, can be written by them ({_told(status)})",
             f"run `chmod go-w {_quoted(path)}` if nobody else has to write there",
@@ -176,7 +176,7 @@ def _check_above(root: Path, path: Path, status: os.stat_result) -> None:
 
 def _check_owner(root: Path, path: Path, status: os.stat_result) -> None:
     if status.st_uid not in {0, os.geteuid()} and not _is_unknown(status.st_uid):
-        raise OpenCache(
+        raise UnsafeCache(
             root,
             f"{path}, on the way to it, belongs to another user ({_told(status)})",
             f"run `chown {os.geteuid()} {_quoted(path)}` if it should be yours",
@@ -186,13 +186,13 @@ def _check_owner(root: Path, path: Path, status: os.stat_result) -> None:
 def _check(root: Path, folder: Path, status: os.stat_result) -> None:
     """Refuse a cache that others own, or may have written to before it was closed to them."""
     if status.st_uid != os.geteuid():
-        raise OpenCache(
+        raise UnsafeCache(
             root,
             f"{folder} belongs to another user ({_told(status)})",
             f"remove it: `rm -r {_quoted(folder)}`, as that user",
         )
     if _others_write(folder, status):
-        raise OpenCache(
+        raise UnsafeCache(
             root,
             f"{folder} can be written by them ({_told(status)})",
             f"remove it with all that is in it: `rm -r {_quoted(folder)}`",
@@ -210,10 +210,10 @@ def _close(root: Path, folder: Path) -> None:
         if not status.st_mode & _OTHERS:
             return
         if found := _foreign(folder):
-            raise OpenCache(root, found, f"remove it with all that is in it: `rm -r {_quoted(folder)}`")
+            raise UnsafeCache(root, found, f"remove it with all that is in it: `rm -r {_quoted(folder)}`")
         os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
         if os.fstat(descriptor).st_mode & _OTHERS:
-            raise OpenCache(root, f"its disk keeps no modes ({_told(status)})", "use a disk that does")
+            raise UnsafeCache(root, f"its disk keeps no modes ({_told(status)})", "use a disk that does")
     finally:
         os.close(descriptor)
 
@@ -296,7 +296,7 @@ def _told(status: os.stat_result) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class JsonCache:
     """One kind of them, each in a file of its own: `<folder>/<key>.json`. Keys are names that files can have."""
 
     folder: Path
@@ -314,9 +314,9 @@ class Notes:
             CannotKeep: the cache can't be written.
         """
         try:
-            place(self._path(key), json.dumps(value).encode())
+            write_file(self._path(key), json.dumps(value).encode())
         except OSError as fault:
-            raise CannotKeep(self.folder, fault) from fault
+            raise CacheError(self.folder, fault) from fault
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json"
@@ -325,7 +325,7 @@ class Notes:
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
-def seen(cache: Path, sha256: str) -> GpuCodeFound | None:
+def read_gpu_code(cache: Path, sha256: str) -> GpuCodeFound | None:
     """The GPU code of the wheel with this hash; None where none was found, or nobody has looked.
 
     What can't be read, or was damaged, counts as not seen: it is for the eye alone, and written anew by the next build.
@@ -340,20 +340,20 @@ def seen(cache: Path, sha256: str) -> GpuCodeFound | None:
         return None
 
 
-def keep(cache: Path, sha256: str, found: GpuCodeFound) -> None:
+def write_gpu_code(cache: Path, sha256: str, found: GpuCodeFound) -> None:
     """Remember it.
 
     Raises:
         CannotKeep: the cache can't be written.
     """
-    if seen(cache, sha256) != found:
+    if read_gpu_code(cache, sha256) != found:
         _notes(cache, sha256).write(sha256, {"sm": found.sm, "ptx": found.ptx})
 
 
-def _notes(cache: Path, sha256: str) -> Notes:
+def _notes(cache: Path, sha256: str) -> JsonCache:
     if not _SHA256.fullmatch(sha256):
         raise ValueError(f"not a SHA-256: {sha256!r}")
-    return Notes(cache / "gpu-code" / sha256[:2])
+    return JsonCache(cache / "gpu-code" / sha256[:2])
 
 
 def _names(told: object, prefix: str) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from typing import Final
 
 from envspec.errors import UnfitMachine
 from envspec.io.confine_types import Unconfined
-from envspec.io.process import Bond, Finished, run
+from envspec.io.process import Finished, ParentLink, run
 
 #: Serves what connects to a listener.
 Listen = Callable[[socket.socket], Awaitable[None]]
@@ -34,7 +34,7 @@ Listen = Callable[[socket.socket], Awaitable[None]]
 INIT: Final = Path(__file__).with_name("confine_init.py")
 #: In a network namespace of its own every port is free; the address is the same in every build.
 PORT: Final = 8484
-#: In the folder of `door`.
+#: In the folder of `index_socket`.
 SOCKET: Final = "socket"
 #: Through which the index is reached from inside.
 PROXY: Final = f"http://127.0.0.1:{PORT}"
@@ -143,8 +143,10 @@ async def run_confined(
         handing = asyncio.ensure_future(_hand_over(ours, listen))
         try:
             init = [str(program), "-I", "-S", str(INIT), str(theirs.fileno()), str(PORT)]
-            words = sandbox.words([*init, *command])
-            return await run(words, environ=environ, cwd=Path("/"), stdin=stdin, bond=Bond(holds=theirs.fileno()))
+            words = sandbox.command_for([*init, *command])
+            return await run(
+                words, environ=environ, cwd=Path("/"), stdin=stdin, parent=ParentLink(inherited_fd=theirs.fileno())
+            )
         finally:
             theirs.close()
             await _ended(handing)
@@ -163,7 +165,7 @@ async def _handed(channel: socket.socket) -> socket.socket | None:
 
 
 @contextlib.asynccontextmanager
-async def door(listen: Listen) -> AsyncIterator[Path]:
+async def index_socket(listen: Listen) -> AsyncIterator[Path]:
     """A folder to mount in one container without a network: by its SOCKET `confine_init.py` there hands a listener out.
 
     The folder around it is this user's alone; a container's root need not be this user.

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
-from envspec.io.cache import CannotKeep
+from envspec.io.cache import CacheError
 from envspec.io.files import write_all
 
 #: How much is gathered before a thread writes and hashes it; twice as much may be in memory for each file.
 CHUNK: Final = 1 << 20
 
 
-class Sink:
+class DownloadFile:
     """One file that is being fetched.
 
     file: unbuffered. folder: what a fault is told of. limit: how many bytes it has, where that is known; what comes
@@ -82,7 +82,7 @@ class Sink:
 
     async def rest(self) -> None:
         """Have in the file what came, as far as that goes, and wait until no thread writes: then it can be closed."""
-        with contextlib.suppress(CannotKeep):
+        with contextlib.suppress(CacheError):
             await self.settle()
 
     async def adopt(self) -> None:
@@ -94,7 +94,7 @@ class Sink:
         try:
             size = await asyncio.to_thread(self._read)
         except OSError as fault:
-            raise CannotKeep(self._folder, fault) from fault
+            raise CacheError(self._folder, fault) from fault
         self.is_joined = size > 0
         self._count(size)
 
@@ -150,7 +150,7 @@ class Sink:
             await asyncio.gather(writing, return_exceptions=True)
             raise
         except OSError as fault:
-            raise CannotKeep(self._folder, fault) from fault
+            raise CacheError(self._folder, fault) from fault
 
     def _put(self, data: bytes) -> None:
         self._hash.update(data)

@@ -16,7 +16,7 @@ from typing import Final
 _UNLOCKABLE: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
-def try_hold(path: Path, opened: Callable[[], int]) -> int | None:
+def try_lock(path: Path, opened: Callable[[], int]) -> int | None:
     """A descriptor that holds `path` against others; None while somebody else does.
 
     opened: opens `path`, making it where it is not there. The lock belongs to the open file: a program that inherits
@@ -36,34 +36,34 @@ def try_hold(path: Path, opened: Callable[[], int]) -> int | None:
                 os.close(descriptor)
                 raise
         # Whoever held it before may have renamed or removed it since it was opened: then this lock is of nothing.
-        if is_still(path, descriptor):
+        if is_same_file(path, descriptor):
             return descriptor
         os.close(descriptor)
 
 
-async def hold(path: Path, opened: Callable[[], int], every_s: float = 0.1) -> int:
-    """As `try_hold`; while somebody else holds it, waits for their end."""
+async def lock(path: Path, opened: Callable[[], int], every_s: float = 0.1) -> int:
+    """As `try_lock`; while somebody else holds it, waits for their end."""
     import asyncio
 
     for _ in count():
-        descriptor = try_hold(path, opened)
+        descriptor = try_lock(path, opened)
         if descriptor is not None:
             return descriptor
         await asyncio.sleep(every_s)
     raise AssertionError("count() has no end")
 
 
-async def hold_file(path: Path, every_s: float = 0.1) -> int:
+async def lock_file(path: Path, every_s: float = 0.1) -> int:
     """Opens a file, made where it is not there, and holds it; while somebody else does, waits for their end."""
-    return await hold(path, lambda: _open_file(path), every_s)
+    return await lock(path, lambda: _open_file(path), every_s)
 
 
-async def hold_folder(path: Path, every_s: float = 0.1) -> int:
-    """As `hold_file`, for a folder."""
-    return await hold(path, lambda: _open_folder(path), every_s)
+async def lock_folder(path: Path, every_s: float = 0.1) -> int:
+    """As `lock_file`, for a folder."""
+    return await lock(path, lambda: _open_folder(path), every_s)
 
 
-def is_still(path: Path, descriptor: int) -> bool:
+def is_same_file(path: Path, descriptor: int) -> bool:
     """Whether what is at `path` is what was opened there."""
     try:
         there = path.lstat()

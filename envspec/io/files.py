@@ -20,7 +20,7 @@ from typing import IO, Final
 from urllib.parse import urlsplit
 
 from envspec.errors import UsageError
-from envspec.io.file_locks import try_hold
+from envspec.io.file_locks import try_lock
 
 #: No room: another way of writing would not find any either.
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -32,7 +32,7 @@ _BUFFER: Final = 1 << 20
 
 
 @contextlib.contextmanager
-def beside(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """A name to write a file under, which becomes `path` when this is left, and goes where that is by a fault."""
     new = _new_name(path)
     try:
@@ -43,37 +43,37 @@ def beside(path: Path) -> Iterator[Path]:
         raise
 
 
-def place(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """Write a small file, with the folders that it is in.
 
     Raises:
         OSError: it can't be written; what stood there is untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with beside(path) as new:
+    with replacing(path) as new:
         new.write_bytes(data)
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace_content(path: Path, data: bytes) -> None:
     """Put another file with the same mode where one is. The old one is not written to: it may be a hard link.
 
     Raises:
         OSError: it can't be written; what stood there is untouched.
     """
-    with beside(path) as new, new.open("xb") as file:
+    with replacing(path) as new, new.open("xb") as file:
         new.chmod(path.stat().st_mode & 0o7777)
         file.write(data)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """As `replace`, for a file of the user's: synced, and a link stays one while its target is replaced.
+def replace_user_file(path: Path, data: bytes) -> None:
+    """As `replace_content`, for a file of the user's: synced, and a link stays one while its target is replaced.
 
     Raises:
         UsageError: the file can't be written; what stood there is untouched.
     """
     real = Path(os.path.realpath(path))
     try:
-        with beside(real) as new, new.open("xb") as file:
+        with replacing(real) as new, new.open("xb") as file:
             new.chmod(real.stat().st_mode & 0o7777)
             file.write(data)
             file.flush()
@@ -85,10 +85,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def placing(path: Path) -> Iterator[IO[bytes]]:
-    """As `beside`, for a large file in a folder of the user's: it is held against other processes while it is written.
+def open_replacing(path: Path) -> Iterator[IO[bytes]]:
+    """As `replacing`, for a large file in a folder of the user's: it is held against other processes while it is written.
 
-    What a killed run left is then held by nobody, and `sweep` takes it away.
+    What a killed run left is then held by nobody, and `remove_leftovers` takes it away.
 
     Raises:
         OSError: it can't be written.
@@ -97,7 +97,7 @@ def placing(path: Path) -> Iterator[IO[bytes]]:
     while descriptor is None:
         new = _new_name(path)
         # 0666 less the umask: it is a file of the user's as any.
-        descriptor = try_hold(new, partial(os.open, new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        descriptor = try_lock(new, partial(os.open, new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
     try:
         with os.fdopen(descriptor, "wb", buffering=_BUFFER) as file:
             yield file
@@ -135,7 +135,7 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def open_foreign(path: Path) -> IO[bytes]:
+def open_untrusted(path: Path) -> IO[bytes]:
     """A file where others may write, a container or an engine: nothing but a file of that folder, and never waiting.
 
     Raises:
@@ -149,13 +149,13 @@ def open_foreign(path: Path) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
-def read_foreign(path: Path, most_bytes: int) -> bytes:
+def read_untrusted(path: Path, most_bytes: int) -> bytes:
     """The whole of such a file.
 
     Raises:
-        OSError: as `open_foreign`; or it is larger than this.
+        OSError: as `open_untrusted`; or it is larger than this.
     """
-    with open_foreign(path) as file:
+    with open_untrusted(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
@@ -174,14 +174,14 @@ def is_unfinished(path: Path) -> bool:
     return path.name.startswith(".") and _MARK in path.name
 
 
-def sweep(folder: Path, name: str = "*") -> None:
-    """Remove what killed runs left of `placing` in a folder. name: of the file that was to be, any where left out."""
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Remove what killed runs left of `open_replacing` in a folder. name: of the file that was to be, any where left out."""
     from glob import escape
 
     pattern = name if name == "*" else escape(name)
     for left in folder.glob(f".{pattern}{_MARK}*"):
         with contextlib.suppress(FileNotFoundError):
-            descriptor = try_hold(left, partial(os.open, left, os.O_RDWR | os.O_CLOEXEC))
+            descriptor = try_lock(left, partial(os.open, left, os.O_RDWR | os.O_CLOEXEC))
             if descriptor is not None:
                 left.unlink()
                 os.close(descriptor)
@@ -202,7 +202,7 @@ _LEFT_AT_TOP: Final = ("build", "dist")
 _OF_LOCKS: Final = "envspec.lock"
 
 
-def files_of(root: Path) -> Iterator[str]:
+def project_files(root: Path) -> Iterator[str]:
     """The files and links below `root`, as paths relative to it with `/`, in order."""
     found: list[str] = []
     for folder, names, files in os.walk(root):
@@ -223,7 +223,7 @@ def tree_sha256(root: Path) -> str:
     if root.is_file():
         return hashlib.sha256(root.read_bytes()).hexdigest()
     digest = hashlib.sha256()
-    for name in files_of(root):
+    for name in project_files(root):
         path = root / name
         if path.is_symlink():
             kind, content = "link", os.fsencode(path.readlink())

@@ -24,14 +24,14 @@ from envspec.io.http_types import (
     BadStatus,
     BadUrl,
     Credential,
-    Elsewhere,
-    Patience,
     Response,
-    Sink,
     Stalled,
+    Timeouts,
     TooLarge,
+    Writable,
+    WrongServer,
     describe,
-    is_passing,
+    is_transient,
     retry_after_s,
 )
 from envspec.origins import Bounds
@@ -95,7 +95,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Ask:
+class _HttpRequest:
     """One request as the caller wants it. more: headers that each attempt asks for anew.
 
     within: the servers that it may reach; None: any.
@@ -119,8 +119,8 @@ class Http:
         *,
         routes: Proxies,
         credentials: Mapping[str, Credential],
-        patience: Patience,
-        notice: Callable[[str], None],
+        timeouts: Timeouts,
+        on_retry: Callable[[str], None],
     ) -> None:
         from aiohttp import ClientTimeout
         from yarl import URL
@@ -128,11 +128,11 @@ class Http:
         self._session = session
         self._routes = routes
         self._credentials = {_origin(URL(url)): credential.basic for url, credential in credentials.items()}
-        self.patience = patience
-        self.notice = notice
+        self.timeouts = timeouts
+        self.on_retry = on_retry
         self._url = URL
-        self._whole = ClientTimeout(total=patience.total_s, sock_connect=patience.connect_s, sock_read=patience.stall_s)
-        self._open_ended = ClientTimeout(sock_connect=patience.connect_s, sock_read=patience.stall_s)
+        self._whole = ClientTimeout(total=timeouts.total_s, sock_connect=timeouts.connect_s, sock_read=timeouts.stall_s)
+        self._open_ended = ClientTimeout(sock_connect=timeouts.connect_s, sock_read=timeouts.stall_s)
         self._proxy_of: dict[tuple[str, str, int | None], str | None] = {}
 
     async def get(
@@ -150,7 +150,7 @@ class Http:
 
         Raises:
             Elsewhere: it leads to another server than `within` allows.
-            NetworkError: no answer, after the retries that `Patience` allows, or one larger than `max_bytes`.
+            NetworkError: no answer, after the retries that `Timeouts` allows, or one larger than `max_bytes`.
         """
         return await self.request("GET", url, headers=headers, max_bytes=max_bytes, within=within)
 
@@ -175,7 +175,7 @@ class Http:
     async def download(
         self,
         url: str,
-        start: Callable[[], Sink],
+        start: Callable[[], Writable],
         *,
         headers: Mapping[str, str] | None = None,
         max_bytes: int,
@@ -219,7 +219,7 @@ class Http:
         counts as the connection's. within: as in `get`.
 
         Raises:
-            NetworkError: no answer, or one that broke off, after the retries that `Patience` allows.
+            NetworkError: no answer, or one that broke off, after the retries that `Timeouts` allows.
         """
         ask = self._ask("GET", url, {"Accept-Encoding": "identity"}, None, self._open_ended, within)
         return await self._persist(replace(ask, more=headers), use)
@@ -249,7 +249,7 @@ class Http:
 
         timeout = self._open_ended
         if answer_s is not None:
-            timeout = type(timeout)(sock_connect=self.patience.connect_s, sock_read=answer_s)
+            timeout = type(timeout)(sock_connect=self.timeouts.connect_s, sock_read=answer_s)
         ask = self._ask(method, url, headers, body, timeout, within)
         answer = None
         try:
@@ -258,7 +258,7 @@ class Http:
         except (ClientError, asyncio.TimeoutError, OSError) as fault:
             if body is not None and not isinstance(body, bytes):
                 body.check(shown(str(ask.url)))
-            raise describe(fault, str(ask.url), self.patience.connect_s, self.patience.stall_s) from fault
+            raise describe(fault, str(ask.url), self.timeouts.connect_s, self.timeouts.stall_s) from fault
         finally:
             if answer is not None:
                 answer.release()
@@ -269,7 +269,7 @@ class Http:
         """A body that is made while it is sent. pieces: gives it from its start, and may be called more than once."""
         from envspec.io.http_body import Streamed
 
-        return Streamed(pieces, size_bytes, self.patience.stall_s)
+        return Streamed(pieces, size_bytes, self.timeouts.stall_s)
 
     def _ask(
         self,
@@ -279,7 +279,7 @@ class Http:
         body: bytes | Streamed | None,
         timeout: ClientTimeout,
         within: Bounds | None,
-    ) -> _Ask:
+    ) -> _HttpRequest:
         try:
             target = self._url(url)
             if target.scheme not in {"http", "https"} or not target.host:
@@ -290,9 +290,9 @@ class Http:
                 target = target.with_user(None)
         except ValueError:
             raise BadUrl(url) from None
-        return _Ask(method, target.with_fragment(None), headers or {}, body, timeout, within=within)
+        return _HttpRequest(method, target.with_fragment(None), headers or {}, body, timeout, within=within)
 
-    async def _persist(self, ask: _Ask, use: Callable[[ClientResponse], Awaitable[_T]]) -> _T:
+    async def _persist(self, ask: _HttpRequest, use: Callable[[ClientResponse], Awaitable[_T]]) -> _T:
         """Try until there is an answer, the fault is not one that passes, or patience ends."""
         from aiohttp import ClientError
 
@@ -308,16 +308,16 @@ class Http:
                 finally:
                     answer.release()
             except (ClientError, asyncio.TimeoutError, OSError) as fault:
-                known = describe(fault, str(ask.url), self.patience.connect_s, self.patience.stall_s)
+                known = describe(fault, str(ask.url), self.timeouts.connect_s, self.timeouts.stall_s)
                 stalls += isinstance(known, Stalled)
-                if attempt >= self.patience.attempts or stalls >= 2 or not is_passing(fault):
+                if attempt >= self.timeouts.attempts or stalls >= 2 or not is_transient(fault):
                     raise known from fault
-                pause, what = self.patience.pause_s(str(ask.url), attempt), known.message
-            self.notice(f"{what}; trying again in {pause:.1f} s")
+                pause, what = self.timeouts.pause_s(str(ask.url), attempt), known.message
+            self.on_retry(f"{what}; trying again in {pause:.1f} s")
             await asyncio.sleep(pause)
         raise AssertionError("count() has no end")
 
-    async def _follow(self, ask: _Ask) -> ClientResponse:
+    async def _follow(self, ask: _HttpRequest) -> ClientResponse:
         """Send, and follow redirects of GET and HEAD.
 
         Each hop carries the credentials of its own origin and nothing else: what was meant for the first origin does
@@ -327,9 +327,9 @@ class Http:
             Elsewhere: a hop is not within the servers that may answer.
         """
         url, headers = ask.url, {**ask.headers, **ask.more()}
-        for hop in range(self.patience.redirects + 1):
+        for hop in range(self.timeouts.redirects + 1):
             if ask.within is not None and not ask.within.allows(str(url), redirected=hop > 0):
-                raise Elsewhere(str(ask.url), str(url), ask.within, redirected=hop > 0)
+                raise WrongServer(str(ask.url), str(url), ask.within, redirected=hop > 0)
             if self._credentials and "Authorization" not in headers and (mine := self._credentials.get(_origin(url))):
                 headers = {**headers, "Authorization": mine}
             answer = await self._session.request(
@@ -352,12 +352,12 @@ class Http:
 
     def _pause_before_retry(self, answer: ClientResponse, attempt: int) -> float | None:
         """Seconds to wait before asking again; None to take the answer as it is."""
-        if answer.status not in _PASSING_STATUS or attempt >= self.patience.attempts:
+        if answer.status not in _PASSING_STATUS or attempt >= self.timeouts.attempts:
             return None
         wanted = retry_after_s(answer.headers.get("Retry-After"))
         if wanted is None:
-            return self.patience.pause_s(str(answer.url), attempt)
-        return wanted if wanted <= self.patience.retry_after_s else None
+            return self.timeouts.pause_s(str(answer.url), attempt)
+        return wanted if wanted <= self.timeouts.retry_after_s else None
 
     def _proxy(self, url: URL) -> str | None:
         key = (url.scheme, url.host or "", url.port)
@@ -375,13 +375,13 @@ async def open_http(
     environ: Mapping[str, str],
     *,
     credentials: Mapping[str, Credential] | None = None,
-    patience: Patience | None = None,
+    timeouts: Timeouts | None = None,
     per_host: int = 32,
-    notice: Callable[[str], None] = lambda _: None,
+    on_retry: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Http]:
     """Open the door: connections are kept alive and shared until the context ends.
 
-    environ: CA bundle, proxies and changes to `patience` are read from it; netrc never is: what a lock holds must not
+    environ: CA bundle, proxies and changes to `timeouts` are read from it; netrc never is: what a lock holds must not
     depend on it. credentials: by origin (`https://host`, `https://host:8443`), sent to that origin alone. per_host:
     connections to one host at a time. notice: told of every retry, one line each.
 
@@ -412,8 +412,8 @@ async def open_http(
             session,
             routes=routes,
             credentials=credentials or {},
-            patience=http_settings.patience(environ, patience or Patience()),
-            notice=notice,
+            timeouts=http_settings.timeouts(environ, timeouts or Timeouts()),
+            on_retry=on_retry,
         )
 
 

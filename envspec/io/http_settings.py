@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from envspec.credentials import is_misread, shown
 from envspec.errors import UsageError
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.origins import origin_of
 
 if TYPE_CHECKING:
@@ -57,14 +57,14 @@ def tls_context(bundle: Path | None) -> ssl.SSLContext:
     return context
 
 
-def patience(environ: Mapping[str, str], usual: Patience) -> Patience:
+def timeouts(environ: Mapping[str, str], usual: Timeouts) -> Timeouts:
     """`usual`, with what `ENVSPEC_HTTP_<FIELD>` says of a field instead: `ENVSPEC_HTTP_STALL_S=120` on a slow network.
 
     Raises:
         UsageError: one of them is no positive number, or for a count no whole one.
     """
     changed: dict[str, Any] = {}
-    for field in fields(Patience):
+    for field in fields(Timeouts):
         name = f"ENVSPEC_HTTP_{field.name.upper()}"
         if text := environ.get(name):
             whole = isinstance(field.default, int)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
 
-class RequestFault(NetworkError):
+class RequestError(NetworkError):
     """A request that gave no usable answer. url: without credentials."""
 
     def __init__(self, url: str, what: str, *, hint: str) -> None:
@@ -27,34 +27,34 @@ class RequestFault(NetworkError):
         super().__init__(f"{self.url}: {what}", hint=hint)
 
 
-class BadUrl(RequestFault):
+class BadUrl(RequestError):
     """Not an http(s) URL."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, "not a URL that can be asked", hint="give a URL of the form https://host/path")
 
 
-class Unreachable(RequestFault):
+class Unreachable(RequestError):
     """No connection: the name is unknown, the port is closed, or the connection broke before an answer."""
 
 
-class ProxyFault(RequestFault):
+class ProxyError(RequestError):
     """The proxy refused, or cannot be reached."""
 
 
-class TlsFault(RequestFault):
+class TlsError(RequestError):
     """The server's certificate isn't trusted, or the server doesn't speak TLS."""
 
 
-class Stalled(RequestFault):
-    """The server took longer than `Patience` allows."""
+class Stalled(RequestError):
+    """The server took longer than `Timeouts` allows."""
 
 
-class BrokenOff(RequestFault):
+class IncompleteResponse(RequestError):
     """The answer ended before its announced end, or isn't HTTP."""
 
 
-class TooLarge(RequestFault):
+class TooLarge(RequestError):
     """The answer is larger than anything that is expected at this URL."""
 
     def __init__(self, url: str, max_bytes: int) -> None:
@@ -66,11 +66,11 @@ class TooLarge(RequestFault):
         )
 
 
-class BadRedirect(RequestFault):
+class BadRedirect(RequestError):
     """A redirect that leads nowhere, in a circle, or from https to plain http."""
 
 
-class Elsewhere(BadRedirect):
+class WrongServer(BadRedirect):
     """A request that leads to a server that may not answer for its source. target: where it leads."""
 
     def __init__(self, url: str, target: str, bounds: Bounds, *, redirected: bool) -> None:
@@ -81,7 +81,7 @@ class Elsewhere(BadRedirect):
         )
 
 
-class BadStatus(RequestFault):
+class BadStatus(RequestError):
     """An answer with another status than 2xx. status: HTTP's. retry_after: the header, as it was sent."""
 
     def __init__(self, url: str, status: int, *, retry_after: str | None = None) -> None:
@@ -127,7 +127,7 @@ def retry_after_s(header: str | None, now: datetime | None = None) -> float | No
         return None
 
 
-def is_passing(fault: BaseException) -> bool:
+def is_transient(fault: BaseException) -> bool:
     """Whether asking again may help: yes for broken connections and stalls, no for certificates and bad URLs."""
     import socket
 
@@ -138,7 +138,7 @@ def is_passing(fault: BaseException) -> bool:
     return not isinstance(fault, (aiohttp.ClientSSLError, aiohttp.InvalidURL, aiohttp.ClientHttpProxyError))
 
 
-def describe(fault: BaseException, url: str, connect_s: float, stall_s: float) -> RequestFault:
+def describe(fault: BaseException, url: str, connect_s: float, stall_s: float) -> RequestError:
     """The fault that aiohttp or the system raised, in words for the user."""
     import asyncio
 
@@ -146,23 +146,23 @@ def describe(fault: BaseException, url: str, connect_s: float, stall_s: float) -
 
     again = "try again; if it stays, look at the server"
     # The first row that fits decides: aiohttp's special errors inherit from its general ones.
-    rows: tuple[tuple[type[BaseException], type[RequestFault], str, str], ...] = (
+    rows: tuple[tuple[type[BaseException], type[RequestError], str, str], ...] = (
         (
             aiohttp.ClientConnectorCertificateError,
-            TlsFault,
+            TlsError,
             f"the server's certificate is not trusted ({_reason(fault)})",
             "name the bundle that holds your organisation's certificate in SSL_CERT_FILE",
         ),
-        (aiohttp.ClientSSLError, TlsFault, f"no TLS connection ({_reason(fault)})", "is this an http:// server?"),
+        (aiohttp.ClientSSLError, TlsError, f"no TLS connection ({_reason(fault)})", "is this an http:// server?"),
         (
             aiohttp.ClientProxyConnectionError,
-            ProxyFault,
+            ProxyError,
             f"the proxy can't be reached ({_reason(fault)})",
             "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
         ),
         (
             aiohttp.ClientHttpProxyError,
-            ProxyFault,
+            ProxyError,
             f"the proxy lets nothing through (HTTP {getattr(fault, 'status', '')})",
             "check HTTPS_PROXY and NO_PROXY; 407 means that the proxy wants http://user:password@proxy",
         ),
@@ -186,8 +186,8 @@ def describe(fault: BaseException, url: str, connect_s: float, stall_s: float) -
             f"no connection ({_reason(fault)})",
             "is the server up, and the port right?",
         ),
-        (aiohttp.ClientPayloadError, BrokenOff, "the answer broke off before its end", again),
-        (aiohttp.ClientResponseError, BrokenOff, "the answer is not HTTP", again),
+        (aiohttp.ClientPayloadError, IncompleteResponse, "the answer broke off before its end", again),
+        (aiohttp.ClientResponseError, IncompleteResponse, "the answer is not HTTP", again),
         (OSError, Unreachable, f"the connection broke ({_reason(fault)})", again),
     )
     for kind, error, what, hint in rows:
@@ -219,7 +219,7 @@ class Credential:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """How long to wait and how often to try, in seconds.
 
     connect_s: for a connection with its TLS. stall_s: for the next byte. total_s: for a whole answer in memory (a
@@ -258,7 +258,7 @@ class Response:
         raise BadStatus(self.url, self.status, retry_after=self.headers.get("Retry-After"))
 
 
-class Sink(Protocol):
+class Writable(Protocol):
     """Where a download's bytes go; `write` may be called from the event loop and must not block for long."""
 
     def write(self, chunk: bytes, /) -> object: ...

@@ -27,7 +27,7 @@ _GRACE_S: Final = 10.0
 _LINE_BYTES: Final = 1 << 20
 
 
-class Ending(Enum):
+class StopBy(Enum):
     """How a program learns that it is to end."""
 
     KILLED = "it is killed, with all of its group"
@@ -35,7 +35,7 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bond:
+class ParentLink:
     """How a program is bound to this process.
 
     holds: a descriptor that it inherits: with it the lock on where it writes, or a channel to this process. ending:
@@ -44,7 +44,7 @@ class Bond:
     """
 
     holds: int | None = None
-    ending: Ending = Ending.KILLED
+    ending: StopBy = StopBy.KILLED
     stdin: bytes = b""
 
 
@@ -63,24 +63,24 @@ class Finished:
 
 
 async def run(
-    command: Sequence[str], *, environ: Mapping[str, str], cwd: Path, stdin: str = "", bond: Bond | None = None
+    command: Sequence[str], *, environ: Mapping[str, str], cwd: Path, stdin: str = "", bond: ParentLink | None = None
 ) -> Finished:
     """Run a program to its end. When the caller is cancelled it is killed with all that it started, not left behind.
 
     Raises:
         FileNotFoundError, PermissionError: the program can't be started.
     """
-    async with _started(command, environ, cwd, bond or Bond()) as process:
+    async with _started(command, environ, cwd, bond or ParentLink()) as process:
         stdout, stderr = await process.communicate(stdin.encode())
     return _finished(process, stdout, stderr)
 
 
-async def attend(
+async def run_streaming(
     command: Sequence[str],
     *,
     environ: Mapping[str, str],
     cwd: Path,
-    bond: Bond,
+    bond: ParentLink,
     told: Callable[[str], None] = lambda _: None,
 ) -> Finished:
     """As `run`, for a program that writes where it must not be left half-way, or that is long at it.
@@ -107,7 +107,7 @@ async def _started(
     command: Sequence[str],
     environ: Mapping[str, str],
     cwd: Path,
-    bond: Bond,
+    bond: ParentLink,
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """A program that is over when this is left, however that is."""
     starting = asyncio.ensure_future(
@@ -129,7 +129,7 @@ async def _started(
         yield await asyncio.shield(starting)
     except BaseException:
         process = await starting
-        if bond.ending is Ending.KILLED or not await _has_seen_its_end(process):
+        if bond.ending is StopBy.KILLED or not await _has_seen_its_end(process):
             _kill(process)
             await process.wait()
         raise
@@ -187,7 +187,7 @@ class Interpreter:
         return ".".join(self.version.split(".")[:2])
 
 
-async def ask(path: Path, environ: Mapping[str, str]) -> Interpreter | None:
+async def probe_interpreter(path: Path, environ: Mapping[str, str]) -> Interpreter | None:
     """What an interpreter says of itself; None where it is no CPython with a lock of its own that runs."""
     variables = {name: environ[name] for name in _KEPT if name in environ}
     try:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 
-async def together(work: Iterable[Awaitable[_T]], at_once: int | None = None) -> list[_T]:
+async def gather_or_cancel(work: Iterable[Awaitable[_T]], at_once: int | None = None) -> list[_T]:
     """Await all and give their results in order. at_once: how many may be under way, any number where left out.
 
     Raises:
@@ -42,7 +42,7 @@ T = TypeVar("T")
 _NOTICED_S = 1.0
 
 
-def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run`; on Ctrl-C `work` is cancelled by its loop and cleans up, and then KeyboardInterrupt is raised.
 
     Python 3.10 raises KeyboardInterrupt in the middle of whatever runs: programs and connections are left open. Later
@@ -93,7 +93,7 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-async def apart(work: Callable[..., T], *arguments: object) -> T:
+async def run_in_thread(work: Callable[..., T], *arguments: object) -> T:
     """What `work` gives, called in a thread that nothing waits for once this is cancelled.
 
     For what only computes, perhaps for long: `asyncio.to_thread`'s threads keep the process from ending.

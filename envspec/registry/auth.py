@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from envspec.io.http_types import Credential, Response
 from envspec.io.process import Finished, run
-from envspec.registry.errors import AccessRefused, RegistryFault, access_refused, rate_limited, shortened, spoken
+from envspec.registry.errors import AccessRefused, RegistryError, access_refused, error_text, rate_limited, shortened
 from envspec.registry.reference import DOCKER_HUB, Action, Endpoint
 
 #: Docker's key for Docker Hub, from the time of its first API; helpers are asked for it by this name.
@@ -276,10 +276,10 @@ def challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class RepositoryAccess:
     """What is to be done at a registry. also: repositories beside the place's own that blobs are mounted from."""
 
-    place: Endpoint
+    endpoint: Endpoint
     action: Action = Action.PULL
     also: tuple[str, ...] = ()
 
@@ -288,11 +288,11 @@ class Access:
 
         A push begins with questions, for which a registry names the scope `pull` alone; one token then does for all.
         """
-        own = f"repository:{self.place.repository}"
+        own = f"repository:{self.endpoint.repository}"
         named = challenge.parameters.get("scope", "").split() or [f"{own}:{Action.PULL.value}"]
         if self.action is Action.PUSH:
             named = [f"{own}:{self.action.value}" if scope.startswith(f"{own}:") else scope for scope in named]
-        mounted = (f"repository:{name}:{Action.PULL.value}" for name in self.also if name != self.place.repository)
+        mounted = (f"repository:{name}:{Action.PULL.value}" for name in self.also if name != self.endpoint.repository)
         return tuple(dict.fromkeys([*named, *mounted]))
 
 
@@ -306,7 +306,7 @@ class Authorization:
 
 
 async def authorize(
-    offered: Iterable[Challenge], access: Access, login: Login | None, request: Request
+    offered: Iterable[Challenge], access: RepositoryAccess, login: Login | None, request: Request
 ) -> Authorization | None:
     """What to send so that the registry lets in; None when it offers no way that we know.
 
@@ -315,7 +315,7 @@ async def authorize(
         RegistryFault: the token server fails, or is one that no login may be sent to.
     """
     by_scheme = {challenge.scheme: challenge for challenge in reversed(list(offered))}
-    place, source = access.place, login.source if login else None
+    endpoint, source = access.endpoint, login.source if login else None
     if login is not None and login.kind is LoginKind.BEARER:
         return Authorization(f"Bearer {login.credential.secret}", math.inf, source)
     if bearer := by_scheme.get("bearer"):
@@ -324,14 +324,16 @@ async def authorize(
     if "basic" not in by_scheme:
         return None
     if login is None or login.kind is not LoginKind.PASSWORD:
-        raise access_refused(f"{place.registry}/{place.repository}", place, None)
+        raise access_refused(f"{endpoint.registry}/{endpoint.repository}", endpoint, None)
     return Authorization(login.credential.basic, math.inf, source)
 
 
-async def _token(bearer: Challenge, access: Access, login: Login | None, request: Request) -> tuple[str, float]:
+async def _token(
+    bearer: Challenge, access: RepositoryAccess, login: Login | None, request: Request
+) -> tuple[str, float]:
     """Ask the token server for a token, and the seconds that it lasts."""
-    place = access.place
-    realm = _realm(bearer, place)
+    endpoint = access.endpoint
+    realm = _realm(bearer, endpoint)
     service, scope = bearer.parameters.get("service"), access.scope(bearer)
     form = [("service", service)] if service else []
     if login is not None and login.kind is LoginKind.IDENTITY_TOKEN:
@@ -356,10 +358,10 @@ async def _token(bearer: Challenge, access: Access, login: Login | None, request
         answer = await request("GET", urlunsplit(parts._replace(query=query)), headers=headers, max_bytes=_TOKEN_BYTES)
     if answer.status != 200:
         raise _refused(answer, access, login)
-    return _read_token(answer, place)
+    return _read_token(answer, endpoint)
 
 
-def _realm(bearer: Challenge, place: Endpoint) -> str:
+def _realm(bearer: Challenge, endpoint: Endpoint) -> str:
     """The token server's address. Which host it is on is the registry's affair: Docker Hub's is on another one."""
     realm = bearer.parameters.get("realm", "")
     try:
@@ -367,43 +369,44 @@ def _realm(bearer: Challenge, place: Endpoint) -> str:
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
-        raise RegistryFault(
-            f"{place.registry}: its token server is not a URL", hint="tell whoever runs the registry: `realm` is wrong"
+        raise RegistryError(
+            f"{endpoint.registry}: its token server is not a URL",
+            hint="tell whoever runs the registry: `realm` is wrong",
         )
-    if not place.may_name(realm):
+    if not endpoint.may_name(realm):
         plain = "is plain http" if parts.scheme == "http" else "is a service of this machine's own"
-        raise RegistryFault(
-            f"{place.registry}: its token server {shortened(parts.hostname)} {plain}, and no login is sent there",
+        raise RegistryError(
+            f"{endpoint.registry}: its token server {shortened(parts.hostname)} {plain}, and no login is sent there",
             hint="tell whoever runs the registry: `realm` has to be https, and a server that others reach too",
         )
     return realm
 
 
-def _refused(answer: Response, access: Access, login: Login | None) -> RegistryFault:
-    place, source = access.place, login.source if login else None
+def _refused(answer: Response, access: RepositoryAccess, login: Login | None) -> RegistryError:
+    endpoint, source = access.endpoint, login.source if login else None
     host = urlsplit(answer.url).netloc
     if answer.status == 429:
-        return rate_limited(place, answer.headers, source, access.action)
+        return rate_limited(endpoint, answer.headers, source, access.action)
     if answer.status in {400, 401, 403}:
         refused: AccessRefused = access_refused(
-            f"{place.registry}/{place.repository}", place, source, spoken(answer.body)
+            f"{endpoint.registry}/{endpoint.repository}", endpoint, source, error_text(answer.body)
         )
         return refused
-    return RegistryFault(
-        f"{place.registry}: its token server {host} answers HTTP {answer.status}",
+    return RegistryError(
+        f"{endpoint.registry}: its token server {host} answers HTTP {answer.status}",
         hint="try again later; if it stays, tell whoever runs the registry",
     )
 
 
-def _read_token(answer: Response, place: Endpoint) -> tuple[str, float]:
+def _read_token(answer: Response, endpoint: Endpoint) -> tuple[str, float]:
     try:
         document = json.loads(answer.body)
         token, lasts_s = document.get("token") or document.get("access_token"), document.get("expires_in")
     except (ValueError, AttributeError, RecursionError):
         token = lasts_s = None
     if not isinstance(token, str) or not token.isascii() or not token.isprintable() or len(token) > _LONGEST_TOKEN:
-        raise RegistryFault(
-            f"{place.registry}: its token server {urlsplit(answer.url).netloc} answers no token",
+        raise RegistryError(
+            f"{endpoint.registry}: its token server {urlsplit(answer.url).netloc} answers no token",
             hint="is there a proxy with a login page in between?",
         )
     known = isinstance(lasts_s, (int, float)) and not isinstance(lasts_s, bool) and lasts_s > 0

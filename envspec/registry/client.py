@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from envspec.credentials import shown
 from envspec.errors import NetworkError, UsageError
 from envspec.io.http import read_whole
-from envspec.io.http_types import Patience, RequestFault, Response, Stalled, is_passing, retry_after_s
+from envspec.io.http_types import RequestError, Response, Stalled, Timeouts, is_transient, retry_after_s
 from envspec.models import PinnedDigest, Platform
 from envspec.origins import same_origin
-from envspec.registry.auth import Access, Authorization, Keychain, Login, authorize, challenges
-from envspec.registry.errors import NotThere, RegistryFault, WrongDigest, refusal, shortened
-from envspec.registry.reference import Endpoint, Reference, endpoint
+from envspec.registry.auth import Authorization, Keychain, Login, RepositoryAccess, authorize, challenges
+from envspec.registry.errors import ImageNotFound, RegistryError, WrongDigest, refusal, shortened
+from envspec.registry.reference import Endpoint, Reference, endpoint_of
 from envspec.registry.types import (
     ACCEPT,
     MANIFEST_BYTES,
     OCI_PLATFORMS,
-    Kind,
     Manifest,
+    ManifestKind,
     digest_of,
     read_json,
     read_manifest,
@@ -69,7 +69,7 @@ async def resolve_digests(
     missing = [platform for platform in wanted if platform not in found]
     if missing:
         has = manifest.platforms_in_words or ", ".join("/".join(OCI_PLATFORMS[platform]) for platform in found)
-        raise NotThere(
+        raise ImageNotFound(
             f"{reference} is not published for {', '.join(platform.value for platform in missing)}",
             hint=f"it has {has or 'no platform that envspec builds for'}; take another image or leave the platform out",
         )
@@ -89,15 +89,17 @@ class Registry:
     http: Http
     keychain: Keychain
     mirrors: Mapping[str, str] = field(default_factory=dict)
-    _authorizations: dict[Access, tuple[Authorization, float]] = field(default_factory=dict, repr=False)
+    _authorizations: dict[RepositoryAccess, tuple[Authorization, float]] = field(default_factory=dict, repr=False)
     _logins: dict[tuple[str, str], Login | None] = field(default_factory=dict, repr=False)
-    _asking: dict[Access, asyncio.Lock] = field(default_factory=dict, repr=False)
+    _locks: dict[RepositoryAccess, asyncio.Lock] = field(default_factory=dict, repr=False)
 
     async def manifest(self, reference: Reference) -> Manifest:
         """What the registry has under `reference` (its digest if it has one, else its tag), checked."""
-        place = endpoint(reference, self.mirrors)
-        where = f"{reference} at {place.registry}" if place.registry != reference.registry else str(reference)
-        answer = await self._get(place, f"manifests/{reference.asked}", reference.asked, MANIFEST_BYTES)
+        endpoint = endpoint_of(reference, self.mirrors)
+        where = f"{reference} at {endpoint.registry}" if endpoint.registry != reference.registry else str(reference)
+        answer = await self._get(
+            endpoint, f"manifests/{reference.tag_or_digest}", reference.tag_or_digest, MANIFEST_BYTES
+        )
         algorithm = (reference.digest or "sha256:").partition(":")[0]
         # Checked before anything is read from it: damaged bytes are a damage, whatever they say.
         _check_digest(where, digest_of(answer.body, algorithm), reference.digest, answer)
@@ -105,7 +107,7 @@ class Registry:
 
     async def platforms(self, reference: Reference, manifest: Manifest) -> dict[Platform, str]:
         """The platforms that `manifest` has, with the digest of each one's own manifest."""
-        if manifest.kind is Kind.INDEX:
+        if manifest.kind is ManifestKind.INDEX:
             children = ((platform, manifest.child(platform)) for platform in OCI_PLATFORMS)
             return {platform: child.digest for platform, child in children if child}
         config = await self.config(reference, manifest)
@@ -120,9 +122,9 @@ class Registry:
     async def config_bytes(self, reference: Reference, manifest: Manifest) -> bytes:
         """The config as the registry has it, checked."""
         manifest.check_is_single(str(reference))
-        place = endpoint(reference, self.mirrors)
+        endpoint = endpoint_of(reference, self.mirrors)
         where = f"{reference.name}: config {manifest.config}"
-        answer = await self._get(place, f"blobs/{manifest.config}", manifest.config, CONFIG_BYTES)
+        answer = await self._get(endpoint, f"blobs/{manifest.config}", manifest.config, CONFIG_BYTES)
         _check_digest(where, digest_of(answer.body, manifest.config.partition(":")[0]), manifest.config, answer)
         if len(answer.body) != manifest.config_bytes:
             raise WrongDigest(
@@ -134,7 +136,7 @@ class Registry:
     @asynccontextmanager
     async def open(
         self,
-        access: Access,
+        access: RepositoryAccess,
         method: str,
         url: str,
         *,
@@ -147,11 +149,11 @@ class Registry:
         The login goes to the registry's own origin, and only the registry's own answer asks for it: a `Location` may
         lead elsewhere, and what is there gets none.
         """
-        own = same_origin(url, access.place.base)
+        own = same_origin(url, access.endpoint.base)
         known = self._known(access) if own else None
         given = {**(headers or {}), "Authorization": known.value} if known else headers
         async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as answer:
-            if answer.status != 401 or not same_origin(str(answer.url), access.place.base):
+            if answer.status != 401 or not same_origin(str(answer.url), access.endpoint.base):
                 yield answer
                 return
             offered = answer.headers.getall("WWW-Authenticate", [])
@@ -161,7 +163,7 @@ class Registry:
 
     async def ask(
         self,
-        access: Access,
+        access: RepositoryAccess,
         method: str,
         url: str,
         *,
@@ -172,17 +174,17 @@ class Registry:
         """`open`, for answers that are small."""
         async with self.open(access, method, url, headers=headers, body=body, answer_s=answer_s) as answer:
             # A body that is sent may take long; a short answer may not.
-            words = await read_whole(answer, _WORDS_BYTES, self.http.patience.total_s)
+            words = await read_whole(answer, _WORDS_BYTES, self.http.timeouts.total_s)
             return Response(str(answer.url), answer.status, answer.headers, words)
 
-    def login_source(self, access: Access) -> str | None:
+    def login_source(self, access: RepositoryAccess) -> str | None:
         """Where the login comes from that was sent; None when none was."""
         held = self._authorizations.get(access)
         return held[0].login_source if held else None
 
-    async def _get(self, place: Endpoint, path: str, asked: str, max_bytes: int) -> Response:
+    async def _get(self, endpoint: Endpoint, path: str, asked: str, max_bytes: int) -> Response:
         """GET below a repository; authenticates when the registry asks for it."""
-        url, access = f"{place.base}/{place.repository}/{path}", Access(place)
+        url, access = f"{endpoint.base}/{endpoint.repository}/{path}", RepositoryAccess(endpoint)
 
         async def ask(authorization: str | None) -> Response:
             headers = {"Accept": ACCEPT} | ({"Authorization": authorization} if authorization else {})
@@ -190,34 +192,34 @@ class Registry:
 
         known = self._known(access)
         answer = await ask(known.value if known else None)
-        if answer.status == 401 and same_origin(answer.url, place.base):
+        if answer.status == 401 and same_origin(answer.url, endpoint.base):
             offered = answer.headers.getall("WWW-Authenticate", [])
             answer = await ask(await self._authorize(access, offered, known))
         if answer.status != 200:
-            raise refusal(answer, place, asked, self.login_source(access))
+            raise refusal(answer, endpoint, asked, self.login_source(access))
         return answer
 
-    def _known(self, access: Access) -> Authorization | None:
+    def _known(self, access: RepositoryAccess) -> Authorization | None:
         authorization, until = self._authorizations.get(access, (None, 0.0))
         return authorization if time.monotonic() < until else None
 
-    async def _authorize(self, access: Access, headers: Sequence[str], sent: Authorization | None) -> str:
+    async def _authorize(self, access: RepositoryAccess, headers: Sequence[str], sent: Authorization | None) -> str:
         """The value to send now. sent: what was refused; whoever was refused with it at the same time asks once."""
-        async with self._asking.setdefault(access, asyncio.Lock()):
+        async with self._locks.setdefault(access, asyncio.Lock()):
             known = self._known(access)
             if known is not None and known is not sent:
                 return known.value
-            place, offered = access.place, challenges(headers)
-            key = (place.registry, place.repository)
+            endpoint, offered = access.endpoint, challenges(headers)
+            key = (endpoint.registry, endpoint.repository)
             if key not in self._logins:
                 self._logins[key] = await self.keychain.login(*key)
             authorization = await authorize(offered, access, self._logins[key], self.http.request)
             if authorization is None:
                 schemes = shortened(", ".join(challenge.scheme for challenge in offered)) or "nothing"
-                raise RegistryFault(
-                    f"{place.registry}: HTTP 401, and it offers {schemes} to log in with; "
+                raise RegistryError(
+                    f"{endpoint.registry}: HTTP 401, and it offers {schemes} to log in with; "
                     "envspec knows Bearer and Basic",
-                    hint=f"is {place.base} a registry, or a proxy in front of one?",
+                    hint=f"is {endpoint.base} a registry, or a proxy in front of one?",
                 )
             margin_s = min(_TOKEN_MARGIN_S, authorization.lasts_s / 4)
             self._authorizations[access] = (authorization, time.monotonic() + authorization.lasts_s - margin_s)
@@ -237,7 +239,7 @@ def _check_digest(where: str, computed: str, asked: str | None, answer: Response
 
 
 def _note(manifest: Manifest, own: str) -> str:
-    return f"{own} in this index" if manifest.kind is Kind.INDEX else ""
+    return f"{own} in this index" if manifest.kind is ManifestKind.INDEX else ""
 
 
 #: Not implemented, and a version of HTTP that the server doesn't speak: these stay.
@@ -247,7 +249,7 @@ _LONGEST_PAUSE_S: Final = 30.0
 _T = TypeVar("_T")
 
 
-class TryAgain(Exception):
+class RetryableError(Exception):
     """An answer that another try may better.
 
     fault: what to tell where none does. wait_s: what the registry asks to wait.
@@ -259,33 +261,33 @@ class TryAgain(Exception):
         self.wait_s = wait_s
 
 
-def passes(status: int) -> bool:
+def is_transient_status(status: int) -> bool:
     """Whether a status may be another one a little later: 408, 429, most of 5xx."""
     return status in {408, 429} or (status >= 500 and status not in _LASTING)
 
 
-def refuse(answer: Response, fault: NetworkError) -> NoReturn:
+def raise_refusal(answer: Response, fault: NetworkError) -> NoReturn:
     """Raise `fault` for an answer that is a refusal, as TryAgain where it may pass."""
-    if passes(answer.status):
-        raise TryAgain(fault, retry_after_s(answer.headers.get("Retry-After")))
+    if is_transient_status(answer.status):
+        raise RetryableError(fault, retry_after_s(answer.headers.get("Retry-After")))
     raise fault
 
 
 @dataclass(slots=True)
-class Tries:
+class Retry:
     """Counts tries in a row that brought nothing on.
 
     url: what is asked, for messages. notice: told of every pause, one line.
     """
 
-    patience: Patience
-    notice: Callable[[str], None]
+    timeouts: Timeouts
+    on_retry: Callable[[str], None]
     url: str
     _failed: int = 0
     _stalls: int = 0
     _furthest: int = 0
 
-    async def after(self, fault: NetworkError | TryAgain, reached: int = 0) -> None:
+    async def after(self, fault: NetworkError | RetryableError, reached: int = 0) -> None:
         """Wait as long as is due; raises the fault where it is none that passes, or patience has ended.
 
         reached: how far the work is, in bytes. A try that came further than all before starts the count anew.
@@ -294,27 +296,29 @@ class Tries:
             self._furthest, self._failed, self._stalls = reached, 0, 0
         self._failed += 1
         self._stalls += isinstance(fault, Stalled)
-        pause = self.patience.pause_s(self.url, self._failed)
-        if isinstance(fault, TryAgain):
-            known, lasting = fault.fault, (fault.wait_s or 0) > self.patience.retry_after_s
+        pause = self.timeouts.pause_s(self.url, self._failed)
+        if isinstance(fault, RetryableError):
+            known, lasting = fault.fault, (fault.wait_s or 0) > self.timeouts.retry_after_s
             pause = pause if fault.wait_s is None else fault.wait_s
         else:
             known = fault
-            lasting = not isinstance(fault, RequestFault) or fault.__cause__ is None or not is_passing(fault.__cause__)
-        if lasting or self._failed >= self.patience.attempts or self._stalls >= 2:
+            lasting = (
+                not isinstance(fault, RequestError) or fault.__cause__ is None or not is_transient(fault.__cause__)
+            )
+        if lasting or self._failed >= self.timeouts.attempts or self._stalls >= 2:
             raise known
-        pause = min(pause, max(_LONGEST_PAUSE_S, self.patience.retry_after_s))
-        self.notice(f"{known.message}; trying again in {pause:.1f} s")
+        pause = min(pause, max(_LONGEST_PAUSE_S, self.timeouts.retry_after_s))
+        self.on_retry(f"{known.message}; trying again in {pause:.1f} s")
         await asyncio.sleep(pause)
 
 
-async def persist(
-    patience: Patience, notice: Callable[[str], None], url: str, action: Callable[[], Awaitable[_T]]
+async def with_retries(
+    timeouts: Timeouts, on_retry: Callable[[str], None], url: str, action: Callable[[], Awaitable[_T]]
 ) -> _T:
     """What `action` gives, after as many tries as patience has. It has to be one that may happen twice."""
-    tries = Tries(patience, notice, shown(url))
+    tries = Retry(timeouts, on_retry, shown(url))
     while True:
         try:
             return await action()
-        except (NetworkError, TryAgain) as fault:
+        except (NetworkError, RetryableError) as fault:
             await tries.after(fault)

@@ -14,14 +14,14 @@ from functools import partial
 from typing import Final
 
 from envspec.errors import UsageError
-from envspec.io.http_types import RequestFault
+from envspec.io.http_types import RequestError
 from envspec.models import Platform
 from envspec.registry.client import Registry
-from envspec.registry.errors import RegistryFault, WrongDigest
-from envspec.registry.pull import contents, pull_manifest, receive
-from envspec.registry.push import How, Moved, Sending, held_digest, push_blob, push_manifest, push_pieces
-from envspec.registry.reference import Reference, endpoint
-from envspec.registry.types import OCI_PLATFORMS, BadManifest, Blob, Descriptor, Kind, Manifest, digest_of
+from envspec.registry.errors import RegistryError, WrongDigest
+from envspec.registry.pull import image_blobs, pull_manifest, read_blob
+from envspec.registry.push import BlobTransfer, Sending, Transfer, push_blob, push_manifest, push_pieces, tag_digest
+from envspec.registry.reference import Reference, endpoint_of
+from envspec.registry.types import OCI_PLATFORMS, BadManifest, Blob, Descriptor, Manifest, ManifestKind, digest_of
 
 #: Blobs on their way at once.
 JOBS: Final = 4
@@ -31,7 +31,7 @@ _DEEPEST: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class RemoteBlob:
     """A blob that another repository holds. kept: a copy of it on this machine. is_foreign: see `pull.Row`."""
 
     descriptor: Descriptor
@@ -41,7 +41,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ManifestBody:
     """A manifest or an index to push. algorithm: of the digest by which others name it."""
 
     body: bytes
@@ -55,17 +55,17 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True)
-class Mirrored:
+class MirrorResult:
     """What stands under the target's name now. moved: what was done for each blob, none where all was there."""
 
     digest: str
     media_type: str
-    moved: tuple[Moved, ...]
+    moved: tuple[BlobTransfer, ...]
 
 
 async def copy_blob(
-    registry: Registry, target: Reference, blob: Elsewhere, report: Callable[[int], None] = lambda _: None
-) -> Moved:
+    registry: Registry, target: Reference, blob: RemoteBlob, report: Callable[[int], None] = lambda _: None
+) -> BlobTransfer:
     """See to it that `target`'s repository has a blob of another one, mounted where both are of one registry.
 
     Raises:
@@ -73,9 +73,9 @@ async def copy_blob(
     """
     if blob.is_foreign:
         report(blob.descriptor.size_bytes)
-        return Moved(blob.descriptor, How.LEFT)
-    source = endpoint(blob.source, registry.mirrors)
-    mount_from = (source.repository,) if source.base == endpoint(target).base else ()
+        return BlobTransfer(blob.descriptor, Transfer.LEFT)
+    source = endpoint_of(blob.source, registry.mirrors)
+    mount_from = (source.repository,) if source.base == endpoint_of(target).base else ()
     if blob.kept is not None:
         return await push_blob(registry, target, blob.kept, mount_from, report)
     pieces = partial(_pieces, registry, blob, _Checked(blob))
@@ -85,11 +85,11 @@ async def copy_blob(
 async def push_image(
     registry: Registry,
     target: Reference,
-    blobs: Sequence[Blob | Elsewhere],
-    documents: Sequence[Document],
+    blobs: Sequence[Blob | RemoteBlob],
+    documents: Sequence[ManifestBody],
     mount_from: Sequence[str] = (),
     report: Callable[[int, int], None] = lambda _done, _total: None,
-) -> tuple[Moved, ...]:
+) -> tuple[BlobTransfer, ...]:
     """An image whose blobs are here, in other repositories, or both; what was done for each blob.
 
     documents: manifests, and last what gets the tag: the image's own manifest, or the index of those before it. Until
@@ -100,12 +100,12 @@ async def push_image(
         NetworkError: the registry doesn't take it. The first fault ends the other uploads.
     """
     *children, last = documents
-    if await held_digest(registry, target) == last.digest:
+    if await tag_digest(registry, target) == last.digest:
         return ()
     total = _Total(sum(blob.descriptor.size_bytes for blob in blobs), report)
 
-    def send(blob: Blob | Elsewhere) -> Awaitable[Moved]:
-        if isinstance(blob, Elsewhere):
+    def send(blob: Blob | RemoteBlob) -> Awaitable[BlobTransfer]:
+        if isinstance(blob, RemoteBlob):
             return copy_blob(registry, target, blob, total.add)
         return push_blob(registry, target, blob, mount_from, total.add)
 
@@ -123,7 +123,7 @@ async def mirror(
     target: Reference,
     platforms: Sequence[Platform] | None = None,
     report: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Mirrored:
+) -> MirrorResult:
     """Copy an image, or an index with all that it names, under the same digests.
 
     target: without a tag it gets the source's, and where that has none either the image is there by its digest alone.
@@ -135,33 +135,33 @@ async def mirror(
         NotThere, WrongDigest, BadManifest, NetworkError: of one of the registries. The target's tag is as it was.
     """
     manifest = await pull_manifest(registry, source)
-    if manifest.kind is Kind.INDEX and platforms is not None:
+    if manifest.kind is ManifestKind.INDEX and platforms is not None:
         manifest = await _of_platforms(registry, source, manifest, platforms)
     if target.digest not in {None, manifest.digest}:
         raise UsageError(
             f"{target}: {source} has the digest {manifest.digest}", hint="name the target by a tag, or by this digest"
         )
     target = replace(target, tag=target.tag or source.tag, digest=manifest.digest)
-    if await held_digest(registry, target) == manifest.digest:
-        return Mirrored(manifest.digest, manifest.media_type, ())
+    if await tag_digest(registry, target) == manifest.digest:
+        return MirrorResult(manifest.digest, manifest.media_type, ())
     documents = await _with_children(registry, source, manifest)
-    blobs: dict[str, Elsewhere] = {}
+    blobs: dict[str, RemoteBlob] = {}
     for single in documents:
-        if single.kind is Kind.MANIFEST:
-            held = contents(single, f"{source.name}@{single.digest}")
-            blobs[held.config.digest] = Elsewhere(held.config, source)
+        if single.kind is ManifestKind.MANIFEST:
+            held = image_blobs(single, f"{source.name}@{single.digest}")
+            blobs[held.config.digest] = RemoteBlob(held.config, source)
             blobs |= {
-                row.descriptor.digest: Elsewhere(row.descriptor, source, is_foreign=row.is_foreign)
+                row.descriptor.digest: RemoteBlob(row.descriptor, source, is_foreign=row.is_foreign)
                 for row in held.layers
             }
     moved = await push_image(
         registry,
         target,
         tuple(blobs.values()),
-        [Document(each.body, each.media_type, each.digest.partition(":")[0]) for each in documents],
+        [ManifestBody(each.body, each.media_type, each.digest.partition(":")[0]) for each in documents],
         report=report,
     )
-    return Mirrored(manifest.digest, manifest.media_type, moved)
+    return MirrorResult(manifest.digest, manifest.media_type, moved)
 
 
 async def _of_platforms(
@@ -219,7 +219,7 @@ class _Total:
 class _Checked:
     """The hash of a blob that passes by. What is read a second time, after a fault, is not counted again."""
 
-    def __init__(self, blob: Elsewhere) -> None:
+    def __init__(self, blob: RemoteBlob) -> None:
         self._blob = blob
         self._hash = hashlib.new(blob.descriptor.digest.partition(":")[0])
         self._size = 0
@@ -244,25 +244,25 @@ class _Checked:
             )
 
 
-async def _pieces(registry: Registry, blob: Elsewhere, checked: _Checked, start: int) -> AsyncGenerator[bytes, None]:
+async def _pieces(registry: Registry, blob: RemoteBlob, checked: _Checked, start: int) -> AsyncGenerator[bytes, None]:
     """A blob from its source. Its last bytes are given when all of them are known to be right."""
     at = start
     try:
-        async with aclosing(receive(registry, blob.source, blob.descriptor, start)) as stream:
+        async with aclosing(read_blob(registry, blob.source, blob.descriptor, start)) as stream:
             async for piece in stream:
                 checked.take(at, piece)
                 at += len(piece)
                 yield piece
-    except RequestFault as fault:
+    except RequestError as fault:
         # Patience with the source has ended; to the upload this is no fault of its own that passes.
-        raise RegistryFault(fault.message, hint=fault.hint) from fault
+        raise RegistryError(fault.message, hint=fault.hint) from fault
 
 
-async def _each(calls: Sequence[Callable[[], Awaitable[Moved]]]) -> tuple[Moved, ...]:
+async def _each(calls: Sequence[Callable[[], Awaitable[BlobTransfer]]]) -> tuple[BlobTransfer, ...]:
     """All results, a few at a time; the first fault ends the rest."""
     slots = asyncio.Semaphore(JOBS)
 
-    async def call(make: Callable[[], Awaitable[Moved]]) -> Moved:
+    async def call(make: Callable[[], Awaitable[BlobTransfer]]) -> BlobTransfer:
         async with slots:
             return await make()
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envspec.errors import NetworkError
-from envspec.io.cache import keeping
-from envspec.io.download import CHUNK, Sink
-from envspec.io.file_locks import hold_file
+from envspec.io.cache import as_cache_error
+from envspec.io.download import CHUNK, DownloadFile
+from envspec.io.file_locks import lock_file
 from envspec.io.http import read_whole
-from envspec.io.http_types import BrokenOff, Response
+from envspec.io.http_types import IncompleteResponse, Response
 from envspec.models import Platform
-from envspec.registry.auth import Access
-from envspec.registry.client import Registry, Tries, TryAgain, refuse
-from envspec.registry.errors import NotThere, WrongDigest, refusal, shortened
-from envspec.registry.reference import Reference, endpoint, is_digest
-from envspec.registry.types import MOST_ROWS, BadManifest, Descriptor, Kind, Manifest, is_size, read_json
+from envspec.registry.auth import RepositoryAccess
+from envspec.registry.client import Registry, Retry, RetryableError, raise_refusal
+from envspec.registry.errors import ImageNotFound, WrongDigest, refusal, shortened
+from envspec.registry.reference import Reference, endpoint_of, is_digest
+from envspec.registry.types import MAX_ENTRIES, BadManifest, Descriptor, Manifest, ManifestKind, is_size, read_json
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
@@ -33,7 +33,7 @@ _FOREIGN: Final = ("application/vnd.docker.image.rootfs.foreign.", "application/
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LayerDescriptor:
     """A blob as its manifest names it.
 
     is_foreign: whether it is named by URLs of its owner's, who lets no registry hand it out. Nothing is fetched from
@@ -45,11 +45,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ImageBlobs:
     """What a single manifest is made of. layers: the lowest first."""
 
     config: Descriptor
-    layers: tuple[Row, ...]
+    layers: tuple[LayerDescriptor, ...]
 
 
 async def pull_manifest(registry: Registry, reference: Reference, platform: Platform | None = None) -> Manifest:
@@ -59,18 +59,18 @@ async def pull_manifest(registry: Registry, reference: Reference, platform: Plat
         NotThere: no such image, or not for the platform. WrongDigest, BadManifest, NetworkError: no usable answer.
     """
     manifest = await registry.manifest(reference)
-    if platform is None or manifest.kind is Kind.MANIFEST:
+    if platform is None or manifest.kind is ManifestKind.MANIFEST:
         return manifest
     child = manifest.child(platform)
     if child is None:
-        raise NotThere(
+        raise ImageNotFound(
             f"{reference} is not published for {platform.value}",
             hint=f"it has {manifest.platforms_in_words or 'no platform that envspec builds for'}",
         )
     return await registry.manifest(replace(reference, tag=None, digest=child.digest))
 
 
-def contents(manifest: Manifest, where: str) -> Contents:
+def image_blobs(manifest: Manifest, where: str) -> ImageBlobs:
     """The blobs of a single manifest.
 
     Raises:
@@ -79,13 +79,13 @@ def contents(manifest: Manifest, where: str) -> Contents:
     document = read_json(manifest.body, manifest.media_type, where=where)
     layers = document.get("layers")
     manifest.check_is_single(where)
-    if not isinstance(layers, list) or len(layers) > MOST_ROWS:
-        raise BadManifest(f"{where}: no layers in it, or more than {MOST_ROWS}", hint="take another image")
+    if not isinstance(layers, list) or len(layers) > MAX_ENTRIES:
+        raise BadManifest(f"{where}: no layers in it, or more than {MAX_ENTRIES}", hint="take another image")
     config = _row(document.get("config"), where)
-    return Contents(config.descriptor, tuple(_row(layer, where) for layer in layers))
+    return ImageBlobs(config.descriptor, tuple(_row(layer, where) for layer in layers))
 
 
-def _row(value: object, where: str) -> Row:
+def _row(value: object, where: str) -> LayerDescriptor:
     row = value if isinstance(value, dict) else {}
     digest, size = row.get("digest"), row.get("size")
     if not is_digest(digest) or not is_size(size):
@@ -93,7 +93,7 @@ def _row(value: object, where: str) -> Row:
             f"{where}: a blob without digest or size, or of a size that none has", hint="the registry's copy is damaged"
         )
     kind = shortened(row.get("mediaType", ""))
-    return Row(Descriptor(kind, str(digest), size), bool(row.get("urls")) and kind.startswith(_FOREIGN))
+    return LayerDescriptor(Descriptor(kind, str(digest), size), bool(row.get("urls")) and kind.startswith(_FOREIGN))
 
 
 async def fetch_blob(
@@ -109,21 +109,21 @@ async def fetch_blob(
     every change of how much is there, in bytes.
 
     Raises:
-        WrongDigest: other bytes, or another size. NotThere, AccessRefused, NetworkError: not to be had.
+        WrongDigest: other bytes, or another size. ImageNotFound, AccessRefused, NetworkError: not to be had.
         CannotKeep: the folder can't be written.
     """
     unfinished = path.with_name(f"{path.name}.part")
-    with keeping(path.parent):
+    with as_cache_error(path.parent):
         if await asyncio.to_thread(_is_whole, path, descriptor):
             report(descriptor.size_bytes)
             return
-        held = await hold_file(unfinished)
+        held = await lock_file(unfinished)
         with os.fdopen(held, "r+b", buffering=0) as file:
             if await asyncio.to_thread(_is_whole, path, descriptor):
                 report(descriptor.size_bytes)
                 unfinished.unlink(missing_ok=True)
                 return
-            sink = Sink(file, path.parent, descriptor.size_bytes, report, descriptor.digest.partition(":")[0])
+            sink = DownloadFile(file, path.parent, descriptor.size_bytes, report, descriptor.digest.partition(":")[0])
             try:
                 is_right = await _fill(registry, reference, descriptor, sink)
             except WrongDigest:
@@ -140,18 +140,18 @@ async def fetch_blob(
         )
 
 
-async def receive(
+async def read_blob(
     registry: Registry, reference: Reference, descriptor: Descriptor, start: int = 0
 ) -> AsyncGenerator[bytes, None]:
     """A blob's bytes from `start` to its end, over as many requests as it takes. Whoever takes them checks the digest.
 
     Raises:
-        WrongDigest: the registry's blob has another size. NotThere, AccessRefused, NetworkError: not to be had.
+        WrongDigest: the registry's blob has another size. ImageNotFound, AccessRefused, NetworkError: not to be had.
     """
-    place, http = endpoint(reference, registry.mirrors), registry.http
-    access = Access(place)
-    url = f"{place.base}/{place.repository}/blobs/{descriptor.digest}"
-    tries = Tries(http.patience, http.notice, f"{reference.name}: blob {descriptor.digest}")
+    endpoint, http = endpoint_of(reference, registry.mirrors), registry.http
+    access = RepositoryAccess(endpoint)
+    url = f"{endpoint.base}/{endpoint.repository}/blobs/{descriptor.digest}"
+    tries = Retry(http.timeouts, http.on_retry, f"{reference.name}: blob {descriptor.digest}")
     at = start
     while at < descriptor.size_bytes:
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={at}-"} if at else {})
@@ -167,14 +167,18 @@ async def receive(
                     if piece:
                         yield piece
             if at < descriptor.size_bytes:
-                raise TryAgain(
-                    BrokenOff(url, "the answer broke off before its end", hint="try again; if it stays, look there")
+                raise RetryableError(
+                    IncompleteResponse(
+                        url, "the answer broke off before its end", hint="try again; if it stays, look there"
+                    )
                 )
-        except (NetworkError, TryAgain) as fault:
+        except (NetworkError, RetryableError) as fault:
             await tries.after(fault, at)
 
 
-async def _skip(answer: ClientResponse, at: int, descriptor: Descriptor, registry: Registry, access: Access) -> int:
+async def _skip(
+    answer: ClientResponse, at: int, descriptor: Descriptor, registry: Registry, access: RepositoryAccess
+) -> int:
     """How many bytes of an answer come before `at`: none, or all of them where the server knows no ranges."""
     if answer.status == 206:
         found = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", answer.headers.get("Content-Range", ""))
@@ -194,28 +198,28 @@ async def _skip(answer: ClientResponse, at: int, descriptor: Descriptor, registr
         str(answer.url),
         answer.status,
         answer.headers,
-        await read_whole(answer, _WORDS_BYTES, registry.http.patience.total_s),
+        await read_whole(answer, _WORDS_BYTES, registry.http.timeouts.total_s),
     )
-    return refuse(whole, refusal(whole, access.place, descriptor.digest, registry.login_source(access)))
+    return raise_refusal(whole, refusal(whole, access.endpoint, descriptor.digest, registry.login_source(access)))
 
 
-def _other_size(descriptor: Descriptor, access: Access, found: str) -> WrongDigest:
-    place = access.place
+def _other_size(descriptor: Descriptor, access: RepositoryAccess, found: str) -> WrongDigest:
+    endpoint = access.endpoint
     return WrongDigest(
-        f"{place.registry}/{place.repository}: blob {descriptor.digest} has {descriptor.size_bytes} bytes by its "
+        f"{endpoint.registry}/{endpoint.repository}: blob {descriptor.digest} has {descriptor.size_bytes} bytes by its "
         f"manifest, and the registry gives {found}",
         hint="a proxy changed it on the way, or the registry's copy is damaged: don't use it",
     )
 
 
-async def _fill(registry: Registry, reference: Reference, descriptor: Descriptor, sink: Sink) -> bool:
+async def _fill(registry: Registry, reference: Reference, descriptor: Descriptor, sink: DownloadFile) -> bool:
     """Bring what is missing; whether it then is the blob."""
     await sink.adopt()
     if sink.size > descriptor.size_bytes:
         await sink.restart()
     while True:
         is_first = not sink.size
-        async with contextlib.aclosing(receive(registry, reference, descriptor, sink.size)) as stream:
+        async with contextlib.aclosing(read_blob(registry, reference, descriptor, sink.size)) as stream:
             async for piece in stream:
                 await sink.take(piece)
         await sink.settle()

@@ -20,24 +20,32 @@ from urllib.parse import quote, urldefrag, urljoin, urlsplit
 from envspec.credentials import shown
 from envspec.errors import EnvspecError, NetworkError
 from envspec.io.http_types import Response
-from envspec.registry.auth import Access
-from envspec.registry.client import Registry, Tries, TryAgain, passes, persist, refuse
-from envspec.registry.errors import AccessRefused, NotThere, RegistryFault, WrongDigest, refusal, shortened, spoken
-from envspec.registry.reference import Action, Reference, endpoint
+from envspec.registry.auth import RepositoryAccess
+from envspec.registry.client import Registry, Retry, RetryableError, is_transient_status, raise_refusal, with_retries
+from envspec.registry.errors import (
+    AccessRefused,
+    ImageNotFound,
+    RegistryError,
+    WrongDigest,
+    error_text,
+    refusal,
+    shortened,
+)
+from envspec.registry.reference import Action, Reference, endpoint_of
 from envspec.registry.types import ACCEPT, Blob, Descriptor, digest_of
 
 
-async def is_there(registry: Registry, access: Access, descriptor: Descriptor) -> bool:
+async def blob_exists(registry: Registry, access: RepositoryAccess, descriptor: Descriptor) -> bool:
     """Whether the registry has a blob in this repository."""
-    place = access.place
-    answer = await registry.ask(access, "HEAD", f"{place.base}/{place.repository}/blobs/{descriptor.digest}")
-    if answer.status in {401, 403} or passes(answer.status):
-        refuse(answer, push_refusal(answer, access, descriptor.digest, registry))
+    endpoint = access.endpoint
+    answer = await registry.request(access, "HEAD", f"{endpoint.base}/{endpoint.repository}/blobs/{descriptor.digest}")
+    if answer.status in {401, 403} or is_transient_status(answer.status):
+        raise_refusal(answer, push_refusal(answer, access, descriptor.digest, registry))
     length = answer.headers.get("Content-Length")
     return answer.status == 200 and (length is None or length == str(descriptor.size_bytes))
 
 
-def next_location(answer: Response, access: Access, current: str | None = None) -> str:
+def next_location(answer: Response, access: RepositoryAccess, current: str | None = None) -> str:
     """Where an upload goes on; `current` where the answer doesn't say.
 
     It may be on another host, which gets the blob and no login: `Endpoint.may_name` says which.
@@ -45,12 +53,12 @@ def next_location(answer: Response, access: Access, current: str | None = None) 
     Raises:
         RegistryFault: nowhere, or where nothing may be sent.
     """
-    place = access.place
+    endpoint = access.endpoint
     location = answer.headers.get("Location") or current
     if not location:
-        raise RegistryFault(
-            f"{place.registry}: it begins an upload and doesn't say where",
-            hint=f"is {place.base} a registry, or a proxy that takes the `Location` header away?",
+        raise RegistryError(
+            f"{endpoint.registry}: it begins an upload and doesn't say where",
+            hint=f"is {endpoint.base} a registry, or a proxy that takes the `Location` header away?",
         )
     try:
         target = urljoin(answer.url, location)
@@ -60,20 +68,20 @@ def next_location(answer: Response, access: Access, current: str | None = None) 
         target, host = "", ""
         parts = urlsplit(target)
     if parts.scheme not in {"http", "https"} or not host or "@" in parts.netloc:
-        raise RegistryFault(
-            f"{place.registry}: it wants an upload at something that is no URL",
+        raise RegistryError(
+            f"{endpoint.registry}: it wants an upload at something that is no URL",
             hint="tell whoever runs the registry: its `Location` is wrong",
         )
-    if not place.may_name(target):
+    if not endpoint.may_name(target):
         plain = "plain http" if parts.scheme == "http" else "a service of this machine's own"
-        raise RegistryFault(
-            f"{place.registry}: it wants an upload at {shown(target)}, which is {plain}",
+        raise RegistryError(
+            f"{endpoint.registry}: it wants an upload at {shown(target)}, which is {plain}",
             hint="behind a proxy that ends TLS a registry has to be told so: X-Forwarded-Proto, or relative URLs",
         )
     return urldefrag(target).url
 
 
-def held_bytes(answer: Response) -> int | None:
+def received_bytes(answer: Response) -> int | None:
     """How many bytes the registry has of an upload, from `Range: 0-<last byte>`; None where it doesn't say.
 
     docker-registry says `0-0` of none as well as of one. No chunk has one byte, so that it means none.
@@ -84,26 +92,26 @@ def held_bytes(answer: Response) -> int | None:
     return int(found[1]) + 1 if int(found[1]) else 0
 
 
-def push_refusal(answer: Response, access: Access, asked: str, registry: Registry) -> RegistryFault:
+def push_refusal(answer: Response, access: RepositoryAccess, asked: str, registry: Registry) -> RegistryError:
     """The error for an answer that takes nothing."""
-    place, said = access.place, spoken(answer.body)
-    name = f"{place.registry}/{place.repository}"
+    endpoint, said = access.endpoint, error_text(answer.body)
+    name = f"{endpoint.registry}/{endpoint.repository}"
     if answer.status == 404:
-        return NotThere(
+        return ImageNotFound(
             f"{name}: the registry has no such repository{f' ({said})' if said else ''}",
             hint="check its spelling; some registries want a repository to be made before the first push",
         )
     if answer.status == 405:
-        return RegistryFault(
+        return RegistryError(
             f"{name}: the registry takes nothing (HTTP 405{f', {said}' if said else ''})",
             hint="it is read-only, or a mirror of another one: push to the original",
         )
     if answer.status == 413:
-        return RegistryFault(
+        return RegistryError(
             f"{name}: {asked} is larger than what is let through (HTTP 413{f', {said}' if said else ''})",
             hint="a proxy in front of the registry has a limit on requests (nginx: client_max_body_size)",
         )
-    return refusal(answer, place, asked, registry.login_source(access), access.action)
+    return refusal(answer, endpoint, asked, registry.login_source(access), access.action)
 
 
 #: What is read at once in a thread, in bytes.
@@ -113,7 +121,7 @@ _READ_BYTES: Final = 1024 * 1024
 Pieces = Callable[[int], AsyncGenerator[bytes, None]]
 
 
-class ShortBlob(EnvspecError):
+class TruncatedBlob(EnvspecError):
     """A blob of this machine's that ends before its size."""
 
     exit_code = 1
@@ -125,7 +133,7 @@ class ShortBlob(EnvspecError):
         )
 
 
-async def pieces_of(blob: Blob, start: int) -> AsyncGenerator[bytes, None]:
+async def read_ahead(blob: Blob, start: int) -> AsyncGenerator[bytes, None]:
     """Read a blob in a thread, one piece ahead of what is sent, in pieces of about 1 MiB."""
     iterator = blob.chunks(start)
     ahead = asyncio.ensure_future(asyncio.to_thread(_gather, iterator))
@@ -153,7 +161,7 @@ def _gather(iterator: Iterator[bytes]) -> bytes:
     return found[0] if len(found) == 1 else b"".join(found)
 
 
-class Cursor:
+class UploadStream:
     """A blob that is read on from where the last request ended, or from elsewhere after a fault."""
 
     def __init__(self, descriptor: Descriptor, pieces: Pieces) -> None:
@@ -179,7 +187,7 @@ class Cursor:
                 self._at = None
                 self._rest = memoryview(await anext(self._stream, b""))
                 if not self._rest:
-                    raise ShortBlob(self._descriptor, at)
+                    raise TruncatedBlob(self._descriptor, at)
             part, self._rest = self._rest[: end - at], self._rest[end - at :]
             at += len(part)
             self._at = at
@@ -208,23 +216,23 @@ _OCTETS: Final = {"Content-Type": "application/octet-stream"}
 _NO_CHUNKS: Final = frozenset({400, 404, 405, 411, 415, 501})
 
 
-class Way(Enum):
+class UploadMode(Enum):
     """How a blob is sent."""
 
     CHUNKS = "chunks"
     WHOLE = "whole"
 
 
-async def let_go(registry: Registry, access: Access, location: str) -> None:
+async def cancel_upload(registry: Registry, access: RepositoryAccess, location: str) -> None:
     """Have a registry forget an upload that nobody goes on with; where it does not listen, it will after its own time.
 
     Also on the way out of a task that is cancelled.
     """
     with contextlib.suppress(NetworkError, asyncio.TimeoutError):
-        await asyncio.wait_for(registry.ask(access, "DELETE", location), _LET_GO_S)
+        await asyncio.wait_for(registry.request(access, "DELETE", location), _LET_GO_S)
 
 
-class _Lost(TryAgain):
+class _Lost(RetryableError):
     """The registry doesn't go on with this upload: it has to be begun anew."""
 
 
@@ -237,15 +245,15 @@ class Upload:
     """
 
     registry: Registry
-    access: Access
+    access: RepositoryAccess
     descriptor: Descriptor
     pieces: Pieces
     location: str | None = None
     report: Callable[[int], None] = lambda _: None
     chunk_bytes: int = CHUNK_BYTES
     sent_bytes: int = 0
-    _cursor: Cursor = field(init=False)
-    _way: Way = field(init=False)
+    _cursor: UploadStream = field(init=False)
+    _way: UploadMode = field(init=False)
     _offset: int = 0
     _told: int = 0
     _is_sure: bool = True
@@ -254,13 +262,13 @@ class Upload:
     _short: int = 0
 
     def __post_init__(self) -> None:
-        self._cursor = Cursor(self.descriptor, self.pieces)
-        self._way = Way.WHOLE if self.descriptor.size_bytes <= _WHOLE_BYTES else Way.CHUNKS
+        self._cursor = UploadStream(self.descriptor, self.pieces)
+        self._way = UploadMode.WHOLE if self.descriptor.size_bytes <= _WHOLE_BYTES else UploadMode.CHUNKS
 
     @property
     def _what(self) -> str:
-        place = self.access.place
-        return f"{place.registry}/{place.repository}: blob {self.descriptor.digest}"
+        endpoint = self.access.endpoint
+        return f"{endpoint.registry}/{endpoint.repository}: blob {self.descriptor.digest}"
 
     async def run(self) -> int:
         """Send it; the bytes that went.
@@ -270,14 +278,14 @@ class Upload:
             WrongDigest: twice the registry found other bytes than the digest says.
         """
         http = self.registry.http
-        tries = Tries(http.patience, http.notice, self._what)
+        tries = Retry(http.timeouts, http.on_retry, self._what)
         try:
             while True:
                 try:
                     if await self._step():
                         self.location = None
                         return self.sent_bytes
-                except (NetworkError, TryAgain) as fault:
+                except (NetworkError, RetryableError) as fault:
                     await self._take_in(fault, tries)
         finally:
             await self._leave()
@@ -287,34 +295,38 @@ class Upload:
         """The next request; whether the registry has the blob now."""
         if self.location is None:
             # An answer that got lost may have been the last one.
-            if self._begun and await is_there(self.registry, self.access, self.descriptor):
+            if self._begun and await blob_exists(self.registry, self.access, self.descriptor):
                 return True
             await self._begin()
         elif not self._is_sure:
             await self._find_out(self.location)
-        elif self._way is Way.WHOLE or self._offset == self.descriptor.size_bytes:
+        elif self._way is UploadMode.WHOLE or self._offset == self.descriptor.size_bytes:
             await self._commit(self.location)
             return True
         else:
             await self._send_chunk(self.location)
         return False
 
-    async def _take_in(self, fault: NetworkError | TryAgain, tries: Tries) -> None:
+    async def _take_in(self, fault: NetworkError | RetryableError, tries: Retry) -> None:
         reached = self._offset
-        if isinstance(fault, _Lost) or (self._way is Way.WHOLE and self.location is not None):
+        if isinstance(fault, _Lost) or (self._way is UploadMode.WHOLE and self.location is not None):
             await self._leave()
             self._stand_at(0)
         self._is_sure = self.location is None
         await tries.after(fault, reached)
 
     async def _begin(self) -> None:
-        place = self.access.place
+        endpoint = self.access.endpoint
         self._begun += 1
-        answer = await self.registry.ask(
-            self.access, "POST", f"{place.base}/{place.repository}/blobs/uploads/", headers=_OCTETS, body=b""
+        answer = await self.registry.request(
+            self.access,
+            "POST",
+            f"{endpoint.base}/{endpoint.repository}/blobs/uploads/",
+            headers=_OCTETS,
+            body=b"",
         )
         if answer.status != 202:
-            refuse(answer, self._refusal(answer))
+            raise_refusal(answer, self._refusal(answer))
         least = answer.headers.get("OCI-Chunk-Min-Length", "")
         if re.fullmatch(r"[0-9]{1,12}", least):
             self.chunk_bytes = max(self.chunk_bytes, int(least))
@@ -323,7 +335,7 @@ class Upload:
     async def _send_chunk(self, location: str) -> None:
         start = self._offset
         end = min(start + self.chunk_bytes, self.descriptor.size_bytes)
-        answer = await self.registry.ask(
+        answer = await self.registry.request(
             self.access,
             "PATCH",
             location,
@@ -331,7 +343,7 @@ class Upload:
             body=self.registry.http.streamed(lambda: self._going(start, end), end - start),
         )
         if 200 <= answer.status < 300:
-            reached = held_bytes(answer)
+            reached = received_bytes(answer)
             reached = end if reached is None else reached
             self._short += reached < end and reached - start < _LEAST_CHUNK_BYTES
             if not start < reached <= end or self._short > _SHORT:
@@ -343,25 +355,25 @@ class Upload:
         if answer.status == 413 and self.chunk_bytes > _LEAST_CHUNK_BYTES:
             self.chunk_bytes = max(self.chunk_bytes // 4, _LEAST_CHUNK_BYTES)
         elif answer.status == 416:
-            raise TryAgain(self._fault("refuses the place at which a chunk begins"), 0.0)
+            raise RetryableError(self._fault("refuses the place at which a chunk begins"), 0.0)
         elif start == 0 and self._begun <= 1 and answer.status in _NO_CHUNKS:
             await self._leave()
-            self._way = Way.WHOLE
+            self._way = UploadMode.WHOLE
         else:
             self._give_up(answer)
 
     async def _commit(self, location: str) -> None:
         """The last request, with the whole blob where no chunks went."""
-        size = self.descriptor.size_bytes if self._way is Way.WHOLE else 0
+        size = self.descriptor.size_bytes if self._way is UploadMode.WHOLE else 0
         mark = "&" if "?" in location else "?"
-        answer = await self.registry.ask(
+        answer = await self.registry.request(
             self.access,
             "PUT",
             f"{location}{mark}digest={self.descriptor.digest}",
             headers=_OCTETS,
             body=self.registry.http.streamed(lambda: self._going(0, size), size) if size else b"",
             # A registry may copy a blob of gigabytes before it answers.
-            answer_s=self.registry.http.patience.total_s,
+            answer_s=self.registry.http.timeouts.total_s,
         )
         if not 200 <= answer.status < 300:
             self._give_up(answer)
@@ -374,10 +386,10 @@ class Upload:
 
     async def _find_out(self, location: str) -> None:
         """Ask how much the registry has."""
-        answer = await self.registry.ask(self.access, "GET", location)
-        if answer.status in {401, 403} or passes(answer.status):
-            refuse(answer, self._refusal(answer))
-        reached = held_bytes(answer) if 200 <= answer.status < 300 else None
+        answer = await self.registry.request(self.access, "GET", location)
+        if answer.status in {401, 403} or is_transient_status(answer.status):
+            raise_refusal(answer, self._refusal(answer))
+        reached = received_bytes(answer) if 200 <= answer.status < 300 else None
         self._is_sure = True
         if reached is None or reached > self.descriptor.size_bytes:
             await self._leave()
@@ -388,7 +400,7 @@ class Upload:
 
     def _give_up(self, answer: Response) -> None:
         """Raise what an answer means that is none of those in which an upload goes on."""
-        said = spoken(answer.body)
+        said = error_text(answer.body)
         if said.startswith("DIGEST_INVALID"):
             self._wrong += 1
             wrong = WrongDigest(
@@ -402,7 +414,7 @@ class Upload:
             raise _Lost(
                 self._fault(f"doesn't go on with the upload (HTTP {answer.status}{': ' if said else ''}{said})")
             )
-        refuse(answer, self._refusal(answer))
+        raise_refusal(answer, self._refusal(answer))
 
     async def _going(self, start: int, end: int) -> AsyncGenerator[memoryview, None]:
         self._stand_at(start)
@@ -425,18 +437,18 @@ class Upload:
         """End an upload that is not to be gone on with, if one has begun."""
         location, self.location = self.location, None
         if location is not None:
-            await let_go(self.registry, self.access, location)
+            await cancel_upload(self.registry, self.access, location)
 
-    def _fault(self, does: str) -> RegistryFault:
-        return RegistryFault(
+    def _fault(self, does: str) -> RegistryError:
+        return RegistryError(
             f"{self._what}: the registry {does}", hint="try again; if it stays, tell whoever runs the registry"
         )
 
-    def _refusal(self, answer: Response) -> RegistryFault:
+    def _refusal(self, answer: Response) -> RegistryError:
         return push_refusal(answer, self.access, self.descriptor.digest, self.registry)
 
 
-class How(Enum):
+class Transfer(Enum):
     """How a blob came to where it has to be."""
 
     EXISTS = "exists"
@@ -446,11 +458,11 @@ class How(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class BlobTransfer:
     """What was done for one blob. sent_bytes: what went to the registry, more than its size where a try broke off."""
 
     descriptor: Descriptor
-    how: How
+    how: Transfer
     sent_bytes: int = 0
 
 
@@ -470,7 +482,7 @@ async def push_blob(
     mount_from: Sequence[str] = (),
     report: Callable[[int], None] = lambda _: None,
     chunk_bytes: int = CHUNK_BYTES,
-) -> Moved:
+) -> BlobTransfer:
     """See to it that `reference`'s repository has a blob.
 
     mount_from: other repositories of the same registry that may have it. report: told of every change of how much is
@@ -483,7 +495,7 @@ async def push_blob(
     """
     sending = Sending(tuple(mount_from), report, chunk_bytes)
     try:
-        return await push_pieces(registry, reference, blob.descriptor, partial(pieces_of, blob), sending)
+        return await push_pieces(registry, reference, blob.descriptor, partial(read_ahead, blob), sending)
     except WrongDigest as fault:
         found = await asyncio.to_thread(_digest, blob)
         if found == blob.descriptor.digest:
@@ -496,34 +508,38 @@ async def push_blob(
 
 async def push_pieces(
     registry: Registry, reference: Reference, descriptor: Descriptor, pieces: Pieces, sending: Sending
-) -> Moved:
+) -> BlobTransfer:
     """`push_blob` for bytes that come from elsewhere."""
     access, report = _access(reference, sending.mount_from), sending.report
-    place, http = access.place, registry.http
-    url = f"{place.base}/{place.repository}/blobs/{descriptor.digest}"
+    endpoint, http = access.endpoint, registry.http
+    url = f"{endpoint.base}/{endpoint.repository}/blobs/{descriptor.digest}"
     try:
-        there = await persist(http.patience, http.notice, url, partial(is_there, registry, access, descriptor))
+        there = await with_retries(
+            http.timeouts, http.on_retry, url, partial(blob_exists, registry, access, descriptor)
+        )
     except AccessRefused:
         if not access.also:
             raise
         # A token server may refuse all because of one repository: then nothing is mounted.
-        access = Access(place, Action.PUSH)
-        there = await persist(http.patience, http.notice, url, partial(is_there, registry, access, descriptor))
+        access = RepositoryAccess(endpoint, Action.PUSH)
+        there = await with_retries(
+            http.timeouts, http.on_retry, url, partial(blob_exists, registry, access, descriptor)
+        )
     if there:
         report(descriptor.size_bytes)
-        return Moved(descriptor, How.EXISTS)
+        return BlobTransfer(descriptor, Transfer.EXISTS)
     location = None
     for name in access.also:
         if location:
-            await let_go(registry, access, location)
-        location = await persist(
-            http.patience, http.notice, url, partial(_mount, registry, access, descriptor.digest, name)
+            await cancel_upload(registry, access, location)
+        location = await with_retries(
+            http.timeouts, http.on_retry, url, partial(_mount, registry, access, descriptor.digest, name)
         )
         if location is None:
             report(descriptor.size_bytes)
-            return Moved(descriptor, How.MOUNTED)
+            return BlobTransfer(descriptor, Transfer.MOUNTED)
     upload = Upload(registry, access, descriptor, pieces, location or None, report, sending.chunk_bytes)
-    return Moved(descriptor, How.UPLOADED, await upload.run())
+    return BlobTransfer(descriptor, Transfer.UPLOADED, await upload.run())
 
 
 async def push_manifest(registry: Registry, reference: Reference, body: bytes, media_type: str) -> str:
@@ -535,23 +551,23 @@ async def push_manifest(registry: Registry, reference: Reference, body: bytes, m
         NetworkError: the registry doesn't take it. WrongDigest: it keeps something else under that name.
     """
     access = _access(reference, ())
-    place, http = access.place, registry.http
+    endpoint, http = access.endpoint, registry.http
     digest = digest_of(body, (reference.digest or "sha256:").partition(":")[0])
     if reference.digest not in {None, digest}:
         raise WrongDigest(
             f"{reference}: the manifest to push has the digest {digest}", hint="push it by its own digest, or by a tag"
         )
     name = reference.tag or reference.digest or "latest"
-    url = f"{place.base}/{place.repository}/manifests/{name}"
+    url = f"{endpoint.base}/{endpoint.repository}/manifests/{name}"
 
     async def put() -> str:
-        answer = await registry.ask(access, "PUT", url, headers={"Content-Type": media_type}, body=body)
+        answer = await registry.request(access, "PUT", url, headers={"Content-Type": media_type}, body=body)
         if not 200 <= answer.status < 300:
-            refuse(answer, push_refusal(answer, access, name, registry))
+            raise_refusal(answer, push_refusal(answer, access, name, registry))
         return answer.headers.get("Docker-Content-Digest", "").strip()
 
-    kept = await persist(http.patience, http.notice, url, put)
-    kept = kept or await held_digest(registry, reference) or "nothing"
+    kept = await with_retries(http.timeouts, http.on_retry, url, put)
+    kept = kept or await tag_digest(registry, reference) or "nothing"
     # A registry may name it by another algorithm than ours: that can't be compared.
     if kept != digest and (kept == "nothing" or kept.partition(":")[0] == digest.partition(":")[0]):
         raise WrongDigest(
@@ -561,37 +577,39 @@ async def push_manifest(registry: Registry, reference: Reference, body: bytes, m
     return digest
 
 
-async def held_digest(registry: Registry, reference: Reference) -> str | None:
+async def tag_digest(registry: Registry, reference: Reference) -> str | None:
     """The digest that the registry itself (no mirror) has under a name; None where it has nothing, or doesn't say."""
     access = _access(reference, ())
-    place, http = access.place, registry.http
+    endpoint, http = access.endpoint, registry.http
     name = reference.tag or reference.digest or "latest"
-    url = f"{place.base}/{place.repository}/manifests/{name}"
+    url = f"{endpoint.base}/{endpoint.repository}/manifests/{name}"
 
     async def head() -> str | None:
-        answer = await registry.ask(access, "HEAD", url, headers={"Accept": ACCEPT})
-        if answer.status in {401, 403} or passes(answer.status):
-            refuse(answer, push_refusal(answer, access, name, registry))
+        answer = await registry.request(access, "HEAD", url, headers={"Accept": ACCEPT})
+        if answer.status in {401, 403} or is_transient_status(answer.status):
+            raise_refusal(answer, push_refusal(answer, access, name, registry))
         return answer.headers.get("Docker-Content-Digest", "").strip() or None if answer.status == 200 else None
 
-    return await persist(http.patience, http.notice, url, head)
+    return await with_retries(http.timeouts, http.on_retry, url, head)
 
 
-async def _mount(registry: Registry, access: Access, digest: str, source: str) -> str | None:
+async def _mount(registry: Registry, access: RepositoryAccess, digest: str, source: str) -> str | None:
     """None when the registry has mounted the blob; else where it can be uploaded, empty when that was not told."""
-    place = access.place
-    url = f"{place.base}/{place.repository}/blobs/uploads/?mount={digest}&from={quote(source, safe='')}"
-    answer = await registry.ask(access, "POST", url, headers={"Content-Type": "application/octet-stream"}, body=b"")
+    endpoint = access.endpoint
+    url = f"{endpoint.base}/{endpoint.repository}/blobs/uploads/?mount={digest}&from={quote(source, safe='')}"
+    answer = await registry.request(access, "POST", url, headers={"Content-Type": "application/octet-stream"}, body=b"")
     if answer.status == 201:
         return None
-    if passes(answer.status):
-        refuse(answer, push_refusal(answer, access, digest, registry))
+    if is_transient_status(answer.status):
+        raise_refusal(answer, push_refusal(answer, access, digest, registry))
     return next_location(answer, access) if answer.status == 202 else ""
 
 
-def _access(reference: Reference, mount_from: Sequence[str]) -> Access:
-    place = endpoint(reference)
-    return Access(place, Action.PUSH, tuple(dict.fromkeys(name for name in mount_from if name != place.repository)))
+def _access(reference: Reference, mount_from: Sequence[str]) -> RepositoryAccess:
+    endpoint = endpoint_of(reference)
+    return RepositoryAccess(
+        endpoint, Action.PUSH, tuple(dict.fromkeys(name for name in mount_from if name != endpoint.repository))
+    )
 
 
 def _digest(blob: Blob) -> str:

@@ -144,7 +144,7 @@ def parse(text: str) -> Reference:
     return Reference(registry, repository, tag or None, digest or None, scheme)
 
 
-def endpoint(reference: Reference, mirrors: Mapping[str, str] | None = None) -> Endpoint:
+def endpoint_of(reference: Reference, mirrors: Mapping[str, str] | None = None) -> Endpoint:
     """Where to ask for `reference`.
 
     mirrors: `[registry.mirrors]`, a registry (or a registry and the first parts of a repository) to what stands in for
@@ -156,8 +156,8 @@ def endpoint(reference: Reference, mirrors: Mapping[str, str] | None = None) -> 
     """
     for prefix in _prefixes(reference.name):
         if stand_in := (mirrors or {}).get(prefix):
-            scheme, place = _split_scheme(stand_in)
-            registry, _, path = place.rstrip("/").partition("/")
+            scheme, endpoint = _split_scheme(stand_in)
+            registry, _, path = endpoint.rstrip("/").partition("/")
             below = reference.name[len(prefix) :].strip("/")
             repository = "/".join(part for part in (path, below) if part)
             if not _REGISTRY.fullmatch(registry) or not _REPOSITORY.fullmatch(repository):

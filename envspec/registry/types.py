@@ -30,22 +30,22 @@ MANIFEST_BYTES: Final = 4 * 1024 * 1024
 
 
 #: Of an index or an image: docker takes 127 layers, and there are not as many platforms.
-MOST_ROWS: Final = 1000
+MAX_ENTRIES: Final = 1000
 _LARGEST: Final = 1 << 40
 
 
-class Kind(Enum):
+class ManifestKind(Enum):
     """`PinnedDigest.kind` in words of the registry."""
 
     INDEX = "index"
     MANIFEST = "manifest"
 
 
-_KINDS: Final[Mapping[str, Kind]] = {
-    OCI_INDEX: Kind.INDEX,
-    DOCKER_LIST: Kind.INDEX,
-    OCI_MANIFEST: Kind.MANIFEST,
-    DOCKER_MANIFEST: Kind.MANIFEST,
+_KINDS: Final[Mapping[str, ManifestKind]] = {
+    OCI_INDEX: ManifestKind.INDEX,
+    DOCKER_LIST: ManifestKind.INDEX,
+    OCI_MANIFEST: ManifestKind.MANIFEST,
+    DOCKER_MANIFEST: ManifestKind.MANIFEST,
 }
 #: (os, architecture) in OCI's words of the platforms that have container images.
 OCI_PLATFORMS: Final[Mapping[Platform, tuple[str, str]]] = {
@@ -59,7 +59,7 @@ class BadManifest(NetworkError):
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class IndexEntry:
     """One entry of an index. os and architecture are empty where the index doesn't say."""
 
     digest: str
@@ -80,9 +80,9 @@ class Manifest:
 
     digest: str
     media_type: str
-    kind: Kind
+    kind: ManifestKind
     body: bytes = field(repr=False)
-    children: tuple[Child, ...] = ()
+    children: tuple[IndexEntry, ...] = ()
     config: str = ""
     config_bytes: int = 0
 
@@ -92,13 +92,13 @@ class Manifest:
         Raises:
             BadManifest: it is one, inside of another one or where one platform's image is meant.
         """
-        if self.kind is not Kind.MANIFEST:
+        if self.kind is not ManifestKind.MANIFEST:
             raise BadManifest(
                 f"{where}: an index, where the image of one platform is meant",
                 hint="indexes inside of indexes are not followed: name an image of one platform, or a flat index",
             )
 
-    def child(self, platform: Platform) -> Child | None:
+    def child(self, platform: Platform) -> IndexEntry | None:
         """The index's entry for a platform."""
         wanted = OCI_PLATFORMS.get(platform)
         return next((child for child in self.children if (child.os, child.architecture) == wanted), None)
@@ -149,13 +149,13 @@ def read_manifest(body: bytes, content_type: str, *, where: str, algorithm: str 
     if _KINDS.get(served, kind) is not kind or ("manifests" in document and "layers" in document):
         # The same bytes would be an index to one reader and an image to another (CVE-2021-41190).
         raise BadManifest(f"{where}: a manifest and an index in one document", hint="don't use this image")
-    config, config_bytes = _config(document, where) if kind is Kind.MANIFEST else ("", 0)
+    config, config_bytes = _config(document, where) if kind is ManifestKind.MANIFEST else ("", 0)
     return Manifest(
         digest=digest_of(body, algorithm),
         media_type=stated,
         kind=kind,
         body=body,
-        children=_children(document, where) if kind is Kind.INDEX else (),
+        children=_children(document, where) if kind is ManifestKind.INDEX else (),
         config=config,
         config_bytes=config_bytes,
     )
@@ -200,33 +200,33 @@ def _no_number(word: str) -> NoReturn:
     raise ValueError(word)
 
 
-def _kind_by_shape(document: Mapping[str, object]) -> Kind | None:
+def _kind_by_shape(document: Mapping[str, object]) -> ManifestKind | None:
     """`mediaType` is optional in OCI documents and some servers send application/json."""
     if "manifests" in document:
-        return Kind.INDEX
-    return Kind.MANIFEST if "config" in document and "layers" in document else None
+        return ManifestKind.INDEX
+    return ManifestKind.MANIFEST if "config" in document and "layers" in document else None
 
 
-def _children(document: Mapping[str, object], where: str) -> tuple[Child, ...]:
+def _children(document: Mapping[str, object], where: str) -> tuple[IndexEntry, ...]:
     rows = document.get("manifests")
     if not isinstance(rows, list):
         raise BadManifest(f"{where}: an index without a list of manifests", hint="the registry's copy is damaged")
-    if len(rows) > MOST_ROWS:
+    if len(rows) > MAX_ENTRIES:
         raise BadManifest(
-            f"{where}: an index of {len(rows)} manifests, and envspec reads {MOST_ROWS} at most",
+            f"{where}: an index of {len(rows)} manifests, and envspec reads {MAX_ENTRIES} at most",
             hint="name one platform's image by its digest",
         )
     return tuple(_child(row, where) for row in rows)
 
 
-def _child(row: object, where: str) -> Child:
+def _child(row: object, where: str) -> IndexEntry:
     if not isinstance(row, dict) or not is_digest(row.get("digest")) or not is_size(row.get("size")):
         raise BadManifest(
             f"{where}: an entry of the index has no digest or size", hint="the registry's copy is damaged"
         )
     platform = row.get("platform")
     platform = platform if isinstance(platform, dict) else {}
-    return Child(
+    return IndexEntry(
         digest=row["digest"],
         media_type=str(row.get("mediaType", "")),
         size_bytes=row["size"],

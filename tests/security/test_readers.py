@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from envspec import documents
 from envspec.credentials import without_credentials
 from envspec.documents import MAX_JSON_MARKS, parse_json
-from envspec.io.archives import LARGEST_METADATA
+from envspec.io.archives import MAX_METADATA_BYTES
 from envspec.io.http import PAGE_BYTES
 from envspec.lockfile.header import add_checksum
 from envspec.resolve.pypi.errors import excluded_conda_versions
@@ -60,7 +60,7 @@ EMPTY: Final = "no versions of victim"
 LIMITS: Final = {
     "an index's page, unpacked": (PAGE_BYTES, 64 * MIB),
     "METADATA and RECORD of a wheel, and a zip's directory": (LARGEST_BYTES, 32 * MIB),
-    "METADATA, PKG-INFO and RECORD of an archive on disk": (LARGEST_METADATA, 32 * MIB),
+    "METADATA, PKG-INFO and RECORD of an archive on disk": (MAX_METADATA_BYTES, 32 * MIB),
     "a lock": (documents.MAX_TOML_BYTES, 64 * MIB),
     "a spec": (documents.MAX_SPEC_BYTES, MIB),
 }

@@ -13,8 +13,8 @@ from envspec.errors import NoSolution
 from envspec.image.layers.tar import size_of
 from envspec.image.layers.types import Data, Entry, EntryKind, InMemory, LayerSource, OnDisk, ZipMember
 from envspec.image.layers.wheel_zip import unpack_member
-from envspec.io.archives import above
-from envspec.io.cache import Notes
+from envspec.io.archives import parents_of
+from envspec.io.cache import JsonCache
 
 #: Prefix of a symlink's digest.
 LINK: Final = "-> "
@@ -56,7 +56,7 @@ def entry_owners(packages: Iterable[OwnedEntries]) -> dict[str, str]:
                 raise FileConflict(entry.path, owner, package.owner)
     folders: set[str] = set()
     for path in first:
-        for folder in above(path):
+        for folder in parents_of(path):
             if folder in folders:
                 break
             folders.add(folder)
@@ -114,7 +114,7 @@ class OwnedPathCache:
     """The lists of OwningSources by key. `sources.wheel.WheelPathCache` stores those of wheels."""
 
     def __init__(self, cache: Path) -> None:
-        self._notes = Notes(cache / "image-owned")
+        self._notes = JsonCache(cache / "image-owned")
 
     def has(self, source: OwningSource) -> bool:
         return self._read(source) is not None
@@ -152,6 +152,6 @@ def path_owners(lists: Iterable[Iterable[OwnedPath]]) -> dict[str, str]:
     links = {path for path, owned in first.items() if owned.digest.startswith(LINK)}
     if links:
         for path, owned in first.items():
-            if behind := next((folder for folder in above(path) if folder in links), None):
+            if behind := next((folder for folder in parents_of(path) if folder in links), None):
                 raise FileConflict(behind, first[behind].owner, owned.owner)
     return {path: owned.owner for path, owned in first.items()}

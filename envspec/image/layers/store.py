@@ -35,9 +35,9 @@ from envspec.image.layers.recipe import (
 from envspec.image.layers.tar import EntryCheck
 from envspec.image.layers.threads import HashingThread
 from envspec.image.layers.types import Compression, Entry, Layer, LayerSource
-from envspec.io.cache import keeping
-from envspec.io.file_locks import try_hold
-from envspec.io.files import place
+from envspec.io.cache import as_cache_error
+from envspec.io.file_locks import try_lock
+from envspec.io.files import write_file
 from envspec.models import GpuCodeFound
 from envspec.registry.reference import is_digest
 from envspec.registry.types import Blob, Descriptor
@@ -118,7 +118,7 @@ def write_layer(
         side.flush()
         if zstd is not None:
             zstd.finish()
-        place(head_path(folder), head.to_json())
+        write_file(head_path(folder), head.to_json())
     return head
 
 
@@ -205,8 +205,8 @@ class BlobStore:
                 f"the registry returned other bytes for {digest}: their hash is {found}",
                 hint="try again; if the error persists, the registry's copy is damaged",
             )
-        with keeping(self._folder):
-            place(path, body)
+        with as_cache_error(self._folder):
+            write_file(path, body)
 
 
 def _damaged(path: Path, descriptor: Descriptor) -> WrongBlob:
@@ -249,7 +249,7 @@ class LayerStore:
         if found := self.cached(source.key, compression):
             return found
         folder = self._at(source.key)
-        with keeping(self._folder), _locked(folder):
+        with as_cache_error(self._folder), _locked(folder):
             if found := self.cached(source.key, compression):
                 return found
             head = read_head(head_path(folder))
@@ -339,7 +339,7 @@ class _RecipeBlob:
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Lock the folder against other threads and processes; the system releases the lock of a killed one."""
-    while (descriptor := try_hold(folder, lambda: _open_folder(folder))) is None:
+    while (descriptor := try_lock(folder, lambda: _open_folder(folder))) is None:
         time.sleep(_POLL_S)
     try:
         yield
