@@ -21,7 +21,7 @@ from bench.workshop import NotHere
 from envspec.errors import EnvspecError
 from envspec.fetch.types import Fetching, Network
 from envspec.fetch.wheels import fetch_wheels
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.lock.document import load
 from envspec.lock.head import LOCK_FILE
 from envspec.models import Package
@@ -111,7 +111,7 @@ class Stock:
     def _fetch(self, locked: Locked) -> None:
         if all(path.exists() for path in locked.wheels_in(self.cache)):
             return
-        how = Fetching(self.cache, Patience(), Network.USE, 4, lambda _: None, lambda _: None)
+        how = Fetching(self.cache, Timeouts(), Network.USE, 4, lambda _: None, lambda _: None)
         try:
             asyncio.run(fetch_wheels(locked.packages, how, self._environ(), lambda: datetime.now(timezone.utc)))
         except EnvspecError as fault:

@@ -17,7 +17,7 @@ from envspec.errors import UnfitMachine, UsageError
 
 if TYPE_CHECKING:
     from envspec.engine.client import Engine
-    from envspec.engine.container import Folders, Gpus, Mount, Options, Port, User
+    from envspec.engine.container import ContainerOptions, Gpus, HostFolders, Mount, Port, User
     from envspec.engine.run import Streams
     from envspec.image.options import ImageOrder, ImageWorld
     from envspec.models import Lock, Platform
@@ -99,7 +99,7 @@ def start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
 
 def image_in_engine(engine: Engine, order: ImageOrder, world: ImageWorld) -> str:
     """The image in the engine, made and loaded where it is not there; what the engine calls it."""
-    from envspec.engine.errors import EngineRefused
+    from envspec.engine.errors import EngineError
     from envspec.image.engine import find
     from envspec.operations.image import Outputs, build
 
@@ -107,7 +107,7 @@ def image_in_engine(engine: Engine, order: ImageOrder, world: ImageWorld) -> str
     (image,) = build(order, Outputs(load=tag, tag=tag), world).images
     there = find(engine, image)
     if there is None:
-        raise EngineRefused(f"the engine ({engine.facts}) has let go of {image.id}", hint="run the same command again")
+        raise EngineError(f"the engine ({engine.facts}) has let go of {image.id}", hint="run the same command again")
     return there
 
 
@@ -121,16 +121,16 @@ def this_user(environ: Mapping[str, str]) -> User:
     return User(name, os.getuid(), os.getgid(), tuple(sorted(set(os.getgroups()) - {os.getgid()})))
 
 
-def _options(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> Options:
-    from envspec.engine.container import Options, Start, Terminal
+def _options(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> ContainerOptions:
+    from envspec.engine.container import ContainerOptions, StartMode, Terminal
 
     tty = _is_ours(streams)
     env = tuple(pair for text in chosen["env"] for pair in _variable(text))
     if tty:
         env = (*((name, os.environ[name]) for name in ("TERM", "COLORTERM") if os.environ.get(name)), *env)
-    return Options(
+    return ContainerOptions(
         command=tuple(command),
-        start=Start.SERVICES if chosen["services"] else Start.COMMAND,
+        start=StartMode.SERVICES if chosen["services"] else StartMode.COMMAND,
         gpus=gpus_of(chosen["gpus"]),
         mounts=tuple(_mount(text) for text in chosen["mounts"]),
         ports=tuple(_port(text) for text in chosen["ports"]),
@@ -205,8 +205,8 @@ def _words(platforms: Sequence[Platform]) -> str:
     return ", ".join(platform.value for platform in platforms) or "no linux platform"
 
 
-def _folders(engine: Engine, chosen: Mapping[str, Any]) -> Folders:
-    from envspec.engine.container import Folders
+def _folders(engine: Engine, chosen: Mapping[str, Any]) -> HostFolders:
+    from envspec.engine.container import HostFolders
 
     if engine.address.is_remote:
         if not chosen["no_work"]:
@@ -214,9 +214,9 @@ def _folders(engine: Engine, chosen: Mapping[str, Any]) -> Folders:
                 f"the engine at {engine.address} is another machine, which has not the folders of this one",
                 hint="`--no-work` starts with an empty folder; `--mount SRC:DST` mounts folders of that machine",
             )
-        return Folders()
+        return HostFolders()
     work = None if chosen["no_work"] else str((chosen["work"] or Path()).absolute())
-    return Folders(work=work, hub=() if chosen["no_cache"] else _hub(os.environ))
+    return HostFolders(work=work, hub=() if chosen["no_cache"] else _hub(os.environ))
 
 
 def _hub(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -238,7 +238,7 @@ def compiled_folder(image: str) -> str:
     return str(cache_root(os.environ) / COMPILED / image.rpartition(":")[2][:32])
 
 
-def make_folders(folders: Folders, mounted: Sequence[str]) -> None:
+def make_folders(folders: HostFolders, mounted: Sequence[str]) -> None:
     """Those of ours that are to be mounted and may not be there yet."""
     ours = {folders.compiled, *(path for _, path in folders.hub)}
     for path in mounted:
@@ -264,12 +264,12 @@ def gpus_of(text: str) -> Gpus | tuple[str, ...]:
 
 
 def _mount(text: str) -> Mount:
-    from envspec.engine.container import Access, Mount
+    from envspec.engine.container import Mount, MountAccess
 
     found = re.fullmatch(r"(.+?):(/[^:]*)(?::(ro|rw))?", text)
     if not found:
         raise UsageError(f"--mount {text}: the form is SRC:DST[:ro]", hint="--mount /data:/data:ro")
-    return Mount(_absolute(found[1]), found[2].rstrip("/") or "/", Access(found[3] or "rw"))
+    return Mount(_absolute(found[1]), found[2].rstrip("/") or "/", MountAccess(found[3] or "rw"))
 
 
 def _port(text: str) -> Port:

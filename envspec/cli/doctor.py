@@ -39,13 +39,13 @@ def command(form: str) -> int:
     from envspec.cli.progress import waiting
     from envspec.diagnostics.doctor.run import examine
     from envspec.diagnostics.doctor.types import State, as_json, render_text, this_place
-    from envspec.io.cache import cache_place
+    from envspec.io.cache import cache_path
     from envspec.io.http_settings import default_index_url
-    from envspec.io.tasks import run_to_end
+    from envspec.io.tasks import run_interruptible
 
-    place = this_place(os.environ, cache_place(os.environ))
+    place = this_place(os.environ, cache_path(os.environ))
     with waiting("looking over this machine"):
-        findings = run_to_end(examine(place, index_url=default_index_url(os.environ)))
+        findings = run_interruptible(examine(place, index_url=default_index_url(os.environ)))
     if form == "json":
         terminal.answer_json(as_json(findings) + "\n")
     elif terminal.is_terminal(sys.stdout):

@@ -35,7 +35,7 @@ def command(lock: str, package: str | None, form: str) -> int:
     from pathlib import Path
 
     from envspec.explain import explanation, package_text, text
-    from envspec.io.cache import cache_root, seen
+    from envspec.io.cache import cache_root, read_gpu_code
     from envspec.lock.find import find_lock
     from envspec.lock.folder import read_lock
 
@@ -43,7 +43,7 @@ def command(lock: str, package: str | None, form: str) -> int:
     cache = cache_root(os.environ)
 
     def read(sha256: str) -> GpuCodeFound | None:
-        return seen(cache, sha256)
+        return read_gpu_code(cache, sha256)
 
     told = (
         explanation.explain_package(locked, package, read)

@@ -56,7 +56,7 @@ def command(
     from envspec.diagnostics.machine import this_platform
     from envspec.fetch.types import Network
     from envspec.installer import preflight
-    from envspec.installer.types import Order, World
+    from envspec.installer.types import InstallRequest, World
     from envspec.io.cache import cache_root
     from envspec.lock.find import find_lock
     from envspec.lock.folder import read_lock
@@ -67,10 +67,10 @@ def command(
 
     folder = find_lock(lock, Path())
     locked = read_lock(folder)
-    order = Order(
+    order = InstallRequest(
         lock=locked,
         lock_sha256=hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest(),
-        resolution=preflight.part_for(locked, this_platform(), Platform(platform) if platform else None),
+        resolution=preflight.resolution_for(locked, this_platform(), Platform(platform) if platform else None),
         # Texts in the environment name it: they must hold wherever a program is started from.
         prefix=Path(os.path.realpath(prefix)),
         python=_program(python),
@@ -79,7 +79,7 @@ def command(
     )
     with terminable(), DownloadProgress(locked.name) as progress:
 
-        async def built(order: Order, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
+        async def built(order: InstallRequest, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
             from envspec.cli.image_world import image_world
             from envspec.operations.build_wheels import installed
 

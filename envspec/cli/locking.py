@@ -149,7 +149,7 @@ def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Pa
     from envspec.cli.terminal import terminable
     from envspec.fetch.types import Network
     from envspec.image.options import ImageOrder
-    from envspec.io.tasks import run_to_end
+    from envspec.io.tasks import run_interruptible
     from envspec.lock.document import identity
     from envspec.models import Lock, Platform
     from envspec.operations.image import identify, record_images
@@ -163,7 +163,7 @@ def _record_images(path: Path, directory: Path, options: Options) -> Sequence[Pa
 
         def on(lock: Lock, platform: Platform) -> Lock:
             order = ImageOrder(lock, identity(lock), (platform,), network=network, jobs=os.cpu_count() or 1)
-            return run_to_end(identify(order, world))
+            return run_interruptible(identify(order, world))
 
         changed = record_images(directory, on, progress.warn)
     store = Store(_cache())
@@ -221,7 +221,7 @@ def set_moment(path: Path, text: str) -> None:
     Raises:
         UsageError: the text is none of these.
     """
-    from envspec.io.files import replace_file
+    from envspec.io.files import replace_user_file
     from envspec.spec import load_spec, set_as_of
 
     now = datetime.now(timezone.utc).replace(microsecond=0)
@@ -229,7 +229,7 @@ def set_moment(path: Path, text: str) -> None:
     if moment > now:
         raise UsageError(f"--as-of {text} is in the future", hint="use `now`, or a moment that has passed")
     load_spec(path, now)
-    replace_file(path, set_as_of(path.read_bytes().decode("utf-8"), moment).encode())
+    replace_user_file(path, set_as_of(path.read_bytes().decode("utf-8"), moment).encode())
 
 
 def _moment(text: str) -> datetime:

@@ -16,7 +16,7 @@ from envspec.errors import UnfitMachine, UsageError
 if TYPE_CHECKING:
     from envspec.cli.progress import SuiteProgress
     from envspec.conformance.request import Nodes
-    from envspec.engine.client import Engine, Present
+    from envspec.engine.client import Engine, EngineImage
     from envspec.fetch.types import Step
     from envspec.models import Lock, Platform, Resolution
     from envspec.operations.conformance import Price, Request, Watch
@@ -94,22 +94,22 @@ def _inside(locked: Lock, digest: str, asked: Proving, interrupted: Callable[[Re
             return prove_inside(request, engine, image, chosen, watch)
 
 
-def _image(engine: Engine, locked: Lock, platform: Platform, asked: Proving) -> Present:
+def _image(engine: Engine, locked: Lock, platform: Platform, asked: Proving) -> EngineImage:
     from envspec.cli.container import image_in_engine, image_order
     from envspec.cli.image_world import image_world
     from envspec.cli.progress import DownloadProgress
-    from envspec.engine.client import inspected, present
-    from envspec.engine.errors import EngineRefused
+    from envspec.engine.client import ensure_image, find_image
+    from envspec.engine.errors import EngineError
 
     with DownloadProgress(locked.name) as progress:
         if asked.image:
-            return present(engine, asked.image, lambda done, total: progress.report(_pulling(done, total)))
+            return ensure_image(engine, asked.image, lambda done, total: progress.report(_pulling(done, total)))
         chosen = {"no_pyc": not asked.bytecode, "offline": asked.offline}
         world = image_world(progress, asked.mirrors, unconfined=asked.unconfined)
         name = image_in_engine(engine, image_order(locked, platform, chosen), world)
-    found = inspected(engine, name)
+    found = find_image(engine, name)
     if found is None:
-        raise EngineRefused(f"the engine ({engine.facts}) has let go of {name}", hint="run the same command again")
+        raise EngineError(f"the engine ({engine.facts}) has let go of {name}", hint="run the same command again")
     return found
 
 

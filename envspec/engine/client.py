@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from envspec.engine import errors
-from envspec.engine.errors import Address, EngineRefused, Named, NoEngine
+from envspec.engine.errors import AddressSource, EngineAddress, EngineError, NoEngine
 from envspec.models import Platform
 from envspec.registry.errors import shortened
 from envspec.registry.reference import Reference, parse
@@ -35,7 +35,7 @@ _NPIPE: Final = "npipe:////./pipe/docker_engine"
 
 
 @dataclass(frozen=True, slots=True)
-class EngineFacts:
+class EngineInfo:
     """What an engine is.
 
     platform: of its containers by default, None if envspec has no name for it. memory_bytes: of its machine.
@@ -64,8 +64,8 @@ class Engine:
     """An engine that answers. client: the SDK's, of the low level."""
 
     client: docker.APIClient
-    address: Address
-    facts: EngineFacts
+    address: EngineAddress
+    facts: EngineInfo
 
     @contextlib.contextmanager
     def asked(self, doing: str) -> Iterator[None]:
@@ -77,9 +77,9 @@ class Engine:
         try:
             yield
         except APIError as error:
-            raise errors.refused(doing, str(error.explanation or error)) from error
+            raise errors.engine_error(doing, str(error.explanation or error)) from error
         except (DockerException, RequestException, HTTPError, ConnectionError) as error:
-            raise errors.lost(doing, self.address, error) from error
+            raise errors.connection_lost(doing, self.address, error) from error
 
 
 @contextlib.contextmanager
@@ -104,19 +104,19 @@ def open_engine(environ: Mapping[str, str]) -> Iterator[Engine]:
             asker = opened.enter_context(_client(settings, MINIMUM_DOCKER_API_VERSION))
             version = asker.version(api_version=False)
             client = opened.enter_context(_client(settings, version["ApiVersion"]))
-            facts = read_facts(version, client.info())
+            facts = engine_info(version, client.info())
         except unusable as error:
             raise _no_answer(address, error, environ) from error
         yield Engine(client, address, facts)
 
 
-def read_facts(version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:
+def engine_info(version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineInfo:
     """Facts from the answers to `GET /version` and `GET /info`: pure."""
     components = [str(row.get("Name", "")) for row in version.get("Components") or ()]
     security = [str(option) for option in info.get("SecurityOptions") or ()]
     status = [str(value) for row in info.get("DriverStatus") or () for value in row]
     linux = str(version.get("Os") or info.get("OSType") or "linux") == "linux"
-    return EngineFacts(
+    return EngineInfo(
         name="podman" if any("podman" in name.lower() for name in components) else "docker",
         version=str(version.get("Version") or info.get("ServerVersion") or "of an unknown version"),
         platform=_PLATFORMS.get(str(version.get("Arch", "")).replace("aarch64", "arm64")) if linux else None,
@@ -137,15 +137,15 @@ def _client(settings: Mapping[str, Any], version: str) -> docker.APIClient:
     return client
 
 
-def _settings(environ: Mapping[str, str]) -> tuple[Address, dict[str, Any]]:
+def _settings(environ: Mapping[str, str]) -> tuple[EngineAddress, dict[str, Any]]:
     """The address, and what the SDK is to be told."""
     from docker.context import ContextAPI
     from docker.errors import DockerException
     from docker.utils import kwargs_from_env, parse_host
 
-    default = Address(_NPIPE if sys.platform == "win32" else _UNIX, Named.DEFAULT)
+    default = EngineAddress(_NPIPE if sys.platform == "win32" else _UNIX, AddressSource.DEFAULT)
     host = environ.get("DOCKER_HOST", "")
-    address = Address(host, Named.HOST) if host else default
+    address = EngineAddress(host, AddressSource.HOST) if host else default
     try:
         # An empty mapping would have the SDK read this process's own.
         settings = dict(kwargs_from_env({"DOCKER_HOST": host, **environ}))
@@ -162,13 +162,13 @@ def _settings(environ: Mapping[str, str]) -> tuple[Address, dict[str, Any]]:
         url = context.Host
         if context.Name == "default" or not url:
             return default, settings | {"base_url": default.url}
-        address = Address(url, Named.CONTEXT, context.Name)
+        address = EngineAddress(url, AddressSource.CONTEXT, context.Name)
         return address, {"base_url": url} | ({"tls": context.TLSConfig} if context.TLSConfig else {})
     except (DockerException, ValueError) as error:
         raise _bad_address(address, error) from error
 
 
-def _bad_address(address: Address, error: Exception) -> NoEngine:
+def _bad_address(address: EngineAddress, error: Exception) -> NoEngine:
     if "TLS" in type(error).__name__ or "cert" in str(error).lower():
         said = " ".join(str(error).split()).partition(". TLS configurations")[0]
         todo = "DOCKER_CERT_PATH must hold ca.pem, cert.pem and key.pem; unset DOCKER_TLS_VERIFY for an engine without"
@@ -179,7 +179,7 @@ def _bad_address(address: Address, error: Exception) -> NoEngine:
     )
 
 
-def _no_answer(address: Address, error: Exception, environ: Mapping[str, str]) -> Exception:
+def _no_answer(address: EngineAddress, error: Exception, environ: Mapping[str, str]) -> Exception:
     if address.url.startswith("ssh://") and "paramiko" in str(error):
         return NoEngine(
             f"engines over ssh need the Python package paramiko: {address}",
@@ -195,7 +195,7 @@ _LOOKING: Final = "looking for the image"
 
 
 @dataclass(frozen=True, slots=True)
-class Present:
+class EngineImage:
     """An image in an engine. id: as the engine names it.
 
     pulled_bytes: packed, of the layers that were fetched just now; None where the image was there. pull_s: seconds.
@@ -207,31 +207,31 @@ class Present:
     pull_s: float | None = None
 
 
-def present(engine: Engine, reference: str, moved: Callable[[int, int], None]) -> Present:
+def ensure_image(engine: Engine, reference: str, moved: Callable[[int, int], None]) -> EngineImage:
     """The image, pulled where the engine has it not. moved: told of bytes done and in all, as far as they are known.
 
     reference: a name, which may say `http://`, or an ID of an image that is there.
 
     Raises:
-        BadReference: it is neither. EngineRefused: there is no such image, or it may not be pulled.
+        BadReference: it is neither. EngineError: there is no such image, or it may not be pulled.
         EngineSilent: the engine is lost.
     """
     named = parse(reference)
     # As it is otherwise: tags without a registry and IDs are the engine's own, and no short forms of other names.
     known = str(replace(named, scheme="")) if named.scheme else reference
-    there = inspected(engine, known)
+    there = find_image(engine, known)
     if there is not None:
         return replace(there, reference=reference)
     began = time.monotonic()
     pulled = _pull(engine, named, moved)
-    there = inspected(engine, known)
+    there = find_image(engine, known)
     if there is None:
-        raise EngineRefused(f"the engine ({engine.facts}) has let go of {reference}", hint="run the same command again")
+        raise EngineError(f"the engine ({engine.facts}) has let go of {reference}", hint="run the same command again")
     seconds = time.monotonic() - began
-    return Present(reference, there.id, pulled, seconds)
+    return EngineImage(reference, there.id, pulled, seconds)
 
 
-def inspected(engine: Engine, reference: str) -> Present | None:
+def find_image(engine: Engine, reference: str) -> EngineImage | None:
     """The image as the engine has it; None where it has not."""
     from docker.errors import ImageNotFound, NotFound
 
@@ -242,7 +242,7 @@ def inspected(engine: Engine, reference: str) -> Present | None:
             told = inspect(reference)
         except (ImageNotFound, NotFound):
             return None
-    return Present(reference, str(told["Id"]))
+    return EngineImage(reference, str(told["Id"]))
 
 
 def _pull(engine: Engine, reference: Reference, moved: Callable[[int, int], None]) -> int:
@@ -254,7 +254,7 @@ def _pull(engine: Engine, reference: Reference, moved: Callable[[int, int], None
     with engine.asked(f"pulling {reference}"):
         try:
             # A name without a tag or digest would bring every tag of the repository.
-            for step in engine.client.pull(reference.name, tag=reference.asked, stream=True, decode=True):
+            for step in engine.client.pull(reference.name, tag=reference.tag_or_digest, stream=True, decode=True):
                 if "error" in step:
                     raise _not_pulled(reference, str(step["error"]))
                 progress = step.get("progressDetail") or {}
@@ -268,8 +268,8 @@ def _pull(engine: Engine, reference: Reference, moved: Callable[[int, int], None
     return sum(sizes.values())
 
 
-def _not_pulled(reference: Reference, said: str) -> EngineRefused:
-    return EngineRefused(
+def _not_pulled(reference: Reference, said: str) -> EngineError:
+    return EngineError(
         f"{reference} can't be pulled: {shortened(' '.join(said.split()), 500)}",
         hint="look at the name, and log in to its registry where it needs that",
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from envspec.engine.client import EngineFacts
+from envspec.engine.client import EngineInfo
 from envspec.errors import UsageError
 from envspec.models import Lock
 from envspec.names import is_of_the_system
@@ -31,7 +31,7 @@ _HUB_NAMES: Final = frozenset({"huggingface-hub"})
 _COMPILERS: Final = frozenset({"torch", "pytorch", "triton"})
 
 
-class Access(Enum):
+class MountAccess(Enum):
     """What a container may do with a folder."""
 
     READ_WRITE = "rw"
@@ -45,7 +45,7 @@ class Terminal(Enum):
     PIPES = "pipes"
 
 
-class Start(Enum):
+class StartMode(Enum):
     """What a container's first process is."""
 
     COMMAND = "the command alone"
@@ -79,7 +79,7 @@ class Mount:
 
     source: str
     target: str
-    access: Access = Access.READ_WRITE
+    access: MountAccess = MountAccess.READ_WRITE
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Folders:
+class HostFolders:
     """Folders of this machine that a container is given; None where not. compiled: what compilers keep.
 
     hub: Hugging Face's folders: (what it is below HF_HOME, empty for itself; the path).
@@ -108,7 +108,7 @@ class Folders:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ContainerOptions:
     """What the user asks for. command: none starts what the image starts by itself, its services.
 
     start: how a command is started. gpus: or the GPUs' numbers or UUIDs. shm_bytes: None for half of the memory.
@@ -116,7 +116,7 @@ class Options:
     """
 
     command: tuple[str, ...] = ()
-    start: Start = Start.COMMAND
+    start: StartMode = StartMode.COMMAND
     gpus: Gpus | tuple[str, ...] = Gpus.AS_LOCKED
     mounts: tuple[Mount, ...] = ()
     ports: tuple[Port, ...] = ()
@@ -138,7 +138,7 @@ class ContainerSettings:
 
     name: str
     command: tuple[str, ...]
-    start: Start
+    start: StartMode
     user: User
     home: str
     workdir: str
@@ -182,7 +182,7 @@ class ContainerSettings:
 
 
 def container_settings(
-    lock: Lock, user: User, engine: EngineFacts, folders: Folders, options: Options
+    lock: Lock, user: User, engine: EngineInfo, folders: HostFolders, options: ContainerOptions
 ) -> ContainerSettings:
     """What the container gets.
 
@@ -193,8 +193,8 @@ def container_settings(
         raise UsageError(
             f"what is to be run in {lock.name}?", hint="`envspec run LOCK -- COMMAND`, or `envspec shell LOCK`"
         )
-    start = options.start if options.command else Start.SERVICES
-    if start is Start.SERVICES and not lock.image.services:
+    start = options.start if options.command else StartMode.SERVICES
+    if start is StartMode.SERVICES and not lock.image.services:
         raise UsageError(f"{lock.name} has no services to start", hint="[services] in its spec names them")
     # A rootless engine's root is its user: files in the work folder then belong to whoever runs this.
     user = ROOT if engine.rootless else _named(user)
@@ -218,8 +218,8 @@ def container_settings(
         workdir=lock.image.workdir,
         env=_environment(user, home, env, options),
         mounts=mounts,
-        ports=() if on_host else options.ports if start is Start.COMMAND else _ports(lock, options.ports),
-        serving=() if start is Start.COMMAND else tuple(each.port for each in lock.image.services),
+        ports=() if on_host else options.ports if start is StartMode.COMMAND else _ports(lock, options.ports),
+        serving=() if start is StartMode.COMMAND else tuple(each.port for each in lock.image.services),
         made=made,
         shm_bytes=options.shm_bytes or max(_LEAST_SHM, engine.memory_bytes // 2),
         gpus=gpus,
@@ -273,7 +273,7 @@ def _named(user: User) -> User:
     return user if fits else replace(user, name="user")
 
 
-def _caches(lock: Lock, home: str, folders: Folders) -> tuple[dict[str, str], tuple[Mount, ...], tuple[str, ...]]:
+def _caches(lock: Lock, home: str, folders: HostFolders) -> tuple[dict[str, str], tuple[Mount, ...], tuple[str, ...]]:
     """Where libraries keep what they fetched and compiled: variables, mounts, and the folders that are made."""
     wheels = {row.name for part in lock.resolutions for row in part.packages}
     conda = {row.name.replace("_", "-").lower() for part in lock.resolutions for row in part.conda}
@@ -297,7 +297,9 @@ def _caches(lock: Lock, home: str, folders: Folders) -> tuple[dict[str, str], tu
     return env, tuple(mounts), tuple(made)
 
 
-def _environment(user: User, home: str, caches: dict[str, str], options: Options) -> tuple[tuple[str, str], ...]:
+def _environment(
+    user: User, home: str, caches: dict[str, str], options: ContainerOptions
+) -> tuple[tuple[str, str], ...]:
     env = {"HOME": home, "USER": user.name, "LOGNAME": user.name, **caches}
     env.update(options.env)
     return tuple(env.items())
@@ -327,7 +329,7 @@ LABEL: Final = "envspec.run"
 _STACK: Final = 64 * 1024 * 1024
 
 
-def request(settings: ContainerSettings) -> dict[str, Any]:
+def create_body(settings: ContainerSettings) -> dict[str, Any]:
     """The body of `POST /containers/create`, without the image."""
     user = settings.user
     body: dict[str, Any] = {
@@ -344,7 +346,7 @@ def request(settings: ContainerSettings) -> dict[str, Any]:
         "ExposedPorts": {port: {} for port in _bindings(settings)},
         "HostConfig": _host(settings),
     }
-    if settings.start is Start.COMMAND:
+    if settings.start is StartMode.COMMAND:
         # A base's own entrypoint may print a banner: stdout is to be the command's alone.
         body |= {"Entrypoint": list(settings.command), "Cmd": [], "Healthcheck": {"Test": ["NONE"]}}
     elif settings.command:
@@ -358,7 +360,7 @@ def _host(settings: ContainerSettings) -> dict[str, Any]:
     host: dict[str, Any] = {
         "AutoRemove": True,
         # The first process of a container ignores signals that it does not handle, and must reap what others leave.
-        "Init": settings.start is Start.COMMAND,
+        "Init": settings.start is StartMode.COMMAND,
         "ShmSize": settings.shm_bytes,
         "GroupAdd": [str(group) for group in settings.user.groups],
         "Mounts": [
@@ -366,7 +368,7 @@ def _host(settings: ContainerSettings) -> dict[str, Any]:
                 "Type": "bind",
                 "Source": mount.source,
                 "Target": mount.target,
-                "ReadOnly": mount.access is Access.READ_ONLY,
+                "ReadOnly": mount.access is MountAccess.READ_ONLY,
             }
             for mount in settings.mounts
         ],

@@ -24,11 +24,11 @@ class NoEngine(UnfitMachine):
     """No container engine can be used from here."""
 
 
-class EngineSilent(NetworkError):
+class EngineUnreachable(NetworkError):
     """The engine on another machine does not answer."""
 
 
-class EngineRefused(UnfitMachine):
+class EngineError(UnfitMachine):
     """The engine could not do what it was asked for."""
 
 
@@ -48,11 +48,11 @@ class NoSuchProgram(CannotStart):
     exit_code: ClassVar[int] = 127
 
 
-class LimitsRefused(EngineRefused):
+class LimitsRefused(EngineError):
     """The engine has no right to raise the limits of a container, as engines in containers have none."""
 
 
-class PortTaken(EngineRefused):
+class PortTaken(EngineError):
     """A port of this machine is somebody else's. port: its number, None where the engine doesn't say."""
 
     def __init__(self, port: int | None) -> None:
@@ -63,7 +63,7 @@ class PortTaken(EngineRefused):
         self.port = port
 
 
-class Named(Enum):
+class AddressSource(Enum):
     """Where an engine's address comes from."""
 
     DEFAULT = "the engine's own place"
@@ -72,11 +72,11 @@ class Named(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class EngineAddress:
     """Where an engine is. url: `unix:///var/run/docker.sock`, `tcp://host:2376`. context: its name, if one names it."""
 
     url: str
-    named: Named
+    named: AddressSource
     context: str = ""
 
     @property
@@ -90,11 +90,11 @@ class Address:
         return host not in {"localhost", "::1"} and not host.startswith("127.")
 
     def __str__(self) -> str:
-        who = f"context {self.context}" if self.named is Named.CONTEXT else self.named.value
-        return self.url if self.named is Named.DEFAULT else f"{self.url} ({who})"
+        who = f"context {self.context}" if self.named is AddressSource.CONTEXT else self.named.value
+        return self.url if self.named is AddressSource.DEFAULT else f"{self.url} ({who})"
 
 
-def unreachable(address: Address, error: BaseException, system: str, *, program: str | None) -> EnvspecError:
+def unreachable(address: EngineAddress, error: BaseException, system: str, *, program: str | None) -> EnvspecError:
     """Why no engine answers at an address.
 
     system: as `sys.platform`. program: path of an engine's program on this machine, None without one.
@@ -102,7 +102,7 @@ def unreachable(address: Address, error: BaseException, system: str, *, program:
     reason = root_of(error)
     if isinstance(reason, ssl.SSLError):
         advice = "DOCKER_CERT_PATH must hold ca.pem, cert.pem and key.pem that the engine's side knows"
-        return EngineSilent(
+        return EngineUnreachable(
             f"the engine at {address} and this machine do not agree on TLS: {_said(reason)}", hint=advice
         )
     if isinstance(reason, OSError) and reason.errno in {errno.EACCES, errno.EPERM}:
@@ -112,14 +112,14 @@ def unreachable(address: Address, error: BaseException, system: str, *, program:
         )
     if address.is_remote:
         advice = f"check the address and the network, or unset {_variable(address)} to use this machine's engine"
-        return EngineSilent(f"the engine at {address} does not answer: {_said(reason)}", hint=advice)
-    if address.named is not Named.DEFAULT:
+        return EngineUnreachable(f"the engine at {address} does not answer: {_said(reason)}", hint=advice)
+    if address.named is not AddressSource.DEFAULT:
         advice = f"start that engine, or correct or unset {_variable(address)}"
         return NoEngine(f"no engine answers at {address}: {_said(reason)}", hint=advice)
     return _none_here(_said(reason), address, system, program)
 
 
-def _none_here(said: str, address: Address, system: str, program: str | None) -> NoEngine:
+def _none_here(said: str, address: EngineAddress, system: str, program: str | None) -> NoEngine:
     if system in {"darwin", "win32"}:
         return NoEngine("Docker Desktop is not running here", hint="start it, or install Docker Desktop or Podman")
     if program is None:
@@ -139,18 +139,18 @@ def _none_here(said: str, address: Address, system: str, program: str | None) ->
     )
 
 
-def refused(doing: str, said: str) -> EnvspecError:
+def engine_error(doing: str, said: str) -> EnvspecError:
     """What an engine's own message means. doing: what it was asked for: `starting the container`."""
     text = " ".join(said.split())
     for pattern, made in _MEANINGS:
         if found := re.search(pattern, text, re.IGNORECASE):
             return made(found)
-    return EngineRefused(f"{doing}: the engine says: {text or 'nothing'}")
+    return EngineError(f"{doing}: the engine says: {text or 'nothing'}")
 
 
-def lost(doing: str, address: Address, error: BaseException) -> EnvspecError:
+def connection_lost(doing: str, address: EngineAddress, error: BaseException) -> EnvspecError:
     """The engine stopped answering in the middle."""
-    kind = EngineSilent if address.is_remote else EngineRefused
+    kind = EngineUnreachable if address.is_remote else EngineError
     return kind(
         f"{doing}: the engine at {address} stopped answering: {_said(root_of(error))}",
         hint="its own log says why (`journalctl -u docker`)",
@@ -184,8 +184,8 @@ def _said(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _variable(address: Address) -> str:
-    return "DOCKER_CONTEXT (`docker context use default`)" if address.named is Named.CONTEXT else "DOCKER_HOST"
+def _variable(address: EngineAddress) -> str:
+    return "DOCKER_CONTEXT (`docker context use default`)" if address.named is AddressSource.CONTEXT else "DOCKER_HOST"
 
 
 def _no_toolkit(_: re.Match[str]) -> EnvspecError:
@@ -237,7 +237,7 @@ def _no_right(found: re.Match[str]) -> EnvspecError:
 
 
 def _full(found: re.Match[str]) -> EnvspecError:
-    return EngineRefused(
+    return EngineError(
         f"the engine's disk is full: {found.string}", hint="make room (`docker system df` shows for what)"
     )
 

@@ -28,8 +28,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, cast
 
 from envspec.engine.client import Engine
-from envspec.engine.container import ContainerSettings, Terminal, User, moved_services, request
-from envspec.engine.errors import EngineRefused, LimitsRefused, PortTaken
+from envspec.engine.container import ContainerSettings, Terminal, User, create_body, moved_services
+from envspec.engine.errors import EngineError, LimitsRefused, PortTaken
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def copy_frames(source: Socket, streams: Streams) -> None:
 
 
 @contextlib.contextmanager
-def signals_handed_on(send: Callable[[str], None], resized: Callable[[], None]) -> Iterator[None]:
+def forwarded_signals(send: Callable[[str], None], resized: Callable[[], None]) -> Iterator[None]:
     """Signals that this process gets go to the container, which decides what they mean; so do the terminal's sizes.
 
     send: gives the container a signal by its name, `SIGINT`. It is called by a thread of its own: a handler runs in the
@@ -205,7 +205,7 @@ if not sys.stdin.buffer.read(1):
 
 
 @contextlib.contextmanager
-def guarded(container: str) -> Iterator[None]:
+def removed_if_killed(container: str) -> Iterator[None]:
     """Have a container taken away if this process ends in the middle. container: its name, which need not exist yet.
 
     A process in a session of its own waits for the end of a pipe; a byte through the pipe says that all went well.
@@ -222,7 +222,7 @@ def guarded(container: str) -> Iterator[None]:
                 guard.communicate(b".")
 
 
-def take_away(container: str) -> None:
+def remove_container(container: str) -> None:
     """Remove it, running or not, from the engine that this process's environment names."""
     from docker.errors import APIError, DockerException
     from requests.exceptions import RequestException
@@ -261,7 +261,7 @@ def run(engine: Engine, image: str, settings: ContainerSettings, streams: Stream
     chose; where services are reached their init tells.
 
     Raises:
-        NoGpuRuntime, NoSuchProgram, CannotStart, PortTaken, EngineRefused: it can't be started.
+        NoGpuRuntime, NoSuchProgram, CannotStart, PortTaken, EngineError: it can't be started.
         EngineSilent: the engine is lost in the middle. The container is removed in each case, where it can be.
     """
     for warning in settings.warnings:
@@ -270,17 +270,17 @@ def run(engine: Engine, image: str, settings: ContainerSettings, streams: Stream
     while True:
         try:
             return _run(engine, image, settings, streams, tell)
-        except PortTaken as fault:
-            others = settings.without_port(fault.port, lambda: secrets.choice(_FREE_PORTS))
+        except PortTaken as error:
+            others = settings.without_port(error.port, lambda: secrets.choice(_FREE_PORTS))
             moved += 1
             if others == settings or moved > _PORT_TRIES:
                 raise
-            tell(f"warning: {fault.message}, and {_whose(settings, others)} another one")
+            tell(f"warning: {error.message}, and {_whose(settings, others)} another one")
             settings = others
-        except LimitsRefused as fault:
+        except LimitsRefused as error:
             if not settings.limits:
                 raise
-            tell(f"warning: {fault.message}; transfers between machines by RDMA may need it")
+            tell(f"warning: {error.message}; transfers between machines by RDMA may need it")
             settings = replace(settings, limits=False)
 
 
@@ -309,10 +309,10 @@ def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Strea
     client = engine.client
     # The SDK's types say nothing of it.
     create = cast("Callable[..., dict[str, Any]]", client.create_container_from_config)
-    with guarded(name), contextlib.ExitStack() as at_end:
+    with removed_if_killed(name), contextlib.ExitStack() as at_end:
         at_end.callback(_remove, engine, name)
         with engine.asked("making the container"):
-            create({**request(settings), "Image": image}, name=name)
+            create({**create_body(settings), "Image": image}, name=name)
             _put_files(engine, name, settings)
             params = {"stream": 1, "stdout": 1, "stderr": 1, "stdin": int(settings.stdin), "detachKeys": _DETACH_KEYS}
             stream = client.attach_socket(name, params=params)
@@ -355,9 +355,9 @@ def _waiting(engine: Engine, name: str) -> Iterator[Response]:
 
 
 def _status(answer: dict[str, Any]) -> int:
-    fault = (answer.get("Error") or {}).get("Message")
-    if fault:
-        raise EngineRefused(f"the engine lost the container: {fault}")
+    error = (answer.get("Error") or {}).get("Message")
+    if error:
+        raise EngineError(f"the engine lost the container: {error}")
     return int(answer["StatusCode"])
 
 
@@ -372,7 +372,7 @@ def _signals(engine: Engine, name: str, started: threading.Event) -> contextlib.
         with contextlib.suppress(DockerException, RequestException):
             engine.client.kill(name, signal_name)
 
-    return signals_handed_on(send, lambda: _resize(engine, name))
+    return forwarded_signals(send, lambda: _resize(engine, name))
 
 
 def _resize(engine: Engine, name: str) -> None:
@@ -412,10 +412,10 @@ def _read(engine: Engine, name: str, path: str) -> bytes:
         chunks, _ = engine.client.get_archive(name, path)
     except NotFound:
         return b""
-    return file_of(chunks, path)
+    return only_file(chunks, path)
 
 
-def file_of(chunks: Iterable[bytes], path: str) -> bytes:
+def only_file(chunks: Iterable[bytes], path: str) -> bytes:
     """The content of the one file of a tar; empty where it is a link, or no file. path: for the message.
 
     Raises:
@@ -425,7 +425,7 @@ def file_of(chunks: Iterable[bytes], path: str) -> bytes:
     for chunk in chunks:
         packed += chunk
         if len(packed) > _SMALL_BYTES:
-            raise EngineRefused(
+            raise EngineError(
                 f"{path} in the image is larger than {_SMALL_BYTES >> 20} MiB", hint="take another base image"
             )
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
@@ -455,7 +455,7 @@ def _remove(engine: Engine, name: str) -> None:
     except APIError as error:
         # 404: it has removed itself; 409: it is doing so.
         if error.status_code not in {404, 409}:
-            raise EngineRefused(f"the container {name} can't be removed: {error.explanation}") from error
+            raise EngineError(f"the container {name} can't be removed: {error.explanation}") from error
     except (DockerException, RequestException):
         # The engine is lost; that is what the user is told already.
         return

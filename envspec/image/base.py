@@ -12,13 +12,13 @@ from envspec.fetch.types import Network
 from envspec.image.config import BadBase, Base, read_config
 from envspec.image.layers.store import BlobStore
 from envspec.image.layers.types import Layer
-from envspec.io.http_types import RequestFault
+from envspec.io.http_types import RequestError
 from envspec.models import BaseImage, Lock, PinnedDigest, Platform
 from envspec.registry.client import Registry
-from envspec.registry.errors import NotThere
-from envspec.registry.pull import contents
+from envspec.registry.errors import ImageNotFound
+from envspec.registry.pull import image_blobs
 from envspec.registry.reference import Reference, is_digest, parse
-from envspec.registry.types import Kind, Manifest, read_json, read_manifest
+from envspec.registry.types import Manifest, ManifestKind, read_json, read_manifest
 
 
 class Documents(Protocol):
@@ -33,17 +33,17 @@ async def base_on(lock: Lock, platform: Platform, documents: Documents) -> Base:
     """The base of one platform's image.
 
     Raises:
-        UsageError: the lock has no base image, or none by digest. NotThere: the registry has it no more.
+        UsageError: the lock has no base image, or none by digest. ImageNotFound: the registry has it no more.
         BadBase: it can't be read.
     """
     image, pinned = pinned_on(lock, platform)
     name = f"{image.repository}:{image.tag}" if image.tag else image.repository
     reference = parse(image.repository).at(pinned.digest or "")
     manifest = await documents.manifest(reference)
-    if manifest.kind is Kind.INDEX:
+    if manifest.kind is ManifestKind.INDEX:
         child = manifest.child(platform)
         if child is None:
-            raise NotThere(
+            raise ImageNotFound(
                 f"{name}@{pinned.digest} is not published for {platform.value}",
                 hint=f"it has {manifest.platforms_in_words or 'no platform'}; lock again with another base",
             )
@@ -80,7 +80,7 @@ def pinned_on(lock: Lock, platform: Platform) -> tuple[BaseImage, PinnedDigest]:
 
 
 def _layers(manifest: Manifest, config: Mapping[str, Any], where: str) -> tuple[Layer, ...]:
-    rows = contents(manifest, where).layers
+    rows = image_blobs(manifest, where).layers
     if foreign := next((row.descriptor.digest for row in rows if row.is_foreign), None):
         raise BadBase(
             f"{where}: its layer {foreign} is named by URLs of its owner's, and envspec fetches layers from the "
@@ -151,7 +151,7 @@ def _reaching(reference: Reference) -> Iterator[None]:
     """A lock names the original registry, which need not be one that this machine reaches: says what helps."""
     try:
         yield
-    except RequestFault as fault:
+    except RequestError as fault:
         raise NetworkError(
             f"the base image {reference.name} can't be asked for: {fault.message}",
             hint=f"{fault.hint}; where another registry stands in for it: `--mirror {reference.registry}=HOST`",

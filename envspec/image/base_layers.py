@@ -14,9 +14,8 @@ from typing import Final
 
 from envspec.errors import UsageError
 from envspec.facts.tables import load_facts
-from envspec.fetch.conda import archives_of
-from envspec.fetch.conda_link import Into, link
-from envspec.fetch.download import Downloads
+from envspec.fetch.conda_link import LinkTarget, link
+from envspec.fetch.download import Downloads, conda_archives
 from envspec.fetch.types import Archive, Fetching, python_archive
 from envspec.image.build import Below, Foundation
 from envspec.image.layers.ownership import OwnedLists, Owner, owners_of
@@ -25,8 +24,8 @@ from envspec.image.layers.types import PREFIX
 from envspec.image.sources.bytecode import Build, standalone_program, unpack_standalone
 from envspec.image.sources.conda import CondaSource, check_paths, conda_sources
 from envspec.image.sources.python import StandalonePython, Venv, home_of
-from envspec.io.cache import CONDA_PACKAGES, keeping
-from envspec.io.file_locks import try_hold
+from envspec.io.cache import CONDA_PACKAGES, as_cache_error
+from envspec.io.file_locks import try_lock
 from envspec.models import CondaPackage, Platform, Python, Resolution
 
 _STAGING: Final = "conda-staging"
@@ -132,13 +131,13 @@ class PythonParts:
         packages = [package for source in missing for package in source.packages]
         if not packages:
             return
-        kept = await Downloads(around.fetching).fetch(archives_of(packages))
+        kept = await Downloads(around.fetching).fetch(conda_archives(packages))
         await check_paths(packages, kept)
         # What noarch packages become follows from Python's row, whether it is linked here or is in a known layer.
         there = [each for each in all_packages if each.name == "python" and each not in packages]
-        with keeping(self._staging.parent):
+        with as_cache_error(self._staging.parent):
             await asyncio.to_thread(self._make_staging, folder)
-        into = Into(
+        into = LinkTarget(
             folder,
             f"/{PREFIX}",
             around.cache / CONDA_PACKAGES,
@@ -153,12 +152,12 @@ class PythonParts:
         folder.mkdir(parents=True)
         if self._held is not None:
             return
-        self._held = try_hold(self._staging, lambda: os.open(self._staging, os.O_RDONLY))
+        self._held = try_lock(self._staging, lambda: os.open(self._staging, os.O_RDONLY))
         for other in self._staging.parent.iterdir():
             if other == self._staging:
                 continue
             with suppress(FileNotFoundError, NotADirectoryError):
-                descriptor = try_hold(other, lambda other=other: os.open(other, os.O_RDONLY | os.O_DIRECTORY))  # type: ignore[misc]
+                descriptor = try_lock(other, lambda other=other: os.open(other, os.O_RDONLY | os.O_DIRECTORY))  # type: ignore[misc]
                 if descriptor is not None:
                     shutil.rmtree(other, ignore_errors=True)
                     os.close(descriptor)
@@ -178,10 +177,10 @@ class PythonParts:
         around = self._around
 
         async def fetch() -> Path:
-            return (await Downloads(around.fetching).fetch(archives_of([row])))[row.sha256]
+            return (await Downloads(around.fetching).fetch(conda_archives([row])))[row.sha256]
 
         async def unpack(archive: Path, folder: Path) -> None:
-            into = Into(folder, f"/{PREFIX}", around.cache / CONDA_PACKAGES, platform)
+            into = LinkTarget(folder, f"/{PREFIX}", around.cache / CONDA_PACKAGES, platform)
             await link([row], {row.sha256: archive}, into, around.environ, lambda _done, _total: None)
 
         series = ".".join(row.version.split(".")[:2])

@@ -16,12 +16,12 @@ from typing import Final
 
 from envspec.credentials import without_credentials
 from envspec.errors import UsageError
-from envspec.fetch.types import Arrived, Step, unheard
+from envspec.fetch.types import OnFetched, Step, ignore_fetched
 from envspec.fetch.wheels import wheel_path
 from envspec.image.base import Documents, base_on
 from envspec.image.config import Base, annotations_of, image_config, image_of
 from envspec.image.gpu_code import GpuCodeWatch
-from envspec.image.layers.ownership import OwnedTwice, conflicts
+from envspec.image.layers.ownership import conflicts
 from envspec.image.layers.partition import cut
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.threads import StoppableSource
@@ -30,9 +30,9 @@ from envspec.image.options import Bytecode, ImageOrder, Stage
 from envspec.image.services import ServicesSource, services_config
 from envspec.image.sources.bytecode import Pyc
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelLists, WheelSource
-from envspec.io.archives import above
-from envspec.io.cache import keeping
-from envspec.io.tasks import together
+from envspec.io.archives import FileConflict, parents_of
+from envspec.io.cache import as_cache_error
+from envspec.io.tasks import gather_or_cancel
 from envspec.models import DIRECT_URL, GpuCodeFound, Package, Platform, Resolution, SystemLayer
 
 #: moby's maxLayerDepth is 125; some are left for those who build on the image.
@@ -73,7 +73,7 @@ class Supplies:
     """
 
     documents: Documents
-    wheels: Callable[[Sequence[Package], Arrived], Awaitable[object]]
+    wheels: Callable[[Sequence[Package], OnFetched], Awaitable[object]]
     below: Callable[[Foundation], Below]
     system: Callable[[Platform, Base], Awaitable[tuple[SystemLayer, Source]]]
     compiler: Callable[[Resolution], Awaitable[Pyc]]
@@ -140,7 +140,7 @@ class Assembler:
         """The image of one platform, all of its layers known to the store.
 
         Raises:
-            UsageError: no base image, or one that leaves no room. OwnedTwice: two packages have one path.
+            UsageError: no base image, or one that leaves no room. FileConflict: two packages have one path.
             NetworkError: something is not to be had, or is not what the lock says.
         """
         lock = self.order.lock
@@ -201,7 +201,7 @@ class Assembler:
         if not is_checked and not await asyncio.to_thread(lists.are_apart, plan.wheels, plan.below.owners()):
             await self._fetch(resolution, plan.wheels)
             await asyncio.to_thread(_check_owners, plan)
-        with keeping(checked.parent):
+        with as_cache_error(checked.parent):
             checked.parent.mkdir(parents=True, exist_ok=True)
             checked.touch()
         return [layer or made[source.key] for source, layer in zip(plan.sources, known, strict=True)]
@@ -232,14 +232,14 @@ class Assembler:
                 stoppable = StoppableSource(source, stopping)
                 made[source.key] = self.store.make(stoppable, self.order.compression, watch)
 
-        await together([fetch(), self._make(sources, make, arrivals)])
+        await gather_or_cancel([fetch(), self._make(sources, make, arrivals)])
         return made
 
     async def _fetch(
         self,
         resolution: Resolution,
         sources: Iterable[WheelSource],
-        arrived: Arrived = unheard,
+        arrived: OnFetched = ignore_fetched,
     ) -> None:
         """Bring the wheels of these layers."""
         wanted = {wheel.sha256 for source in sources for wheel in source.wheels}
@@ -266,7 +266,7 @@ class Assembler:
 
         with ThreadPoolExecutor(self.order.jobs, thread_name_prefix="envspec-layer") as pool:
             try:
-                await together(one(source) for source in sources)
+                await gather_or_cancel(one(source) for source in sources)
             finally:
                 # What has not begun is not begun any more; what has ends at its next file, and that is waited for.
                 stopping.set()
@@ -330,8 +330,8 @@ def check_apart(wheels: Sequence[WheelSource], below: Mapping[str, str]) -> None
         OwnedTwice: names both. BadWheel, OSError: a wheel can't be read.
     """
     owned = conflicts(listing for source in wheels for listing in source.listings())
-    folders = {folder: owner for path, owner in owned.items() for folder in above(path)}
+    folders = {folder: owner for path, owner in owned.items() for folder in parents_of(path)}
     for path, owner in below.items():
         # A folder in the place of a link of a lower layer would hide all that the link leads to.
         if other := owned.get(path) or folders.get(path):
-            raise OwnedTwice(path, owner, other)
+            raise FileConflict(path, owner, other)

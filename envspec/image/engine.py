@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 from envspec.engine import errors
 from envspec.engine.client import Engine
-from envspec.engine.errors import EngineRefused
+from envspec.engine.errors import EngineError
 from envspec.image.config import LABEL_LOCK
 from envspec.image.layers.types import Image
 from envspec.image.outputs import files_of
@@ -110,10 +110,10 @@ def load(engine: Engine, image: Image, archive: Iterable[bytes]) -> str:
         for answer in answers:
             if "errorDetail" in answer or "error" in answer:
                 detail = answer.get("errorDetail") or {}
-                raise errors.refused(_LOADING, str(detail.get("message") or answer.get("error")))
+                raise errors.engine_error(_LOADING, str(detail.get("message") or answer.get("error")))
     there = find(engine, image)
     if there is None:
-        raise EngineRefused(
+        raise EngineError(
             f"the engine ({engine.facts}) took the image and has none of its ID, {image.id}",
             hint="load it from a file: `envspec image build LOCK --output FILE.tar` and `docker load -i FILE.tar`",
         )
@@ -135,7 +135,7 @@ def _sent(engine: Engine, archive: Iterable[bytes]) -> Generator[dict[str, Any],
     # It answers when it has read everything, and that takes as long as its disk does.
     with client.post(url, params={"quiet": 1}, data=archive, headers=headers, stream=True, timeout=None) as response:
         if not response.ok:
-            raise errors.refused(_LOADING, _message(response.text))
+            raise errors.engine_error(_LOADING, _message(response.text))
         for line in response.iter_lines():
             if line.strip():
                 yield json.loads(line)

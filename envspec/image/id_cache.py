@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec import __version__
-from envspec.io.cache import CannotKeep, Notes
+from envspec.io.cache import CacheError, JsonCache
 
 #: Part of every key: changes whenever the same lock would give another image.
 MADE: Final = 2
@@ -36,17 +36,19 @@ def key_of(lock: bytes, *options: str) -> str:
 
 def recall(cache: Path, key: str) -> Known | None:
     """What was remembered; None where nothing was, or nothing that can be read."""
-    with suppress(ValueError, LookupError, TypeError):
-        found = _notes(cache).read(key)
-        return Known(tuple((str(platform), str(identity)) for platform, identity in found["ids"]), found["digest"])
-    return None
+    return _cache(cache).read_as(
+        key,
+        lambda found: Known(
+            tuple((str(platform), str(identity)) for platform, identity in found["ids"]), found["digest"]
+        ),
+    )
 
 
 def remember(cache: Path, key: str, ids: Sequence[tuple[str, str]], digest: str) -> None:
     """Keep it for the next time; a cache that can't be written remembers nothing."""
-    with suppress(CannotKeep):
-        _notes(cache).write(key, {"ids": list(ids), "digest": digest})
+    with suppress(CacheError):
+        _cache(cache).write(key, {"ids": list(ids), "digest": digest})
 
 
-def _notes(cache: Path) -> Notes:
-    return Notes(cache / "image-known")
+def _cache(cache: Path) -> JsonCache:
+    return JsonCache(cache / "image-known")

@@ -1,4 +1,4 @@
-"""What an installation is told, and what it tells while it runs. Values only."""
+"""Requests and stages of installations."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ from envspec.fetch.types import Network, Step
 from envspec.models import Lock, Platform, Resolution
 
 
-class Stage(Enum):
-    """What an installation is at, in the order in which it comes there."""
+class InstallStage(Enum):
+    """The stages of an installation, in order."""
 
     WAITING = "waiting for another install into the same folder"
     FETCHING = "fetching archives"
-    LINKING = "linking conda's packages"
-    PYTHON = "making Python ready"
+    LINKING = "linking conda packages"
+    PYTHON = "preparing Python"
     WHEELS = "installing wheels"
     CHECKING = "checking files"
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be installed where.
+class InstallRequest:
+    """resolution: the part of `lock` for this machine. lock_sha256: of the bytes of envspec.lock.
 
-    resolution: the part of `lock` for this machine's platform. lock_sha256: of the bytes of envspec.lock.
-    prefix: the environment's folder, absolute, links resolved. python: an interpreter that the user names for a lock
-    without conda. jobs: how many files are fetched at once.
+    prefix: absolute, links resolved. python: the user's interpreter for a lock without conda. jobs: downloads at once.
     """
 
     lock: Lock
@@ -46,15 +44,12 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The machine around it.
-
-    cache: envspec's own folder. report: told of every step. warn: told of what the user should know. built: the
-    resolution with a wheel of every source, and these, SHA-256 -> file; what the lock records no wheel of is built by
-    the Python that is named.
+    """cache: envspec's own folder. report: called at every step. built: builds the sources with a Python; the
+    resolution with the built wheels, and these, SHA-256 -> file.
     """
 
     environ: Mapping[str, str]
     cache: Path
     report: Callable[[Step], None]
     warn: Callable[[str], None]
-    built: Callable[[Order, Path], Awaitable[tuple[Resolution, Mapping[str, Path]]]]
+    built: Callable[[InstallRequest, Path], Awaitable[tuple[Resolution, Mapping[str, Path]]]]

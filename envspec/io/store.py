@@ -83,7 +83,7 @@ class Store:
             return StoredPage(row[0], datetime.fromisoformat(row[1]), *row[2:]) if row else None
         return None
 
-    def remember_page(self, index_key: str, name: str, page: StoredPage) -> None:
+    def put_page(self, index_key: str, name: str, page: StoredPage) -> None:
         row = (index_key, name, page.status, page.asked.isoformat(), page.url, page.content_type, page.etag, page.body)
         self._put("INSERT OR REPLACE INTO page VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
 
@@ -94,7 +94,7 @@ class Store:
         row = self._row("SELECT body, size_bytes FROM metadata WHERE wheel = ?", key)
         return StoredMetadata(*row) if row else None
 
-    def remember_metadata(self, key: str, metadata: StoredMetadata) -> None:
+    def put_metadata(self, key: str, metadata: StoredMetadata) -> None:
         self._fresh["metadata", key] = metadata
         self._put("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", key, metadata.size_bytes, metadata.body)
 
@@ -109,7 +109,7 @@ class Store:
         row = self._row("SELECT sha256 FROM contents WHERE wheel = ?", wheel)
         return str(row[0]) if row else None
 
-    def remember_record(self, wheel: str, record: bytes | None) -> None:
+    def put_record(self, wheel: str, record: bytes | None) -> None:
         """Remember the digest of a wheel's contents by its RECORD; None for a wheel that has none that can be read."""
         contents: str | None = None
         with suppress(BadRecord):
@@ -121,7 +121,7 @@ class Store:
         """What a view made of a project's page: a JSON object."""
         return _object(self._row("SELECT body FROM selection WHERE view = ? AND name = ?", view_key, name))
 
-    def remember_selection(self, view_key: str, name: str, value: dict[str, Any]) -> None:
+    def put_selection(self, view_key: str, name: str, value: dict[str, Any]) -> None:
         body = json.dumps(value, separators=(",", ":"))
         self._put("INSERT OR REPLACE INTO selection VALUES (?, ?, ?)", view_key, name, body)
 
@@ -129,7 +129,7 @@ class Store:
         """What was resolved for a question: a JSON object."""
         return _object(self._row("SELECT body FROM answer WHERE question = ?", key))
 
-    def remember_answer(self, key: str, value: dict[str, Any]) -> None:
+    def put_answer(self, key: str, value: dict[str, Any]) -> None:
         body = json.dumps(value, separators=(",", ":"), default=datetime.isoformat)
         self._put("INSERT OR REPLACE INTO answer VALUES (?, ?)", key, body)
 

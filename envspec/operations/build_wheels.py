@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Final
 from envspec.base_image.cuda import Release
 from envspec.base_image.tag import choose_image, custom_image
 from envspec.base_image.types import NoSuchImage
-from envspec.build.reproducible import check_release, contents_of, is_loaded, metadata_of, record_of
-from envspec.build.types import BuildFailed, BuildOrder, BuildWorld, Room, WrongWheel
-from envspec.build.wheel import Wanted, make, of_folder, of_git, of_sdist
+from envspec.build.reproducible import check_release, is_loaded, metadata_of, record_digest, record_of
+from envspec.build.types import BuildContainer, BuildRequest, BuildWorld, WheelBuildFailed, WrongWheel
+from envspec.build.wheel import WheelRequest, build_wheel, folder_request, git_request, sdist_request
 from envspec.credentials import without_credentials
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, StaleLock, UnfitMachine, UsageError
 from envspec.facts import Facts
 from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
-from envspec.fetch.sources import PLACE, commit_of, fetch_sdist, find_built
+from envspec.fetch.sources import BUILT_WHEELS, commit_of, fetch_sdist, find_built
 from envspec.fetch.types import Fetching, Network, archive_path, python_archive
 from envspec.fetch.wheels import PYTORCH, fetch_wheels
 from envspec.image.options import ImageOrder, ImageWorld
-from envspec.installer.types import Order
-from envspec.io.cache import keeping
-from envspec.io.files import beside, local_path, tree_sha256
-from envspec.io.http_settings import patience as patience_of
-from envspec.io.http_types import Patience
+from envspec.installer.types import InstallRequest
+from envspec.io.cache import as_cache_error
+from envspec.io.files import local_path, replacing, tree_sha256
+from envspec.io.http_settings import timeouts as patience_of
+from envspec.io.http_types import Timeouts
 from envspec.io.store import StoredMetadata
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 from envspec.lock.canonical import public_indexes
 from envspec.lock.document import identity
 from envspec.models import (
@@ -55,7 +55,7 @@ from envspec.models import (
 from envspec.operations.lock_state import SOURCE, Sources, Upgrade, Work
 from envspec.operations.session import Doors
 from envspec.registry.client import resolve_digests
-from envspec.registry.reference import endpoint, parse
+from envspec.registry.reference import endpoint_of, parse
 from envspec.resolve.pypi.index.client import OfflineMiss
 from envspec.resolve.pypi.index.routing import Source
 from envspec.resolve.pypi.request import indexes_of, sources_of
@@ -114,7 +114,7 @@ class Workshop:
             return None
         return Looking(here, self._world.environ, None, None, None, lambda _: None)
 
-    async def _room(self, target: Target) -> Room:
+    async def _room(self, target: Target) -> BuildContainer:
         """The devel flavour of the lock's base, by its digest, and a Python to build with."""
         base = self._base
         if base is None:
@@ -124,10 +124,10 @@ class Workshop:
             )
         name = devel_of(base)
         digest = await self._digest(name, base, target.platform)
-        place = endpoint(parse(f"{name}@{digest}"), dict(self._world.mirrors))
+        place = endpoint_of(parse(f"{name}@{digest}"), dict(self._world.mirrors))
         host = place.base.partition("://")[2].partition("/")[0]
         python = await self._standalone(target)
-        return Room(f"{host}/{place.repository}@{digest}", place.is_plain, python)
+        return BuildContainer(f"{host}/{place.repository}@{digest}", place.is_plain, python)
 
     async def _digest(self, name: str, base: BaseImage, platform: Platform) -> str:
         if name == f"{base.repository}:{base.tag}":
@@ -151,7 +151,7 @@ class Workshop:
             rows = load_facts().standalone_pythons(python.series, target.platform)
             same = tuple(each for each in rows if each.version == python.version)
             if not rows:
-                raise BuildFailed(
+                raise WheelBuildFailed(
                     f"Python {python.series}", f"no standalone build of it is known for {target.platform.value}"
                 )
             chosen = (same or rows)[0]
@@ -193,7 +193,7 @@ class _Found:
     index: str
     url: str
     sdist: WheelFile | None
-    order: BuildOrder | None
+    order: BuildRequest | None
     wheel: Path | None = None
 
 
@@ -204,7 +204,7 @@ def build_sources(work: Work, targets: Sequence[Target]) -> Sources:
         BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder that is not there.
     """
     wanted = {target: sources_of(work.spec, target) for target in targets}
-    return run_to_end(_build(work, wanted))
+    return run_interruptible(_build(work, wanted))
 
 
 async def _build(work: Work, wanted: Mapping[Target, Sequence[Requirement]]) -> Sources:
@@ -219,8 +219,8 @@ async def _build(work: Work, wanted: Mapping[Target, Sequence[Requirement]]) -> 
         unconfined=work.unconfined,
     )
     network = Network.OFFLINE if work.offline else Network.USE
-    patience = patience_of(around.environ, Patience())
-    how = Fetching(around.cache, patience, network, work.request.jobs, lambda _: None, around.warn)
+    timeouts = patience_of(around.environ, Timeouts())
+    how = Fetching(around.cache, timeouts, network, work.request.jobs, lambda _: None, around.warn)
     async with Doors(world) as doors:
         shop = Workshop(work.spec.env.name, own_base(work.spec, work.facts), how, doors)
         making = _Making(work, how, shop)
@@ -254,11 +254,11 @@ class _Making:
         else:
             # A build remembers pages, too, and would wait for the end of this transaction.
             self._work.store.save()
-            made = await make(found.order, self._shop.world())
+            made = await build_wheel(found.order, self._shop.world())
             built, path = made.wheel, made.path
         metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)
-        self._work.store.remember_metadata(built.sha256, metadata)
-        self._work.store.remember_record(built.sha256, await asyncio.to_thread(record_of, path))
+        self._work.store.put_metadata(built.sha256, metadata)
+        self._work.store.put_record(built.sha256, await asyncio.to_thread(record_of, path))
         return Source(
             found.sdist or WheelFile(found.index, built.filename, built.sha256, built.size_bytes, found.url), built
         )
@@ -284,7 +284,7 @@ class _Making:
         return next((package for package in packages if package.name == name), None)
 
     async def _find(self, requirement: Requirement, target: Target) -> _Found:
-        wanted = Wanted(requirement.name, None, target, self._work.as_of, self._indexes)
+        wanted = WheelRequest(requirement.name, None, target, self._work.as_of, self._indexes)
         if requirement.kind is RequirementKind.GIT:
             return await self._find_git(requirement, wanted)
         if requirement.kind is RequirementKind.LOCAL:
@@ -292,9 +292,9 @@ class _Making:
         work = self._work
         asked = work.around.now()
         row, path = await fetch_sdist(requirement, work.as_of, asked, work.store, self._how, work.around.environ)
-        return _Found(DIRECT_URL, row.url or "", row, of_sdist(wanted, row.sha256, _there(path)))
+        return _Found(DIRECT_URL, row.url or "", row, sdist_request(wanted, row.sha256, _there(path)))
 
-    async def _find_git(self, requirement: Requirement, wanted: Wanted) -> _Found:
+    async def _find_git(self, requirement: Requirement, wanted: WheelRequest) -> _Found:
         address = read_git(requirement.url or "")
         commit = self._commits.get(str(requirement)) or self._commit_before(requirement)
         if commit is None:
@@ -306,7 +306,7 @@ class _Making:
         why = f"the commit that {address.ref or 'the default branch'} is at"
         what = SOURCE + requirement.name
         self.decisions[what] = Decision(what, url, why, str(requirement))
-        order = of_git(wanted, address, commit, self._work.around.environ, self._how.network)
+        order = git_request(wanted, address, commit, self._work.around.environ, self._how.network)
         return _Found(GIT, url, None, order)
 
     def _commit_before(self, requirement: Requirement) -> str | None:
@@ -319,16 +319,16 @@ class _Making:
                 return read_git(decision.value).ref
         return None
 
-    def _find_local(self, requirement: Requirement, wanted: Wanted) -> _Found:
+    def _find_local(self, requirement: Requirement, wanted: WheelRequest) -> _Found:
         address = (requirement.url or "").partition("#")[0]
         path = local_path(address, self._work.request.spec_path.parent)
         of = f"pip.dependencies: {requirement.name}"
         if path.is_dir():
             sha256 = tree_sha256(path)
-            order: BuildOrder | None = of_folder(wanted, path, sha256)
+            order: BuildRequest | None = folder_request(wanted, path, sha256)
         elif path.is_file():
             sha256 = tree_sha256(path)
-            order = None if path.name.endswith(".whl") else of_sdist(wanted, sha256, _there(path))
+            order = None if path.name.endswith(".whl") else sdist_request(wanted, sha256, _there(path))
         else:
             raise UsageError(
                 f"{of}: {address} is not there", hint="correct the path: it is seen from the spec's folder"
@@ -351,9 +351,9 @@ class _Making:
             )
         sha256 = found.url.rpartition("=")[2]
         kept = archive_path(self._how.cache, name, sha256, path.name)
-        with keeping(kept.parent):
+        with as_cache_error(kept.parent):
             kept.parent.mkdir(parents=True, exist_ok=True)
-            with beside(kept) as new:
+            with replacing(kept) as new:
                 shutil.copyfile(path, new)
         return BuiltWheel(path.name, sha256, kept.stat().st_size), kept
 
@@ -380,10 +380,10 @@ async def with_built(order: ImageOrder, how: Fetching, doors: Doors) -> ImageOrd
     return order if lock == order.lock else replace(order, lock=lock, identity=identity(lock))
 
 
-async def installed(order: Order, python: Path, world: ImageWorld) -> tuple[Resolution, Mapping[str, Path]]:
+async def installed(order: InstallRequest, python: Path, world: ImageWorld) -> tuple[Resolution, Mapping[str, Path]]:
     """What is to be installed, with a wheel of every source, and SHA-256 -> file of these; see `Builds.install`."""
-    patience = patience_of(world.environ, Patience())
-    how = Fetching(world.cache, patience, order.network, order.jobs, lambda _: None, world.warn)
+    timeouts = patience_of(world.environ, Timeouts())
+    how = Fetching(world.cache, timeouts, order.network, order.jobs, lambda _: None, world.warn)
     async with Doors(world) as doors:
         return await Builds(order.lock, how, doors).install(order.resolution, python)
 
@@ -424,7 +424,7 @@ class Builds:
         found = dict(await find_built(wanted, self._how, self._world.environ))
         for each in wanted:
             if each.built and each.built.sha256 not in found:
-                found[each.built.sha256] = (await make(await self._order(each, part), self._shop.world())).path
+                found[each.built.sha256] = (await build_wheel(await self._order(each, part), self._shop.world())).path
         return found
 
     async def install(self, part: Resolution, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
@@ -447,7 +447,7 @@ class Builds:
             if not _is_open(each):
                 packages.append(each)
                 continue
-            made = await make(replace(await self._order(each, part), compiles=True), world)
+            made = await build_wheel(replace(await self._order(each, part), compiles=True), world)
             found[made.wheel.sha256] = made.path
             packages.append(replace(each, built=made.wheel))
         return replace(part, packages=tuple(packages)), found
@@ -455,10 +455,10 @@ class Builds:
     async def _recorded(self, package: Package, part: Resolution) -> Package:
         if not _is_open(package):
             return package
-        made = await make(await self._order(package, part), self._shop.world())
-        return replace(package, built=made.wheel, contents=await asyncio.to_thread(contents_of, made.path))
+        made = await build_wheel(await self._order(package, part), self._shop.world())
+        return replace(package, built=made.wheel, contents=await asyncio.to_thread(record_digest, made.path))
 
-    async def _order(self, package: Package, part: Resolution) -> BuildOrder:
+    async def _order(self, package: Package, part: Resolution) -> BuildRequest:
         def now() -> datetime:
             return datetime.now(timezone.utc)
 
@@ -471,18 +471,18 @@ class Builds:
         as_of = (
             lock.as_of if file.index in {DIRECT_URL, GIT} else max(lock.as_of, self._moments.get(package.name, _EVER))
         )
-        wanted = Wanted(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
+        wanted = WheelRequest(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
         if file.index == LOCAL:
             raise NetworkError(
                 f"{wanted.of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
-                hint=f"name by {PLACE} where the cache's `archives` folder of who locked it is served, or a copy of it",
+                hint=f"set {BUILT_WHEELS} to the `archives` folder of the cache where it was locked, or a copy",
             )
         if file.index == GIT:
             address = read_git(file.url or "")
-            return of_git(
+            return git_request(
                 wanted, self._named(package.name, address), address.ref, self._world.environ, self._how.network
             )
-        return of_sdist(wanted, file.sha256, fetch)
+        return sdist_request(wanted, file.sha256, fetch)
 
     def _named(self, name: str, address: GitAddress) -> GitAddress:
         """The address with the ref of which the spec takes the commit, where no branch and no tag may have it."""

@@ -20,14 +20,14 @@ from envspec import __version__
 from envspec.conformance.checks import CHECKS
 from envspec.conformance.request import Code, Locked, Nodes, Order, Start
 from envspec.conformance.suite import NO_GPU
-from envspec.engine.client import Engine, Present
+from envspec.engine.client import Engine, EngineImage
 from envspec.engine.container import (
-    Access,
+    ContainerOptions,
     ContainerSettings,
-    Folders,
     Gpus,
+    HostFolders,
     Mount,
-    Options,
+    MountAccess,
     Terminal,
     User,
     container_settings,
@@ -36,9 +36,9 @@ from envspec.engine.errors import NoGpuRuntime
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
 from envspec.escaping import blanked
-from envspec.io.files import read_foreign
-from envspec.io.process import Bond, Ending, Finished, attend
-from envspec.io.tasks import run_to_end
+from envspec.io.files import read_untrusted
+from envspec.io.process import Finished, ParentLink, StopBy, run_streaming
+from envspec.io.tasks import run_interruptible
 from envspec.lock.document import identity
 from envspec.models import Lock, Resolution
 from envspec.operations.verify import expected_of
@@ -310,15 +310,15 @@ def settings_of(
     compiled: a folder of this machine for what the driver compiles from PTX, so that a second run is warm.
     """
     words = ("python", f"{INSIDE}/{RUN}", f"{INSIDE}/{ORDER}", f"{RESULTS_INSIDE}/{DOCUMENT}")
-    options = Options(
+    options = ContainerOptions(
         command=words,
         gpus=gpus if request.device is Device.CUDA else Gpus.NONE,
-        mounts=(Mount(str(stage.suite), INSIDE, Access.READ_ONLY), Mount(str(stage.results), RESULTS_INSIDE)),
+        mounts=(Mount(str(stage.suite), INSIDE, MountAccess.READ_ONLY), Mount(str(stage.results), RESULTS_INSIDE)),
         # The ranks of several machines have to reach each other.
         network="host" if request.nodes.count > 1 else None,
         terminal=Terminal.PIPES,
     )
-    return container_settings(request.lock, user, engine.facts, Folders(compiled=compiled), options)
+    return container_settings(request.lock, user, engine.facts, HostFolders(compiled=compiled), options)
 
 
 def run_inside(
@@ -396,15 +396,15 @@ def run_here(python: Path, stage: Stage, environ: Mapping[str, str], told: Told)
     """
     # It ends when its stdin does, also where this process is killed: nothing of it is left.
     command = [str(python), str(stage.run), "--until-stdin-ends", str(stage.order), str(stage.document)]
-    work = attend(
+    work = run_streaming(
         command,
         environ=environ,
         cwd=stage.results,
-        bond=Bond(ending=Ending.STDIN),
-        told=lambda line: tell(line, told),
+        parent=ParentLink(stop_by=StopBy.STDIN),
+        on_line=lambda line: tell(line, told),
     )
     try:
-        return run_to_end(work)
+        return run_interruptible(work)
     except OSError as fault:
         raise UnfitMachine(f"{python} can't be started: {fault.strerror}", hint="--python names another one") from fault
 
@@ -460,7 +460,7 @@ def prove_here(request: Request, python: Path, environ: Mapping[str, str], watch
         return _receipt(request, order, where, watch, _results(stage, finished))
 
 
-def prove_inside(request: Request, engine: Engine, image: Present, chosen: Chosen, watch: Watch) -> Receipt:
+def prove_inside(request: Request, engine: Engine, image: EngineImage, chosen: Chosen, watch: Watch) -> Receipt:
     """Run the suite in a container of an image.
 
     Raises:
@@ -515,7 +515,7 @@ def _results(stage: Stage, finished: Finished) -> Mapping[str, Any]:
 
 
 def _read(stage: Stage) -> Mapping[str, Any]:
-    results = json.loads(read_foreign(stage.document, _MOST_BYTES).decode("utf-8"))
+    results = json.loads(read_untrusted(stage.document, _MOST_BYTES).decode("utf-8"))
     if not isinstance(results, dict):
         raise ValueError("no JSON object")
     return results

@@ -16,15 +16,15 @@ from envspec.image.config import OCI_CONFIG, annotations_of, index_of
 from envspec.image.layers.types import Image, Layer
 from envspec.image.options import Bytecode, ImageOrder, ImageWorld, Stage
 from envspec.image.outputs import tar_of
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 from envspec.lock.folder import read_lock, write_folder
 from envspec.models import ImageId, Lock, Platform
 from envspec.operations.image_session import ImageWork
 from envspec.operations.lock import lock_files
 from envspec.operations.session import Doors
-from envspec.registry.copy import Document, Elsewhere, push_image
-from envspec.registry.errors import RegistryFault
-from envspec.registry.push import held_digest
+from envspec.registry.copy import ManifestBody, RemoteBlob, push_image
+from envspec.registry.errors import RegistryError
+from envspec.registry.push import tag_digest
 from envspec.registry.reference import parse
 from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, digest_of
 
@@ -62,7 +62,7 @@ def build(order: ImageOrder, wanted: Outputs, world: ImageWorld) -> Built:
         OtherImage: an image has another ID than the lock records; nothing was written or pushed.
         NetworkError, UsageError, UnfitMachine, NoSolution: as the stages say.
     """
-    return run_to_end(_build(order, wanted, world))
+    return run_interruptible(_build(order, wanted, world))
 
 
 async def identify(order: ImageOrder, world: ImageWorld) -> Lock:
@@ -81,7 +81,7 @@ async def identify(order: ImageOrder, world: ImageWorld) -> Lock:
 
 def mirror(lock: Lock, target: str, world: ImageWorld) -> str:
     """Copy the base image of a lock, by its digest and for all of its platforms; what it is called there."""
-    return run_to_end(_mirror(lock, target, world))
+    return run_interruptible(_mirror(lock, target, world))
 
 
 def diff(first: str, second: str, platform: Platform, world: ImageWorld) -> ImageDiff:
@@ -89,7 +89,7 @@ def diff(first: str, second: str, platform: Platform, world: ImageWorld) -> Imag
 
     Each is a registry's reference, a layout, a tar, or a lock whose layers the cache knows or can make.
     """
-    return run_to_end(_diff(first, second, platform, world))
+    return run_interruptible(_diff(first, second, platform, world))
 
 
 async def _mirror(lock: Lock, target: str, world: ImageWorld) -> str:
@@ -222,18 +222,18 @@ async def push(work: ImageWork, assembled: Sequence[Assembled], index: bytes | N
     """
     target = parse(name)
     registry = await work.registry()
-    blobs: dict[str, Blob | Elsewhere] = {}
+    blobs: dict[str, Blob | RemoteBlob] = {}
     for each in assembled:
         source = parse(each.base.name)
         for layer in each.base.layers:
             kept = work.blobs.open(layer.blob) if work.blobs.has(layer.blob) else None
-            blobs[layer.blob.digest] = Elsewhere(layer.blob, source, kept=kept)
+            blobs[layer.blob.digest] = RemoteBlob(layer.blob, source, local=kept)
         for layer in each.image.layers[len(each.base.layers) :]:
             blobs.setdefault(layer.blob.digest, _Lazy(work, layer))
         config = Descriptor(OCI_CONFIG, each.image.id, len(each.image.config))
         blobs[config.digest] = _InMemory(config, each.image.config)
-    documents = [Document(each.image.manifest, OCI_MANIFEST) for each in assembled]
-    documents += [Document(index, OCI_INDEX)] if index is not None else []
+    documents = [ManifestBody(each.image.manifest, OCI_MANIFEST) for each in assembled]
+    documents += [ManifestBody(index, OCI_INDEX)] if index is not None else []
 
     def report(done: int, total: int) -> None:
         work.world.report(Step(Stage.PUSHING, 0, 0, done, total))
@@ -248,14 +248,14 @@ def is_pushed(name: str, digest: str, world: ImageWorld) -> bool:
     Raises:
         RequestFault: the registry can't be reached.
     """
-    return run_to_end(_is_pushed(name, digest, world))
+    return run_interruptible(_is_pushed(name, digest, world))
 
 
 async def _is_pushed(name: str, digest: str, world: ImageWorld) -> bool:
     async with Doors(world) as doors:
         try:
-            return await held_digest(await doors.registry(), parse(name)) == digest
-        except RegistryFault:
+            return await tag_digest(await doors.registry(), parse(name)) == digest
+        except RegistryError:
             return False
 
 

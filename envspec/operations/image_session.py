@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError
-from envspec.fetch.types import Arrived, Count, Fetching, Network, Step, unheard
+from envspec.fetch.types import Count, Fetching, Network, OnFetched, Step, ignore_fetched
 from envspec.fetch.wheels import fetch_wheels
 from envspec.image import outputs
 from envspec.image.base import KeptDocuments
@@ -22,10 +22,10 @@ from envspec.image.layers.types import Compression, Image, Layer, Source
 from envspec.image.options import ImageOrder, ImageWorld, Stage
 from envspec.image.sources.bytecode import Pyc
 from envspec.image.sources.system import SystemOrder, SystemSource, World, make_system_layer
-from envspec.io.cache import keeping
-from envspec.io.http_settings import patience as patience_of
-from envspec.io.http_types import Patience
-from envspec.io.tasks import together
+from envspec.io.cache import as_cache_error
+from envspec.io.http_settings import timeouts as patience_of
+from envspec.io.http_types import Timeouts
+from envspec.io.tasks import gather_or_cancel
 from envspec.models import Package, Platform, Resolution, SystemLayer
 from envspec.operations.session import Doors
 from envspec.registry.reference import parse
@@ -61,7 +61,7 @@ class ImageWork(Doors):
             compiler=self._compiler,
         )
         assembler = Assembler(self.order, self.world.cache, self.store, supplies, self.world.report)
-        with keeping(self.world.cache):
+        with as_cache_error(self.world.cache):
             found = [await assembler.assemble(platform) for platform in self.order.platforms]
         for each in found:
             own = each.image.layers[len(each.base.layers) :]
@@ -86,7 +86,7 @@ class ImageWork(Doors):
         except Gone:
             platforms = self.order.platforms
             parts = [part for part in self.order.lock.resolutions if part.target.platform in platforms]
-            with keeping(self.world.cache):
+            with as_cache_error(self.world.cache):
                 await self._wheels([each for part in parts for each in part.packages])
             return await use()
 
@@ -122,21 +122,21 @@ class ImageWork(Doors):
             fetch_blob(registry, parse(base.name), blob, self.blobs.path(blob.digest), moved)
             for base, blob in missing.values()
         ]
-        await together(fetched, self.order.jobs)
+        await gather_or_cancel(fetched, self.order.jobs)
 
     def _look_at_gpu_code(self, assembled: Assembled) -> None:
         """Keep what the wheels hold for `explain`, and compare it with what the lock has of it."""
         from envspec.facts.tables import load_facts
         from envspec.image.gpu_code import compare
-        from envspec.io.cache import keep
+        from envspec.io.cache import write_gpu_code
 
         for sha256, code in assembled.found.items():
-            keep(self.world.cache, sha256, code)
+            write_gpu_code(self.world.cache, sha256, code)
         if self.order.lock.gpu_code:
             for text in compare(self.order.lock, assembled.image.platform, assembled.found, load_facts()):
                 self.world.warn(text)
 
-    async def _wheels(self, packages: Sequence[Package], arrived: Arrived = unheard) -> None:
+    async def _wheels(self, packages: Sequence[Package], arrived: OnFetched = ignore_fetched) -> None:
         published = [each for each in packages if each.built is None]
         if published:
             await fetch_wheels(
@@ -151,12 +151,12 @@ class ImageWork(Doors):
 
     def fetching(self) -> Fetching:
         """How files of the lock are fetched."""
-        patience = patience_of(self.world.environ, Patience())
+        timeouts = patience_of(self.world.environ, Timeouts())
 
         def report(count: Count) -> None:
             self.world.report(Step(Stage.FETCHING, count.done, count.total, count.bytes_done, count.bytes_total))
 
-        return Fetching(self.world.cache, patience, self.order.network, self.order.jobs, report, self.world.warn)
+        return Fetching(self.world.cache, timeouts, self.order.network, self.order.jobs, report, self.world.warn)
 
     def _asking(self) -> None:
         self.world.report(Step(Stage.BASE))

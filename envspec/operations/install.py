@@ -10,16 +10,16 @@ from enum import Enum
 from pathlib import Path
 
 from envspec.errors import NetworkError, UnfitMachine, UsageError
-from envspec.fetch.conda import archives_of
-from envspec.fetch.download import Downloads, missing_bytes
+from envspec.fetch.download import Downloads, conda_archives, missing_bytes
 from envspec.fetch.types import Archive, Count, Fetching, Step, WrongArchive, python_archive
 from envspec.installer import conda, preflight, python, staging, uv
 from envspec.installer import conda as owners
 from envspec.installer.staging import relocate
-from envspec.installer.types import Order, Stage, World
-from envspec.io.http_settings import patience as patience_of
-from envspec.io.http_types import Patience
-from envspec.io.tasks import run_to_end
+from envspec.installer.types import InstallRequest, InstallStage, World
+from envspec.io.files import DiskFull
+from envspec.io.http_settings import timeouts as patience_of
+from envspec.io.http_types import Timeouts
+from envspec.io.tasks import run_interruptible
 
 
 class Outcome(Enum):
@@ -29,7 +29,7 @@ class Outcome(Enum):
     THERE = "it was there already"
 
 
-def install(order: Order, world: World) -> Outcome:
+def install(order: InstallRequest, world: World) -> Outcome:
     """Make the environment at `order.prefix`, whole or not at all.
 
     Raises:
@@ -42,21 +42,21 @@ def install(order: Order, world: World) -> Outcome:
             "envspec installs on Linux and macOS only: programs that pip makes on Windows can't be moved",
             hint="make a venv and run `uv pip sync --require-hashes` with the lock's requirements file",
         )
-    wanted = staging.describe(order)
-    if staging.look(order.prefix, wanted) is staging.Found.SAME:
+    wanted = staging.record_of(order)
+    if staging.inspect_prefix(order.prefix, wanted) is staging.PrefixState.SAME:
         return Outcome.THERE
     _check(order)
-    with staging.building(order.prefix, lambda: world.report(Step(Stage.WAITING))) as site:
+    with staging.staging(order.prefix, lambda: world.report(Step(InstallStage.WAITING))) as site:
         # Whoever was waited for may have made it.
-        if staging.look(order.prefix, wanted) is staging.Found.SAME:
+        if staging.inspect_prefix(order.prefix, wanted) is staging.PrefixState.SAME:
             return Outcome.THERE
-        run_to_end(_build(order, world, site))
-        staging.write(site.path, wanted)
+        run_interruptible(_build(order, world, site))
+        staging.write_record(site.path, wanted)
         site.finish()
     return Outcome.MADE
 
 
-def _check(order: Order) -> None:
+def _check(order: InstallRequest) -> None:
     """All that can be known before anything is fetched."""
     if order.resolution.conda:
         conda.check_prefix(order.prefix)
@@ -65,19 +65,19 @@ def _check(order: Order) -> None:
                 f"--python {order.python}: the Python of {order.lock.name} is conda's", hint="leave --python out"
             )
     virtual = preflight.virtual_packages if order.resolution.conda else dict
-    preflight.check(order.resolution, preflight.read_host(order.platform, conda=virtual))
+    preflight.check_machine(order.resolution, preflight.read_host(order.platform, conda=virtual))
 
 
-async def _build(order: Order, world: World, site: staging.Site) -> None:
-    patience = patience_of(world.environ, Patience())
+async def _build(order: InstallRequest, world: World, site: staging.StagingFolder) -> None:
+    timeouts = patience_of(world.environ, Timeouts())
     if order.resolution.conda:
-        await _conda(order, world, site, patience)
+        await _conda(order, world, site, timeouts)
     else:
-        await _venv(order, world, site, patience)
-    await put_wheels(order, world, site, patience)
+        await _venv(order, world, site, timeouts)
+    await put_wheels(order, world, site, timeouts)
 
 
-async def put_wheels(order: Order, world: World, site: staging.Site, patience: Patience) -> None:
+async def put_wheels(order: InstallRequest, world: World, site: staging.StagingFolder, timeouts: Timeouts) -> None:
     """The lock's wheels into an environment that has its Python, and a look at what they did there.
 
     Raises:
@@ -85,40 +85,40 @@ async def put_wheels(order: Order, world: World, site: staging.Site, patience: P
         `owners.check`. NotMovable: see `relocate`.
     """
     before = owners.files_before(site.path)
-    were = owners.states(site.path, before)
-    await uv.install(order, world, site, patience)
-    world.report(Step(Stage.CHECKING))
-    owners.check(site.path, before, were)
+    were = owners.file_states(site.path, before)
+    await uv.install(order, world, site, timeouts)
+    world.report(Step(InstallStage.CHECKING))
+    owners.check_ownership(site.path, before, were)
     relocate(site.path)
 
 
-async def _conda(order: Order, world: World, site: staging.Site, patience: Patience) -> None:
-    archives = archives_of(order.resolution.conda)
+async def _conda(order: InstallRequest, world: World, site: staging.StagingFolder, timeouts: Timeouts) -> None:
+    archives = conda_archives(order.resolution.conda)
     _check_space(order, world, archives)
-    kept = await Downloads(_fetching(order, world, patience)).fetch(archives)
+    kept = await Downloads(_fetching(order, world, timeouts)).fetch(archives)
     await conda.link(order, world, site, kept)
 
 
-async def _venv(order: Order, world: World, site: staging.Site, patience: Patience) -> None:
+async def _venv(order: InstallRequest, world: World, site: staging.StagingFolder, timeouts: Timeouts) -> None:
     wanted = order.resolution.target.python
     build = python_archive(wanted.version, wanted.url, wanted.sha256) if wanted.url and wanted.sha256 else None
     _check_space(order, world, [])
     if order.python is None and build is not None:
-        kept = await _build_of_python(order, Downloads(_fetching(order, world, patience)), build)
+        kept = await _build_of_python(order, Downloads(_fetching(order, world, timeouts)), build)
         interpreter = await python.unpack(kept[build.sha256], site, wanted, world)
     else:
-        interpreter = await python.find(order, world, patience)
-    await python.make_venv(interpreter, order, world, site, patience)
+        interpreter = await python.find_python(order, world, timeouts)
+    await python.make_venv(interpreter, order, world, site, timeouts)
 
 
-def _fetching(order: Order, world: World, patience: Patience) -> Fetching:
+def _fetching(order: InstallRequest, world: World, timeouts: Timeouts) -> Fetching:
     def report(count: Count) -> None:
-        world.report(Step(Stage.FETCHING, count.done, count.total, count.bytes_done, count.bytes_total))
+        world.report(Step(InstallStage.FETCHING, count.done, count.total, count.bytes_done, count.bytes_total))
 
-    return Fetching(world.cache, patience, order.network, order.jobs, report, world.warn)
+    return Fetching(world.cache, timeouts, order.network, order.jobs, report, world.warn)
 
 
-async def _build_of_python(order: Order, downloads: Downloads, build: Archive) -> Mapping[str, Path]:
+async def _build_of_python(order: InstallRequest, downloads: Downloads, build: Archive) -> Mapping[str, Path]:
     try:
         return await downloads.fetch([build])
     except WrongArchive:
@@ -131,7 +131,7 @@ async def _build_of_python(order: Order, downloads: Downloads, build: Archive) -
         raise
 
 
-def _check_space(order: Order, world: World, archives: Sequence[Archive]) -> None:
+def _check_space(order: InstallRequest, world: World, archives: Sequence[Archive]) -> None:
     """Refuse what can't fit, and warn of what may not.
 
     An archive that is not in the cache needs its own size there and, unpacked, at least as much again. Whether wheels
@@ -143,7 +143,7 @@ def _check_space(order: Order, world: World, archives: Sequence[Archive]) -> Non
     missing = missing_bytes(archives, world.cache)
     free = shutil.disk_usage(_existing(world.cache)).free
     if 2 * missing > free:
-        raise staging.NoSpace(
+        raise DiskFull(
             f"{world.cache} needs at least {_megabytes(2 * missing)} for {order.lock.name}, "
             f"and {_megabytes(free)} are free",
             hint="make room, or name a cache on another disk by ENVSPEC_CACHE_DIR",

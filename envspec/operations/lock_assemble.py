@@ -16,7 +16,7 @@ from envspec.base_image.settings import DecidedSettings, decide_settings
 from envspec.base_image.tag import digest_decision
 from envspec.errors import NetworkError
 from envspec.facts import Facts
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 from envspec.lock.canonical import public_indexes
 from envspec.lock.conda_lock_file import without_md5
 from envspec.lock.document import identity
@@ -199,7 +199,7 @@ def _with_digests(
     missing = [d.platform for d in base.digests if known[d.platform] is d and d.source != "spec"]
     if missing and asker is not None:
         try:
-            known |= {d.platform: d for d in run_to_end(_ask_registry(asker, base, missing, mirrors))}
+            known |= {d.platform: d for d in run_interruptible(_ask_registry(asker, base, missing, mirrors))}
         except NetworkError as error:
             # The registry's answer would be better, but a lock must not need one: what the data records is right, too.
             known |= {p: replace(known[p], note=known[p].note or error.message) for p in missing}
@@ -227,14 +227,14 @@ async def _ask_registry(
     asker: Asker, base: BaseImage, platforms: Sequence[Platform], mirrors: Mapping[str, str]
 ) -> tuple[PinnedDigest, ...]:
     from envspec.io.http import open_http
-    from envspec.io.http_types import Patience
+    from envspec.io.http_types import Timeouts
     from envspec.registry.auth import Keychain
     from envspec.registry.client import Registry, resolve_digests
     from envspec.registry.reference import parse
 
     # A lock does not depend on the registry: one that does not answer is not waited for like an index.
-    patience = Patience(connect_s=5, stall_s=10, attempts=2)
-    async with open_http(asker.environ, patience=patience) as http:
+    timeouts = Timeouts(connect_s=5, stall_s=10, attempts=2)
+    async with open_http(asker.environ, timeouts=timeouts) as http:
         registry = Registry(http, Keychain(asker.environ, asker.home, asker.warn), mirrors)
         return await resolve_digests(parse(f"{base.repository}:{base.tag}"), platforms, registry)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from envspec.errors import NetworkError, NoSolution
 from envspec.facts.conda import conda_names
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 from envspec.models import CondaPackage, Lock, Platform
 from envspec.operations.lock_state import CondaHalf, Upgrade, Work
 from envspec.resolve.conda.channels import Seen
@@ -40,7 +40,7 @@ def conda_half(work: Work, upgraded: Sequence[str]) -> CondaHalf:
     spec = work.spec
     channels = channels_of(spec, work.around.environ, work.request.channel_repodata)
     moments, answers = _Solver(work, channels, upgraded).solve()
-    packages = run_to_end(_with_provides(work, channels, answers))
+    packages = run_interruptible(_with_provides(work, channels, answers))
     return CondaHalf(
         packages=packages,
         channels=answers[0].channels,
@@ -114,7 +114,7 @@ class _Solver:
         if work.offline:
             seen.check(moments.others or moments.as_of)
         try:
-            answers = run_to_end(solve_all(requests, conda_engine(work.request.conda_resolver), world))
+            answers = run_interruptible(solve_all(requests, conda_engine(work.request.conda_resolver), world))
             if not work.offline:
                 seen.remember(work.started)
             return answers

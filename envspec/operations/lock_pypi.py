@@ -12,7 +12,7 @@ from importlib import import_module
 
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 from envspec.models import Lock, Platform, Resolution, Target
 from envspec.operations.lock_state import PypiHalf, Sources, Upgrade, Work
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
@@ -49,7 +49,7 @@ class Pypi:
         self._warn_once = cache(work.around.warn)
         environ = work.around.environ
         self._places = Places(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
-        self._wheels = run_to_end(_fetch_wheels(work, wheel_urls(work.spec)))
+        self._wheels = run_interruptible(_fetch_wheels(work, wheel_urls(work.spec)))
         self._sources = _sources(work, targets)
 
     def resolve(self) -> PypiHalf:
@@ -121,7 +121,7 @@ class Pypi:
             work.unconfined,
         )
         asked = [q.question for q in questions]
-        return run_to_end(
+        return run_interruptible(
             resolve_all(asked, engine(work.request.resolver), world, offline=work.offline, jobs=work.request.jobs)
         )
 

@@ -16,13 +16,13 @@ from envspec.base_image.types import REPOSITORY
 from envspec.facts import Facts
 from envspec.fetch.sources import commit_of, is_reachable, unreachable
 from envspec.io.http import open_http
-from envspec.io.http_types import Patience
-from envspec.io.tasks import run_to_end
+from envspec.io.http_types import Timeouts
+from envspec.io.tasks import run_interruptible
 from envspec.models import BaseImage, Decision, Lock, Package, PinnedDigest, Resolution, WheelFile
 from envspec.operations.lock_state import SOURCE, Surroundings
 from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry, resolve_digests
-from envspec.registry.errors import NotThere
+from envspec.registry.errors import ImageNotFound
 from envspec.registry.reference import Reference, parse
 from envspec.spec import RequirementKind, Spec
 from envspec.spec.requirements import read_git
@@ -63,7 +63,7 @@ def checked(lock: Lock, spec: Spec, facts: Facts, around: Surroundings) -> Check
         NetworkError: a registry or a repository can't be read, and nothing that is known here decides.
         UnfitMachine: the spec has git sources, and there is no git.
     """
-    return run_to_end(_checked(lock, spec, facts, around))
+    return run_interruptible(_checked(lock, spec, facts, around))
 
 
 async def _checked(lock: Lock, spec: Spec, facts: Facts, around: Surroundings) -> Checked:
@@ -114,7 +114,7 @@ async def _digests(
     doubtful = [each for each in base.digests if each.digest and each.source != "spec" and each not in found]
     if not doubtful:
         return found
-    async with open_http(around.environ, patience=Patience(connect_s=5, stall_s=10, attempts=2)) as http:
+    async with open_http(around.environ, timeouts=Timeouts(connect_s=5, stall_s=10, attempts=2)) as http:
         registry = Registry(http, Keychain(around.environ, around.home, around.warn), spec.registry.mirrors)
         for each in doubtful:
             known = recorded.get(each.platform)
@@ -147,6 +147,6 @@ async def _pinned(reference: Reference, locked: PinnedDigest, registry: Registry
     """What the registry has for the platform; None where it has nothing."""
     try:
         [found] = await resolve_digests(reference, [locked.platform], registry)
-    except NotThere:
+    except ImageNotFound:
         return None
     return found

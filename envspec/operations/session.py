@@ -44,7 +44,7 @@ class Doors:
                 from envspec.registry.client import Registry
 
                 http = await self._stack.enter_async_context(
-                    open_http(self.world.environ, notice=self.world.warn, per_host=max(8, self._jobs))
+                    open_http(self.world.environ, on_retry=self.world.warn, per_host=max(8, self._jobs))
                 )
                 keychain = Keychain(self.world.environ, self.world.home, self.world.warn)
                 self._registry = Registry(http, keychain, self.world.mirrors)

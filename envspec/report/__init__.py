@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec.errors import UsageError
-from envspec.io.files import place
+from envspec.io.files import write_file
 from envspec.receipt.values import Receipt
 
 
@@ -71,7 +71,7 @@ def write(receipt: Receipt, folder: Path) -> list[Path]:
         path = folder / report.file
         text = report.render(receipt)
         try:
-            place(path, text.encode())
+            write_file(path, text.encode())
         except OSError as fault:
             raise _unwritable(path, fault) from fault
         written.append(path)

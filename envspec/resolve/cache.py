@@ -30,7 +30,7 @@ def recall(store: Store, key: str, target: Target) -> Resolution | None:
 
 def remember(store: Store, key: str, resolution: Resolution) -> None:
     packages = [asdict(package) for package in resolution.packages]
-    store.remember_answer(key, {"packages": packages, "warnings": list(resolution.warnings)})
+    store.put_answer(key, {"packages": packages, "warnings": list(resolution.warnings)})
 
 
 def _package(row: dict[str, Any]) -> Package:

@@ -13,7 +13,7 @@ from envspec.build.reproducible import is_pure
 from envspec.diagnostics.machine import this_platform
 from envspec.fetch.types import Fetching, Network
 from envspec.image.options import ImageWorld
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.models import DEFAULT_INDEX, Asker, BuiltWheel, Package, Python, Resolution, Target, WheelFile
 from envspec.operations.build_wheels import Builds
 from envspec.operations.session import Doors
@@ -41,7 +41,7 @@ async def built(package: Package, cache: Path) -> tuple[BuiltWheel, bytes]:
     part = Resolution(Target(this_platform(), Python(RUNNING, "system"), glibc=(2, 28)), (package,))
     lock = locks.lock(part, as_of=datetime(2026, 6, 1, tzinfo=timezone.utc))
     world = ImageWorld(os.environ, Path.home(), cache, lambda _: None, print)
-    how = Fetching(cache, Patience(), Network.USE, 4, lambda _: None, print)
+    how = Fetching(cache, Timeouts(), Network.USE, 4, lambda _: None, print)
     async with Doors(world) as doors:
         found = (await Builds(lock, how, doors).record(this_platform())).resolutions[0].packages[0].built
     assert found is not None

@@ -17,7 +17,7 @@ import pytest
 
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, NoSolution
-from envspec.fetch.conda_link import BadPackage
+from envspec.fetch.conda_link import BadCondaPackage
 from envspec.fetch.types import Fetching, Network
 from envspec.image.base_layers import Around, PythonParts
 from envspec.image.build import Below, Foundation
@@ -26,7 +26,7 @@ from envspec.image.layers.ownership import Owner
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import PREFIX, Compression, Entry, InMemory, Layer
 from envspec.image.sources.bytecode import Pyc, made_of
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.models import CondaPackage, Python
 from tests.support import conda_packages
 from tests.support.conda_archive import PREFIX as PLACEHOLDER
@@ -93,7 +93,7 @@ class Builder:
         return found
 
     def parts(self) -> PythonParts:
-        how = Fetching(self.cache, Patience(), Network.USE, 4, lambda _: None, self.warnings.append)
+        how = Fetching(self.cache, Timeouts(), Network.USE, 4, lambda _: None, self.warnings.append)
         told = Around(self.cache, {}, how, this_platform(), self.is_known, lambda *each: self.linked.append(each))
         return PythonParts(told)
 
@@ -335,13 +335,13 @@ def test_links_stay_as_they_are(builder: Builder) -> None:
 @pytest.mark.parametrize(
     ("names", "what"),
     [
-        (("linked", "behind"), "behind-1.0-0.conda: lib64/y of it is behind the link lib64 of linked"),
-        (("outside",), "outside-1.0-0.conda: '../../out' is in it, which would be put outside of its folder"),
+        (("linked", "behind"), "behind-1.0-0.conda: it contains lib64/y behind the link lib64 of linked"),
+        (("outside",), "outside-1.0-0.conda: it contains '../../out', which would be put outside of its folder"),
         (("absolute",), "absolute-1.0-0.conda: '/etc/out' is in it"),
     ],
 )
 def test_what_would_be_written_elsewhere_is_refused_before(names: tuple[str, ...], what: str, builder: Builder) -> None:
-    with pytest.raises(BadPackage) as caught:
+    with pytest.raises(BadCondaPackage) as caught:
         builder.entries(builder.rows(*names))
     assert what in caught.value.message and caught.value.exit_code == 5 and caught.value.hint
     assert builder.linked == []

@@ -21,7 +21,7 @@ from envspec.image.layers.partition import cut
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import PREFIX, Compression, Layer
 from envspec.image.sources.bytecode import Pyc
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.models import CondaPackage, Package, Python, Resolution, Target
 from tests.support import standalone
 from tests.support.environments import make_lock, pin
@@ -38,7 +38,7 @@ def foundation(python: Python, *wheels: Package, environ: tuple[str, ...] = (), 
 
 
 def parts(cache: Path) -> PythonParts:
-    how = Fetching(cache, Patience(backoff_s=0.01), Network.USE, 2, lambda _: None, lambda _: None)
+    how = Fetching(cache, Timeouts(backoff_s=0.01), Network.USE, 2, lambda _: None, lambda _: None)
     return PythonParts(Around(cache, {}, how, this_platform(), lambda _: False, lambda *_: None))
 
 

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from envspec.diagnostics.machine import this_platform
-from envspec.installer.staging import partial_of
+from envspec.installer.staging import staging_path
 from tests.conftest import Serve
 from tests.support import conda_packages
 from tests.support.command import command_line
@@ -111,7 +111,7 @@ class Scene:
             self.server.fail(archive_path, Stall(), times=1)
         if moment == "wheels":
             self.index.fail(wheel_path, Stall(2.0), times=1)
-        linked = partial_of(self.prefix) / "share/many"
+        linked = staging_path(self.prefix) / "share/many"
         signs: dict[str, Callable[[], object]] = {
             "fetching": lambda: self.server.requests_for(archive_path),
             "linking": linked.is_dir,

@@ -142,7 +142,7 @@ def test_the_environment_of_another_lock_stays(user: User, lock: Path) -> None:
     assert installs(user, lock).status == 0
     before = tree(user.folder / "env")
     other = write_lock(user.folder / "other", make_lock(wheels=[pin(OTHER)], name="second"))
-    assert "it holds the environment of another lock (small)" in refused(installs(user, other), 2)
+    assert "it has the environment of another lock (small)" in refused(installs(user, other), 2)
     assert tree(user.folder / "env") == before
 
 
@@ -160,7 +160,7 @@ def test_a_parent_that_may_not_be_written(user: User, lock: Path) -> None:
 
 
 def test_a_parent_that_can_not_be_made(user: User, lock: Path) -> None:
-    assert "can't be made" in refused(installs(user, lock, prefix="/proc/nowhere/env"), 2)
+    assert "can't be created" in refused(installs(user, lock, prefix="/proc/nowhere/env"), 2)
 
 
 def test_offline_with_a_full_cache_and_with_an_empty_one(user: User, lock: Path, index: IndexServer) -> None:

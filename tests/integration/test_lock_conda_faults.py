@@ -102,8 +102,8 @@ class World:
             for file, data in old.items():
                 (user.lock / file).write_bytes(data)
             slow = isinstance(case.fault, (Stall, Drip))
-            patience = {} if case.told else {"ENVSPEC_HTTP_ATTEMPTS": "2"}
-            return Outcome(user.locks(**patience, **(IMPATIENT if slow else {})), old, user, server.root)
+            timeouts = {} if case.told else {"ENVSPEC_HTTP_ATTEMPTS": "2"}
+            return Outcome(user.locks(**timeouts, **(IMPATIENT if slow else {})), old, user, server.root)
 
 
 @pytest.fixture(scope="module")

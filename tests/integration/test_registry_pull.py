@@ -10,7 +10,7 @@ import pytest
 
 from envspec.errors import EnvspecError
 from envspec.io import http_types
-from envspec.io.cache import CannotKeep
+from envspec.io.cache import CacheError
 from envspec.registry import errors
 from envspec.registry.client import Registry
 from envspec.registry.pull import fetch_blob
@@ -85,7 +85,7 @@ def test_what_an_earlier_run_left_may_be_wrong(tmp_path: Path, left: bytes) -> N
 
 def test_patience_that_ends_leaves_what_came(tmp_path: Path) -> None:
     """Two tries get something, the rest nothing; the next run has only the rest to fetch."""
-    with pytest.raises(http_types.RequestFault):
+    with pytest.raises(http_types.RequestError):
         fetch(holding(fault=lambda ask: Cut(CHUNK if ask.number < 2 else 0)), tmp_path)
     assert files(tmp_path) == ["it.part"]
     held = holding()
@@ -109,7 +109,7 @@ def test_two_at_once_fetch_one(tmp_path: Path) -> None:
     [
         (BODY[:-1], f"has {len(BODY)} bytes by its manifest, and the registry gives {len(BODY) - 1}"),
         (BODY + b"?", f"the registry gives {len(BODY) + 1}"),
-        (BODY[:-1] + b"?", "the bytes that came have another digest"),
+        (BODY[:-1] + b"?", "the received bytes have another digest"),
         (b"", "the registry gives 0"),
     ],
 )
@@ -150,8 +150,8 @@ def test_a_status_that_passes(tmp_path: Path, fault: Fault) -> None:
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        (Say(500), errors.RegistryFault, "HTTP 500"),
-        (Say(404), errors.NotThere, "not there"),
+        (Say(500), errors.RegistryError, "HTTP 500"),
+        (Say(404), errors.ImageNotFound, "not found"),
         (Say(403), errors.AccessRefused, "wants a login"),
         (Say(429), errors.RateLimited, "too many"),
         (Sleep(9), http_types.Stalled, "stalled"),
@@ -189,5 +189,5 @@ def test_a_redirect_to_where_blobs_lie_carries_no_login(tmp_path: Path) -> None:
 
 def test_a_folder_that_can_t_be_written(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_text("a file where a folder should be")
-    with pytest.raises(CannotKeep, match="envspec's cache can't be used"):
+    with pytest.raises(CacheError, match="envspec's cache can't be used"):
         fetch(holding(), tmp_path)

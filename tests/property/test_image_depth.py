@@ -17,7 +17,7 @@ from envspec.image.config import Base
 from envspec.image.layers.partition import ALONE
 from envspec.image.layers.types import Layer
 from envspec.image.sources.conda import CondaSource
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.models import CondaPackage, Package, Platform, Python
 from envspec.registry.types import Descriptor
 from tests.support import locks
@@ -40,7 +40,7 @@ def conda(sizes: list[int | None]) -> list[CondaPackage]:
 
 
 def parts() -> PythonParts:
-    how = Fetching(CACHE, Patience(), Network.OFFLINE, 1, lambda _: None, lambda _: None)
+    how = Fetching(CACHE, Timeouts(), Network.OFFLINE, 1, lambda _: None, lambda _: None)
     return PythonParts(Around(CACHE, {}, how, this_platform(), lambda _: False, lambda *_: None))
 
 

@@ -34,14 +34,14 @@ from envspec.image.base import KeptDocuments, base_on
 from envspec.image.config import Conduct, image_config
 from envspec.image.layers.store import BlobStore
 from envspec.io.http import open_http
-from envspec.io.http_types import Patience, retry_after_s
+from envspec.io.http_types import Timeouts, retry_after_s
 from envspec.models import BaseImage, Lock, PinnedDigest, Platform
 from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry, resolve_digests
-from envspec.registry.copy import Document, mirror, push_image
+from envspec.registry.copy import ManifestBody, mirror, push_image
 from envspec.registry.pull import fetch_blob
 from envspec.registry.push import push_blob
-from envspec.registry.reference import BadReference, endpoint, parse
+from envspec.registry.reference import BadReference, endpoint_of, parse
 from tests.support import locks, preloaded
 from tests.support import registry as content
 from tests.support.environments import RUNNING
@@ -53,7 +53,7 @@ from tests.support.registry import OCI_INDEX, OCI_MANIFEST, Blob, digest, encode
 from tests.support.user import refused
 
 X86: Final = Platform.LINUX_64
-QUICK: Final = Patience(connect_s=1.0, stall_s=0.5, total_s=1.5, backoff_s=0.01, retry_after_s=1.0)
+QUICK: Final = Timeouts(connect_s=1.0, stall_s=0.5, total_s=1.5, backoff_s=0.01, retry_after_s=1.0)
 SECRET: Final = "hunter2"
 REPOSITORY: Final = "team/base"
 #: Of one run. Most take a tenth of a second.
@@ -136,7 +136,7 @@ class Scene:
         """What it ended in, None where all went well; and that nothing went wrong beside it."""
 
         async def do() -> EnvspecError | None:
-            async with self.registry, self.other, open_http({}, patience=QUICK) as http:
+            async with self.registry, self.other, open_http({}, timeouts=QUICK) as http:
                 folder = self.home / ".docker"
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / "config.json").write_text(json.dumps({"auths": {self.registry.host: self.login}}))
@@ -242,12 +242,14 @@ async def push(scene: Scene, registry: Registry) -> None:
     target = parse(f"{scene.registry.host}/{REPOSITORY}:v2")
     for blob in blobs:
         await push_blob(registry, target, blob, chunk_bytes=1 << 20)
-    await push_image(registry, target, [], [Document(body, OCI_MANIFEST)])
+    await push_image(registry, target, [], [ManifestBody(body, OCI_MANIFEST)])
 
 
 async def push_mounted(scene: Scene, registry: Registry) -> None:
     target = parse(f"{scene.registry.host}/{REPOSITORY}:v2")
-    await push_image(registry, target, [Bytes(b"small")], [Document(b"{}", OCI_MANIFEST)], mount_from=["team/other"])
+    await push_image(
+        registry, target, [Bytes(b"small")], [ManifestBody(b"{}", OCI_MANIFEST)], mount_from=["team/other"]
+    )
 
 
 async def copy(scene: Scene, registry: Registry) -> None:
@@ -599,12 +601,12 @@ BUILD: Final = [
     Row("all is well", None),
     Row(
         "a manifest of another digest",
-        "the bytes that came have the digest",
+        "the received bytes have the digest",
         on("GET", "/manifests/", lambda scene, _: reply(200, scene.tags["v1"].body + b" ")),
     ),
     Row(
         "a config of another digest",
-        "the bytes that came have the digest",
+        "the received bytes have the digest",
         on("GET", "/blobs/", says(200, None, b"{}")),
     ),
     Row("a config redirected: its 401 names a realm", LEADS, on("GET", "/blobs/", away())),
@@ -680,7 +682,7 @@ BUILD: Final = [
     ),
     Row(
         "a layer of other bytes",
-        "the bytes that came have another digest",
+        "the received bytes have another digest",
         on("GET", BLOB, says(200, None, bytes(len(LAYER.body)))),
     ),
     Row("a layer without end", "and the registry gives more", on("GET", BLOB, flood)),
@@ -748,7 +750,7 @@ def wrong_rest(_scene: Scene, asked: Asked) -> Answer:
 @names(
     [
         Row("another part", "another part than was asked for", on("GET", BLOB, wrong_part_of_the_rest)),
-        Row("other bytes", "the bytes that came have another digest", on("GET", BLOB, wrong_rest)),
+        Row("other bytes", "the received bytes have another digest", on("GET", BLOB, wrong_rest)),
     ]
 )
 def test_a_layer_that_is_gone_on_with(row: Row, scene: Scene) -> None:
@@ -868,7 +870,7 @@ COPY: Final = [
     Row("an index of what is not there", "not there", hold=holds_index(900)),
     Row(
         "says that it has a layer, and gives others' bytes",
-        "the bytes that came have the digest",
+        "the received bytes have the digest",
         on("GET", BLOB, says(200, None, bytes(len(LAYER.body)))),
     ),
     Row(
@@ -988,7 +990,7 @@ def remote(
     async def do() -> tuple[str, list[Asked]]:
         local = RawServer(lambda _: reply(200, b"{}"))
         async with local, RawServer(lambda asked: answer(asked_of(asked, local.url))) as proxy:
-            async with open_http({"HTTP_PROXY": proxy.url}, patience=QUICK) as http:
+            async with open_http({"HTTP_PROXY": proxy.url}, timeouts=QUICK) as http:
                 with pytest.raises(NetworkError) as caught:
                     await work(Registry(http, Keychain({}, home)))
             return str(caught.value), local.asked
@@ -1037,7 +1039,7 @@ def test_a_registry_elsewhere_leads_nobody_to_services_of_this_machine(tmp_path:
     "url", ["http://127.0.0.1:80/x", "http://other.corp/x", "http://169.254.169.254/x", "ftp://registry.corp/x"]
 )
 def test_what_a_registry_may_name(base: str, url: str) -> None:
-    place = dataclasses.replace(endpoint(parse("a.b/c")), base=base)
+    place = dataclasses.replace(endpoint_of(parse("a.b/c")), base=base)
     assert not place.may_name(url)
     assert place.may_name("https://tokens.corp/x")
     assert place.may_name("http://registry.corp:5001/x") is base.startswith("http:")
@@ -1058,7 +1060,7 @@ def test_tls_is_not_left(tmp_path: Path) -> None:
             away = reply(302, b"", {"Location": "http://registry.test/x"})
             async with RawServer(lambda _: away, tls=context) as server:
                 environ = {"HTTP_PROXY": proxy.url, "SSL_CERT_FILE": str(certificate)}
-                async with open_http(environ, patience=QUICK) as http:
+                async with open_http(environ, timeouts=QUICK) as http:
                     with pytest.raises(NetworkError) as caught:
                         name = parse(f"https://localhost:{server.port}/team/base:v1")
                         await resolve_digests(name, (X86,), Registry(http, Keychain({}, tmp_path)))
@@ -1110,7 +1112,7 @@ def test_a_login_in_a_name_is_refused_and_not_told(text: str, tmp_path: Path) ->
     assert "hunter2" not in str(caught.value)
     assert "docker login" in (caught.value.hint or "")
     with pytest.raises(BadReference) as caught:
-        endpoint(parse("docker.io/a/b"), {"docker.io": text})
+        endpoint_of(parse("docker.io/a/b"), {"docker.io": text})
     assert "hunter2" not in str(caught.value)
     user = Builder(tmp_path / "user", "http://127.0.0.1:9")
     user.wants("six", python=RUNNING, rest=f'[image]\nbase = "{text}"\n')

@@ -29,11 +29,11 @@ from envspec.image.layers.types import Compression
 from envspec.image.sources.python import Venv
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.installer import python
-from envspec.installer.conda import OwnedTwice
-from envspec.installer.staging import Site
-from envspec.installer.types import Order, World
-from envspec.installer.uv import UvFault
-from envspec.io.http_types import Patience
+from envspec.installer.conda import OwnershipError
+from envspec.installer.staging import StagingFolder
+from envspec.installer.types import InstallRequest, World
+from envspec.installer.uv import UvError
+from envspec.io.http_types import Timeouts
 from envspec.models import Python, Resolution
 from envspec.operations.install import put_wheels
 from envspec.resolve.pypi.index.remote_wheel import BadWheel, Part, read_with_record
@@ -131,21 +131,21 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("venv") / "env"
     folder.mkdir()
     lock = make_lock()
-    order = Order(lock, "0" * 64, lock.resolutions[0], folder, BASE)
-    patience = Patience()
+    order = InstallRequest(lock, "0" * 64, lock.resolutions[0], folder, BASE)
+    timeouts = Timeouts()
 
     async def made() -> None:
         world = _world(folder.parent)
-        interpreter = await python.find(order, world, patience)
+        interpreter = await python.find_python(order, world, timeouts)
         with _site(folder) as site:
-            await python.make_venv(interpreter, order, world, site, patience)
+            await python.make_venv(interpreter, order, world, site, timeouts)
 
     asyncio.run(made())
     return folder
 
 
 def _world(folder: Path) -> World:
-    async def nothing_built(order: Order, _: Path) -> tuple[Resolution, dict[str, Path]]:
+    async def nothing_built(order: InstallRequest, _: Path) -> tuple[Resolution, dict[str, Path]]:
         return order.resolution, {}
 
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder)}
@@ -153,10 +153,10 @@ def _world(folder: Path) -> World:
 
 
 @contextmanager
-def _site(folder: Path) -> Iterator[Site]:
+def _site(folder: Path) -> Iterator[StagingFolder]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        yield Site(folder, folder, descriptor)
+        yield StagingFolder(folder, folder, descriptor)
     finally:
         os.close(descriptor)
 
@@ -167,12 +167,12 @@ def in_environment(data: bytes, canary: Canary, served: Served, venv: Path) -> s
     folder = canary.work / "env"
     shutil.copytree(venv, folder, symlinks=True)
     lock = make_lock(wheels=[pin(artifact, url=served.put(data))])
-    order = Order(lock, "0" * 64, lock.resolutions[0], folder, BASE)
+    order = InstallRequest(lock, "0" * 64, lock.resolutions[0], folder, BASE)
     before = files_below(folder)
     try:
         with _site(folder) as site:
-            asyncio.run(put_wheels(order, _world(canary.work), site, replace(Patience(), attempts=1)))
-    except UvFault:
+            asyncio.run(put_wheels(order, _world(canary.work), site, replace(Timeouts(), attempts=1)))
+    except UvError:
         return "refused by uv"
     except NetworkError as fault:
         assert fault.message == "the wheels: the file that came is damaged"
@@ -247,6 +247,6 @@ def test_a_file_that_no_record_lists_takes_no_other_wheels_place(tmp_path: Path,
     shutil.copytree(venv, tmp_path / "env", symlinks=True)
     pins = [pin(evil, url=served.put(evil.data)), pin(good, url=served.put(good.data, good.filename))]
     lock = make_lock(wheels=pins)
-    order = Order(lock, "0" * 64, lock.resolutions[0], tmp_path / "env", BASE)
-    with _site(tmp_path / "env") as site, pytest.raises(OwnedTwice, match=re.escape(name)):
-        asyncio.run(put_wheels(order, _world(tmp_path), site, replace(Patience(), attempts=1)))
+    order = InstallRequest(lock, "0" * 64, lock.resolutions[0], tmp_path / "env", BASE)
+    with _site(tmp_path / "env") as site, pytest.raises(OwnershipError, match=re.escape(name)):
+        asyncio.run(put_wheels(order, _world(tmp_path), site, replace(Timeouts(), attempts=1)))

@@ -22,7 +22,7 @@ from envspec.diagnostics.machine import this_platform
 from envspec.errors import EnvspecError
 from envspec.fetch.download import Downloads
 from envspec.fetch.types import Archive, Fetching, Network, python_archive
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.lock.document import dump, load
 from envspec.lock.head import seal
 from envspec.models import BuiltWheel, CondaPackage, Lock, Python
@@ -397,7 +397,7 @@ def assert_plain(name: str) -> None:
 
 
 def fetched(cache: Path, archives: list[Archive]) -> None:
-    how = Fetching(cache, Patience(), Network.USE, 32, lambda _: None, lambda _: None)
+    how = Fetching(cache, Timeouts(), Network.USE, 32, lambda _: None, lambda _: None)
     asyncio.run(Downloads(how).fetch(archives))
 
 

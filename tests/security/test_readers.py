@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from envspec import toml
 from envspec.credentials import without_credentials
 from envspec.documents import MOST_MARKS, json_of
-from envspec.io.archives import LARGEST_METADATA
+from envspec.io.archives import MAX_METADATA_BYTES
 from envspec.io.http import PAGE_BYTES
 from envspec.lock.head import seal
 from envspec.resolve.pypi.errors import excluded
@@ -60,7 +60,7 @@ EMPTY: Final = "no versions of victim"
 LIMITS: Final = {
     "an index's page, unpacked": (PAGE_BYTES, 64 * MIB),
     "METADATA and RECORD of a wheel, and a zip's directory": (LARGEST_BYTES, 32 * MIB),
-    "METADATA, PKG-INFO and RECORD of an archive on disk": (LARGEST_METADATA, 32 * MIB),
+    "METADATA, PKG-INFO and RECORD of an archive on disk": (MAX_METADATA_BYTES, 32 * MIB),
     "a lock": (toml.LARGEST, 64 * MIB),
     "a spec": (toml.LARGEST_SPEC, MIB),
 }

@@ -23,7 +23,7 @@ def talk_to(home: Path, use: Callable[[Registry], Awaitable[T]], *registries: Pu
         for held in registries:
             await held.__aenter__()
         try:
-            async with open_http({}, patience=QUICK) as http:
+            async with open_http({}, timeouts=QUICK) as http:
                 return await use(Registry(http, Keychain({}, home)))
         finally:
             for held in registries:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from installer.sources import WheelFile
 
-from envspec.build.reproducible import check_release, is_loaded, is_pure, normalise, packed, settle, unpack
-from envspec.build.types import BuildFailed, WrongWheel
+from envspec.build.reproducible import check_release, fix_times_and_modes, is_loaded, is_pure, normalise, tar_of, unpack
+from envspec.build.types import WheelBuildFailed, WrongWheel
 from envspec.models import Platform, Python, Target
 from tests.support.wheels import Method, sdist, wheel
 
@@ -136,8 +136,8 @@ def test_an_sdist_is_laid_out_the_same_whenever_it_is(tmp_path: Path) -> None:
             root = unpack(archive, tmp_path / name, "own 1.0")
         finally:
             os.umask(before)
-        settle(root, moment)
-        trees.append(packed(root))
+        fix_times_and_modes(root, moment)
+        trees.append(tar_of(root))
     assert trees[0] == trees[1]
     assert (tmp_path / "a" / "own-1.0" / "PKG-INFO").stat().st_mtime == moment.timestamp()
 
@@ -170,14 +170,14 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
     ],
 )
 def test_no_sdist_leads_out(tmp_path: Path, members: list[tarfile.TarInfo]) -> None:
-    with pytest.raises(BuildFailed, match=r"^own 1\.0: "):
+    with pytest.raises(WheelBuildFailed, match=r"^own 1\.0: "):
         unpack(tarred(tmp_path, *members), tmp_path / "out" / "src", "own 1.0")
     assert not (tmp_path / "own").exists() and not (tmp_path / "out" / "c").exists()
 
 
 def test_no_archive_is_no_sdist(tmp_path: Path) -> None:
     (tmp_path / "own-1.0.tar.gz").write_bytes(b"nothing")
-    with pytest.raises(BuildFailed, match="can't be unpacked"):
+    with pytest.raises(WheelBuildFailed, match="can't be unpacked"):
         unpack(tmp_path / "own-1.0.tar.gz", tmp_path / "out", "own 1.0")
 
 

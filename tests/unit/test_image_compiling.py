@@ -18,7 +18,7 @@ from envspec.facts.tables import load_facts
 from envspec.fetch.types import Fetching, Network, WrongArchive
 from envspec.image.base_layers import Around, PythonParts
 from envspec.image.sources.bytecode import BadPython, Looking, NoCompiler, Pyc, find, made_of
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.models import Platform, Python
 from tests.support import standalone
 from tests.support.standalone import SERIES, VERSION, Program
@@ -44,7 +44,7 @@ class Finder:
     def __init__(self, folder: Path) -> None:
         self.warnings: list[str] = []
         self.environ = {"HOME": str(folder / "home"), "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}
-        how = Fetching(folder / "cache", Patience(), Network.USE, 2, lambda _: None, self.warnings.append)
+        how = Fetching(folder / "cache", Timeouts(), Network.USE, 2, lambda _: None, self.warnings.append)
         around = Around(folder / "cache", self.environ, how, this_platform(), lambda _: False, lambda *_: None)
         self.parts = PythonParts(around)
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from envspec.image.layers.ownership import Listing, OwnedTwice, conflicts
+from envspec.image.layers.ownership import Listing, conflicts
 from envspec.image.layers.types import Entry, InMemory, Kind, OnDisk
 from envspec.image.sources.wheel import Scheme, WheelSource
+from envspec.io.archives import FileConflict
 from tests.support.wheel_trees import locked, tree_of
 from tests.support.zips import FILE, PROGRAM, write_wheel
 
@@ -22,7 +23,7 @@ def _file(path: str, content: bytes, mode: int = 0o644) -> Entry:
 def test_one_path_with_other_bytes_names_both_owners() -> None:
     one = Listing("a 1.0", (_file("x/y", b"1"),))
     other = Listing("b 2.0", (_file("x/y", b"2"),))
-    with pytest.raises(OwnedTwice, match=r"x/y belongs to a 1\.0 and to b 2\.0, with different content") as caught:
+    with pytest.raises(FileConflict, match=r"x/y belongs to a 1\.0 and to b 2\.0, with different content") as caught:
         conflicts([one, other])
     assert caught.value.exit_code == 4
 
@@ -37,7 +38,7 @@ def test_one_path_with_other_bytes_names_both_owners() -> None:
     ],
 )
 def test_another_mode_or_kind_is_a_conflict_also_as_a_folder(other: Entry) -> None:
-    with pytest.raises(OwnedTwice, match=r"a 1\.0|b 2\.0"):
+    with pytest.raises(FileConflict, match=r"a 1\.0|b 2\.0"):
         conflicts([Listing("a 1.0", (_file("x/y", b"1"),)), Listing("b 2.0", (other,))])
 
 
@@ -63,5 +64,5 @@ def test_two_wheels_of_a_layer_with_one_path(tmp_path: Path) -> None:
     assert f"{_SITE}/nvidia/__init__.py" in tree
     for name in ("one", "two"):
         assert b"nvidia/__init__.py,," in tree[f"{_SITE}/{name}-1.0.dist-info/RECORD"].content
-    with pytest.raises(OwnedTwice, match=r"nvidia/__init__\.py belongs to one 1\.0 and to three 1\.0"):
+    with pytest.raises(FileConflict, match=r"nvidia/__init__\.py belongs to one 1\.0 and to three 1\.0"):
         list(WheelSource((locked(same), locked(runs)), Scheme.of("3.11"), None).entries())

@@ -14,7 +14,7 @@ from envspec.diagnostics.doctor.types import Finding, Place, Probed, State
 from envspec.errors import UsageError
 from envspec.io.http_settings import ca_bundle, proxies
 from envspec.io.process import Finished
-from envspec.registry.reference import Reference, endpoint
+from envspec.registry.reference import Reference, endpoint_of
 
 _UNREADABLE: Final = "its answer can't be read"
 
@@ -182,7 +182,7 @@ async def observe_network(
     """Ask all of them at the same time."""
     try:
         route = _route(place.environ)
-        places = {name: endpoint(Reference(name, "library/none"), mirrors) for name in registries}
+        places = {name: endpoint_of(Reference(name, "library/none"), mirrors) for name in registries}
     except UsageError as fault:
         return NetworkFacts(index_url, _NOT_ASKED, dict.fromkeys(registries, _NOT_ASKED), "", fault)
     index, *answers = await asyncio.gather(

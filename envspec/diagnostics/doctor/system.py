@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec.diagnostics.doctor.types import Finding, Interpreter, Place, Space, State
-from envspec.io.cache import OpenCache
+from envspec.io.cache import UnsafeCache
 
 _GIB: Final = 2**30
 #: Docker gives a container 64 MB, which NCCL and DataLoader workers use up (NVIDIA/nccl issue 342).
@@ -29,7 +29,7 @@ class SystemFacts:
     system: str
     shm: Space | None
     cache: Path
-    open_cache: OpenCache | None
+    open_cache: UnsafeCache | None
     disk: Space | None
     python: Interpreter
     uv: str | None

@@ -15,7 +15,7 @@ from typing import Final
 
 from envspec.diagnostics.machine import Nvml, ask_nvml
 from envspec.errors import NetworkError
-from envspec.io.cache import OpenCache, why_open
+from envspec.io.cache import UnsafeCache, cache_problem
 from envspec.io.process import Finished, run
 
 
@@ -106,7 +106,7 @@ class Place:
     environ: Mapping[str, str]
     prefix: Path
     python: Interpreter
-    open_cache: Callable[[], OpenCache | None]
+    open_cache: Callable[[], UnsafeCache | None]
     path_of: Callable[[str], str | None]
     ask: Callable[[Sequence[str]], Awaitable[Finished | None]]
     space: Callable[[Path], Space | None]
@@ -149,7 +149,7 @@ def this_place(environ: Mapping[str, str], cache: Path) -> Place:
         environ=environ,
         prefix=Path(sys.prefix),
         python=_interpreter(),
-        open_cache=lambda: why_open(cache),
+        open_cache=lambda: cache_problem(cache),
         path_of=lambda name: shutil.which(name, path=environ.get("PATH")),
         ask=ask,
         space=_space,
@@ -161,11 +161,11 @@ def this_place(environ: Mapping[str, str], cache: Path) -> Place:
 
 async def _probe(environ: Mapping[str, str], method: str, url: str) -> Probed:
     from envspec.io.http import open_http
-    from envspec.io.http_types import Patience
+    from envspec.io.http_types import Timeouts
 
-    patience = Patience(connect_s=5.0, stall_s=5.0, total_s=10.0, attempts=1, retry_after_s=0.0)
+    timeouts = Timeouts(connect_s=5.0, stall_s=5.0, total_s=10.0, attempts=1, retry_after_s=0.0)
     try:
-        async with open_http(environ, patience=patience) as http:
+        async with open_http(environ, timeouts=timeouts) as http:
             return Probed((await http.request(method, url)).status)
     except NetworkError as fault:
         return Probed(None, fault.message, fault.hint or "")

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import posixpath
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from envspec.errors import NoSolution
 from envspec.image.layers.types import Data, Entry, InMemory, Kind, OnDisk, Source, ZipMember
 from envspec.image.layers.wheel_zip import unpacked
-from envspec.io.cache import Notes
-
-
-class OwnedTwice(NoSolution):
-    """Two packages of the lock put different files at one path."""
-
-    def __init__(self, path: str, one: str, other: str) -> None:
-        super().__init__(
-            f"{path} belongs to {one} and to {other}, with different content",
-            hint="one of them has to go, or another version of it to be taken: they can't be installed together",
-        )
+from envspec.io.archives import FileConflict, PathOwners, parents_of
+from envspec.io.cache import JsonCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +28,22 @@ def conflicts(listings: Iterable[Listing]) -> dict[str, str]:
     Several of NVIDIA's wheels share an empty `nvidia/__init__.py`: equal bytes are no conflict.
 
     Raises:
-        OwnedTwice: names the path and both owners.
+        FileConflict: names the path and both owners.
     """
-    first: dict[str, tuple[str, Entry]] = {}
+    paths = PathOwners(are_same)
     for listing in listings:
         for entry in listing.entries:
-            if entry.kind is Kind.FOLDER:
-                continue
-            owner, there = first.setdefault(entry.path, (listing.owner, entry))
-            if there is not entry and not are_same(there, entry):
-                raise OwnedTwice(entry.path, owner, listing.owner)
-    folders: set[str] = set()
-    for path in first:
-        folder = posixpath.dirname(path)
-        while folder and folder not in folders:
-            folders.add(folder)
-            folder = posixpath.dirname(folder)
-    for path in sorted(folders.intersection(first)):
-        below = next(other for other in first if other.startswith(f"{path}/"))
-        raise OwnedTwice(path, first[path][0], first[below][0])
-    return {path: owner for path, (owner, _) in first.items()}
+            if entry.kind is not Kind.FOLDER:
+                paths.add(entry.path, listing.owner, entry)
+    below: dict[str, str] = {}
+    for path in paths.first:
+        for folder in parents_of(path):
+            if below.setdefault(folder, path) != path:
+                break
+    # A file in the place of another owner's folder.
+    for path in sorted(below.keys() & paths.first.keys()):
+        raise FileConflict(path, paths.first[path][0], paths.first[below[path]][0])
+    return paths.owners
 
 
 def are_same(one: Entry, other: Entry) -> bool:
@@ -127,7 +111,7 @@ class OwnedLists:
     """
 
     def __init__(self, cache: Path) -> None:
-        self._notes = Notes(cache / "image-owned")
+        self._cache = JsonCache(cache / "image-owned")
 
     def known(self, source: Owner) -> bool:
         """Whether the list is there."""
@@ -142,32 +126,23 @@ class OwnedLists:
         found = self._read(source)
         if found is None:
             found = source.owned()
-            self._notes.write(source.key, [astuple(each) for each in found])
+            self._cache.write(source.key, [astuple(each) for each in found])
         return found
 
     def _read(self, source: Owner) -> tuple[Owned, ...] | None:
-        with suppress(ValueError, TypeError):
-            return tuple(Owned(path, owner, digest) for path, owner, digest in self._notes.read(source.key))
-        return None
+        return self._cache.read_as(source.key, lambda rows: tuple(Owned(*row) for row in rows))
 
 
 def owners_of(lists: Iterable[Iterable[Owned]]) -> dict[str, str]:
     """Path -> its first owner.
 
     Raises:
-        OwnedTwice: two packages have something different at one path.
+        FileConflict: two packages have something different at one path.
     """
-    first: dict[str, Owned] = {}
+    paths = PathOwners[str]()
     for each in lists:
         for owned in each:
-            there = first.setdefault(owned.path, owned)
-            if there.digest != owned.digest:
-                raise OwnedTwice(owned.path, there.owner, owned.owner)
-    links = {path for path, owned in first.items() if owned.digest.startswith(LINK)}
-    for path, owned in first.items():
-        folder = posixpath.dirname(path)
-        while folder and links:
-            if folder in links:
-                raise OwnedTwice(folder, first[folder].owner, owned.owner)
-            folder = posixpath.dirname(folder)
-    return {path: owned.owner for path, owned in first.items()}
+            paths.add(owned.path, owned.owner, owned.digest)
+    if links := {path for path, (_, digest) in paths.first.items() if digest.startswith(LINK)}:
+        paths.check_links(links)
+    return paths.owners

@@ -11,7 +11,6 @@ import contextlib
 import hashlib
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +25,9 @@ from envspec.image.layers.recipe import Head, Recipe, head_path, new_file, read_
 from envspec.image.layers.tar import Listing
 from envspec.image.layers.threads import Conveyor, Lane
 from envspec.image.layers.types import Compression, Entry, Layer, Source
-from envspec.io.cache import keeping
-from envspec.io.file_locks import try_hold
-from envspec.io.files import place
+from envspec.io.cache import as_cache_error
+from envspec.io.file_locks import open_folder, wait_for_lock
+from envspec.io.files import write_file
 from envspec.models import GpuCodeFound
 from envspec.registry.reference import is_digest
 from envspec.registry.types import Blob, Descriptor
@@ -104,7 +103,7 @@ def make(source: Source, folder: Path, cache: Path, compression: Compression, wa
         side.flush()
         if zstd is not None:
             zstd.keep()
-        place(head_path(folder), head.written())
+        write_file(head_path(folder), head.written())
     return head
 
 
@@ -206,8 +205,8 @@ class BlobStore:
                 f"the bytes under {digest} are others: their hash is {found}",
                 hint="nothing of it was kept; try again, and if it stays so the registry's copy is damaged",
             )
-        with keeping(self._folder):
-            place(path, body)
+        with as_cache_error(self._folder):
+            write_file(path, body)
 
 
 def _damaged(path: Path, descriptor: Descriptor) -> WrongBlob:
@@ -259,7 +258,7 @@ class LayerStore:
         if found is not None:
             return found
         folder = self._at(source.key)
-        with keeping(self._folder), _held(folder):
+        with as_cache_error(self._folder), _locked(folder):
             found = self.known(source.key, compression)
             if found is not None:
                 return found
@@ -349,16 +348,10 @@ class _RecipeBlob:
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Hold the folder against other threads and processes; the system lets go when this one is killed."""
-    while (descriptor := try_hold(folder, lambda: _opened(folder))) is None:
-        time.sleep(_WAIT_S)
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock the folder against other threads and processes."""
+    descriptor = wait_for_lock(folder, lambda: open_folder(folder), _WAIT_S)
     try:
         yield
     finally:
         os.close(descriptor)
-
-
-def _opened(folder: Path) -> int:
-    folder.mkdir(parents=True, exist_ok=True)
-    return os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

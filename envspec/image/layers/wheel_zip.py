@@ -20,7 +20,7 @@ from typing import IO, Final
 
 from envspec.errors import EnvspecError
 from envspec.image.layers.types import Method, ZipMember
-from envspec.io.archives import most_bytes, why_refused
+from envspec.io.archives import max_unpacked_bytes, path_problem
 
 _LOCAL: Final = struct.Struct("<4s5H3L2H")
 _ENCRYPTED: Final = 0x1
@@ -173,7 +173,7 @@ def _start(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> int:
 
 
 def _normal(archive: Path, raw: str) -> str:
-    if why := why_refused(raw):
+    if why := path_problem(raw):
         raise BadWheel(archive.name, f"{raw!r} {why}")
     return posixpath.normpath(raw)
 
@@ -253,7 +253,7 @@ def _check_sizes(archive: Path, found: Sequence[Member]) -> None:
                 archive.name, f"{member.raw!r} can't be {data.size_bytes} bytes, it has {data.packed_bytes} packed"
             )
         total, packed = total + data.size_bytes, packed + data.packed_bytes
-    if total > most_bytes(packed):
+    if total > max_unpacked_bytes(packed):
         raise BadWheel(archive.name, f"a zip bomb: {packed} bytes that unpack to {total}")
 
 

@@ -13,7 +13,7 @@ from typing import IO, Final
 
 from envspec.image.layers.recipe import FORM, new_file
 from envspec.image.layers.threads import Conveyor
-from envspec.io.files import place
+from envspec.io.files import write_file
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -63,7 +63,7 @@ class Packing:
         self._write(self._packer.flush())
         self._file.flush()
         kept = Kept(f"sha256:{self._hash.hexdigest()}", self._size, Path(self._file.name).name)
-        place(head_path(self._folder), json.dumps(asdict(kept)).encode())
+        write_file(head_path(self._folder), json.dumps(asdict(kept)).encode())
 
     def _write(self, packed: bytes) -> None:
         self._hash.update(packed)

@@ -30,11 +30,11 @@ from typing import IO, Final
 
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
 from envspec.fetch.types import WrongArchive
-from envspec.io.archives import above
-from envspec.io.cache import keeping
+from envspec.io.archives import parents_of
+from envspec.io.cache import as_cache_error
 from envspec.io.confine import NoConfinement, Sandbox, Unconfined, bubblewrap
-from envspec.io.file_locks import hold_folder, is_still
-from envspec.io.process import Interpreter, ask
+from envspec.io.file_locks import is_same_file, lock_folder
+from envspec.io.process import Interpreter, probe_interpreter
 from envspec.models import Platform, Python
 from envspec.names import is_whiteout
 
@@ -157,7 +157,7 @@ class _Worker:
         words = [str(pyc.python), "-s", "-S", "-B", "-W", "ignore", "-X", "utf8", str(WORKER)]
         try:
             self._process = subprocess.Popen(  # noqa: S603 (a Python that the user names, or a confined one of the lock)
-                pyc.sandbox.words(words) if pyc.sandbox else words,
+                pyc.sandbox.command_for(words) if pyc.sandbox else words,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -281,7 +281,7 @@ def members(archive: Path, tar: tarfile.TarFile) -> Iterator[Member]:
             raise BadPython(archive.name, f"{info.name!r} is in it, which is not below {TOP}/")
         if path in seen:
             raise BadPython(archive.name, f"{info.name!r} is in it twice")
-        if not links.isdisjoint(above(path)):
+        if not links.isdisjoint(parents_of(path)):
             raise BadPython(archive.name, f"{info.name!r} is behind a link of it")
         seen.add(path)
         if info.issym():
@@ -345,7 +345,7 @@ async def made_of(build: Build) -> Path:
     folder = made.parent
     if not (made / build.program).exists():
         archive = await build.fetch()
-        with keeping(folder):
+        with as_cache_error(folder):
             async with _alone(folder / f"{build.sha256}.partial") as partial:
                 if not (made / build.program).exists():
                     await build.unpack(archive, partial)
@@ -386,13 +386,13 @@ def _unpack(archive: Path, folder: Path) -> None:
 @contextlib.asynccontextmanager
 async def _alone(partial: Path) -> AsyncIterator[Path]:
     """An empty folder that is held against other runs; what is left in it in the end goes."""
-    descriptor = await hold_folder(partial)
+    descriptor = await lock_folder(partial)
     try:
         _empty(partial)
         yield partial
     finally:
         # After it got its name, nothing is at the old one but what another run has made since.
-        if is_still(partial, descriptor):
+        if is_same_file(partial, descriptor):
             shutil.rmtree(partial, ignore_errors=True)
         os.close(descriptor)
 
@@ -450,7 +450,7 @@ async def find(python: Python, looking: Looking) -> Pyc:
         loose = fault
     near: Interpreter | None = None
     for place in _places(python, looking.environ):
-        there = await ask(place, looking.environ)
+        there = await probe_interpreter(place, looking.environ)
         if there is None or not _takes(there, python):
             continue
         if there.version == python.version:
@@ -510,7 +510,7 @@ def _pyc(there: Interpreter, python: Python, looking: Looking) -> Pyc:
 
 
 async def _named(path: Path, python: Python, looking: Looking) -> Interpreter:
-    there = await ask(path, looking.environ)
+    there = await probe_interpreter(path, looking.environ)
     if there is None:
         raise UsageError(
             f"--python {path} is not a CPython that runs here", hint=f"name an interpreter of Python {python.version}"

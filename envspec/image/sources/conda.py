@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from envspec.fetch.conda_link import BadPackage
-from envspec.image.layers.ownership import LINK, Owned, OwnedTwice
+from envspec.fetch.conda_link import BadCondaPackage
+from envspec.image.layers.ownership import LINK, Owned
 from envspec.image.layers.partition import cut
 from envspec.image.layers.types import PREFIX, Entry, Folders, InMemory, Kind, OnDisk
 from envspec.image.sources.bytecode import Module, Pyc, compiled
-from envspec.io.archives import above, why_refused
+from envspec.io.archives import FileConflict, parents_of, path_problem
 from envspec.models import CondaPackage
 
 
@@ -38,19 +38,19 @@ async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, P
     for package in packages:
         for path, kind in await _paths(package, archives[package.sha256]):
             if why := why_not_below(path):
-                raise BadPackage(f"{package.filename}: {path!r} is in it, which {why}")
+                raise BadCondaPackage(f"{package.filename}: {path!r} is in it, which {why}")
             owners[path] = package
             if kind == "softlink":
                 links[path] = package
     for path, package in owners.items():
-        if behind := next((folder for folder in above(path) if folder in links), None):
+        if behind := next((folder for folder in parents_of(path) if folder in links), None):
             of = links[behind].name
-            raise BadPackage(f"{package.filename}: {path} of it is behind the link {behind} of {of}")
+            raise BadCondaPackage(f"{package.filename}: {path} of it is behind the link {behind} of {of}")
 
 
 def why_not_below(path: str) -> str | None:
     """Why a path of a package must not be written below its prefix; None if it may."""
-    return why_refused(path) or (None if posixpath.normpath(path) == path else "is not a path in its plain form")
+    return path_problem(path) or (None if posixpath.normpath(path) == path else "is not a path in its plain form")
 
 
 async def _paths(package: CondaPackage, archive: Path) -> list[tuple[str, str]]:
@@ -61,7 +61,7 @@ async def _paths(package: CondaPackage, archive: Path) -> list[tuple[str, str]]:
         # Archives from before 2017 have none; what they hold is looked at once it is linked.
         return [(str(row["_path"]), str(row["path_type"])) for row in json.loads(data)["paths"]] if data else []
     except (OSError, ValueError, LookupError, TypeError) as fault:
-        raise BadPackage(f"{package.filename}: it can't be read ({' '.join(str(fault).split())})") from fault
+        raise BadCondaPackage(f"{package.filename}: it can't be read ({' '.join(str(fault).split())})") from fault
 
 
 _FORM: Final = "conda 1"
@@ -111,7 +111,7 @@ class CondaSource:
         """Every path but bytecode and what conda writes about packages.
 
         Raises:
-            BadPackage, OwnedTwice, OSError
+            BadPackage, FileConflict, OSError
         """
         return tuple(file.owned for _, file in sorted(self._files().items()))
 
@@ -119,7 +119,7 @@ class CondaSource:
         """Files by path, each module followed by its bytecode; then what conda-meta tells of each package.
 
         Raises:
-            BadPackage: it would write outside its prefix, or through a link. OwnedTwice: two packages have one path.
+            BadPackage: it would write outside its prefix, or through a link. FileConflict: two packages have one path.
             UnfitMachine, WorkerFault: no bytecode. OSError: what rattler linked can't be read.
         """
         files = self._files()
@@ -153,11 +153,11 @@ class CondaSource:
                 file = _file_of(package, path, self.folder / row["_path"], _digest_of(row))
                 there = files.setdefault(path, file)
                 if there.owned.digest != file.owned.digest:
-                    raise OwnedTwice(f"{PREFIX}/{path}", there.owned.owner, file.owned.owner)
+                    raise FileConflict(f"{PREFIX}/{path}", there.owned.owner, file.owned.owner)
         links = {path for path, file in files.items() if file.entry.kind is Kind.SYMLINK}
         for path, file in files.items():
-            if not links.isdisjoint(above(path)):
-                raise BadPackage(f"{file.package.filename}: {path} is behind a link of conda's")
+            if not links.isdisjoint(parents_of(path)):
+                raise BadCondaPackage(f"{file.package.filename}: {path} is behind a link of conda's")
         return files
 
     def _meta(self, package: CondaPackage) -> Any:
@@ -206,7 +206,7 @@ def stem_of(package: CondaPackage) -> str:
 
 def _file_of(package: CondaPackage, path: str, real: Path, digest: str | None) -> _File:
     if why := why_not_below(path):
-        raise BadPackage(f"{package.filename}: {path!r} is in it, which {why}")
+        raise BadCondaPackage(f"{package.filename}: {path!r} is in it, which {why}")
     place, owner = f"{PREFIX}/{path}", f"conda's {package.name} {package.version}"
     if real.is_symlink():
         target = str(real.readlink())

@@ -38,12 +38,12 @@ from envspec.image.sources.system_script import (
     package_differences,
     work_files,
 )
-from envspec.io.file_locks import hold_file
-from envspec.io.files import place
+from envspec.io.file_locks import lock_file
+from envspec.io.files import write_file
 from envspec.io.http_settings import ca_bundle, is_loopback
 from envspec.models import Platform, SystemLayer
 from envspec.names import WHITEOUT, is_whiteout
-from envspec.registry.reference import endpoint, parse
+from envspec.registry.reference import endpoint_of, parse
 
 FILES: Final = "files.zip"
 ENTRIES: Final = "entries.json"
@@ -362,7 +362,7 @@ def _job(order: SystemOrder, world: World) -> Job:
     wish = Wish(
         order.apt, order.snapshot, order.locked.packages if order.locked else (), world.environ.get(MIRROR) or None
     )
-    where = endpoint(parse(order.base), dict(order.mirrors))
+    where = endpoint_of(parse(order.base), dict(order.mirrors))
     host = where.base.partition("://")[2].partition("/")[0]
     digest = order.base.rpartition("@")[2]
     return Job(
@@ -409,7 +409,7 @@ def _record(order: SystemOrder, taken: Taken, source: SystemSource, world: World
         layer.blob.digest,
         layer.blob.size_bytes,
     )
-    place(source.folder / _KNOWN, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
+    write_file(source.folder / _KNOWN, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
     if order.locked is not None and order.locked.diff_id != found.diff_id:
         raise _difference(order.locked, found)
     return found, source
@@ -472,4 +472,4 @@ def _held(descriptor: int) -> Iterator[None]:
 
 async def _alone(folder: Path) -> contextlib.AbstractContextManager[None]:
     """Holds the order against other runs, which would use the same container's name; waits for its turn."""
-    return _held(await hold_file(folder / ".lock", _WAIT_S))
+    return _held(await lock_file(folder / ".lock", _WAIT_S))

@@ -22,10 +22,10 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, cast
 
 from envspec.engine.client import open_engine
-from envspec.engine.errors import EngineRefused, NoEngine
+from envspec.engine.errors import EngineError, NoEngine
 from envspec.errors import EnvspecError, NetworkError
 from envspec.image.sources.system_script import MIRROR, NO_APT, NO_SNAPSHOT, NO_UPDATE, OUT, WORK
-from envspec.io.files import open_foreign
+from envspec.io.files import open_untrusted
 from envspec.models import Platform
 from envspec.registry.types import OCI_PLATFORMS
 
@@ -43,7 +43,7 @@ def in_folder(folder: Path) -> Outputs:
     """A folder's files. What wrote there may have left links, which lead anywhere, and what can't be read to an end."""
     for path in sorted(folder.iterdir()):
         try:
-            file = open_foreign(path)
+            file = open_untrusted(path)
         except OSError:
             continue
         with file:
@@ -397,7 +397,7 @@ def _pull(engine: Engine, job: Job, told: Callable[[str], None]) -> None:
     platform = f"{system}/{architecture}"
     for row in engine.client.pull(name, tag=digest, platform=platform, stream=True, decode=True):
         if "error" in row:
-            raise EngineRefused(f"the engine can't pull {job.base}: {row['error']}", hint="is it logged in there?")
+            raise EngineError(f"the engine can't pull {job.base}: {row['error']}", hint="is it logged in there?")
 
 
 def _remove(engine: Engine, job: Job) -> None:

@@ -29,13 +29,13 @@ from installer.scripts import Script
 from installer.utils import Scheme as InstallerScheme
 from installer.utils import construct_record_file, fix_shebang, parse_entrypoints
 
-from envspec.fetch.conda_link import RESERVED
+from envspec.fetch.conda_link import RESERVED_FOLDERS
 from envspec.image.layers.ownership import Listing, conflicts
 from envspec.image.layers.types import PREFIX, Entry, InMemory, Kind, ZipMember
 from envspec.image.layers.wheel_zip import BadWheel, Member, members, read, unpacked
 from envspec.image.sources.bytecode import Module, Pyc, compiled
-from envspec.io.archives import LARGEST_METADATA, why_refused
-from envspec.io.cache import Notes
+from envspec.io.archives import MAX_METADATA_BYTES, path_problem
+from envspec.io.cache import JsonCache
 from envspec.names import normalised
 
 #: What a script begins with that is to run by the Python that it is installed for (binary distribution format).
@@ -57,7 +57,7 @@ def entry_points(text: str, series: str) -> tuple[Script, ...]:
         why = str(fault) or "an entry point without an object"
         raise ValueError(f"entry_points.txt can't be read ({why})") from fault
     for script in found:
-        if "/" in script.name or why_refused(script.name):
+        if "/" in script.name or path_problem(script.name):
             raise ValueError(f"an entry point is named {script.name!r}, which is no file name")
     return tuple(_named_for(found, series))
 
@@ -251,7 +251,7 @@ class _Laying:
     def _place(self, member: Member, path: str, mode: int) -> None:
         if path in self.files:
             raise BadWheel(self._wheel.filename, f"two files of it would be {path}")
-        if posixpath.relpath(path, self._scheme.data).split("/", 1)[0] in RESERVED:
+        if posixpath.relpath(path, self._scheme.data).split("/", 1)[0] in RESERVED_FOLDERS:
             raise BadWheel(self._wheel.filename, f"{member.raw!r} is in it, which only conda and envspec write")
         self._moved[member.raw] = path
         self.files[path] = Entry(path, mode, data=member.data)
@@ -307,16 +307,16 @@ def _record_of(wheel: LockedWheel, info: Mapping[str, Member]) -> list[RecordEnt
         raise BadWheel(wheel.filename, f"RECORD can't be read ({fault})") from fault
     for row in rows:
         # Whoever uninstalls the wheel deletes what its RECORD names.
-        if why := why_refused(row.path):
+        if why := path_problem(row.path):
             raise BadWheel(wheel.filename, f"{row.path!r} of RECORD {why}")
     return rows
 
 
 def _text(wheel: LockedWheel, member: Member) -> bytes:
     """A file of the `.dist-info`, which is read as a whole."""
-    if member.data.size_bytes > LARGEST_METADATA:
+    if member.data.size_bytes > MAX_METADATA_BYTES:
         raise BadWheel(
-            wheel.filename, f"{member.raw!r} has {member.data.size_bytes} bytes, more than {LARGEST_METADATA}"
+            wheel.filename, f"{member.raw!r} has {member.data.size_bytes} bytes, more than {MAX_METADATA_BYTES}"
         )
     return read(member.data)
 
@@ -480,7 +480,7 @@ class WheelLists:
     """The lists of one cache, by the keys of their layers."""
 
     def __init__(self, cache: Path) -> None:
-        self._notes = Notes(cache / "image-owned")
+        self._notes = JsonCache(cache / "image-owned")
         self._seen: dict[str, Paths] = {}
 
     def learn(self, source: WheelSource) -> Paths:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rattler import Client
     from rattler.networking.middleware import AuthenticationMiddleware, GCSMiddleware, OciMiddleware, S3Middleware
 
-    from envspec.io.http_types import Patience
+    from envspec.io.http_types import Timeouts
     from envspec.resolve.types import Channel
 
 
@@ -38,7 +38,7 @@ def without_login(address: str) -> str:
 
 
 def channel_client(
-    waits: Patience, origin: str, addresses: Iterable[str], relayed: Mapping[str, str] = MappingProxyType({})
+    waits: Timeouts, origin: str, addresses: Iterable[str], relayed: Mapping[str, str] = MappingProxyType({})
 ) -> Client:
     """A client for one origin that tries again as often as `waits` says and knows the credentials in the addresses.
 
@@ -160,7 +160,7 @@ class SharedFault(ChannelFault):
     """A channel that gave no usable rows to another request, which waited for the same and was told why."""
 
 
-def too_slow(channels: Sequence[Channel], waits: Patience) -> ChannelFault:
+def too_slow(channels: Sequence[Channel], waits: Timeouts) -> ChannelFault:
     """No answer within the longest time that is waited."""
     return ChannelFault(
         f"{_all(channels)}: no whole answer within {waits.total_s:g} s",
@@ -173,7 +173,7 @@ def is_garbled(told: str) -> bool:
     return any(words in told for words in _GARBLED)
 
 
-def channel_fault(told: str, channels: Sequence[Channel], waits: Patience) -> NetworkError:
+def channel_fault(told: str, channels: Sequence[Channel], waits: Timeouts) -> NetworkError:
     """The error for what rattler told of a channel. channels: those that were asked."""
     named = _URL.findall(told)
     # The last URL is what was asked for in the end; before it rattler may name the channel.

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from envspec.errors import NetworkError, UsageError
-from envspec.io.http_settings import patience
-from envspec.io.http_types import Patience
+from envspec.io.http_settings import timeouts
+from envspec.io.http_types import Timeouts
 from envspec.io.store import Store
 from envspec.models import ChannelPart, CondaChannel, Platform
 from envspec.origins import CHANNEL_ALIAS, origin_of
@@ -75,7 +75,7 @@ async def opened(
     from rattler import Gateway, SourceConfig
 
     _private(cache)
-    waits, known = patience(environ, Patience()), tuple(channels)
+    waits, known = timeouts(environ, Timeouts()), tuple(channels)
     relayed = [channel for channel in known if needs_relay(channel, known)]
     action: Literal["force-cache-only", "cache-or-fetch"] = "force-cache-only" if offline else "cache-or-fetch"
     async with AsyncExitStack() as stack:
@@ -112,7 +112,7 @@ class Channels:
     Nothing here turns a whole channel into Python's objects; only `reachable` comes near it.
     """
 
-    def __init__(self, gateway: Gateway, waits: Patience, relay: Relay | None = None) -> None:
+    def __init__(self, gateway: Gateway, waits: Timeouts, relay: Relay | None = None) -> None:
         self.gateway = gateway
         self._relay = relay
         self._waits = waits
@@ -350,7 +350,7 @@ class Seen:
 
     def remember(self, moment: datetime) -> None:
         for key, _ in self._keys():
-            self.store.remember_answer(key, {"asked": moment.isoformat()})
+            self.store.put_answer(key, {"asked": moment.isoformat()})
 
     def check(self, wanted: datetime) -> None:
         """Refuse to answer for a moment after the last look.

@@ -50,10 +50,10 @@ async def fetch_wheel(
             raise OfflineMiss(url)
         asked = now()
         sha256, metadata, record = await _fetch(http, filled(str(requirement.url), environ), filename)
-        store.remember_metadata(sha256, metadata)
-        store.remember_record(sha256, record)
+        store.put_metadata(sha256, metadata)
+        store.put_record(sha256, record)
         known = {"asked": asked.isoformat(), "sha256": sha256, "size_bytes": metadata.size_bytes}
-        store.remember_answer(key, known)
+        store.put_answer(key, known)
     if requirement.sha256 and requirement.sha256 != known["sha256"]:
         raise NetworkError(
             f"{url} has SHA-256 {known['sha256']}, the spec demands {requirement.sha256}",

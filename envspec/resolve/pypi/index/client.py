@@ -15,9 +15,9 @@ from urllib.parse import urlsplit, urlunsplit
 from envspec.credentials import filled, has_secret_query, without_credentials
 from envspec.errors import NetworkError
 from envspec.io.http import Http, read_whole
-from envspec.io.http_types import Elsewhere, Response, TooLarge
+from envspec.io.http_types import Response, TooLarge, WrongServer
 from envspec.io.store import Store, StoredMetadata, StoredPage
-from envspec.io.tasks import apart
+from envspec.io.tasks import run_in_thread
 from envspec.models import DEFAULT_INDEX
 from envspec.names import normalised
 from envspec.origins import PYTORCH_FILES, Bounds, same_origin
@@ -233,7 +233,7 @@ class Upstream:
                 etag=answer.headers.get("ETag"),
                 body=answer.body if answer.status == 200 else b"",
             )
-        self.store.remember_page(index.key, name, page)
+        self.store.put_page(index.key, name, page)
         return page
 
     async def _metadata(self, index: Index, file: ListedFile, key: str) -> StoredMetadata:
@@ -243,7 +243,7 @@ class Upstream:
                 known = await self._metadata_of_sdist(index, file)
             else:
                 known = await self._served_metadata(index, file) or await self._metadata_of_wheel(index, file)
-            self.store.remember_metadata(key, known)
+            self.store.put_metadata(key, known)
         return known
 
     async def _metadata_of_sdist(self, index: Index, file: ListedFile) -> StoredMetadata:
@@ -253,7 +253,7 @@ class Upstream:
 
         content = await self.content(index, file)
         name, version = normalised(file.filename.rpartition("-")[0]), str(version_of(file.filename))
-        body = await apart(sdist.metadata, content, file.filename, name, version)
+        body = await run_in_thread(sdist.metadata, content, file.filename, name, version)
         return StoredMetadata(body, len(content))
 
     async def _served_metadata(self, index: Index, file: ListedFile) -> StoredMetadata | None:
@@ -304,7 +304,7 @@ class Upstream:
                 hint="it was cut short or changed on its way or on the server: tell who runs the index",
             ) from error
         if record is not None and file.sha256:
-            self.store.remember_record(file.sha256, record)
+            self.store.put_record(file.sha256, record)
         return StoredMetadata(body, total)
 
     async def _whole_wheel(self, http: Http, index: Index, file: ListedFile) -> tuple[bytes, int, bytes | None]:
@@ -331,7 +331,7 @@ class Upstream:
         length = answer.headers.get("Content-Length", "") if answer.status == 200 else ""
         size = int(length) if length.isdigit() else None
         if size is not None and file.sha256 and (known := self.store.metadata(file.sha256)):
-            self.store.remember_metadata(file.sha256, replace(known, size_bytes=size))
+            self.store.put_metadata(file.sha256, replace(known, size_bytes=size))
         return size
 
 
@@ -408,15 +408,15 @@ class Contents:
         if store.contents(sha256) is None:
             try:
                 record = await self._upstream.once(("record", sha256), lambda: self._ask(index, file))
-                store.remember_record(sha256, record)
+                store.put_record(sha256, record)
             except NoRanges as fault:
                 self.missing[file.filename] = str(fault)
             except BadWheel as fault:
                 # Its bytes are known by their hash: they will not get any better.
-                store.remember_record(sha256, None)
+                store.put_record(sha256, None)
                 self.missing[file.filename] = str(fault)
             except NetworkError as fault:
-                self.may_come |= not isinstance(fault, Elsewhere)
+                self.may_come |= not isinstance(fault, WrongServer)
                 self.missing[file.filename] = fault.message
         known = store.contents(sha256)
         if known == "":

@@ -23,7 +23,7 @@ from packaging.version import Version
 
 from envspec.errors import EnvspecError, NetworkError
 from envspec.io.store import StoredPage
-from envspec.io.tasks import apart
+from envspec.io.tasks import run_in_thread
 from envspec.models import DEFAULT_INDEX
 from envspec.resolve.pypi.index.client import Contents, Index, IndexFault, NotListed, OfflineMiss, Upstream, unreadable
 from envspec.resolve.pypi.index.page import BadPage, ListedFile, parse_page
@@ -94,7 +94,7 @@ class Pages:
     async def _selected(self, page: StoredPage, index: Index, name: str, cut: datetime) -> _Read:
         # A page of 10 MB takes 0.1 s, and ten times as long if it was made to: Ctrl-C must not wait for it.
         if len(page.body) > _LARGE_BYTES:
-            return await apart(self._select, page, index, name, cut)
+            return await run_in_thread(self._select, page, index, name, cut)
         return self._select(page, index, name, cut)
 
     def _select(self, page: StoredPage, index: Index, name: str, cut: datetime) -> _Read:
@@ -225,7 +225,7 @@ class View:
         if known is None:
             known = await self._read(name)
             if known.is_settled:
-                self._upstream.store.remember_selection(self.key, name, _dumped(known))
+                self._upstream.store.put_selection(self.key, name, _dumped(known))
         self._selections[name] = known
         return known
 
