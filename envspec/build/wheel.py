@@ -84,7 +84,7 @@ async def _unpacked(request: BuildRequest, folder: Path) -> Path:
     """The source in a new folder, with fixed times and modes.
 
     Raises:
-        BuildFailed: the project is not in that folder. And as the order itself.
+        WheelBuildFailed: the project is not in that folder. Errors of `lay_out`.
     """
     source = await request.lay_out(folder)
     await asyncio.to_thread(_fix_source, source, folder, request)
@@ -137,7 +137,7 @@ async def _build_without_compiler(
     """The pure wheel of a build without compilers; else the reason for a container.
 
     Raises:
-        BuildFailed: it failed, and called no compiler.
+        WheelBuildFailed: it failed, and called no compiler.
     """
     from envspec.build.local import build_locally, requested_compiler
 
@@ -252,39 +252,39 @@ class WheelRequest:
         return f"{self.name} {self.version}" if self.version else self.name
 
 
-def sdist_request(wanted: WheelRequest, sha256: str, fetch: Callable[[], Awaitable[Path]]) -> BuildRequest:
+def sdist_request(wheel: WheelRequest, sha256: str, fetch: Callable[[], Awaitable[Path]]) -> BuildRequest:
     """fetch: gives the checked file."""
 
     async def lay_out(folder: Path) -> Path:
-        return await asyncio.to_thread(unpack, await fetch(), folder, wanted.of)
+        return await asyncio.to_thread(unpack, await fetch(), folder, wheel.of)
 
-    return _order(wanted, sha256, lay_out)
+    return _build_request(wheel, sha256, lay_out)
 
 
 def git_request(
-    wanted: WheelRequest, address: GitAddress, commit: str, environ: Mapping[str, str], network: Network
+    wheel: WheelRequest, address: GitAddress, commit: str, environ: Mapping[str, str], network: Network
 ) -> BuildRequest:
     """A request for a commit, whose identity does not include credentials."""
 
     async def lay_out(folder: Path) -> Path:
         if network is Network.OFFLINE:
             raise NetworkError(
-                f"{wanted.of}: its wheel is not in the cache, and --offline forbids fetching "
+                f"{wheel.of}: its wheel is not in the cache, and --offline forbids fetching "
                 f"{without_credentials(address.url)}",
                 hint="run once without --offline",
             )
-        return await check_out(address, commit, folder, wanted.of, environ)
+        return await check_out(address, commit, folder, wheel.of, environ)
 
-    return _order(wanted, without_credentials(address.pinned(commit)), lay_out)
+    return _build_request(wheel, without_credentials(address.pinned(commit)), lay_out)
 
 
-def folder_request(wanted: WheelRequest, root: Path, tree_sha256: str) -> BuildRequest:
+def folder_request(wheel: WheelRequest, root: Path, tree_sha256: str) -> BuildRequest:
     """A request for a folder, of which a copy is built."""
 
     async def lay_out(folder: Path) -> Path:
         return await asyncio.to_thread(_copy, root, folder / "project")
 
-    return _order(wanted, f"tree:{tree_sha256}", lay_out)
+    return _build_request(wheel, f"tree:{tree_sha256}", lay_out)
 
 
 def _copy(root: Path, folder: Path) -> Path:
@@ -295,14 +295,14 @@ def _copy(root: Path, folder: Path) -> Path:
     return folder
 
 
-def _order(wanted: WheelRequest, source: str, lay_out: Callable[[Path], Awaitable[Path]]) -> BuildRequest:
+def _build_request(wheel: WheelRequest, source: str, lay_out: Callable[[Path], Awaitable[Path]]) -> BuildRequest:
     return BuildRequest(
-        name=wanted.name,
-        version=wanted.version,
+        name=wheel.name,
+        version=wheel.version,
         source=source,
         lay_out=lay_out,
-        target=wanted.target,
-        as_of=wanted.as_of,
-        indexes=wanted.indexes,
-        locked=wanted.locked,
+        target=wheel.target,
+        as_of=wheel.as_of,
+        indexes=wheel.indexes,
+        locked=wheel.locked,
     )

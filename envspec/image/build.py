@@ -318,7 +318,7 @@ def _check_owners(plan: _Plan) -> None:
     """Refuse two owners of one path.
 
     Raises:
-        OwnedTwice: names both.
+        FileConflict: names both.
     """
     check_apart(plan.wheels, plan.below.owners())
 
@@ -327,7 +327,7 @@ def check_apart(wheels: Sequence[WheelSource], below: Mapping[str, str]) -> None
     """Refuse two owners of one path. below: path -> owner, of the files and links of the layers below.
 
     Raises:
-        OwnedTwice: names both. BadWheel, OSError: a wheel can't be read.
+        FileConflict: names both. BadWheel, OSError: a wheel can't be read.
     """
     owned = conflicts(listing for source in wheels for listing in source.listings())
     folders = {folder: owner for path, owner in owned.items() for folder in parents_of(path)}

@@ -36,9 +36,9 @@ def find(engine: Engine, image: Image) -> str | None:
     who packed the layers: there an image is the same where its layers' contents and its conduct are.
 
     Raises:
-        EngineRefused, EngineSilent: the engine fails.
+        EngineError, EngineUnreachable: the engine fails.
     """
-    with engine.asked(_LOOKING):
+    with engine.errors_while(_LOOKING):
         if _inspected(engine, image.id) is not None:
             return image.id
         if not engine.facts.containerd_store:
@@ -66,13 +66,13 @@ def layers_there(engine: Engine, image: Image) -> int:
     """How many of its layers, from the lowest on, the engine has: a tar for `load` may leave out their blobs.
 
     Raises:
-        EngineRefused, EngineSilent: the engine fails.
+        EngineError, EngineUnreachable: the engine fails.
     """
     if engine.facts.containerd_store or engine.facts.is_podman:
         # They read every layer of the tar.
         return 0
     most, diff_ids = 0, [layer.diff_id for layer in image.layers]
-    with engine.asked(_LOOKING):
+    with engine.errors_while(_LOOKING):
         for row in engine.client.images(all=True):
             found = _inspected(engine, row["Id"])
             have = ((found or {}).get("RootFS") or {}).get("Layers") or []
@@ -104,9 +104,9 @@ def load(engine: Engine, image: Image, archive: Iterable[bytes]) -> str:
     archive: read once, as the engine takes it.
 
     Raises:
-        EngineRefused, EngineSilent: the engine fails, its disk is full, or it made another image of it.
+        EngineError, EngineUnreachable: the engine fails, its disk is full, or it made another image of it.
     """
-    with engine.asked(_LOADING), contextlib.closing(_sent(engine, archive)) as answers:
+    with engine.errors_while(_LOADING), contextlib.closing(_sent(engine, archive)) as answers:
         for answer in answers:
             if "errorDetail" in answer or "error" in answer:
                 detail = answer.get("errorDetail") or {}
@@ -123,7 +123,7 @@ def load(engine: Engine, image: Image, archive: Iterable[bytes]) -> str:
 def name_it(engine: Engine, there: str, tag: str) -> None:
     """Give an image that the engine has a name: `repository:tag`."""
     repository, _, name = tag.rpartition(":")
-    with engine.asked("naming the image"):
+    with engine.errors_while("naming the image"):
         engine.client.tag(there, repository, name)
 
 

@@ -125,10 +125,10 @@ def _extract(archive: Path, folder: Path, stopping: threading.Event) -> None:
 async def make_venv(
     interpreter: Interpreter, request: InstallRequest, world: World, site: StagingFolder, timeouts: Timeouts
 ) -> None:
-    """A venv of the interpreter in the site, which is there already.
+    """Create a venv of the interpreter in the existing site.
 
     Raises:
-        UvFault: uv could not make it.
+        UvError
     """
     world.report(Step(InstallStage.PYTHON))
     arguments = ["venv", "--allow-existing", "--no-project", "--python", str(interpreter.path)]

@@ -331,7 +331,9 @@ def read_gpu_code(cache: Path, sha256: str) -> GpuCodeFound | None:
 
     A damaged entry counts as none: the value is informational, and the next build writes it again.
     """
-    return _gpu_code(cache, sha256).read_as(
+    if not _SHA256.fullmatch(sha256):
+        return None
+    return JsonCache(cache / "gpu-code" / sha256[:2]).read_as(
         sha256, lambda value: GpuCodeFound(_names(value["sm"], "sm_"), _names(value["ptx"], "compute_"))
     )
 
@@ -342,14 +344,10 @@ def write_gpu_code(cache: Path, sha256: str, found: GpuCodeFound) -> None:
     Raises:
         CacheError: the cache can't be written.
     """
-    if read_gpu_code(cache, sha256) != found:
-        _gpu_code(cache, sha256).write(sha256, {"sm": found.sm, "ptx": found.ptx})
-
-
-def _gpu_code(cache: Path, sha256: str) -> JsonCache:
     if not _SHA256.fullmatch(sha256):
         raise ValueError(f"not a SHA-256: {sha256!r}")
-    return JsonCache(cache / "gpu-code" / sha256[:2])
+    if read_gpu_code(cache, sha256) != found:
+        JsonCache(cache / "gpu-code" / sha256[:2]).write(sha256, {"sm": found.sm, "ptx": found.ptx})
 
 
 def _names(value: object, prefix: str) -> tuple[str, ...]:

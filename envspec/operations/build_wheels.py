@@ -416,7 +416,7 @@ class Builds:
         """SHA-256 -> file in the cache, of the built wheels among these: from the cache, from others, else built again.
 
         Raises:
-            OtherWheel: the build gave other bytes than the lock records; and as `record`.
+            UnexpectedWheel: the build gave other bytes than the lock records; and as `record`.
         """
         wanted = [each for each in packages if each.built]
         if not wanted:

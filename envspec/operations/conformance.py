@@ -327,7 +327,7 @@ def run_inside(
     """Run the suite to its end. image: as the engine calls it. The container is gone afterwards.
 
     Raises:
-        NoGpuRuntime, NoSuchProgram, CannotStart, EngineRefused, EngineSilent: as `engine.run` says.
+        NoGpuRuntime, NoSuchProgram, CannotStart, EngineError, EngineUnreachable: as `engine.run` says.
     """
     lines, errors = _Lines(lambda line: tell(line, told)), _Tail()
     status = run(engine, image, settings, Streams(None, lines, errors), warn)

@@ -162,7 +162,7 @@ async def load(work: ImageWork, assembled: Sequence[Assembled], tag: str) -> str
     """Put an image into the engine under a name; what the engine calls it. Layers that it has are not sent.
 
     Raises:
-        UsageError: several platforms. NoEngine, EngineSilent, EngineRefused: the engine fails.
+        UsageError: several platforms. NoEngine, EngineUnreachable, EngineError: the engine fails.
     """
     if len(assembled) > 1:
         raise UsageError("an engine takes the image of one platform", hint="choose it by --platform")
@@ -246,7 +246,7 @@ def is_pushed(name: str, digest: str, world: ImageWorld) -> bool:
     """False also where the registry does not say: the push then tells what is wrong.
 
     Raises:
-        RequestFault: the registry can't be reached.
+        RequestError: the registry can't be reached.
     """
     return run_interruptible(_is_pushed(name, digest, world))
 

@@ -34,8 +34,8 @@ def install(order: InstallRequest, world: World) -> Outcome:
 
     Raises:
         UsageError: the folder is something else's, or can't be made. UnfitMachine: this machine can't run it, or has
-            no Python for it. NetworkError: a file is not to be had, or is not the locked one. OwnedTwice: two packages
-            have the same file. NoSpace: the disk is full.
+            no Python for it. NetworkError: a file is not to be had, or is not the locked one. FileConflict: two packages
+            have the same file. DiskFull: the disk is full.
     """
     if sys.platform == "win32":
         raise UnfitMachine(
@@ -81,7 +81,7 @@ async def put_wheels(order: InstallRequest, world: World, site: staging.StagingF
     """The lock's wheels into an environment that has its Python, and a look at what they did there.
 
     Raises:
-        NetworkError, NoSpace, UnfitMachine, UvFault: see `wheels.install`. OwnedTwice, Touched, LeadsOut: see
+        NetworkError, DiskFull, UnfitMachine, UvError: see `wheels.install`. FileConflict, FileChanged, PathEscapes: see
         `owners.check`. NotMovable: see `relocate`.
     """
     before = owners.files_before(site.path)
@@ -138,7 +138,7 @@ def _check_space(order: InstallRequest, world: World, archives: Sequence[Archive
     are in uv's cache nobody tells.
 
     Raises:
-        NoSpace: less is free than is needed at least.
+        DiskFull: less is free than is needed at least.
     """
     missing = missing_bytes(archives, world.cache)
     free = shutil.disk_usage(_existing(world.cache)).free

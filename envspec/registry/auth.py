@@ -286,11 +286,11 @@ async def authorize(
     login: Login | None,
     request: Callable[..., Awaitable[Response]],
 ) -> Authorization | None:
-    """What to send so that the registry lets in; None when it offers no way that we know.
+    """The authorization for an access; None if no offered scheme is supported.
 
     Raises:
-        AccessRefused: it wants a login and there is none, or the login is refused.
-        RegistryFault: the token server fails, or is one that no login may be sent to.
+        AccessRefused: a login is required and there is none, or it is refused.
+        RegistryError: the token server fails, or is one that no login may be sent to.
     """
     by_scheme = {challenge.scheme: challenge for challenge in reversed(list(offered))}
     endpoint, source = access.endpoint, login.source if login else None
@@ -351,7 +351,7 @@ def _realm(bearer: Challenge, endpoint: Endpoint) -> str:
     if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
         raise RegistryError(
             f"{endpoint.registry}: its token server is not a URL",
-            hint="tell whoever runs the registry: `realm` is wrong",
+            hint="contact the registry's operator: `realm` is wrong",
         )
     if not endpoint.may_name(realm):
         plain = "is plain http" if parts.scheme == "http" else "is a service of this machine's own"

@@ -53,7 +53,7 @@ async def resolve_digests(
     manifest is for the platform in its config (kind `manifest`).
 
     Raises:
-        NotThere: no such image, or none for a platform.
+        ImageNotFound: no such image, or none for a platform.
         AccessRefused, RateLimited, WrongDigest, BadManifest, NetworkError: no usable response.
         UsageError: a platform without container images.
     """

@@ -107,7 +107,7 @@ async def fetch_blob(
 
     Raises:
         WrongDigest: other bytes, or another size. ImageNotFound, AccessRefused, NetworkError: not to be had.
-        CannotKeep: the folder can't be written.
+        CacheError: the folder can't be written.
     """
     with as_cache_error(path.parent):
         if await asyncio.to_thread(_is_whole, path, descriptor):

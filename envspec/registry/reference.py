@@ -93,14 +93,14 @@ class Endpoint:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is asked without TLS."""
+        """Whether it is used without TLS."""
         return self.base.startswith("http://")
 
     def may_name(self, url: str) -> bool:
-        """Whether the registry may send blobs, or its login, to another address that it names.
+        """Whether blobs, or the login, may be sent to another URL that the registry names.
 
-        Plain http is for the host of a registry that is asked in plain http itself, at whatever port: who wrote
-        `http://` trusts the way to that host. Nobody sends us to this machine's own services but one that is here.
+        Plain http only to the host of a plain http registry, at any port: the user trusts the way to that host. This
+        machine's own services only if the registry is on this machine.
         """
         parts = urlsplit(url)
         host, other = urlsplit(self.base).hostname or "", parts.hostname or ""

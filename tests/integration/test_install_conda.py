@@ -201,7 +201,7 @@ def test_what_passes_is_fetched_again(user: User, channel: CondaChannel, server:
     ("fault", "words", "asked"),
     [
         (Truncate(700), "has 700 of", 2),
-        (Drop(700), "the answer broke off", 2),
+        (Drop(700), "the response ended early", 2),
         (Status(500), "HTTP 500 (the server failed)", 2),
         (Status(404), "HTTP 404 (not found)", 1),
         (Status(401), "HTTP 401 (credentials needed", 1),

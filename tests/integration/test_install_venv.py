@@ -360,7 +360,7 @@ def test_another_build_than_the_locked_one(user: User, build: Python) -> None:
     (user.folder / "cpython.tar.gz").write_bytes(standalone()[:-1] + b"x")
     lock = write_lock(user.folder / "lock", make_lock(python=build))
     told = refused(environments.installs(user, lock), 5)
-    assert f"Python {RUNNING}" in told and "is not the file that the lock names" in told
+    assert f"Python {RUNNING}" in told and "is not the locked file" in told
     assert nothing_is_left(user)
 
 

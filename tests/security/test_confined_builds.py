@@ -111,7 +111,7 @@ def test_where_nothing_confines_nothing_is_run(
         if words:
             assert user.locks("--unconfined", **bare).status == 0
         told = refused(user.runs("lock", "spec.toml", *words, environ=victim.environ | bare), 6)
-    assert "runs code from outside" in told and "bubblewrap is not installed" in told
+    assert "runs foreign code" in told and "bubblewrap is not installed" in told
     assert "install bubblewrap" in told and "--unconfined" in told
     assert victim.is_unharmed()
     assert not words or "DOCKER_HOST" in told or "engine" in told

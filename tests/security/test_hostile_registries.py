@@ -407,7 +407,7 @@ def config_size(size: int) -> Callable[[Scene], object]:
 
 
 WANTS: Final = 'Bearer realm="REALM",service="s"'
-LEADS: Final = "the registry leads to http://127.0.0.1"
+LEADS: Final = "the registry redirects to http://127.0.0.1"
 
 LOCK: Final = [
     Row("GET redirected: its 401 names a realm", LEADS, on("GET", "/manifests/", away())),
@@ -519,10 +519,10 @@ LOCK: Final = [
         on("GET", "/", lambda _s, _a: [b"HTTP/1.1 200 OK\r\n", *([b"X: " + b"x" * 60_000 + b"\r\n"] * 10), CLOSE]),
     ),
     Row("JSON 100,000 deep", "not a JSON object", hold=holds_json("[" * 100_000)),
-    Row("JSON with a key twice", "the key 'config' stands in it twice", hold=holds_json('{"config": 1, "config": 2}')),
+    Row("JSON with a key twice", "the key 'config' occurs twice", hold=holds_json('{"config": 1, "config": 2}')),
     Row(
         "JSON with 300,000 keys, the last one twice",
-        "stands in it twice",
+        "occurs twice",
         hold=holds_json("{" + "".join(f'"{n}":1,' for n in range(300_000)) + '"a":1,"a":1}'),
     ),
     Row("JSON with half a character", "not a JSON object", hold=holds_json('{"a": "\\ud800"}')),
@@ -623,7 +623,7 @@ BUILD: Final = [
     ),
     Row(
         "a config with a key twice",
-        "the key 'os' stands in it twice",
+        "the key 'os' occurs twice",
         hold=config_body(b'{"os": "linux", "os": "windows"}'),
     ),
     Row("a config with NUL in a variable", "`Env` in its config is not", hold=config_of(Env=["A=\0"])),
@@ -655,7 +655,7 @@ BUILD: Final = [
         hold=config_of(rootfs={"diff_ids": ["sha256:../x"]}),
     ),
     Row("a config of another system", "is for", hold=config_of(os="\x1b[2J" * 500)),
-    Row("an index inside of an index", "an index, where the image of one platform is meant", hold=nested(2)),
+    Row("an index inside of an index", "an index, not the image of one platform", hold=nested(2)),
     Row("a manifest that is a layer", "not a JSON object", hold=lambda scene: scene.tags.update(v1=LAYER)),
     Row(
         "2,000 layers",
@@ -664,20 +664,20 @@ BUILD: Final = [
             {"config": manifest_of(scene)["config"], "layers": [LAYER.descriptor] * 2000}
         ),
     ),
-    Row("a layer that is smaller than it says", "and the registry gives", hold=layer_of(size=len(LAYER.body) + 1)),
-    Row("a layer that is larger than it says", "and the registry gives", hold=layer_of(size=len(LAYER.body) - 1)),
-    Row("a layer of negative size", "a blob without digest or size", hold=layer_of(size=-1)),
-    Row("a layer of 2^63 bytes", "a blob without digest or size", hold=layer_of(size=1 << 63)),
-    Row("a layer whose size is true", "a blob without digest or size", hold=layer_of(size=True)),
-    Row("a layer whose size is a text", "a blob without digest or size", hold=layer_of(size="100")),
+    Row("a layer that is smaller than it says", "and the registry sends", hold=layer_of(size=len(LAYER.body) + 1)),
+    Row("a layer that is larger than it says", "and the registry sends", hold=layer_of(size=len(LAYER.body) - 1)),
+    Row("a layer of negative size", "a blob without a valid digest and size", hold=layer_of(size=-1)),
+    Row("a layer of 2^63 bytes", "a blob without a valid digest and size", hold=layer_of(size=1 << 63)),
+    Row("a layer whose size is true", "a blob without a valid digest and size", hold=layer_of(size=True)),
+    Row("a layer whose size is a text", "a blob without a valid digest and size", hold=layer_of(size="100")),
     Row(
         "a layer's digest of another algorithm",
-        "a blob without digest or size",
+        "a blob without a valid digest and size",
         hold=layer_of(digest=f"md5:{'0' * 32}"),
     ),
     Row(
         "a layer's digest that is a path",
-        "a blob without digest or size",
+        "a blob without a valid digest and size",
         hold=layer_of(digest="sha256:../../../etc/passwd"),
     ),
     Row(
@@ -685,21 +685,21 @@ BUILD: Final = [
         "the received bytes have another digest",
         on("GET", BLOB, says(200, None, bytes(len(LAYER.body)))),
     ),
-    Row("a layer without end", "and the registry gives more", on("GET", BLOB, flood)),
+    Row("a layer without end", "and the registry sends more", on("GET", BLOB, flood)),
     Row("a layer of two lengths", "", on("GET", BLOB, two_lengths)),
-    Row("a layer that unpacks on its way", "and the registry gives more", on("GET", BLOB, bomb)),
+    Row("a layer that unpacks on its way", "and the registry sends more", on("GET", BLOB, bomb)),
     Row(
         "a layer in no pieces at all",
-        "broke off before its end",
+        "response ended early",
         on("GET", BLOB, says(206, {"Content-Range": f"bytes 0-{len(LAYER.body) - 1}/{len(LAYER.body)}"})),
     ),
     Row(
         "a part that nobody asked for",
-        "another part than was asked for",
+        "another part than requested",
         on("GET", BLOB, part(206, f"bytes 5-{len(LAYER.body)}/*")),
     ),
-    Row("a part without its place", "another part than was asked for", on("GET", BLOB, part(206, "bytes */*"))),
-    Row("a part of something larger", "the registry gives 999999", on("GET", BLOB, part(206, "bytes 0-9/999999"))),
+    Row("a part without its place", "another part than requested", on("GET", BLOB, part(206, "bytes */*"))),
+    Row("a part of something larger", "the registry sends 999999", on("GET", BLOB, part(206, "bytes 0-9/999999"))),
     Row(
         "a layer by its owner's URLs",
         "named by URLs of its owner's",
@@ -749,7 +749,7 @@ def wrong_rest(_scene: Scene, asked: Asked) -> Answer:
 
 @names(
     [
-        Row("another part", "another part than was asked for", on("GET", BLOB, wrong_part_of_the_rest)),
+        Row("another part", "another part than requested", on("GET", BLOB, wrong_part_of_the_rest)),
         Row("other bytes", "the received bytes have another digest", on("GET", BLOB, wrong_rest)),
     ]
 )
@@ -789,7 +789,7 @@ PUSH: Final = [
     Row("an upload at what can't be read", "something that is no URL", begins_at("http://[::1/up")),
     Row("an upload at another host on plain http", "which is plain http", begins_at("http://uploads.example/up")),
     Row("an upload at the cloud's keys", "which is", begins_at("http://169.254.169.254/up")),
-    Row("an upload nowhere", "doesn't say where", on("POST", "/uploads/", says(202))),
+    Row("an upload nowhere", "starts an upload without a URL", on("POST", "/uploads/", says(202))),
     Row("an upload that is never done", "bytes after", on("PATCH", "/uploads/", never_done)),
     Row("more than was sent", "bytes after", on("PATCH", "/uploads/", says(202, {"Range": "0-99999999"}))),
     Row("a range of 4,000 digits", None, on("PATCH", "/uploads/", says(202, {"Range": f"0-{'9' * 4000}"}))),
@@ -1029,7 +1029,7 @@ def test_a_registry_elsewhere_leads_nobody_to_services_of_this_machine(tmp_path:
         lambda asked: reply(404) if asked.method == "HEAD" else reply(202, b"", {"Location": f"{leads(asked)}/up"}),
         lambda registry: push_blob(registry, name, Bytes(b"small")),
     )
-    assert "it wants an upload at" in told and got == []
+    assert "its URL for an upload is" in told and got == []
 
 
 @pytest.mark.parametrize(

@@ -349,7 +349,7 @@ def test_what_a_killed_run_left_is_removed_first(tmp_path: Path) -> None:
 
 def test_something_that_came_meanwhile_stays(tmp_path: Path) -> None:
     with (
-        pytest.raises(staging.PrefixOccupied, match=r"not empty any more"),
+        pytest.raises(staging.PrefixOccupied, match=r"no longer empty"),
         staging.staging(tmp_path / "env", lambda: None) as site,
     ):
         (tmp_path / "env").mkdir()
@@ -375,9 +375,9 @@ def test_a_link_in_the_place_of_the_hidden_folder_is_not_followed(tmp_path: Path
     [
         ("HTTP status client error (404 Not Found) for url (http://x/t/TOKEN/y)", "HTTP 404 (not found)", False),
         ("HTTP status server error (500 Internal Server Error) for url (http://x/y)", "HTTP 500", True),
-        ("error decoding response body", "broke off", True),
+        ("error decoding response body", "ended early", True),
         ("error sending request for url (http://x/t/TOKEN/y)", "no connection", True),
-        ("builder error for url (nosuch://x)", "not a URL", False),
+        ("builder error for url (nosuch://x)", "can't be fetched from", False),
     ],
 )
 def test_rattlers_words(text: str, words: str, passes: bool) -> None:
@@ -408,7 +408,7 @@ _DOWNLOAD = "Resolved 1 package in 3ms\nerror: Failed to download `other==1.0`\n
             f"{_DOWNLOAD}  cause: Hash mismatch for `other==1.0`\n\n         Expected:\n           sha256:aa\n\n"
             "         Computed:\n           sha256:bb\n",
             5,
-            "other 1.0: the index's file is not the one that the lock names: SHA-256 bb, locked aa",
+            "other 1.0: the index's file is not the locked one: SHA-256 bb, locked aa",
         ),
         (
             "error: No solution found when resolving dependencies\n  cause: Because there is no version of other==2.0 "
@@ -428,7 +428,7 @@ _DOWNLOAD = "Resolved 1 package in 3ms\nerror: Failed to download `other==1.0`\n
             1,
             "something new: at http://example.org/x",
         ),
-        ("", 1, "it ended with status 2"),
+        ("", 1, "it exited with status 2"),
     ],
 )
 def test_uvs_words(stderr: str, code: int, words: str) -> None:

@@ -121,7 +121,7 @@ class OwnedLists:
         """What a source owns: as it was told before, else asked now.
 
         Raises:
-            As `Owner.owned`. CannotKeep: the cache can't be written.
+            As `Owner.owned`. CacheError: the cache can't be written.
         """
         found = self._read(source)
         if found is None:

@@ -196,7 +196,7 @@ class BlobStore:
         """Keep a small document.
 
         Raises:
-            WrongBlob: it is not what the digest is of. CannotKeep: the cache can't be written.
+            WrongBlob: it is not what the digest is of. CacheError: the cache can't be written.
         """
         path = self.path(digest)
         found = _hex_of(digest, body)
@@ -252,7 +252,7 @@ class LayerStore:
 
         Raises:
             BadArchive: a wheel's bytes are not what its directory says. BadEntry: no layer can be as the source says.
-            CannotKeep: no space for it, or no permission.
+            CacheError: no space for it, or no permission.
         """
         found = self.known(source.key, compression)
         if found is not None:

@@ -339,7 +339,7 @@ async def made_of(build: Build) -> Path:
     """The interpreter of a build, fetched and unpacked where it is not yet.
 
     Raises:
-        NetworkError, BadPython: it is not to be had. CannotKeep: the cache can't be written.
+        NetworkError, BadPython: it is not to be had. CacheError: the cache can't be written.
     """
     made = build.folder
     folder = made.parent

@@ -232,7 +232,7 @@ class ByDocker:
 
     def run(self, told: Callable[[str], None], take: Callable[[Outputs], None]) -> None:
         job = self.job
-        with open_engine(self.environ) as engine, engine.asked(f"installing packages in {job.base}"):
+        with open_engine(self.environ) as engine, engine.errors_while(f"installing packages in {job.base}"):
             client = engine.client
             # A package may take minutes to configure, and says nothing meanwhile.
             client.timeout = _HOURS_S

@@ -379,7 +379,7 @@ class WheelSource:
         """Folders before what is in them; a module, then its bytecode; each RECORD at the end, when all is known.
 
         Raises:
-            BadWheel, OwnedTwice: what they say. UnfitMachine, WorkerFault: no bytecode. OSError: a wheel can't be read.
+            BadWheel, FileConflict: what they say. UnfitMachine, WorkerFault: no bytecode. OSError: a wheel can't be read.
         """
         laid = {wheel: self._taken(wheel) for wheel in self._sorted()}
         conflicts(_listing(wheel, each) for wheel, each in laid.items())
@@ -487,7 +487,7 @@ class WheelLists:
         """Read a layer's wheels for its list, and remember it. For threads, each with another source.
 
         Raises:
-            BadWheel: what it says. OSError: a wheel can't be read. CannotKeep: the cache can't be written.
+            BadWheel: what it says. OSError: a wheel can't be read. CacheError: the cache can't be written.
         """
         found = _paths_of(entry for listing in source.listings() for entry in listing.entries)
         told = {name: sorted(getattr(found, name)) for name in ("files", "empty", "folders")}
@@ -507,7 +507,7 @@ class WheelLists:
         False says only that somebody has to look closer: what two of them have may be equal.
 
         Raises:
-            BadWheel: what it says. OSError: a wheel can't be read. CannotKeep: the cache can't be written.
+            BadWheel: what it says. OSError: a wheel can't be read. CacheError: the cache can't be written.
         """
         files, shared, folders = set(others), set[str](), set[str]()
         for source in sources:
