@@ -75,17 +75,17 @@ async def serve_index(request: BuildRequest, on: Target, world: BuildWorld) -> A
         yield ServedIndex(simple_url(key, Bodies.WHOLE), entry.proxy, view, listen)
 
 
-def this_target(request: BuildRequest, here: Platform) -> Target:
+def this_target(request: BuildRequest, local: Platform) -> Target:
     """The target of build requirements on this machine: the request's own if the platform is the same."""
-    if request.target.platform is here:
+    if request.target.platform is local:
         return request.target
     python = request.target.python
-    if here.is_linux:
-        return Target(here, python, glibc=(2, 28))
-    if here is Platform.OSX_ARM64:
+    if local.is_linux:
+        return Target(local, python, glibc=(2, 28))
+    if local is Platform.OSX_ARM64:
         major, minor, *_ = (int(part) for part in f"{platform.mac_ver()[0]}.0".split("."))
-        return Target(here, python, macos=(major, minor))
-    return Target(here, python)
+        return Target(local, python, macos=(major, minor))
+    return Target(local, python)
 
 
 #: Programs that compile. Sources: PEP 517 backends' defaults (setuptools, meson-python, scikit-build-core, maturin).

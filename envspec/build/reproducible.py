@@ -158,9 +158,9 @@ def check_release(wheel: Path, name: str, version: str | None, of: str) -> None:
     inner: tuple[str, Version | None] = (canonicalize_name(head.get("Name", "")), None)
     with suppress(InvalidVersion):
         inner = (inner[0], Version(head.get("Version", "")))
-    wanted = (name, found_version if version is None else Version(version))
-    if (found_name, found_version) != wanted or inner != wanted:
-        found = f"{head.get('Name')} {head.get('Version')}" if inner != wanted else f"{found_name} {found_version}"
+    expected = (name, found_version if version is None else Version(version))
+    if (found_name, found_version) != expected or inner != expected:
+        found = f"{head.get('Name')} {head.get('Version')}" if inner != expected else f"{found_name} {found_version}"
         requested = name if version is None else f"{name} {version}"
         raise WrongWheel(
             of,

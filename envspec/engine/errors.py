@@ -151,13 +151,13 @@ def connection_lost(doing: str, address: EngineAddress, error: BaseException) ->
 
 def root_of(error: BaseException) -> BaseException:
     """The system's error that libraries wrapped; the error itself if there is none."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     waiting: list[BaseException] = [error]
     while waiting:
         each = waiting.pop(0)
-        if id(each) in seen:
+        if id(each) in visited:
             continue
-        seen.add(id(each))
+        visited.add(id(each))
         if isinstance(each, ssl.SSLError) or (isinstance(each, OSError) and each.errno is not None):
             return each
         inner = (*each.args, getattr(each, "reason", None), each.__cause__, each.__context__)
@@ -230,7 +230,7 @@ _ERRORS: Final[tuple[tuple[str, type[EnvspecError], str, str | None], ...]] = (
         r"exec:? \"?([^\s\":]+)\"?: (?:executable file not found|stat [^:]+: no such file)",
         NoSuchProgram,
         "the image has no program '{1}'",
-        "run `envspec shell LOCK` to look around in it",
+        "run `envspec shell LOCK` to inspect it",
     ),
     (
         r"exec:? \"?([^\s\":]+)\"?: permission denied",

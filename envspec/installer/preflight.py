@@ -34,14 +34,14 @@ class HostFacts:
 
 
 def read_host(
-    here: Platform, *, conda: Callable[[], Mapping[str, tuple[str, str]]], cpu_file: Path = _CPU_FILE
+    local: Platform, *, conda: Callable[[], Mapping[str, tuple[str, str]]], cpu_file: Path = _CPU_FILE
 ) -> HostFacts:
     """The facts of this machine. conda: returns its virtual packages, name -> (version, build)."""
     virtual = conda()
     cpus = {virtual["__archspec"][1]} if "__archspec" in virtual else set()
-    if here is Platform.LINUX_64:
+    if local is Platform.LINUX_64:
         cpus |= x86_levels(_flags(cpu_file))
-    return HostFacts(here, _glibc(), {name: version for name, (version, _) in virtual.items()}, frozenset(cpus))
+    return HostFacts(local, _glibc(), {name: version for name, (version, _) in virtual.items()}, frozenset(cpus))
 
 
 def virtual_packages() -> dict[str, tuple[str, str]]:
@@ -52,24 +52,24 @@ def virtual_packages() -> dict[str, tuple[str, str]]:
     return {each.name.normalized: (str(each.version), str(each.build_string)) for each in found}
 
 
-def resolution_for(lock: Lock, here: Platform, requested: Platform | None) -> Resolution:
+def resolution_for(lock: Lock, local: Platform, requested: Platform | None) -> Resolution:
     """The resolution for this machine. requested: the user's --platform.
 
     Raises:
         UnfitMachine: `requested` is another platform, or the lock has none for this machine.
     """
     locked = [resolution.target.platform.value for resolution in lock.resolutions]
-    if requested is not None and requested is not here:
+    if requested is not None and requested is not local:
         raise UnfitMachine(
-            f"an environment for {requested.value} can't be installed on this machine, which is {here.value}",
+            f"an environment for {requested.value} can't be installed on this machine, which is {local.value}",
             hint=f"run it on a {requested.value} machine",
         )
     for resolution in lock.resolutions:
-        if resolution.target.platform is here:
+        if resolution.target.platform is local:
             return resolution
     raise UnfitMachine(
-        f"{lock.name} is locked for {', '.join(locked) or 'no platform'}, and this machine is {here.value}",
-        hint=f'add "{here.value}" to [env] platforms and run `envspec lock`',
+        f"{lock.name} is locked for {', '.join(locked) or 'no platform'}, and this machine is {local.value}",
+        hint=f'add "{local.value}" to [env] platforms and run `envspec lock`',
     )
 
 

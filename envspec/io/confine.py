@@ -233,7 +233,7 @@ def _why_not(program: str) -> str | None:
     if done.returncode == 0:
         return None
     reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-    return f"{program} does not work here ({reason.removeprefix('bwrap: ')})"
+    return f"{program} does not work ({reason.removeprefix('bwrap: ')})"
 
 
 @cache

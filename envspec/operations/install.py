@@ -34,7 +34,7 @@ def install(order: InstallRequest, world: World) -> Outcome:
 
     Raises:
         UsageError: the folder is something else's, or can't be made. UnfitMachine: this machine can't run it, or has
-            no Python for it. NetworkError: a file is not to be had, or is not the locked one. FileConflict: two packages
+            no Python for it. NetworkError: a file is not available, or not the locked one. FileConflict: two packages
             have the same file. DiskFull: the disk is full.
     """
     if sys.platform == "win32":

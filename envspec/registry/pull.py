@@ -161,7 +161,7 @@ async def read_blob(
             if at < descriptor.size_bytes:
                 raise RetryableError(
                     IncompleteResponse(
-                        url, "the response broke off before its end", hint="try again; if it stays, look there"
+                        url, "the response ended early", hint="try again; if it persists, check the server"
                     )
                 )
         except (NetworkError, RetryableError) as error:

@@ -17,7 +17,7 @@ from envspec.errors import UsageError
 from envspec.io.http_settings import is_loopback, leads_inward
 
 DOCKER_HUB: Final = "docker.io"
-#: Docker Hub is named docker.io and answers here.
+#: The host of docker.io.
 _DOCKER_HUB_HOST: Final = "registry-1.docker.io"
 _DOCKER_HUB_NAMES: Final = frozenset({DOCKER_HUB, "index.docker.io", _DOCKER_HUB_HOST})
 _LABEL: Final = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"

@@ -134,7 +134,7 @@ def test_bubblewrap_that_does_not_work_is_as_none(tmp_path: Path, victim: Prey, 
     program.chmod(0o755)
     with index_of(victim.unresolved()) as index:
         told = refused(builder(tmp_path, index, "own").locks(**bare), 6)
-    assert "does not work here (setting up uid map: Permission denied)" in told
+    assert "does not work (setting up uid map: Permission denied)" in told
 
 
 _HOSTILE_CLIENT = f"""

@@ -175,7 +175,7 @@ def in_environment(data: bytes, canary: Canary, served: Served, venv: Path) -> s
     except UvError:
         return "refused by uv"
     except NetworkError as fault:
-        assert fault.message == "the wheels: the file that came is damaged"
+        assert fault.message == "the wheels: the received file is damaged"
         return "refused by uv"
     except EnvspecError as fault:
         return outcome(fault, canary)

@@ -379,7 +379,7 @@ class WheelSource:
         """Folders before what is in them; a module, then its bytecode; each RECORD at the end, when all is known.
 
         Raises:
-            BadWheel, FileConflict: what they say. UnfitMachine, WorkerFault: no bytecode. OSError: a wheel can't be read.
+            BadWheel, FileConflict. UnfitMachine, WorkerFault: no bytecode. OSError: a wheel can't be read.
         """
         laid = {wheel: self._taken(wheel) for wheel in self._sorted()}
         conflicts(_listing(wheel, each) for wheel, each in laid.items())
