@@ -335,8 +335,8 @@ def test_links_stay_as_they_are(builder: Builder) -> None:
 @pytest.mark.parametrize(
     ("names", "what"),
     [
-        (("linked", "behind"), "behind-1.0-0.conda: it contains lib64/y behind the link lib64 of linked"),
-        (("outside",), "outside-1.0-0.conda: it contains '../../out', which would be put outside of its folder"),
+        (("linked", "behind"), "behind-1.0-0.conda: lib64/y of it is behind the link lib64 of linked"),
+        (("outside",), "outside-1.0-0.conda: '../../out' is in it, which would be put outside of its folder"),
         (("absolute",), "absolute-1.0-0.conda: '/etc/out' is in it"),
     ],
 )

@@ -302,7 +302,7 @@ def test_another_patch_is_a_warning_and_another_series_is_refused(user: User) ->
 
 def test_a_python_that_is_none(user: User, lock: Path) -> None:
     told = refused(user.runs("install", lock, "--prefix", "env", "--python", "/bin/sh"), 2)
-    assert "/bin/sh is not a CPython that runs here" in told
+    assert "/bin/sh is not a CPython that runs on this machine" in told
 
 
 def standalone(series: str = SERIES) -> bytes:
@@ -386,7 +386,7 @@ def test_a_build_that_writes_elsewhere(user: User) -> None:
     path.write_bytes(buffer.getvalue())
     build = Python(RUNNING, "standalone", path.as_uri(), hashlib.sha256(path.read_bytes()).hexdigest())
     ran = environments.installs(user, write_lock(user.folder / "lock", make_lock(python=build)))
-    assert "not under python/" in refused(ran, 1) and nothing_is_left(user)
+    assert "not below python/" in refused(ran, 1) and nothing_is_left(user)
 
 
 def test_the_record_says_which_lock_it_is(user: User, lock: Path) -> None:

@@ -165,7 +165,7 @@ CASES: dict[str, Case] = {
     "page-stalls-once": passing(Stall(), 1),
     "page-floods": network(Flood(), "/simple/app/: the response is larger than 67 MB"),
     "page-drips": network(Drip(), "/simple/app/: the response is not complete within the time limit"),
-    "metadata-drips": network(Drip(), ".metadata: the answer isn't complete", path="*.metadata"),
+    "metadata-drips": network(Drip(), ".metadata: the response is not complete", path="*.metadata"),
     "redirects-without-end": network(Redirects(), "/simple/app/: redirects without an end"),
     "redirects-that-end": passing(Redirects(3), 4),
     "redirect-to-nowhere": network(Status(302, {"Location": "gopher://x/"}), "redirects to no http(s) URL"),

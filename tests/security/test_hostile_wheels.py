@@ -29,10 +29,10 @@ from envspec.image.layers.types import Compression
 from envspec.image.sources.python import Venv
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.installer import python
-from envspec.installer.conda import OwnershipError
 from envspec.installer.staging import StagingFolder
 from envspec.installer.types import InstallRequest, World
 from envspec.installer.uv import UvError
+from envspec.io.archives import FileConflict
 from envspec.io.http_types import Timeouts
 from envspec.models import Python, Resolution
 from envspec.operations.install import put_wheels
@@ -248,5 +248,5 @@ def test_a_file_that_no_record_lists_takes_no_other_wheels_place(tmp_path: Path,
     pins = [pin(evil, url=served.put(evil.data)), pin(good, url=served.put(good.data, good.filename))]
     lock = make_lock(wheels=pins)
     order = InstallRequest(lock, "0" * 64, lock.resolutions[0], tmp_path / "env", BASE)
-    with _site(tmp_path / "env") as site, pytest.raises(OwnershipError, match=re.escape(name)):
+    with _site(tmp_path / "env") as site, pytest.raises(FileConflict, match=re.escape(name)):
         asyncio.run(put_wheels(order, _world(tmp_path), site, replace(Timeouts(), attempts=1)))
