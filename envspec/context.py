@@ -117,7 +117,7 @@ class Context:
         usual_jobs: the default of `jobs`; by default as many as there are processors.
 
         Raises:
-            UsageError: a setting that can't be used. OpenCache: other users could write to the cache.
+            UsageError: a setting that can't be used. UnsafeCache: other users could write to the cache.
         """
         from envspec.io.cache import cache_root
         from envspec.io.http_settings import timeouts

@@ -25,8 +25,8 @@ async def base_for(lock: Lock, platform: Platform, documents: ManifestCache) -> 
     """The base of one platform's image.
 
     Raises:
-        UsageError: the lock has no base image, or no digest of it. ImageNotFound: the registry does not have it any more.
-        BadBase: it can't be read.
+        UsageError: the lock has no base image, or no digest of it. ImageNotFound: the registry does not have it any
+        more. BadBase: it can't be read.
     """
     image, pinned = pinned_base(lock, platform)
     name = f"{image.repository}:{image.tag}" if image.tag else image.repository

@@ -23,7 +23,7 @@ from envspec.image.base import ManifestCache, base_for
 from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.config import Base, annotations_of, image_config, image_of
 from envspec.image.gpu_code import GpuCodeObserver
-from envspec.image.layers.ownership import FileConflict, entry_owners
+from envspec.image.layers.ownership import entry_owners
 from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.threads import CancellableSource
@@ -33,7 +33,7 @@ from envspec.image.services import ServicesSource, services_config
 from envspec.image.sources.bytecode import PycCompiler, find_compiler
 from envspec.image.sources.system import SystemLayerRequest, build_system_layer
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelPathCache, WheelSource
-from envspec.io.archives import parents_of
+from envspec.io.archives import FileConflict, parents_of
 from envspec.io.cache import as_cache_error
 from envspec.io.tasks import gather_or_cancel
 from envspec.models import DIRECT_URL, GpuCodeFound, Package, Platform, Resolution, SystemLayer

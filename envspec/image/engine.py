@@ -33,7 +33,7 @@ def find_image(engine: Engine, image: Image) -> str | None:
     how its layers were packed: there, images are equal if their layers' contents and their run configs are.
 
     Raises:
-        EngineRefused, EngineSilent: the engine fails.
+        EngineError, EngineUnreachable: the engine fails.
     """
     with engine.errors_while(_FINDING):
         if _inspect(engine, image.id) is not None:
@@ -62,7 +62,7 @@ def count_loaded_layers(engine: Engine, image: Image) -> int:
     """How many of the image's lowest layers the engine has: a tar for `load` may omit their blobs.
 
     Raises:
-        EngineRefused, EngineSilent: the engine fails.
+        EngineError, EngineUnreachable: the engine fails.
     """
     if engine.facts.containerd_store or engine.facts.is_podman:
         # They read every layer of the tar.
@@ -90,7 +90,7 @@ def load(engine: Engine, image: Image, archive: Iterable[bytes]) -> str:
     """Send a tar in the format of `docker load`; returns the engine's name of the image.
 
     Raises:
-        EngineRefused, EngineSilent: the engine fails, its disk is full, or the loaded image is another one.
+        EngineError, EngineUnreachable: the engine fails, its disk is full, or the loaded image is another one.
     """
     with engine.errors_while(_LOADING), contextlib.closing(_post(engine, archive)) as answers:
         for answer in answers:

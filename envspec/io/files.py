@@ -1,8 +1,8 @@
 """Atomic writes, foreign files and hashes of trees.
 
-Synced are the spec and the lock, which nothing can make again: they are on the disk before they get their names. All
-else follows from them: whoever reads a file of a cache checks it, so that a power cut costs that file, where syncing
-would cost every run. `docs/design.md` says how each is checked.
+Only the spec and the lock are synced to the disk before they get their names: nothing can generate them again. Cached
+files are checked when they are read, so that a power cut costs a file, and no run pays for syncing. See
+`docs/design.md` for each check.
 """
 
 from __future__ import annotations
@@ -19,21 +19,28 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import urlsplit
 
-from envspec.errors import UsageError
+from envspec.errors import EnvspecError, UsageError
 from envspec.io.file_locks import try_lock
 
-#: No room: another way of writing would not find any either.
+#: Errors of a full disk.
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-#: What systems without fsync for directories answer (some network shares).
+#: Errors of systems without fsync for directories (some network shares).
 _NO_SYNC: Final = frozenset({errno.EBADF, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+
+
+class DiskFull(EnvspecError):
+    """The disk is full, or would be."""
+
+    exit_code = 6
+
+
 _MARK: Final = ".envspec-"
 _BUFFER: Final = 1 << 20
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A name to write a file under, which becomes `path` when this is left, and goes where that is by a fault."""
+    """A temporary name, which is renamed to `path` at the end, or removed after an error."""
     new = _new_name(path)
     try:
         yield new
@@ -44,10 +51,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a small file, with the folders that it is in.
+    """Write a small file atomically, and its folders.
 
     Raises:
-        OSError: it can't be written; what stood there is untouched.
+        OSError: it can't be written; the old file is untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as new:
@@ -55,10 +62,10 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def replace_content(path: Path, data: bytes) -> None:
-    """Put another file with the same mode where one is. The old one is not written to: it may be a hard link.
+    """Replace a file by one with the same mode; the old one, which may be a hard link, is not written to.
 
     Raises:
-        OSError: it can't be written; what stood there is untouched.
+        OSError: it can't be written; the old file is untouched.
     """
     with replacing(path) as new, new.open("xb") as file:
         new.chmod(path.stat().st_mode & 0o7777)
@@ -78,17 +85,17 @@ def replace_user_file(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-    except OSError as fault:
+    except OSError as error:
         raise UsageError(
-            f"{path} can't be written: {fault.strerror}", hint="make it and its folder writable"
-        ) from fault
+            f"{path} can't be written: {error.strerror}", hint="make it and its folder writable"
+        ) from error
 
 
 @contextlib.contextmanager
 def open_replacing(path: Path) -> Iterator[IO[bytes]]:
-    """As `replacing`, for a large file in a folder of the user's: it is held against other processes while it is written.
+    """Like `replacing`, for a large file in a folder of the user; locked while it is written.
 
-    What a killed run left is then held by nobody, and `remove_leftovers` takes it away.
+    `remove_leftovers` removes the unlocked ones of killed runs.
 
     Raises:
         OSError: it can't be written.
@@ -96,7 +103,7 @@ def open_replacing(path: Path) -> Iterator[IO[bytes]]:
     descriptor = None
     while descriptor is None:
         new = _new_name(path)
-        # 0666 less the umask: it is a file of the user's as any.
+        # 0666 minus the umask, like any file of the user.
         descriptor = try_lock(new, partial(os.open, new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
     try:
         with os.fdopen(descriptor, "wb", buffering=_BUFFER) as file:
@@ -136,7 +143,7 @@ def sync_directory(directory: Path) -> None:
 
 
 def open_untrusted(path: Path) -> IO[bytes]:
-    """A file where others may write, a container or an engine: nothing but a file of that folder, and never waiting.
+    """Open a regular file in a folder that containers or engines write to, without blocking.
 
     Raises:
         OSError: there is none, or it is a link, a pipe, a device or a folder.
@@ -145,15 +152,15 @@ def open_untrusted(path: Path) -> IO[bytes]:
     descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
 
 
 def read_untrusted(path: Path, most_bytes: int) -> bytes:
-    """The whole of such a file.
+    """The content of such a file.
 
     Raises:
-        OSError: as `open_untrusted`; or it is larger than this.
+        OSError: like `open_untrusted`, or it is larger than `most_bytes`.
     """
     with open_untrusted(path) as file:
         data = file.read(most_bytes + 1)
@@ -162,20 +169,20 @@ def read_untrusted(path: Path, most_bytes: int) -> bytes:
     return data
 
 
-def write_all(file: IO[bytes], data: bytes) -> None:
-    """Write to an unbuffered file: the system may take less than it is given, on a disk that is almost full."""
+def write_all(file: IO[bytes], data: bytes | bytearray) -> None:
+    """Write to an unbuffered file: on an almost full disk, one call may write a part."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a file is one that is written beside its place here, or was when its writer was killed."""
+    """Whether a file is a temporary one of `replacing`, of a running or killed process."""
     return path.name.startswith(".") and _MARK in path.name
 
 
 def remove_leftovers(folder: Path, name: str = "*") -> None:
-    """Remove what killed runs left of `open_replacing` in a folder. name: of the file that was to be, any where left out."""
+    """Remove temporary files of killed runs of `open_replacing`. name: of the final file, by default any."""
     from glob import escape
 
     pattern = name if name == "*" else escape(name)
@@ -191,14 +198,14 @@ def _new_name(path: Path) -> Path:
     return path.with_name(f".{path.name}{_MARK}{os.urandom(6).hex()}")
 
 
-#: What a build, a test or an editor leaves, and no build reads.
-_LEFT: Final = (
+#: Files of builds, tests and editors, which no build reads.
+_GENERATED: Final = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", "*.egg-info", ".venv", "venv", ".tox", ".nox", "node_modules"),
     *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".idea", ".vscode", ".DS_Store"),
 )
-#: The same at the top alone.
-_LEFT_AT_TOP: Final = ("build", "dist")
-#: A folder with this is a lock: it follows from the project, and not the other way round.
+#: The same at the top only.
+_GENERATED_AT_TOP: Final = ("build", "dist")
+#: A folder with this file is a lock, which depends on the project.
 _OF_LOCKS: Final = "envspec.lock"
 
 
@@ -207,15 +214,15 @@ def project_files(root: Path) -> Iterator[str]:
     found: list[str] = []
     for folder, names, files in os.walk(root):
         inner = os.path.relpath(folder, root).replace(os.sep, "/")
-        names[:] = [name for name in names if not _is_left(name, inner) and not _is_lock(folder, name)]
+        names[:] = [name for name in names if not _is_generated(name, inner) and not _is_lock(folder, name)]
         links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
-        kept = [name for name in (*files, *links) if not _is_left(name, inner)]
-        found += kept if inner == "." else [f"{inner}/{name}" for name in kept]
+        included = [name for name in (*files, *links) if not _is_generated(name, inner)]
+        found += included if inner == "." else [f"{inner}/{name}" for name in included]
     yield from sorted(found)
 
 
 def tree_sha256(root: Path) -> str:
-    """SHA-256 (hexadecimal) over the names, contents and rights to run of a project's files; of a file, its content's.
+    """SHA-256 (hexadecimal) over the names, contents and executable bits of a project's files; of a file, its content.
 
     Raises:
         OSError: a file can't be read.
@@ -235,7 +242,7 @@ def tree_sha256(root: Path) -> str:
 
 
 def local_path(address: str, folder: Path) -> Path:
-    """Where a local project is: by a `file:` URL, or by a path as seen from the spec's folder."""
+    """The path of a local project: from a `file:` URL, or relative to the spec's folder."""
     if address.startswith("file:"):
         from urllib.request import url2pathname  # imports email, http and ssl: 15 ms
 
@@ -243,8 +250,8 @@ def local_path(address: str, folder: Path) -> Path:
     return folder / Path(address).expanduser()
 
 
-def _is_left(name: str, folder: str) -> bool:
-    patterns = (*_LEFT, *_LEFT_AT_TOP) if folder == "." else _LEFT
+def _is_generated(name: str, folder: str) -> bool:
+    patterns = (*_GENERATED, *_GENERATED_AT_TOP) if folder == "." else _GENERATED
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -379,7 +379,7 @@ class Builds:
         """SHA-256 -> file in the cache, of the built wheels among these: from the cache, from others, else built again.
 
         Raises:
-            OtherWheel: the build gave other bytes than the lock records; and as `record`.
+            UnexpectedWheel: the build gave other bytes than the lock records; and as `record`.
         """
         wanted = [each for each in packages if each.built]
         if not wanted:
@@ -429,8 +429,8 @@ class Builds:
         wanted = WheelRequest(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
         if file.index == LOCAL:
             raise NetworkError(
-                f"{wanted.of} was built of {(file.url or '').partition('#')[0]}; its wheel is not in the cache",
-                hint=f"set {BUILT_WHEELS} to where the `archives` folder of the cache that it was locked with is served",
+                f"{wanted.of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
+                hint=f"set {BUILT_WHEELS} to the `archives` folder of the cache where it was locked, or a copy",
             )
         if file.index == GIT:
             address = read_git(file.url or "")

@@ -332,7 +332,7 @@ def run_in_container(
     """Run the suite to its end. image: as the engine calls it. The container is gone afterwards.
 
     Raises:
-        NoGpuRuntime, NoSuchProgram, CannotStart, EngineError, EngineSilent: as `engine.run` says.
+        NoGpuRuntime, NoSuchProgram, CannotStart, EngineError, EngineUnreachable: as `engine.run` says.
     """
     lines, errors = _Lines(lambda line: _report_line(line, on_check)), _Tail()
     status = run(engine, image, settings, Streams(None, lines, errors), warn)
@@ -406,7 +406,7 @@ def run_local(python: Path, stage: Stage, environ: Mapping[str, str], on_check: 
         environ=environ,
         cwd=stage.results,
         parent=ParentLink(stop_by=StopBy.STDIN),
-        told=lambda line: _report_line(line, on_check),
+        on_line=lambda line: _report_line(line, on_check),
     )
     try:
         return run_interruptible(work)

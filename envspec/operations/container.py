@@ -36,14 +36,14 @@ from envspec.operations.image import Destinations, build
 
 #: The values that a request is made of, for callers.
 __all__ = [
-    "Access",
     "Container",
+    "ContainerOptions",
     "ContainerRequest",
     "Gpus",
     "Mount",
-    "Options",
+    "MountAccess",
     "Port",
-    "Start",
+    "StartMode",
     "Streams",
     "Terminal",
     "compiled_folder",
@@ -117,7 +117,7 @@ def open_container(lock: Lock, request: ContainerRequest, context: Context) -> I
     """Connect to the engine and check the request.
 
     Raises:
-        NoEngine, EngineSilent: no engine answers. UsageError, UnfitMachine: the lock or the request does not fit it.
+        NoEngine, EngineUnreachable: no engine answers. UsageError, UnfitMachine: the lock or request does not fit.
     """
     with open_engine(context.environ) as engine:
         yield Container(lock, request, engine, context)

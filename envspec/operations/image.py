@@ -165,7 +165,7 @@ async def load(session: ImageSession, assembled: Sequence[BuiltImage], tag: str)
     """Load an image into the engine under a name; its ID there. Layers that the engine has are not sent.
 
     Raises:
-        UsageError: several platforms. NoEngine, EngineSilent, EngineRefused: the engine fails.
+        UsageError: several platforms. NoEngine, EngineUnreachable, EngineError: the engine fails.
     """
     if len(assembled) > 1:
         raise UsageError("an engine loads the image of one platform", hint="choose it by --platform")
@@ -229,7 +229,7 @@ async def push(session: ImageSession, assembled: Sequence[BuiltImage], index: by
         source = parse(each.base.name)
         for layer in each.base.layers:
             kept = session.blobs.open(layer.blob) if session.blobs.has(layer.blob) else None
-            blobs[layer.blob.digest] = RemoteBlob(layer.blob, source, kept=kept)
+            blobs[layer.blob.digest] = RemoteBlob(layer.blob, source, local=kept)
         for layer in each.image.layers[len(each.base.layers) :]:
             blobs.setdefault(layer.blob.digest, _Lazy(session, layer))
         config = Descriptor(OCI_CONFIG, each.image.id, len(each.image.config))
@@ -248,7 +248,7 @@ def is_pushed(name: str, digest: str, context: Context) -> bool:
     """Whether the tag names this digest; False as well if the registry does not answer: the push then reports why.
 
     Raises:
-        RequestFault: the registry can't be reached.
+        RequestError: the registry can't be reached.
     """
     return run_interruptible(_is_pushed(name, digest, context))
 

@@ -19,6 +19,7 @@ from envspec.installer import conda, preflight, python, staging, uv
 from envspec.installer import conda as owners
 from envspec.installer.staging import relocate
 from envspec.installer.types import InstallRequest, InstallStage
+from envspec.io.files import DiskFull
 from envspec.io.tasks import run_interruptible
 from envspec.lockfile.folder import find_lock, read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE
@@ -63,8 +64,8 @@ def install(request: InstallRequest, context: Context) -> Outcome:
 
     Raises:
         UsageError: the folder is something else's, or can't be made. UnfitMachine: this machine can't run it, or has
-            no Python for it. NetworkError: a file is not to be had, or is not the locked one. OwnedTwice: two packages
-            have the same file. NoSpace: the disk is full.
+            no Python for it. NetworkError: a file is not available, or not the locked one. FileConflict: two packages
+            have the same file. DiskFull: the disk is full.
     """
     if sys.platform == "win32":
         raise UnfitMachine(
@@ -109,7 +110,7 @@ async def put_wheels(request: InstallRequest, context: Context, site: staging.St
     """Install the lock's wheels into an environment that has its Python, and check what they did.
 
     Raises:
-        NetworkError, NoSpace, UnfitMachine, UvFault: see `wheels.install`. OwnedTwice, Touched, LeadsOut: see
+        NetworkError, DiskFull, UnfitMachine, UvError: see `wheels.install`. FileConflict, FileChanged, PathEscapes: see
         `owners.check`. NotMovable: see `relocate`.
     """
     before = owners.files_before(site.path)
@@ -166,12 +167,12 @@ def _check_space(request: InstallRequest, context: Context, archives: Sequence[A
     uv's cache is unknown.
 
     Raises:
-        NoSpace: less is free than is needed at least.
+        DiskFull: less is free than is needed at least.
     """
     missing = missing_bytes(archives, context.cache)
     free = shutil.disk_usage(_existing(context.cache)).free
     if 2 * missing > free:
-        raise staging.DiskFull(
+        raise DiskFull(
             f"{context.cache} needs at least {_megabytes(2 * missing)} for {request.lock.name}, "
             f"and {_megabytes(free)} are free",
             hint="free space, or set ENVSPEC_CACHE_DIR to a folder on another disk",

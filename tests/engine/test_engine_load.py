@@ -101,7 +101,7 @@ def test_layers_that_are_there_are_not_sent_again(engine: DockerClient, opened: 
 def test_a_layer_that_is_neither_there_nor_sent(opened: Engine) -> None:
     made = Made()
     image = made.image("one")
-    with pytest.raises(EngineError, match=r"loading the image: the engine says: "):
+    with pytest.raises(EngineError, match=r"loading the image: the engine reports: "):
         made.load(opened, image, there=2)
 
 

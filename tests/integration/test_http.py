@@ -101,7 +101,7 @@ def test_a_fault_that_passes_is_tried_again(fault: Answer) -> None:
 def test_a_truncated_body_is_tried_again_and_then_refused() -> None:
     short: Answer = [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this", CLOSE]
     assert fetch(after(1, short, reply(200, b"whole"))).body == b"whole"
-    with pytest.raises(http_types.IncompleteResponse, match="broke off before its end"):
+    with pytest.raises(http_types.IncompleteResponse, match="response ended early"):
         fetch(lambda _: short)
 
 
@@ -164,7 +164,7 @@ def test_a_server_that_stalls_within_its_answer_is_given_up() -> None:
 
 def test_a_server_that_drips_is_given_up() -> None:
     drip: Answer = [b"HTTP/1.1 200 OK\r\n\r\n", *(b".", 0.1) * 100]
-    with pytest.raises(http_types.Stalled, match="longest time allowed"):
+    with pytest.raises(http_types.Stalled, match="within the time limit"):
         fetch(lambda _: drip, timeouts=replace(QUICK, total_s=0.5))
 
 

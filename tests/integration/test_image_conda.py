@@ -379,7 +379,7 @@ def test_keys_follow_from_the_rows(builder: Builder, tmp_path: Path) -> None:
 
 def test_an_archive_that_is_not_the_locked_one(builder: Builder) -> None:
     (row,) = builder.rows("oldstyle")
-    with pytest.raises(NetworkError, match="is not the file that the lock names"):
+    with pytest.raises(NetworkError, match="is not the locked file"):
         builder.entries([replace(row, sha256="0" * 64)])
 
 

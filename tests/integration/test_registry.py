@@ -234,7 +234,7 @@ def refused(world: World, kind: type[EnvspecError], *words: str, name: str = "HO
 
 def test_no_login_where_one_is_wanted(world: World) -> None:
     world.held.basic = ("user", "hunter2")
-    refused(world, errors.AccessRefused, "wants a login and none was found", f"docker login {'127.0.0.1'}")
+    refused(world, errors.AccessRefused, "requires a login and none was found", f"docker login {'127.0.0.1'}")
 
 
 def test_a_wrong_password(world: World) -> None:
@@ -260,7 +260,7 @@ def test_a_login_that_may_not_pull(world: World) -> None:
         return reply(401, b"", {"WWW-Authenticate": "Basic realm=x"})
 
     world.answer = answer
-    refused(world, errors.AccessRefused, "DENIED: requested access", "ask for access to nvidia/cuda")
+    refused(world, errors.AccessRefused, "DENIED: requested access", "get access to nvidia/cuda")
 
 
 # -------------------------------------------------------------------------------------------------------- bad days
@@ -292,11 +292,11 @@ def test_a_token_server_that_no_login_may_be_sent_to(world: World, realm: str) -
         (reply(500), "HTTP 500"),
         (reply(503), "HTTP 503"),
         (reply(404), "HTTP 404"),
-        (reply(200, b"<html>log in</html>"), "answers no token"),
-        (reply(200, {"token": ""}), "answers no token"),
-        (reply(200, {"token": 7}), "answers no token"),
-        (reply(200, {"token": "a\r\nX-Injected: b"}), "answers no token"),
-        (reply(200, []), "answers no token"),
+        (reply(200, b"<html>log in</html>"), "sends no token"),
+        (reply(200, {"token": ""}), "sends no token"),
+        (reply(200, {"token": 7}), "sends no token"),
+        (reply(200, {"token": "a\r\nX-Injected: b"}), "sends no token"),
+        (reply(200, []), "sends no token"),
     ],
 )
 def test_a_token_server_that_fails(world: World, token_answer: Answer, words: str) -> None:
@@ -315,7 +315,7 @@ def test_a_token_server_that_is_too_busy(world: World) -> None:
 def test_a_token_that_is_not_accepted_ends_the_talk(world: World) -> None:
     world.held.token = 9
     world.answer = lambda asked: reply(200, {"token": "wrong"}) if asked.path == "/token" else world.held.answer(asked)
-    refused(world, errors.AccessRefused, "wants a login")
+    refused(world, errors.AccessRefused, "requires a login")
     assert len(world.asked) == 3
 
 
@@ -338,7 +338,7 @@ def test_a_short_limit_is_waited_for(world: World) -> None:
 
 def test_a_tag_that_is_not_there(world: World) -> None:
     refused(
-        world, errors.ImageNotFound, "v2: not there", "six months after its end of life", name="HOST/nvidia/cuda:v2"
+        world, errors.ImageNotFound, "v2: not found", "six months after its end of life", name="HOST/nvidia/cuda:v2"
     )
 
 
@@ -347,7 +347,7 @@ def test_a_repository_that_is_not_there(world: World) -> None:
 
 
 def test_a_digest_that_is_not_there(world: World) -> None:
-    refused(world, errors.ImageNotFound, "not there", "--upgrade", name=f"HOST/nvidia/cuda@sha256:{'0' * 64}")
+    refused(world, errors.ImageNotFound, "not found", "--upgrade", name=f"HOST/nvidia/cuda@sha256:{'0' * 64}")
 
 
 def test_a_platform_that_is_not_there(world: World) -> None:
@@ -358,7 +358,9 @@ def test_a_platform_that_is_not_there(world: World) -> None:
 def test_a_single_manifest_of_another_platform(world: World) -> None:
     config = content.config(architecture="riscv64")
     world.held.add("nvidia/cuda:v1", config, content.manifest(config))
-    refused(world, errors.ImageNotFound, "not published for linux-64, linux-aarch64", "no platform that envspec builds")
+    refused(
+        world, errors.ImageNotFound, "not published for linux-64, linux-aarch64", "no platform that envspec supports"
+    )
 
 
 def test_a_platform_without_images(world: World) -> None:
@@ -372,14 +374,14 @@ def test_other_bytes_than_the_digest_says(world: World) -> None:
     refused(
         world,
         errors.WrongDigest,
-        f"the bytes that came have the digest {AMD.digest}",
+        f"the received bytes have the digest {AMD.digest}",
         name=f"HOST/nvidia/cuda@{INDEX.digest}",
     )
 
 
 def test_other_bytes_than_the_header_says(world: World) -> None:
     world.answer = always(reply(200, INDEX.body, {"Docker-Content-Digest": AMD.digest}))
-    refused(world, errors.WrongDigest, f"named {AMD.digest} by the registry", INDEX.digest)
+    refused(world, errors.WrongDigest, f"the registry names {AMD.digest}", INDEX.digest)
 
 
 def test_a_config_of_other_bytes(world: World) -> None:
@@ -392,7 +394,7 @@ def test_a_config_of_other_bytes(world: World) -> None:
 @pytest.mark.parametrize(
     ("body", "content_type", "words"),
     [
-        (b"<html>Please log in</html>", "text/html; charset=utf-8", "answers with text/html that is not a JSON object"),
+        (b"<html>Please log in</html>", "text/html; charset=utf-8", "response is text/html, not a JSON object"),
         (b"", "", "not a JSON object"),
         (b"[]", content.OCI_INDEX, "not a JSON object"),
         (b"[" * 100_000, content.OCI_INDEX, "not a JSON object"),
@@ -429,7 +431,7 @@ def test_something_else_in_the_registry_s_place(world: World) -> None:
     [
         ([30.0], "stalled"),
         ([b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", 30.0], "stalled"),
-        ([b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", CLOSE], "broke off"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", CLOSE], "ended early"),
         ([RESET], "connection broke"),
         ([CLOSE], "connection broke"),
         ([b"HTTP/1.1 200 OK\r\n\r\n", *([b"x" * 65536] * 100)], "larger than 4 MB"),

@@ -72,19 +72,19 @@ def test_an_index_is_mirrored_whole_under_the_same_digest(tmp_path: Path) -> Non
     assert (done.digest, done.media_type) == (INDEX.digest, INDEX.media_type)
     assert target.tags["keep/cuda"] == source.tags["nvidia/cuda"]
     assert target.blobs["keep/cuda"] == source.blobs["nvidia/cuda"]
-    assert {moved.how for moved in done.moved} == {Transfer.UPLOADED}
-    assert told[-1][0] == told[-1][1] == sum(moved.descriptor.size_bytes for moved in done.moved)
+    assert {moved.how for moved in done.transfers} == {Transfer.UPLOADED}
+    assert told[-1][0] == told[-1][1] == sum(moved.descriptor.size_bytes for moved in done.transfers)
     puts = [ask.path for ask in target.asked if ask.method == "PUT"]
     assert puts[-1].endswith("/manifests/v1")
     target.asked.clear()
-    assert copy(tmp_path, source, target).moved == ()
+    assert copy(tmp_path, source, target).transfers == ()
     assert target.methods() == ["HEAD"]
 
 
 def test_within_a_registry_blobs_are_mounted(tmp_path: Path) -> None:
     held = published()
     done = copy(tmp_path, held, held)
-    assert {moved.how for moved in done.moved} == {Transfer.MOUNTED}
+    assert {moved.how for moved in done.transfers} == {Transfer.MOUNTED}
     assert held.tags["keep/cuda"] == held.tags["nvidia/cuda"]
 
 
@@ -123,7 +123,7 @@ def test_a_foreign_layer_stays_where_it_is(tmp_path: Path) -> None:
     top = image("amd64", row(b"windows", kind) | {"urls": ["https://elsewhere.example/layer"]})
     source, target = published(top), PushRegistry()
     done = copy(tmp_path, source, target)
-    assert [moved.how for moved in done.moved].count(Transfer.LEFT) == 1
+    assert [moved.how for moved in done.transfers].count(Transfer.LEFT) == 1
     assert target.tags["keep/cuda"]["v1"][1] == top.body
     assert digest(b"windows") not in target.blobs["keep/cuda"]
 
@@ -148,7 +148,7 @@ def copy_one(registry: Registry, source: PushRegistry, target: PushRegistry) -> 
 def test_wrong_bytes_reach_no_registry(tmp_path: Path, verifies: bool) -> None:
     """Not even one that doesn't look at what it is given."""
     source, target = holding(BODY[:-1] + b"?"), PushRegistry(verifies=verifies)
-    with pytest.raises(errors.WrongDigest, match=r"/a/b: blob sha256:\w+: the bytes that came have the digest"):
+    with pytest.raises(errors.WrongDigest, match=r"/a/b: blob sha256:\w+: the received bytes have the digest"):
         talk_to(tmp_path, lambda registry: copy_one(registry, source, target), source, target)
     assert target.blobs == {} == target.uploads
 
@@ -236,7 +236,7 @@ def test_a_manifest_for_a_platform_and_what_is_in_it(tmp_path: Path) -> None:
         assert (await registry.config(name, manifest))["architecture"] == "arm64"
         index = await pull_manifest(registry, name)
         assert index.digest == INDEX.digest
-        with pytest.raises(BadManifest, match="an index, where the image of one platform is meant"):
+        with pytest.raises(BadManifest, match="an index, not the image of one platform"):
             image_blobs(index, str(name))
         with pytest.raises(errors.ImageNotFound, match="not published for osx-arm64"):
             await pull_manifest(registry, name, Platform.OSX_ARM64)
@@ -252,5 +252,5 @@ def test_a_layer_that_is_no_descriptor(tmp_path: Path, layer: object) -> None:
     document = json.loads(AMD.body)
     document["layers"].append(layer)
     broken = replace(AMD, body=content.encode(document))
-    with pytest.raises(BadManifest, match="without digest or size"):
+    with pytest.raises(BadManifest, match="without a valid digest and size"):
         copy(tmp_path, published(broken), PushRegistry())

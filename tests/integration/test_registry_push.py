@@ -181,7 +181,7 @@ def test_a_token_that_never_suffices(tmp_path: Path) -> None:
         return await push_blob(registry, name, Bytes(BODY))
 
     held = PushRegistry(token=99, fault=lambda ask: Say(401, challenge) if ask.method == "PATCH" else None)
-    with pytest.raises(errors.AccessRefused, match="wants a login"):
+    with pytest.raises(errors.AccessRefused, match="requires a login"):
         talk(held, use, tmp_path)
     assert held.methods().count("PATCH") == 2
 
@@ -229,13 +229,13 @@ def test_a_manifest_is_put_again(tmp_path: Path, fault: Fault) -> None:
 
 def test_an_answer_that_names_another_digest(tmp_path: Path) -> None:
     held = PushRegistry(fault=nth("PUT", {0}, Say(201, {"Docker-Content-Digest": digest(b"other")})))
-    with pytest.raises(errors.WrongDigest, match="the registry keeps"):
+    with pytest.raises(errors.WrongDigest, match="the registry has"):
         put(held, tmp_path, manifest(b"config"))
 
 
 def test_an_answer_that_names_no_digest_is_looked_after(tmp_path: Path) -> None:
     held, body = PushRegistry(fault=nth("PUT", {0}, Say(201))), manifest(b"config")
-    with pytest.raises(errors.WrongDigest, match="keeps nothing there"):
+    with pytest.raises(errors.WrongDigest, match="has nothing there"):
         put(held, tmp_path, body)
     held = PushRegistry(fault=nth("PUT", {0}, Say(201)), tags={REPOSITORY: {"v1": (KIND, body)}})
     assert put(held, tmp_path, body) == digest(body)

@@ -123,7 +123,7 @@ def test_damage_on_the_way_is_sent_again_once(tmp_path: Path) -> None:
     push(held, tmp_path)
     assert has(held)
     spoilt, held = {0, 1, 2}, PushRegistry(fault=damage)
-    with pytest.raises(errors.WrongDigest, match=r"the registry finds another digest.*DIGEST_INVALID"):
+    with pytest.raises(errors.WrongDigest, match=r"the registry received bytes with another digest.*DIGEST_INVALID"):
         push(held, tmp_path)
     assert not has(held)
 
@@ -202,9 +202,9 @@ def test_a_registry_that_fails_is_told(tmp_path: Path, method: str) -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (403, "wants a login and none was found"),
+        (403, "requires a login and none was found"),
         (404, "no such repository"),
-        (405, "takes nothing"),
+        (405, "accepts no push"),
         (400, "answers HTTP 400"),
     ],
 )
@@ -239,10 +239,10 @@ def test_another_host_gets_the_blob_and_no_login(tmp_path: Path) -> None:
     ("location", "words"),
     [
         ("http://registry.example/v2/x", "plain http"),
-        ("ftp://127.0.0.1/x", "no URL"),
-        ("https://user:secret@127.0.0.1/x", "no URL"),
-        ("http://[::1/x", "no URL"),
-        ("", "doesn't say where"),
+        ("ftp://127.0.0.1/x", "for an upload is invalid"),
+        ("https://user:secret@127.0.0.1/x", "for an upload is invalid"),
+        ("http://[::1/x", "for an upload is invalid"),
+        ("", "starts an upload without a URL"),
     ],
 )
 def test_an_upload_at_a_place_where_nothing_may_be_sent(tmp_path: Path, location: str, words: str) -> None:
@@ -262,7 +262,7 @@ def test_a_copy_on_this_machine_that_is_not_whole(tmp_path: Path) -> None:
 
 def test_a_copy_on_this_machine_that_is_damaged(tmp_path: Path) -> None:
     wrong = Bytes(BODY[:-1] + b"?", Descriptor("", digest(BODY), len(BODY)))
-    with pytest.raises(errors.WrongDigest, match="its copy on this machine has the digest"):
+    with pytest.raises(errors.WrongDigest, match="its local copy has the digest"):
         talk(PushRegistry(), lambda registry, name: push_blob(registry, name, wrong), tmp_path)
 
 

@@ -89,7 +89,7 @@ def test_push_mount_mirror_and_fetch(tmp_path: Path) -> None:
                 source = parse(f"{one}/team/app:v1")
                 for host, how in ((one, Transfer.MOUNTED), (two, Transfer.UPLOADED)):
                     done = await mirror(registry, source, parse(f"{host}/keep/app:v2"))
-                    assert {moved.how for moved in done.moved} == {how}
+                    assert {moved.how for moved in done.transfers} == {how}
                     assert (await registry.manifest(parse(f"{host}/keep/app:v2"))).digest == done.digest
                 descriptor = Descriptor(GZIP, digest(BODY), len(BODY))
                 await fetch_blob(registry, parse(f"{two}/keep/app:v2"), descriptor, tmp_path / "layer")

@@ -67,7 +67,7 @@ def test_an_index_a_list_and_a_single_manifest(tmp_path: Path) -> None:
             resolve(tmp_path, f"{host}/nvidia/cuda:amd64")
         with pytest.raises(errors.ImageNotFound, match="MANIFEST_UNKNOWN"):
             resolve(tmp_path, f"{host}/nvidia/cuda:none")
-        with pytest.raises(errors.ImageNotFound, match="not there"):
+        with pytest.raises(errors.ImageNotFound, match="not found"):
             resolve(tmp_path, f"{host}/nvidia/none:v1")
         assert resolve(tmp_path, "nvidia/cuda:oci", mirrors={"docker.io": host})[0].digest == INDEX.digest
 

@@ -59,7 +59,7 @@ def test_what_is_taken_is_what_was_asked_for(sizes: tuple[int, ...], takes: list
         cursor = UploadStream(blob.descriptor, partial(read_ahead, blob))
         for (start, end), timeouts in takes:
             got, left = bytearray(), timeouts
-            async with aclosing(cursor.take(start, end)) as pieces:
+            async with aclosing(cursor.read(start, end)) as pieces:
                 async for piece in pieces:
                     got += piece
                     left -= 1
@@ -92,7 +92,7 @@ def test_a_read_that_was_broken_off_is_begun_anew() -> None:
 
 
 async def whole(cursor: UploadStream, start: int) -> bytes:
-    async with aclosing(cursor.take(start, len(BODY))) as pieces:
+    async with aclosing(cursor.read(start, len(BODY))) as pieces:
         return b"".join([bytes(piece) async for piece in pieces])
 
 
@@ -101,7 +101,7 @@ def test_a_blob_that_ends_early_is_refused() -> None:
         blob = Cut((100,), BODY[:-1])
         cursor = UploadStream(blob.descriptor, partial(read_ahead, blob))
         with pytest.raises(TruncatedBlob, match=f"has {len(BODY) - 1} bytes of {len(BODY)}"):
-            async with aclosing(cursor.take(0, len(BODY))) as pieces:
+            async with aclosing(cursor.read(0, len(BODY))) as pieces:
                 async for _ in pieces:
                     continue
         await cursor.close()

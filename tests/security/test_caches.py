@@ -240,7 +240,7 @@ def test_the_doctor_says_so_and_changes_nothing(shared: Path, tmp_path: Path) ->
     folder_in(shared / "cache", 0o777)
     ran = User(tmp_path, "http://127.0.0.1:9", ENVSPEC_CACHE_DIR=str(shared / "cache")).runs("doctor")
     assert ran.status == 6
-    assert f"{shared}/cache can be written by them" in ran.stdout and f"rm -r {shared}/cache" in ran.stdout
+    assert f"{shared}/cache is writable by others" in ran.stdout and f"rm -r {shared}/cache" in ran.stdout
     assert stat.S_IMODE((shared / "cache").stat().st_mode) == 0o777
 
 

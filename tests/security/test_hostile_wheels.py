@@ -29,10 +29,10 @@ from envspec.image.layers.types import Compression
 from envspec.image.sources.python import Venv
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.installer import python
-from envspec.installer.conda import FileConflict
 from envspec.installer.staging import StagingFolder
 from envspec.installer.types import InstallRequest
 from envspec.installer.uv import UvError
+from envspec.io.archives import FileConflict
 from envspec.io.http_types import Timeouts
 from envspec.models import Python
 from envspec.operations.install import put_wheels
@@ -171,7 +171,7 @@ def in_environment(data: bytes, canary: Canary, served: Served, venv: Path) -> s
     except UvError:
         return "refused by uv"
     except NetworkError as fault:
-        assert fault.message == "the wheels: the file that came is damaged"
+        assert fault.message == "the wheels: the received file is damaged"
         return "refused by uv"
     except EnvspecError as fault:
         return outcome(fault, canary)

@@ -33,7 +33,7 @@ HURRIED: Final = {"ENVSPEC_HTTP_ATTEMPTS": "1", "ENVSPEC_HTTP_STALL_S": "0.5", "
 FRIENDLY: Final = Dialect()
 WITHOUT_METADATA: Final = Dialect(metadata=MetadataFiles.NONE)
 UNHASHED: Final = Dialect(metadata=MetadataFiles.TRUE)
-ELSEWHERE: Final = "which is not on a server of index corp: nothing was taken\n  hint: add "
+ELSEWHERE: Final = "which is not on a server of index corp: nothing was read\n  hint: add "
 
 
 @dataclass(frozen=True)

@@ -148,8 +148,8 @@ CASES: Final[dict[str, Callable[[], Case]]] = {
     "labels that do not end": lambda: Case(fault=closed(b"<a><" * 3_000_000), says=EMPTY),
     "bases that do not end": lambda: Case(fault=closed(b"<base href " * 10**6), says=EMPTY),
     "more links than a page has": lambda: Case(fault=closed(b"<a>x</a>" * 10**6), says="100000"),
-    "a page without an end": lambda: Case(one(PLAIN), fault=Flood(), says="the answer is larger than 67 MB"),
-    "a page that is a bomb": lambda: Case(fault=packed(300), says="the answer is larger than 67 MB"),
+    "a page without an end": lambda: Case(one(PLAIN), fault=Flood(), says="the response is larger than 67 MB"),
+    "a page that is a bomb": lambda: Case(fault=packed(300), says="the response is larger than 67 MB"),
     "deep JSON": lambda: Case(fault=page(b"[" * 10**6, JSON), says="nested too deeply"),
     "JSON of too many values": lambda: Case(fault=page(b'{"files":[' + b"[]," * 10**7 + b"0]}", JSON), says="too many"),
     "more files than a page has": lambda: Case(
@@ -170,10 +170,10 @@ CASES: Final[dict[str, Callable[[], Case]]] = {
         one(PLAIN),
         path="/files/victim/victim-1.0-py3-none-any.whl.metadata",
         fault=page(METADATA + b" " * (40 * MIB)),
-        says="the answer is larger than 34 MB",
+        says="the response is larger than 34 MB",
     ),
     "METADATA without an end": lambda: Case(
-        one(PLAIN), path="/files/victim/*.metadata", fault=Flood(), says="the answer is larger than 34 MB"
+        one(PLAIN), path="/files/victim/*.metadata", fault=Flood(), says="the response is larger than 34 MB"
     ),
     "METADATA that is a bomb": lambda: Case(
         one(wheel("victim", "1.0", metadata=METADATA + b"\n" * (33 * MIB), method=Method.DEFLATED)),

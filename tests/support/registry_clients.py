@@ -66,7 +66,7 @@ def talk(
 def push(
     held: PushRegistry, home: Path, body: bytes = BODY, chunk_bytes: int = CHUNK, **options: object
 ) -> BlobTransfer:
-    timeouts = options.pop("patience", QUICK)
+    timeouts = options.pop("timeouts", QUICK)
     notices = options.pop("notices", None)
     return talk(
         held,

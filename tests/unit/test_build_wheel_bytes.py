@@ -86,7 +86,7 @@ def test_no_zip_is_no_wheel(tmp_path: Path) -> None:
         ("own-1.0-py3-none-any.whl", b"Name: own\nVersion: nine\n", "1.0", "a wheel of own nine, not of own 1.0"),
         ("own-1.1-py3-none-any.whl", b"Name: own\nVersion: 1.1\n", "1.0", "a wheel of own 1.1, not of own 1.0"),
         ("other-1.0-py3-none-any.whl", b"Name: other\nVersion: 1.0\n", None, "a wheel of other 1.0, not of own"),
-        ("own.whl", b"Name: own\nVersion: 1.0\n", None, "no wheel's name"),
+        ("own.whl", b"Name: own\nVersion: 1.0\n", None, "not a wheel's name"),
     ],
 )
 def test_the_release_is_the_one_that_is_wanted(

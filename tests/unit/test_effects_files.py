@@ -128,7 +128,7 @@ def test_notes_that_can_not_be_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "words"),
     [
-        (errno.ENOSPC, r"no space left in envspec's cache, .*/cache: No space left on device\n  hint: make room"),
+        (errno.ENOSPC, r"no space left in envspec's cache, .*/cache: No space left on device\n  hint: free space"),
         (errno.EDQUOT, "no space left in envspec's cache"),
         (errno.EROFS, r"envspec's cache can't be used: .*/cache: Read-only file system"),
     ],

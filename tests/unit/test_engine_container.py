@@ -178,7 +178,7 @@ def test_services_start_where_they_are_asked_for_and_without_a_command() -> None
     alone = create_body(container_settings(SERVED, JANE, ENGINE, FOLDERS, ContainerOptions()))
     assert "Cmd" not in alone
     assert alone["HostConfig"]["PortBindings"] == body["HostConfig"]["PortBindings"]
-    with pytest.raises(UsageError, match="what is to be run in tiny"):
+    with pytest.raises(UsageError, match="no command to run in tiny"):
         container_settings(lock_of(), JANE, ENGINE, FOLDERS, ContainerOptions())
     with pytest.raises(UsageError, match="has no services to start"):
         container_settings(lock_of(), JANE, ENGINE, FOLDERS, BESIDE)
@@ -239,7 +239,7 @@ def test_mounts_of_the_users_take_the_place_of_ours() -> None:
     assert create_body(settings)["HostConfig"]["Mounts"] == [
         {"Type": "bind", "Source": "/elsewhere", "Target": "/workspace", "ReadOnly": True}
     ]
-    with pytest.raises(UsageError, match="two things are to be mounted at /workspace"):
+    with pytest.raises(UsageError, match="two mounts have the target /workspace"):
         container_settings(lock_of(), JANE, ENGINE, FOLDERS, replace(RUN, mounts=(own, own)))
 
 

@@ -43,10 +43,10 @@ def test_which_engines_are_other_machines(url: str, *, remote: bool) -> None:
 @pytest.mark.parametrize(
     ("address", "fault", "system", "program", "code", "said"),
     [
-        (HERE, GONE, "linux", None, 6, "no container engine is installed here"),
-        (HERE, GONE, "linux", "/usr/bin/dockerd", 6, "Docker is installed and not running: no such file or directory"),
+        (HERE, GONE, "linux", None, 6, "no container engine is installed"),
+        (HERE, GONE, "linux", "/usr/bin/dockerd", 6, "Docker is installed but not running: no such file or directory"),
         (HERE, GONE, "linux", "/usr/bin/podman", 6, "Podman's API is not running"),
-        (HERE, GONE, "darwin", "/usr/local/bin/docker", 6, "Docker Desktop is not running here"),
+        (HERE, GONE, "darwin", "/usr/local/bin/docker", 6, "Docker Desktop is not running"),
         (HERE, PermissionError(errno.EACCES, "Permission denied"), "linux", "/usr/bin/docker", 6, "this user may not"),
         (
             EngineAddress("unix:///run/user/7/docker.sock", AddressSource.HOST),
@@ -54,7 +54,7 @@ def test_which_engines_are_other_machines(url: str, *, remote: bool) -> None:
             "linux",
             None,
             6,
-            "no engine answers at unix:///run/user/7/docker.sock (DOCKER_HOST): connection refused",
+            "no engine responds at unix:///run/user/7/docker.sock (DOCKER_HOST): connection refused",
         ),
         (
             EngineAddress("tcp://gpu-box:2376", AddressSource.CONTEXT, "gpus"),
@@ -62,7 +62,7 @@ def test_which_engines_are_other_machines(url: str, *, remote: bool) -> None:
             "linux",
             None,
             5,
-            "the engine at tcp://gpu-box:2376 (context gpus) does not answer: connection timed out",
+            "the engine at tcp://gpu-box:2376 (context gpus) does not respond: connection timed out",
         ),
         (
             EngineAddress("tcp://gpu-box:2376", AddressSource.HOST),
@@ -70,7 +70,7 @@ def test_which_engines_are_other_machines(url: str, *, remote: bool) -> None:
             "linux",
             None,
             5,
-            "do not agree on TLS: certificate verify failed",
+            "no TLS connection to the engine at tcp://gpu-box:2376 (DOCKER_HOST): certificate verify failed",
         ),
     ],
 )
@@ -110,7 +110,7 @@ def test_the_systems_own_error_is_found_below_what_wraps_it() -> None:
             "please update your driver to a newer version, or use an earlier cuda container: unknown",
             "NoGpuRuntime",
             6,
-            "too old for this image: driver>=570.26 does not hold",
+            "too old for this image: driver>=570.26 is not satisfied",
         ),
         (
             "nvidia-container-cli: device error: 7: unknown device: unknown",
@@ -130,19 +130,19 @@ def test_the_systems_own_error_is_found_below_what_wraps_it() -> None:
             "is already allocated",
             "PortTaken",
             6,
-            "port 8888 of this machine is taken",
+            "port 8888 of this machine is in use",
         ),
         (
             "Error starting userland proxy: listen tcp4 127.0.0.1:6006: bind: address already in use",
             "PortTaken",
             6,
-            "port 6006 of this machine is taken",
+            "port 6006 of this machine is in use",
         ),
         (
             'invalid mount config for type "bind": bind source path does not exist: /data/x',
             "UsageError",
             2,
-            "the engine finds no /data/x on its machine",
+            "/data/x, which was to be mounted, is not on the engine's machine",
         ),
         (
             'OCI runtime create failed: exec: "pyton": executable file not found in $PATH: unknown',
@@ -157,9 +157,9 @@ def test_the_systems_own_error_is_found_below_what_wraps_it() -> None:
             "the image has no program '/bin/x'",
         ),
         ('exec: "/etc": permission denied: unknown', "CannotStart", 126, "'/etc' in the image can't be run"),
-        ("write /x: no space left on device", "EngineRefused", 6, "the engine's disk is full"),
+        ("write /x: no space left on device", "EngineError", 6, "the engine's disk is full"),
         ("error setting rlimit type 8: operation not permitted", "LimitsRefused", 6, "may not raise the limits"),
-        ("something\n new", "EngineRefused", 6, "starting: the engine says: something new"),
+        ("something\n new", "EngineError", 6, "starting: the engine reports: something new"),
     ],
 )
 def test_what_an_engine_says_in_words(said: str, kind: str, code: int, message: str) -> None:
@@ -174,7 +174,7 @@ def test_an_engine_that_is_lost() -> None:
     assert connection_lost("building", HERE, reset).exit_code == 6
     told = connection_lost("building", EngineAddress("tcp://box:2376", AddressSource.HOST), reset)
     assert told.exit_code == 5
-    assert told.message == "building: the engine at tcp://box:2376 (DOCKER_HOST) stopped answering: " + (
+    assert told.message == "building: the engine at tcp://box:2376 (DOCKER_HOST) stopped responding: " + (
         "connection reset by peer"
     )
 
@@ -215,4 +215,4 @@ def test_an_engine_that_hangs() -> None:
         "linux",
         program="/usr/bin/dockerd",
     )
-    assert "it takes connections and gives no answer" in told.message
+    assert "it accepts connections but does not respond" in told.message

@@ -86,6 +86,6 @@ def test_a_body_that_is_not_json_has_no_words() -> None:
 
 def test_docker_hub_hides_what_is_not_there() -> None:
     text = str(access_refused("docker.io/nvidia/cudaa:v1", endpoint_of(parse("nvidia/cudaa:v1")), None))
-    assert "Docker Hub says the same of a repository that isn't there" in text
+    assert "Docker Hub sends the same response" in text
     assert login_command("docker.io") == "docker login"
     assert login_command("r.corp") == "docker login r.corp"

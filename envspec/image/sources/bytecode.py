@@ -319,7 +319,7 @@ async def unpacked_build(build: PythonBuild) -> Path:
     """The interpreter of a build; fetches and unpacks it if necessary.
 
     Raises:
-        NetworkError, BadPython: it can't be fetched or unpacked. CannotKeep: the cache can't be written.
+        NetworkError, BadPython: it can't be fetched or unpacked. CacheError: the cache can't be written.
     """
     target = build.folder
     if not (target / build.program).exists():

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec.fetch.conda_link import BadCondaPackage
-from envspec.image.layers.ownership import LINK, FileConflict, OwnedPath
+from envspec.image.layers.ownership import LINK, OwnedPath
 from envspec.image.layers.partition import partition
 from envspec.image.layers.types import PREFIX, Entry, EntryKind, FolderEntries, InMemory, OnDisk
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
-from envspec.io.archives import parents_of, path_problem
+from envspec.io.archives import FileConflict, parents_of, path_problem
 from envspec.models import CondaPackage
 
 

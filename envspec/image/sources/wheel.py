@@ -437,7 +437,7 @@ class WheelPathCache:
         """Read a layer's wheels and cache their paths. Thread-safe for different sources.
 
         Raises:
-            BadWheel: an invalid wheel. OSError: a wheel can't be read. CannotKeep: the cache can't be written.
+            BadWheel: an invalid wheel. OSError: a wheel can't be read. CacheError: the cache can't be written.
         """
         found = _wheel_paths(entry for listing in source.listings() for entry in listing.entries)
         self._notes.write(_key(source), {name: sorted(getattr(found, name)) for name in ("files", "empty", "folders")})
