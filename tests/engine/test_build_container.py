@@ -180,4 +180,4 @@ def test_a_chroot_does_not_confine(standin_base: Pushed, pythons: str, tmp_path:
     with index_of(source("own.c")) as index:
         user = user_of(tmp_path, index, standin_base, pythons)
         ran = user.locks("--image", DOCKER_HOST="unix:///nowhere/docker.sock", BUILDAH_ISOLATION="chroot")
-    assert "BUILDAH_ISOLATION=chroot confines nothing" in refused(ran, 6)
+    assert "BUILDAH_ISOLATION=chroot does not isolate a build" in refused(ran, 6)
