@@ -222,7 +222,7 @@ def check_requirements(project: Path, of: str) -> None:
     An invalid pyproject.toml is refused by the build.
 
     Raises:
-        BuildFailed: `build-system.requires` has a URL.
+        WheelBuildFailed: `build-system.requires` has a URL.
     """
     try:
         table = documents.parse_toml((project / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]

@@ -226,7 +226,7 @@ class ImageBuilder:
         """Fetch the wheels of these packages into the cache; those of sources are built if nobody has them.
 
         Raises:
-            NetworkError, WrongArchive, BuildFailed, UnfitMachine: as fetching and building do.
+            NetworkError, WrongArchive, WheelBuildFailed, UnfitMachine: as fetching and building do.
         """
         published = [each for each in packages if each.built is None]
         if published:

@@ -183,7 +183,7 @@ def build_sources(state: LockState, targets: Sequence[Target]) -> Sources:
     """Build everything that the spec names as a source, for each target.
 
     Raises:
-        BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder does not exist.
+        WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder does not exist.
     """
     wanted = {target: sources_of(state.spec, target) for target in targets}
     return run_interruptible(_build(state, wanted))
@@ -338,7 +338,7 @@ async def with_built(options: ImageOptions, session: Session) -> ImageOptions:
     """The options with the wheels of all sources in its lock, built where that has none yet.
 
     Raises:
-        BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
+        WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
     """
     lock = options.lock
     for platform in options.platforms:
@@ -365,7 +365,7 @@ class Builds:
         """The lock with the wheel of every source of one platform that has none yet.
 
         Raises:
-            BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
+            WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
         """
         resolutions = []
         for part in self._lock.resolutions:

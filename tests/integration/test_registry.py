@@ -388,7 +388,7 @@ def test_a_config_of_other_bytes(world: World) -> None:
     config, other = content.config(), content.config(architecture="arm64")
     world.held.add("nvidia/cuda:v1", config, content.manifest(config))
     world.held.blobs["nvidia/cuda"][config.digest] = other.body
-    refused(world, errors.WrongDigest, "the bytes that came have the digest", other.digest)
+    refused(world, errors.WrongDigest, "the received bytes have the digest", other.digest)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, P
     Such a file's layer would replace the symlink by a folder.
 
     Raises:
-        BadPackage: names the package and the path.
+        BadCondaPackage: names the package and the path.
     """
     owners: dict[str, CondaPackage] = {}
     links: dict[str, CondaPackage] = {}
@@ -111,7 +111,7 @@ class CondaSource:
         """Every path but bytecode and conda-meta.
 
         Raises:
-            BadPackage, FileConflict, OSError
+            BadCondaPackage, FileConflict, OSError
         """
         return tuple(file.owned for _, file in sorted(self._files().items()))
 
@@ -119,7 +119,7 @@ class CondaSource:
         """Files by path, each module followed by its bytecode; then each package's conda-meta.
 
         Raises:
-            BadPackage: a file outside of the prefix, or behind a link. FileConflict: two packages write one path.
+            BadCondaPackage: a file outside of the prefix, or behind a link. FileConflict: two packages write one path.
             UnfitMachine, CompilerFailed: no bytecode. OSError: rattler's files can't be read.
         """
         files = dict(sorted(self._files().items()))
