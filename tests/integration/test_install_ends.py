@@ -261,7 +261,7 @@ def test_a_disk_that_can_not_be_written(user: User, lock: Path) -> None:
 def test_a_mount_point_is_refused_with_what_to_do(user: User, lock: Path) -> None:
     disk = user.folder / "disk"
     ran, left = on_its_own(user, lock, "size=2m", "--prefix", str(disk))
-    assert f"name a folder inside it: --prefix {disk}/env" in refused(ran, 2) and left == []
+    assert f"use a folder inside it: --prefix {disk}/env" in refused(ran, 2) and left == []
 
 
 @needs_mounts

@@ -84,8 +84,8 @@ HOSTILE: Final = "#!/bin/sh\nfor last; do :; done\n"
     [
         ('ln -s "$HOME/secret" "$last"', "symbolic links"),
         ('ln -s /dev/zero "$last"', "symbolic links"),
-        ('mkfifo "$last"', "it is no file"),
-        ('mkdir "$last"', "it is no file"),
+        ('mkfifo "$last"', "not a regular file"),
+        ('mkdir "$last"', "not a regular file"),
         ('truncate -s 10G "$last"', "it is larger than"),
         ('echo "[1, 2]" > "$last"', "without results"),
         ('head -c 200000 /dev/zero | tr "\\0" "[" > "$last"', "without results"),

@@ -258,7 +258,7 @@ def test_a_locked_file_is_checked_wherever_it_comes_from(
     (user.home / ".netrc").write_text("machine 127.0.0.1 login me password s3cret\n")
     ran = user.runs("install", user.lock, "--prefix", "env", "--python", BASE)
     if is_changed:
-        assert "not the one that the lock names" in refused(ran, 5) and not (tmp_path / "env").exists()
+        assert "not the locked one" in refused(ran, 5) and not (tmp_path / "env").exists()
     else:
         assert ran.status == 0, ran.stderr
     assert store.requests and not any("authorization" in each.headers for each in store.requests)

@@ -190,7 +190,7 @@ CASES: Final[dict[str, Callable[[], Case]]] = {
     "a page that drips": lambda: Case(
         one(PLAIN),
         fault=Drip(),
-        says="isn't complete after the longest time",
+        says="is not complete within the time limit",
         environ={"ENVSPEC_HTTP_STALL_S": "1.5", "ENVSPEC_HTTP_TOTAL_S": "3", "ENVSPEC_HTTP_ATTEMPTS": "1"},
     ),
 }
@@ -309,7 +309,7 @@ def test_ctrl_c_ends_reading_a_channel(fault: Fault, tmp_path: Path) -> None:
 
 
 _BUSY: Final = """
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 
 async def compute():
     print("ready", flush=True)
@@ -317,7 +317,7 @@ async def compute():
         pass
 
 try:
-    run_to_end(compute())
+    run_interruptible(compute())
 except KeyboardInterrupt:
     raise SystemExit(130)
 """

@@ -122,11 +122,11 @@ def test_a_link_in_a_repository(user: Builder, outside: Path, tmp_path: Path, ta
     (repository.folder / "part").symlink_to(target.format(outside=outside))
     repository.commit({"sub/x": b"x"})
     told = refused(locks(user, f"own @ {repository.url}#subdirectory=part"), 5 if target != "sub" else 4)
-    wanted = {"loop": "has no folder part", "sub": "its build"}.get(target, "leads out of the repository")
+    wanted = {"loop": "has no folder part", "sub": "its build"}.get(target, "is outside of the repository")
     assert wanted in told
     if target in ("hop", "{outside}"):
         told = refused(locks(user, f"own @ {repository.url}#subdirectory=part/private"), 5)
-        assert "leads out of the repository" in told
+        assert "is outside of the repository" in told
 
 
 @needs_git
@@ -174,7 +174,7 @@ def test_a_subdirectory_in_a_lock(tmp_path: Path, outside: Path, subdirectory: s
     """A lock's address is read without the spec's checks."""
     repository = Repository(tmp_path / "repo.git")
     address = GitAddress(f"file://{repository.folder}", "", subdirectory)
-    with pytest.raises(EnvspecError, match="leads out of the repository"):
+    with pytest.raises(EnvspecError, match="is outside of the repository"):
         checked_out(tmp_path, address, repository.git("rev-parse", "HEAD"))
     assert outside.is_dir()
 
