@@ -414,7 +414,7 @@ def test_an_address_in_the_requirements_is_refused(
     wanted = elsewhere.fill(address)
     user = local_user(tmp_path, public, routes_to(corp.url), project(f'["corp-backend @ {wanted}"]'))
     error = refused(user.locks(), 4)
-    assert error.startswith(f"own: its build requires corp-backend from {wanted}, and builds take")
+    assert error.startswith(f"own: its build requires corp-backend from {wanted}, but builds take")
     assert elsewhere.index.requests == [] and user.files() == {}
 
 
