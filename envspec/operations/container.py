@@ -32,7 +32,6 @@ from envspec.image.options import Bytecode, ImageOptions
 from envspec.io.cache import COMPILED
 from envspec.lockfile.document import identity
 from envspec.models import Lock, Platform
-from envspec.operations.image import Destinations, build
 
 #: The values that a request is made of, for callers.
 __all__ = [
@@ -125,6 +124,9 @@ def open_container(lock: Lock, request: ContainerRequest, context: Context) -> I
 
 def image_in_engine(engine: Engine, lock: Lock, platform: Platform, context: Context, *, bytecode: bool) -> str:
     """The image in the engine, built and loaded if it is not there; its ID there."""
+    # Brings the parsers of archives, which a test of this machine's own Python does not need.
+    from envspec.operations.image import Destinations, build
+
     code = Bytecode.COMPILED if bytecode else Bytecode.NONE
     options = ImageOptions(lock, identity(lock), (platform,), code)
     tag = f"envspec/{lock.name.lower()}:latest"
