@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from envspec.io.confine_types import Unconfined
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 
 
 class Stages(str, Enum):
@@ -94,7 +94,7 @@ class Context:
     cache: Path
     connectivity: Connectivity = Connectivity.ONLINE
     jobs: int = 4
-    timeouts: Patience = field(default_factory=Patience)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     mirrors: Mapping[str, str] = field(default_factory=dict)
     unconfined: Unconfined = Unconfined.REFUSED
     reporter: Reporter = field(default=SILENT, repr=False)
@@ -117,10 +117,10 @@ class Context:
         usual_jobs: the default of `jobs`; by default as many as there are processors.
 
         Raises:
-            UsageError: a setting that can't be used. OpenCache: other users could write to the cache.
+            UsageError: a setting that can't be used. UnsafeCache: other users could write to the cache.
         """
         from envspec.io.cache import cache_root
-        from envspec.io.http_settings import patience
+        from envspec.io.http_settings import timeouts
         from envspec.settings import read_settings
 
         settings = read_settings(os.environ if environ is None else environ)
@@ -131,7 +131,7 @@ class Context:
             cache=cache_root(found),
             connectivity=connectivity or (Connectivity.OFFLINE if settings.offline else Connectivity.ONLINE),
             jobs=jobs or settings.jobs or usual_jobs or os.cpu_count() or 1,
-            timeouts=patience(found, Patience()),
+            timeouts=timeouts(found, Timeouts()),
             mirrors={**settings.mirrors, **(mirrors or {})},
             unconfined=unconfined,
             reporter=reporter,

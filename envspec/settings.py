@@ -105,15 +105,15 @@ class Settings:
 
     def check(self) -> None:
         """Raise UsageError for a variable that can't be used."""
-        from envspec.io.http_settings import patience
-        from envspec.io.http_types import Patience
+        from envspec.io.http_settings import timeouts
+        from envspec.io.http_types import Timeouts
 
-        _ = (self.offline, self.jobs, self.mirrors, patience(self.environ, Patience()))
+        _ = (self.offline, self.jobs, self.mirrors, timeouts(self.environ, Timeouts()))
 
     def rows(self) -> list[SettingValue]:
         """Every setting, without credentials."""
         from envspec.credentials import shown
-        from envspec.io.cache import cache_place
+        from envspec.io.cache import cache_path
 
         found = []
         for each in SETTINGS:
@@ -124,7 +124,7 @@ class Settings:
                 source = f"{self.path}:{self.from_file[each.variable][1]}"
             else:
                 source = "default"
-                value = str(cache_place(self.environ)) if each.key == "cache_dir" else each.default
+                value = str(cache_path(self.environ)) if each.key == "cache_dir" else each.default
             found.append(SettingValue(each, shown(value), source))
         return found
 

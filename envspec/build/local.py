@@ -1,14 +1,13 @@
-"""Builds by a Python of this machine.
+"""Builds with a Python of this machine.
 
-Names are routed as those of the lock's packages are: a name of one of the spec's own indexes comes from there and from
-nowhere else. PyTorch's own indexes are none of these. They have no upload times, so `as_of` could not bound what they
-give, and what is built when a spec is locked is built before its torch is resolved: builds that require torch take the
-default index's.
+Build requirements are routed like the lock's packages: names on one of the spec's own indexes come from there only.
+PyTorch's own indexes are not used: they have no upload times, so that `as_of` could not limit them, and sources are
+built before torch is resolved. Builds that require torch get the default index's.
 
-A build is code: it runs confined (`envspec.effects.confine`), with a cache of its own, so that no other build reads
-what it wrote. Nothing of the user's reaches it: no setting of pip or uv, no index but ours, no time, no umask. Nor does
-a compiler, unless the wheel is for this machine alone: what stands in for each fails, and notes that it was asked for.
-Some builds do without, and would give other wheels here than where there is one.
+A build runs confined (`envspec.io.confine`), with a cache of its own that no other build reads. It gets none of the
+user's settings of pip and uv, no other index, time or umask, and no compiler, unless only this machine uses the wheel:
+a stand-in for each compiler fails and records the call. Some builds work without a compiler, and would give other
+wheels with one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envspec.build.types import BuildFailed, BuildOrder, BuildTools
+from envspec.build.types import BuildRequest, BuildTools, WheelBuildFailed
 from envspec.context import Context
 from envspec.fetch.wheels import logins
 from envspec.io.confine import ALONE, PROXY, Listen, Sandbox, bubblewrap, run_confined
@@ -41,10 +40,9 @@ from envspec.spec.targets import wheel_tags
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """url: of the index's pages. proxy: through which it is reached on this machine. view: knows what went wrong.
-
-    listen: serves it at a sandbox's listener as well, where it is reached through `PROXY`.
+class ServedIndex:
+    """url: of the index's pages. proxy: leads to it on this machine. view: has its errors. listen: serves it at a
+    sandbox's listener, behind `PROXY`.
     """
 
     url: str
@@ -54,40 +52,40 @@ class Needs:
 
 
 @asynccontextmanager
-async def serving(order: BuildOrder, on: Target, context: Context) -> AsyncIterator[Needs]:
+async def serve_index(request: BuildRequest, on: Target, context: Context) -> AsyncIterator[ServedIndex]:
     """Serve the index for one build. on: where the build runs."""
     index = PackageIndex(DEFAULT_INDEX, default_index_url(context.environ))
-    # A build that asked for a release without a wheel would need a build itself.
-    rules = Rules(order.as_of, tuple(wheel_tags(on)), index, routes_of(order.indexes), others=Sdists.NONE)
-    parts: list[object] = ["build", order.as_of.isoformat(), index.key, on.platform.value, on.python.version]
+    # A release without a wheel would need a build itself.
+    rules = Rules(request.as_of, tuple(wheel_tags(on)), index, routes_of(request.indexes), others=Sdists.NONE)
+    parts: list[object] = ["build", request.as_of.isoformat(), index.key, on.platform.value, on.python.version]
     parts += [on.glibc, on.macos]
     parts += [[route.pattern, route.index.name, route.index.key, route.index.dated] for route in rules.routes]
     key = cache.key_of(parts)[:20]
-    known = logins((each.url for each in order.indexes), context.environ)
+    known = logins((each.url for each in request.indexes), context.environ)
     async with AsyncExitStack() as stack:
         upstream = IndexClient(stack.enter_context(closing(Store(context.cache))), context.now, environ=context.environ)
         if not context.is_offline:
             upstream.http = await stack.enter_async_context(
-                open_http(context.environ, credentials=known, notice=context.reporter.warning)
+                open_http(context.environ, credentials=known, on_retry=context.reporter.warning)
             )
         stack.push_async_callback(upstream.close)
         view = View(upstream, Pages(upstream, {key: rules}), rules, key)
         entry = stack.enter_context(listening())
         listen = await stack.enter_async_context(serve({key: view}, entry))
-        yield Needs(simple_url(key, Bodies.WHOLE), entry.proxy, view, listen)
+        yield ServedIndex(simple_url(key, Bodies.WHOLE), entry.proxy, view, listen)
 
 
-def this_target(order: BuildOrder, here: Platform) -> Target:
-    """This machine as what a build on it may ask for: the order's own target where it is of that platform."""
-    if order.target.platform is here:
-        return order.target
-    python = order.target.python
-    if here.is_linux:
-        return Target(here, python, glibc=(2, 28))
-    if here is Platform.OSX_ARM64:
+def this_target(request: BuildRequest, local: Platform) -> Target:
+    """The target of build requirements on this machine: the request's own if the platform is the same."""
+    if request.target.platform is local:
+        return request.target
+    python = request.target.python
+    if local.is_linux:
+        return Target(local, python, glibc=(2, 28))
+    if local is Platform.OSX_ARM64:
         major, minor, *_ = (int(part) for part in f"{platform.mac_ver()[0]}.0".split("."))
-        return Target(here, python, macos=(major, minor))
-    return Target(here, python)
+        return Target(local, python, macos=(major, minor))
+    return Target(local, python)
 
 
 #: Programs that compile. Sources: PEP 517 backends' defaults (setuptools, meson-python, scikit-build-core, maturin).
@@ -98,35 +96,34 @@ _COMPILERS: Final = (
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _CC: Final = {"CC": "cc", "CXX": "c++"}
 _STAND_IN: Final = """#!/bin/sh
-echo "${0##*/}" >>"${0%/*}/../asked"
-echo "${0##*/}: nothing is compiled here" >&2
+echo "${0##*/}" >>"${0%/*}/../compilers"
+echo "${0##*/}: envspec builds this wheel without a compiler" >&2
 exit 1
 """
 
 
-async def build_here(
-    order: BuildOrder, source: Path, work: Path, interpreter: Path, context: Context, tools: BuildTools
+async def build_locally(
+    request: BuildRequest, source: Path, work: Path, interpreter: Path, context: Context, tools: BuildTools
 ) -> Path:
-    """The wheel, below `work`, which is a folder of this build's alone; `asked_for` then tells of compilers.
+    """The wheel, below `work`, this build's own folder; see `requested_compiler`.
 
     Raises:
-        BuildFailed: there is none. NetworkError: what the build asks for is not to be had. NoConfinement: nothing was
-        run, since nothing here confines it.
+        WheelBuildFailed: no wheel. NetworkError: a build requirement is not available. NoConfinement: nothing was run.
     """
     from uv import find_uv_bin
 
-    program = await bubblewrap(context.environ, context.unconfined, f"building {order.of}")
+    program = await bubblewrap(context.environ, context.unconfined, f"building {request.of}")
     out = work / "out"
-    await asyncio.to_thread(_furnish, work)
-    on = this_target(order, tools.local or Platform.LINUX_64)
-    async with serving(order, on, context) as needs:
+    await asyncio.to_thread(_prepare, work)
+    on = this_target(request, tools.local or Platform.LINUX_64)
+    async with serve_index(request, on, context) as needs:
         uv = Path(find_uv_bin())
-        command = [str(uv), *uv_words(needs.url, str(interpreter), str(source), str(out), f"{work}/cache")]
+        command = [str(uv), *uv_arguments(needs.url, str(interpreter), str(source), str(out), f"{work}/cache")]
         programs, reads = {"PATH": f"{work}/bin:{_PATH}", **_CC}, [uv]
-        if order.compiles:
+        if request.compiles:
             programs = {"PATH": context.environ.get("PATH") or _PATH}
             reads += toolchains(programs["PATH"], context.environ.get("HOME"))
-        variables = {**environ(order, PROXY if program else needs.proxy, str(work)), **programs}
+        variables = {**environ(request, PROXY if program else needs.proxy, str(work)), **programs}
         if program:
             sandbox = Sandbox(program, tuple(reads), work)
             ended = await run_confined(sandbox, interpreter, command, needs.listen, environ=variables)
@@ -134,24 +131,24 @@ async def build_here(
             ended = await run(command, environ=variables, cwd=work)
     lines = [*ended.stdout.splitlines(), *ended.stderr.splitlines()]
     if needs.view.errors:
-        # Even of a build that went round it, by what is older: it would give another wheel once the index is well.
+        # Even if the build succeeded with older requirements: it would give another wheel later.
         raise needs.view.errors[0]
     if ended.status:
-        raise BuildFailed(order.of, "its build failed:", told(lines))
-    return the_one(out, order)
+        raise WheelBuildFailed(request.of, "its build failed:", log_lines(lines))
+    return only_wheel(out, request)
 
 
-def asked_for(work: Path) -> str | None:
-    """The first compiler that a build asked for; the build can write this file, so any other word is ignored."""
-    asked = work / "asked"
+def requested_compiler(work: Path) -> str | None:
+    """The first compiler that a build called; the build can write this file, so that other words are ignored."""
+    called = work / "compilers"
     try:
-        words = [] if asked.is_symlink() or not asked.is_file() else asked.read_text("utf-8", "replace").split()
+        words = [] if called.is_symlink() or not called.is_file() else called.read_text("utf-8", "replace").split()
     except OSError:
         return None
     return next((name for name in words if name in _COMPILERS), None)
 
 
-def _furnish(work: Path) -> None:
+def _prepare(work: Path) -> None:
     for name in ("out", "home", "tmp", "bin"):
         (work / name).mkdir()
     for name in _COMPILERS:
@@ -161,9 +158,9 @@ def _furnish(work: Path) -> None:
 
 
 def toolchains(path: str, home: str | None) -> Iterator[Path]:
-    """What a build that may compile reads beside the system's programs: the folders of PATH and what goes with them.
+    """Folders that a build with compilers reads: those of PATH, with lib and include beside bin.
 
-    A home as a whole is none: of `~/bin`, the programs alone are shown.
+    Not the home folder: of `~/bin`, only the programs.
     """
     for folder in map(Path, filter(None, path.split(os.pathsep))):
         yield folder
@@ -171,8 +168,7 @@ def toolchains(path: str, home: str | None) -> Iterator[Path]:
             yield from (folder.parent / name for name in ("lib", "lib64", "libexec", "include"))
 
 
-def uv_words(url: str, interpreter: str, source: str, out: str, cache: str) -> list[str]:
-    """uv's arguments for a build."""
+def uv_arguments(url: str, interpreter: str, source: str, out: str, cache: str) -> list[str]:
     return [
         *("build", "--wheel", "--force-pep517", "--no-create-gitignore", "--no-config", "--no-sources"),
         *("--color=never", "--no-progress", "--no-python-downloads", "--default-index", url, "--cache-dir", cache),
@@ -180,13 +176,13 @@ def uv_words(url: str, interpreter: str, source: str, out: str, cache: str) -> l
     ]
 
 
-def told(lines: Iterable[str]) -> list[str]:
-    """A build's log as messages show it: without uv's hints, which are about its own options."""
+def log_lines(lines: Iterable[str]) -> list[str]:
+    """A build's log without uv's hints, which are about uv's options."""
     return [line.removeprefix("error: ") for line in lines if not line.lstrip().startswith(("hint: ", "help: "))]
 
 
-def environ(order: BuildOrder, proxy: str, work: str) -> Mapping[str, str]:
-    """A build's whole environment, less PATH. proxy: leads to our index alone."""
+def environ(request: BuildRequest, proxy: str, work: str) -> Mapping[str, str]:
+    """A build's environment without PATH. proxy: leads to envspec's index only."""
     return {
         **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), proxy),
         **ALONE,
@@ -196,21 +192,18 @@ def environ(order: BuildOrder, proxy: str, work: str) -> Mapping[str, str]:
         "TZ": "UTC",
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "SOURCE_DATE_EPOCH": str(int(order.as_of.timestamp())),
+        "SOURCE_DATE_EPOCH": str(int(request.as_of.timestamp())),
     }
 
 
-def the_one(out: Path, order: BuildOrder) -> Path:
-    """The one wheel in a folder, which a build may have filled as it liked: links lead anywhere.
+def only_wheel(out: Path, request: BuildRequest) -> Path:
+    """The only wheel in a build's output folder; links are ignored, since they may lead anywhere.
 
     Raises:
-        BuildFailed: there is another number of them.
+        WheelBuildFailed: none or several.
     """
-    found = (
-        []
-        if out.is_symlink()
-        else [each for each in sorted(out.glob("*.whl")) if each.is_file() and not each.is_symlink()]
-    )
+    wheels = [] if out.is_symlink() else sorted(out.glob("*.whl"))
+    found = [each for each in wheels if each.is_file() and not each.is_symlink()]
     if len(found) != 1:
-        raise BuildFailed(order.of, f"its build gave {len(found)} wheels, not one")
+        raise WheelBuildFailed(request.of, f"its build gave {len(found)} wheels, not one")
     return found[0]

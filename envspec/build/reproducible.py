@@ -1,7 +1,7 @@
 """The same source gives the same wheel.
 
-Files are stored, not deflated: builds of zlib differ in the bytes that they make. Order, times and modes are fixed, and
-RECORD is written anew.
+Files are stored, not deflated, since versions of zlib give different bytes. Order, times and modes are fixed, RECORD is
+generated.
 
 Sources: binary distribution format and recording installed projects (PyPA specifications).
 """
@@ -33,26 +33,26 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from envspec import documents
-from envspec.build.types import BuildFailed, WrongWheel
+from envspec.build.types import WheelBuildFailed, WrongWheel
 from envspec.credentials import without_credentials
 from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
-from envspec.io.archives import LARGEST_METADATA, bounded_tar, counted, why_refused
+from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar, path_problem
 from envspec.models import Target
 from envspec.names import WHEEL
 from envspec.spec.targets import wheel_tags
 from envspec.verifier.record import BadRecord, wheel_sha256
 
 _CHUNK: Final = 1 << 20
-#: The oldest moment that a zip can hold.
+#: The earliest time in a zip.
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 _RECORDS: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")
 
 
 def normalise(made: Path, into: Path, of: str) -> None:
-    """Write the wheel `made` to `into`, in the one form of its contents. of: whose it is, for messages.
+    """Write the wheel `made` to `into`, normalised. of: its package, for messages.
 
     Raises:
-        WrongWheel: it is no wheel that could be installed.
+        WrongWheel: it can't be installed.
     """
     found = {each.path: each for each in _members(made, of)}
     folders = {path.partition("/")[0] for path in found if path.partition("/")[0].endswith(".dist-info")}
@@ -67,28 +67,23 @@ def normalise(made: Path, into: Path, of: str) -> None:
             text = io.StringIO()
             csv.writer(text, lineterminator="\n").writerows([*rows, (f"{info}/RECORD", "", "")])
             target.writestr(_member(f"{info}/RECORD", 0o644), text.getvalue().encode())
-    except BadWheel as fault:
-        raise _wrong(of, fault) from fault
+    except BadWheel as error:
+        raise _wrong(of, error) from error
 
 
 def _members(wheel: Path, of: str) -> tuple[WheelMember, ...]:
-    """The files of a wheel that a build gave.
-
-    Raises:
-        WrongWheel: it is no zip that could be installed.
-    """
     try:
         return wheel_members(wheel)
-    except BadWheel as fault:
-        raise _wrong(of, fault) from fault
+    except BadWheel as error:
+        raise _wrong(of, error) from error
 
 
-def _wrong(of: str, fault: BadWheel) -> WrongWheel:
-    return WrongWheel(of, f"the build gave a wheel that can't be installed: {fault.message}")
+def _wrong(of: str, error: BadWheel) -> WrongWheel:
+    return WrongWheel(of, f"the build gave a wheel that can't be installed: {error.message}")
 
 
 def _copy(old: WheelMember, target: zipfile.ZipFile) -> tuple[str, str, str]:
-    """Copy one file; its row in RECORD."""
+    """Copy one file; its row for RECORD."""
     new = _member(old.path, 0o755 if old.is_executable else 0o644)
     new.file_size = old.data.size_bytes
     digest = hashlib.sha256()
@@ -117,16 +112,11 @@ def sha256_of(file: IO[bytes]) -> tuple[str, int]:
 
 
 def metadata_of(wheel: Path, of: str) -> bytes:
-    """The wheel's METADATA.
-
-    Raises:
-        WrongWheel: it has none.
-    """
     return _dist_info(wheel, of, "METADATA")
 
 
 def record_of(wheel: Path) -> bytes | None:
-    """The wheel's RECORD; None where it has none."""
+    """The wheel's RECORD; None if it has none."""
     try:
         return _dist_info(wheel, wheel.name, "RECORD")
     except WrongWheel:
@@ -137,17 +127,17 @@ def _dist_info(wheel: Path, of: str, name: str) -> bytes:
     found = [
         each for each in _members(wheel, of) if each.path.count("/") == 1 and each.path.endswith(f".dist-info/{name}")
     ]
-    if len(found) != 1 or found[0].data.size_bytes > LARGEST_METADATA:
+    if len(found) != 1 or found[0].data.size_bytes > MAX_METADATA_BYTES:
         what = f"{found[0].data.size_bytes} bytes of" if len(found) == 1 else str(len(found) or "no")
         raise WrongWheel(of, f"the build gave {wheel.name}, which has {what} {name}")
     try:
         return read_member(found[0].data)
-    except BadWheel as fault:
-        raise _wrong(of, fault) from fault
+    except BadWheel as error:
+        raise _wrong(of, error) from error
 
 
-def contents_of(wheel: Path) -> str | None:
-    """The digest of what the wheel installs (`envspec.verifier.record`); None where its RECORD doesn't tell."""
+def record_digest(wheel: Path) -> str | None:
+    """The digest of the wheel's contents (`envspec.verifier.record`); None without a valid RECORD."""
     record = record_of(wheel)
     try:
         return wheel_sha256(record) if record is not None else None
@@ -156,30 +146,26 @@ def contents_of(wheel: Path) -> str | None:
 
 
 def check_release(wheel: Path, name: str, version: str | None, of: str) -> None:
-    """Refuse a wheel of another name or version, by its file name or by what it says of itself.
-
-    version: None where only the build tells it.
-
-    Raises:
-        WrongWheel
-    """
+    """Raises WrongWheel for another name or version in the file name or METADATA. version: None: any."""
     try:
         found_name, found_version, *_ = parse_wheel_filename(wheel.name)
-    except InvalidWheelFilename as fault:
-        raise WrongWheel(of, f"the build gave {wheel.name!r}, which is no wheel's name") from fault
-    # packaging takes other letters than ASCII's, and a backend may add a line to the name.
+    except InvalidWheelFilename as error:
+        raise WrongWheel(of, f"the build gave {wheel.name!r}, which is not a wheel's name") from error
+    # packaging accepts non-ASCII letters, and a backend may add a line to the name.
     if not WHEEL.fits(wheel.name):
         raise WrongWheel(of, f"the build gave {wheel.name!r}, which is not {WHEEL.words}")
     head = BytesParser().parsebytes(metadata_of(wheel, of), headersonly=True)
     inner: tuple[str, Version | None] = (canonicalize_name(head.get("Name", "")), None)
     with suppress(InvalidVersion):
         inner = (inner[0], Version(head.get("Version", "")))
-    wanted = (name, found_version if version is None else Version(version))
-    if (found_name, found_version) != wanted or inner != wanted:
-        told = f"{head.get('Name')} {head.get('Version')}" if inner != wanted else f"{found_name} {found_version}"
-        asked = name if version is None else f"{name} {version}"
+    expected = (name, found_version if version is None else Version(version))
+    if (found_name, found_version) != expected or inner != expected:
+        found = f"{head.get('Name')} {head.get('Version')}" if inner != expected else f"{found_name} {found_version}"
+        requested = name if version is None else f"{name} {version}"
         raise WrongWheel(
-            of, f"the build gave a wheel of {told}, not of {asked}", hint="tell its publisher, or name it as it is"
+            of,
+            f"the build gave a wheel of {found}, not of {requested}",
+            hint="correct the name and version, or contact its publisher",
         )
 
 
@@ -189,7 +175,7 @@ def is_pure(filename: str) -> bool:
 
 
 def is_loaded(filename: str, target: Target) -> bool:
-    """Whether the target can load the wheel. One that was built on the target's own system says `linux_x86_64`."""
+    """Whether the target can load the wheel; `linux_x86_64` counts as built on the target's own system."""
     own = target.glibc
     names = {
         Tag(tag.interpreter, tag.abi, f"manylinux_{own[0]}_{own[1]}_{tag.platform.removeprefix('linux_')}")
@@ -205,12 +191,12 @@ def _tags(filename: str) -> frozenset[Tag]:
 
 
 def unpack(archive: Path, folder: Path, of: str) -> Path:
-    """Unpack an sdist into `folder`, which is not there yet; its one top folder.
+    """Unpack an sdist into the new `folder`; its only top folder.
 
-    Nothing is written outside of `folder`, nothing is read through a link, and no more than `most_bytes` are unpacked.
+    Writes only below `folder`, reads through no link, and unpacks no more than `max_unpacked_bytes`.
 
     Raises:
-        BuildFailed: it can't be read, is a bomb, or is laid out otherwise.
+        WheelBuildFailed: it can't be read, is a bomb, or has another layout.
     """
     folder.mkdir(parents=True)
     try:
@@ -219,9 +205,9 @@ def unpack(archive: Path, folder: Path, of: str) -> Path:
         else:
             _untar(archive, folder, of)
     except BadWheel as fault:
-        raise BuildFailed(of, fault.message, hint=fault.hint) from fault
+        raise WheelBuildFailed(of, fault.message, hint=fault.hint) from fault
     except (FileExistsError, IsADirectoryError, NotADirectoryError) as fault:
-        raise _bad(of, archive, f"holds {_inside(fault, folder)!r}, which is a file and a folder") from fault
+        raise _bad(of, archive, f"contains {_relative(fault, folder)!r}, which is a file and a folder") from fault
     except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, gzip.BadGzipFile) as fault:
         raise _bad(of, archive, f"can't be unpacked: {' '.join(str(fault).split())}") from fault
     tops = [path for path in folder.iterdir() if path.is_dir() and not path.is_symlink()]
@@ -231,12 +217,12 @@ def unpack(archive: Path, folder: Path, of: str) -> Path:
 
 
 def check_requirements(project: Path, of: str) -> None:
-    """Refuse a project whose build requires what lies at an address: no index has it, and no `as_of` bounds it.
+    """Refuse a project whose build requires a URL, which `as_of` does not limit.
 
-    A pyproject.toml that can't be understood is refused by who builds by it.
+    An invalid pyproject.toml is refused by the build.
 
     Raises:
-        BuildFailed: `build-system.requires` names an address.
+        WheelBuildFailed: `build-system.requires` has a URL.
     """
     try:
         table = documents.parse_toml((project / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]
@@ -245,28 +231,27 @@ def check_requirements(project: Path, of: str) -> None:
         return
     for requirement in requires:
         if requirement.url is not None:
-            raise BuildFailed(
+            raise WheelBuildFailed(
                 of,
-                f"its build requires {requirement.name} from {without_credentials(requirement.url)}, and builds take "
-                "what they require from indexes alone",
-                hint=f"require {requirement.name} by its version, and publish it on an index: [[pip.index]] names "
-                "your own",
+                f"its build requires {requirement.name} from {without_credentials(requirement.url)}, but builds "
+                "take their requirements from indexes only",
+                hint=f"require {requirement.name} by version, and publish it on an index of yours ([[pip.index]])",
             )
 
 
-def settle(root: Path, moment: datetime) -> None:
-    """Give all below `root` one time, and modes that no umask has touched; links stay what they are."""
-    seconds = int(moment.timestamp())
+def fix_times_and_modes(root: Path, time: datetime) -> None:
+    """Set one time, and modes independent of the umask, on all files below `root`; links are unchanged."""
+    seconds = int(time.timestamp())
     for path in (*sorted(root.rglob("*")), root):
         if path.is_symlink():
             continue
-        runs = path.is_dir() or os.access(path, os.X_OK)
-        path.chmod(0o755 if runs else 0o644)
+        is_executable = path.is_dir() or os.access(path, os.X_OK)
+        path.chmod(0o755 if is_executable else 0o644)
         os.utime(path, (seconds, seconds))
 
 
-def packed(root: Path) -> bytes:
-    """A tar of all below `root`, in order."""
+def tar_of(root: Path) -> bytes:
+    """A tar of all files below `root`, in order."""
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for path in sorted(root.rglob("*")):
@@ -284,73 +269,75 @@ def packed(root: Path) -> bytes:
 def _untar(archive: Path, folder: Path, of: str) -> None:
     links: dict[Path, str] = {}
     with archive.open("rb") as file, bounded_tar(file) as tar:
-        for member in counted(tar):
-            place = _place(member.name, folder, archive, of)
-            if place in links:
-                raise _bad(of, archive, f"holds {member.name!r} twice, and once as a link")
+        for member in bounded_members(tar):
+            path = _path_of(member.name, folder, archive, of)
+            if path in links:
+                raise _bad(of, archive, f"contains {member.name!r} twice, once as a link")
             if member.isdir():
-                place.mkdir(parents=True, exist_ok=True)
+                path.mkdir(parents=True, exist_ok=True)
             elif member.isreg() and not member.issparse() and (source := tar.extractfile(member)):
-                _write(place, source, 0o755 if member.mode & 0o100 else 0o644)
+                _write(path, source, 0o755 if member.mode & 0o100 else 0o644)
             elif member.issym():
-                if os.path.lexists(place):
-                    raise _bad(of, archive, f"holds {member.name!r} twice, and once as a link")
-                links[place] = member.linkname
+                if os.path.lexists(path):
+                    raise _bad(of, archive, f"contains {member.name!r} twice, once as a link")
+                links[path] = member.linkname
             elif member.islnk():
-                first = _place(member.linkname, folder, archive, of)
+                first = _path_of(member.linkname, folder, archive, of)
                 if not first.is_file():
-                    raise _bad(of, archive, f"holds {member.name!r}, a hard link to no file before it")
-                if first != place:
+                    raise _bad(of, archive, f"contains {member.name!r}, a hard link without an earlier file")
+                if first != path:
                     with first.open("rb") as again:
-                        _write(place, again, 0o755 if os.access(first, os.X_OK) else 0o644)
+                        _write(path, again, 0o755 if os.access(first, os.X_OK) else 0o644)
             else:
-                raise _bad(of, archive, f"holds {member.name!r}, which is no file")
+                raise _bad(of, archive, f"contains {member.name!r}, which is not a file")
     _link(links, folder, archive, of)
 
 
 def _unzip(archive: Path, folder: Path, of: str) -> None:
     for member in wheel_members(archive):
-        place = _place(member.path, folder, archive, of)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("xb") as out:
+        path = _path_of(member.path, folder, archive, of)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as out:
             out.writelines(unpack_member(member.data))
-        place.chmod(0o755 if member.is_executable else 0o644)
+        path.chmod(0o755 if member.is_executable else 0o644)
 
 
-def _write(place: Path, source: IO[bytes], mode: int) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("wb") as out:
+def _write(path: Path, source: IO[bytes], mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as out:
         shutil.copyfileobj(source, out)
-    place.chmod(mode)
+    path.chmod(mode)
 
 
 def _link(links: Mapping[Path, str], folder: Path, archive: Path, of: str) -> None:
-    """The links of an sdist, made when all its files are written: none is written or read through one.
+    """Create the links of an sdist, after all its files, so that no file is written or read through one.
 
-    Where one leads may depend on the others, so they are looked at together.
+    Their targets may depend on each other, so they are checked together.
     """
-    for place, target in links.items():
-        if os.path.lexists(place):
-            raise _bad(of, archive, f"holds {place.relative_to(folder).as_posix()!r} twice, and once as a link")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(target)
+    for path, target in links.items():
+        if os.path.lexists(path):
+            raise _bad(of, archive, f"contains {path.relative_to(folder).as_posix()!r} twice, once as a link")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(target)
     real = Path(os.path.realpath(folder))
-    for place, target in links.items():
-        if target.startswith("/") or not Path(os.path.realpath(place)).is_relative_to(real):
+    for path, target in links.items():
+        if target.startswith("/") or not Path(os.path.realpath(path)).is_relative_to(real):
             for each in links:
                 each.unlink()
-            raise _bad(of, archive, f"holds a link to {target!r}, out of it")
+            raise _bad(of, archive, f"contains a link to {target!r}, outside of it")
 
 
-def _place(name: str, folder: Path, archive: Path, of: str) -> Path:
-    if why := why_refused(name):
-        raise _bad(of, archive, f"holds {name!r}, which {why}")
+def _path_of(name: str, folder: Path, archive: Path, of: str) -> Path:
+    if why := path_problem(name):
+        raise _bad(of, archive, f"contains {name!r}, which {why}")
     return folder / os.path.normpath(name)
 
 
-def _inside(fault: OSError, folder: Path) -> str:
-    return os.path.relpath(fault.filename, folder)
+def _relative(error: OSError, folder: Path) -> str:
+    return os.path.relpath(error.filename, folder)
 
 
-def _bad(of: str, archive: Path, what: str) -> BuildFailed:
-    return BuildFailed(of, f"{archive.name} {what}", hint="take another version of it, and report it to its publisher")
+def _bad(of: str, archive: Path, what: str) -> WheelBuildFailed:
+    return WheelBuildFailed(
+        of, f"{archive.name} {what}", hint="use another version of it, and report it to its publisher"
+    )

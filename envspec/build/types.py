@@ -14,19 +14,19 @@ from envspec.credentials import without_credentials
 from envspec.errors import EnvspecError, NoSolution
 from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
 
-#: Another way to build makes other wheels of the same source.
+#: Changes if the same source would give other wheels.
 _FORM: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class BuildOrder:
-    """A wheel that is wanted.
+class BuildRequest:
+    """A wheel to build.
 
-    name: normalised. version: None where only the build tells it. source: SHA-256 of the sdist, or what else names the
-    source's contents for good. lay_out: puts the source into a new folder, below which it gives the project's own.
-    as_of: nothing newer builds it, and no file of the source is newer. indexes: the spec's own, by which the build's
-    requirements are routed as the lock's packages are; may hold credentials. locked: what the lock records. compiles:
-    whether this machine's compilers may be used, for a wheel that is for this machine alone.
+    name: normalised. version: None if only the build knows it. source: SHA-256 of the sdist, or another identity of the
+    source's contents. lay_out: unpacks the source into a new folder; the project's folder in it. as_of: limits the
+    build's requirements and the times of files. indexes: the spec's own, for the build's requirements; may contain
+    credentials. locked: the lock's record. compiles: whether the build may use this machine's compilers, for a wheel
+    that only this machine uses.
     """
 
     name: str
@@ -41,25 +41,25 @@ class BuildOrder:
 
     @property
     def of(self) -> str:
-        """Whose wheel it is, as messages say it."""
+        """Its name in messages."""
         return f"{self.name} {self.version}" if self.version else self.name
 
     def key(self, index: str) -> str:
-        """SHA-256 over all that decides the wheel. index: names the default index."""
+        """SHA-256 over all inputs of the wheel. index: the default index."""
         target = self.target
         parts: list[object] = [_FORM, self.name, self.source, self.as_of.isoformat(), target.platform.value]
         parts += [target.python.version, target.glibc, target.macos, index]
-        # Not even as a hash: who has another login gets the same wheel.
+        # Without logins, not even hashed: another login gives the same wheel.
         parts += [[each.name, without_credentials(each.url), each.packages, each.undated] for each in self.indexes]
         parts += ["compiled here"] if self.compiles else []
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """A container to build in. base: what is pulled, `host/repository@sha256:...`. is_plain: without TLS.
+class BuildContainer:
+    """A container to build in. base: its image, `host/repository@sha256:...`. is_plain: without TLS.
 
-    python: a standalone build of the target's series, packed.
+    python: the archive of a standalone build of the target's series.
     """
 
     base: str
@@ -77,44 +77,42 @@ class BuildTools:
 
     local: Platform | None
     interpreter: Callable[[Python], Awaitable[Path | None]]
-    room: Callable[[Target], Awaitable[Room]]
+    room: Callable[[Target], Awaitable[BuildContainer]]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A wheel in the cache."""
-
+class CachedWheel:
     wheel: BuiltWheel
     path: Path
 
 
-_MOST: Final = 15
+#: Lines of a build's log in its error.
+_SHOWN_LINES: Final = 15
 
 
-class BuildFailed(NoSolution):
-    """The source gives no wheel. lines: what the build wrote, of which the last are shown."""
+class WheelBuildFailed(NoSolution):
+    """A source could not be built. lines: the build's output, of which the last are shown."""
 
     def __init__(self, of: str, why: str, lines: Sequence[str] = (), hint: str | None = None) -> None:
-        told = [line.rstrip() for line in lines if line.strip()][-_MOST:]
+        shown = [line.rstrip() for line in lines if line.strip()][-_SHOWN_LINES:]
         super().__init__(
-            "\n".join([f"{of}: {why}", *(f"  {line}" for line in told)]),
-            hint=hint or "give its build what it asks for, or take a release that has a wheel",
+            "\n".join([f"{of}: {why}", *(f"  {line}" for line in shown)]),
+            hint=hint or "install what its build requires, or use a release that has a wheel",
         )
 
 
-class WrongWheel(BuildFailed):
-    """The build gave the wheel of something else, or for another machine."""
+class WrongWheel(WheelBuildFailed):
+    """The build gave a wheel of another package or for another machine."""
 
 
-class OtherWheel(EnvspecError):
-    """A build gave other bytes than the lock records."""
+class UnexpectedWheel(EnvspecError):
+    """A built wheel is not the locked one."""
 
     exit_code = 8
 
     def __init__(self, of: str, found: str, locked: str) -> None:
         super().__init__(
-            f"{of}: the wheel that was built has SHA-256 {found}, the lock records {locked}",
-            hint="its build is not the same everywhere: take the wheel from who made the lock (ENVSPEC_BUILT_WHEELS "
-            "names where its cache's `archives` folder is served), or record this one by `envspec lock --upgrade "
-            "--image SPEC`",
+            f"{of}: the built wheel has SHA-256 {found}, locked {locked}",
+            hint="set ENVSPEC_BUILT_WHEELS to the `archives` folder of the cache of the lock's author, or record this "
+            "wheel by `envspec lock --upgrade --image SPEC`: its build is not reproducible",
         )

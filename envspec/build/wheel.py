@@ -1,6 +1,6 @@
 """One source to one wheel.
 
-Cache: the wheel lies with all archives, `archives/<sha256>/<file name>`; `built/<key>.json` says what an order gave.
+The wheel is cached among the archives, `archives/<sha256>/<file name>`; `built/<key>.json` names a request's wheel.
 """
 
 from __future__ import annotations
@@ -19,213 +19,210 @@ from typing import Final
 from envspec.build.reproducible import (
     check_release,
     check_requirements,
+    fix_times_and_modes,
     is_loaded,
     is_pure,
     normalise,
-    settle,
     sha256_of,
     unpack,
 )
-from envspec.build.types import BuildFailed, BuildOrder, BuildTools, Made, OtherWheel, WrongWheel
+from envspec.build.types import BuildRequest, BuildTools, CachedWheel, UnexpectedWheel, WheelBuildFailed, WrongWheel
 from envspec.context import Connectivity, Context
 from envspec.credentials import without_credentials
 from envspec.errors import NetworkError, UnfitMachine
 from envspec.fetch.sources import check_out
 from envspec.fetch.types import UnsafeName, archive_path, archives_folder
-from envspec.io.cache import Notes, keeping
+from envspec.io.cache import JsonCache, as_cache_error
 from envspec.io.confine import NoConfinement
-from envspec.io.file_locks import hold
-from envspec.io.files import files_of
+from envspec.io.file_locks import lock
+from envspec.io.files import project_files
 from envspec.io.http_settings import default_index_url
 from envspec.models import BuiltWheel, NamedIndex, Target
 from envspec.spec.requirements import GitAddress
 
-#: The same on every machine: some builds write it into what they make.
-_PLACE: Final = Path("/tmp")  # noqa: S108 (a folder of our own below it, which nobody else may enter)
+#: The same on every machine: some builds write it into their wheel.
+_FOLDER: Final = Path("/tmp")  # noqa: S108 (a private folder below it)
 _WAIT_S: Final = 0.2
 
 
-async def make(order: BuildOrder, context: Context, tools: BuildTools) -> Made:
-    """The wheel out of the cache, else built.
+async def build_wheel(request: BuildRequest, context: Context, tools: BuildTools) -> CachedWheel:
+    """The wheel from the cache, else built.
 
-    What gives a pure wheel without a compiler is built on this machine; the rest in a container of the lock's devel
-    base: here, such a build would follow from the compilers and libraries that this machine happens to have. An order
-    that `compiles` is built here all the same.
+    Pure wheels that need no compiler are built on this machine, others in a container of the lock's devel base: on this
+    machine they would depend on its compilers and libraries. Requests with `compiles` are always built on this machine.
 
     Raises:
-        BuildFailed, WrongWheel: no wheel, or not the one that is wanted. OtherWheel: not what the lock records.
-        UnfitMachine: it can't be built here. NetworkError: what the build asks for is not to be had.
+        WheelBuildFailed, WrongWheel: no wheel, or another one than requested. UnexpectedWheel: not the locked one.
+        UnfitMachine: it can't be built on this machine. NetworkError: a build requirement is not available.
     """
-    key = order.key(default_index_url(context.environ))
-    made = await asyncio.to_thread(_known, key, context.cache)
+    key = request.key(default_index_url(context.environ))
+    made = await asyncio.to_thread(_cached, key, context.cache)
     if made is None:
-        async with _alone(key) as work:
-            made = await asyncio.to_thread(_known, key, context.cache)
+        async with _build_folder(key) as work:
+            made = await asyncio.to_thread(_cached, key, context.cache)
             if made is None:
-                made = await _make(order, key, work, context, tools)
-    if order.locked is not None and made.wheel.sha256 != order.locked.sha256:
-        raise OtherWheel(order.of, made.wheel.sha256, order.locked.sha256)
+                made = await _build_new(request, key, work, context, tools)
+    if request.locked is not None and made.wheel.sha256 != request.locked.sha256:
+        raise UnexpectedWheel(request.of, made.wheel.sha256, request.locked.sha256)
     return made
 
 
-async def _make(order: BuildOrder, key: str, work: Path, context: Context, tools: BuildTools) -> Made:
-    source = await _laid_out(order, work / "src")
-    await asyncio.to_thread(check_requirements, source, order.of)
-    built = await _build(order, source, work, context, tools)
-    await asyncio.to_thread(check_release, built, order.name, order.version, order.of)
-    if not is_loaded(built.name, order.target):
-        target = order.target
+async def _build_new(request: BuildRequest, key: str, work: Path, context: Context, tools: BuildTools) -> CachedWheel:
+    source = await _unpacked(request, work / "src")
+    await asyncio.to_thread(check_requirements, source, request.of)
+    built = await _build(request, source, work, context, tools)
+    await asyncio.to_thread(check_release, built, request.name, request.version, request.of)
+    if not is_loaded(built.name, request.target):
+        target = request.target
         raise WrongWheel(
-            order.of,
+            request.of,
             f"the build gave {built.name}, which Python {target.python.series} on {target.platform.value} can't load",
         )
-    return await asyncio.to_thread(_keep, order, key, built, context.cache)
+    return await asyncio.to_thread(_store, request, key, built, context.cache)
 
 
-async def _laid_out(order: BuildOrder, folder: Path) -> Path:
-    """The source in a new folder, its times and modes fixed.
+async def _unpacked(request: BuildRequest, folder: Path) -> Path:
+    """The source in a new folder, with fixed times and modes.
 
     Raises:
-        BuildFailed: the project is not in that folder. And as the order itself.
+        WheelBuildFailed: the project is not in that folder. Errors of `lay_out`.
     """
-    source = await order.lay_out(folder)
-    await asyncio.to_thread(_settle_inside, source, folder, order)
+    source = await request.lay_out(folder)
+    await asyncio.to_thread(_fix_source, source, folder, request)
     return source
 
 
-def _settle_inside(source: Path, folder: Path, order: BuildOrder) -> None:
+def _fix_source(source: Path, folder: Path, request: BuildRequest) -> None:
     # Files elsewhere are not envspec's to change.
     if not source.resolve().is_relative_to(folder.resolve()):
-        raise BuildFailed(order.of, f"its project, {source}, is not in the folder that was made for it")
-    settle(source, order.as_of)
+        raise WheelBuildFailed(request.of, f"its project, {source}, is not in its new folder")
+    fix_times_and_modes(source, request.as_of)
 
 
-async def _build(order: BuildOrder, source: Path, work: Path, context: Context, tools: BuildTools) -> Path:
-    interpreter = await tools.interpreter(order.target.python)
-    loose: NoConfinement | None = None
+async def _build(request: BuildRequest, source: Path, work: Path, context: Context, tools: BuildTools) -> Path:
+    interpreter = await tools.interpreter(request.target.python)
+    unconfined: NoConfinement | None = None
     if interpreter is None:
-        why = f"no Python {order.target.python.series} is on this machine"
-    elif order.compiles:
-        from envspec.build.local import build_here
+        why = f"no Python {request.target.python.series} is on this machine"
+    elif request.compiles:
+        from envspec.build.local import build_locally
 
-        return await build_here(order, source, work, interpreter, context, tools)
+        return await build_locally(request, source, work, interpreter, context, tools)
     else:
         try:
-            found = await _try_here(order, source, work, interpreter, context, tools)
-        except NoConfinement as fault:
-            loose, why = fault, "nothing else on this machine confines its build"
+            found = await _build_without_compiler(request, source, work, interpreter, context, tools)
+        except NoConfinement as error:
+            unconfined, why = error, "nothing else on this machine confines its build"
         else:
             if isinstance(found, Path):
                 return found
             why = found
-            # All of it: the build could write there, and a link at the new place would lead elsewhere.
+            # The whole folder: the build could have left links anywhere.
             await asyncio.to_thread(_clear, work)
-            source = await _laid_out(order, work / "again")
+            source = await _unpacked(request, work / "again")
     from envspec.build.container import build_in_container
 
     try:
-        return await build_in_container(order, source, work, why, context, tools)
-    except UnfitMachine as fault:
-        if loose is None:
+        return await build_in_container(request, source, work, why, context, tools)
+    except UnfitMachine as error:
+        if unconfined is None:
             raise
-        raise NoConfinement(f"{loose.message}; {fault.message}", hint=f"{loose.hint}; or {fault.hint}") from fault
+        raise NoConfinement(
+            f"{unconfined.message}; {error.message}", hint=f"{unconfined.hint}; or {error.hint}"
+        ) from error
 
 
-async def _try_here(
-    order: BuildOrder, source: Path, work: Path, interpreter: Path, context: Context, tools: BuildTools
+async def _build_without_compiler(
+    request: BuildRequest, source: Path, work: Path, interpreter: Path, context: Context, tools: BuildTools
 ) -> Path | str:
-    """The pure wheel that a build without compilers gives; else why it takes a container.
+    """The pure wheel of a build without compilers; else the reason for a container.
 
     Raises:
-        BuildFailed: it fails, and not for want of a compiler.
+        WheelBuildFailed: it failed, and called no compiler.
     """
-    from envspec.build.local import asked_for, build_here
+    from envspec.build.local import build_locally, requested_compiler
 
     try:
-        built = await build_here(order, source, work, interpreter, context, tools)
-    except BuildFailed:
-        compiler = await asyncio.to_thread(asked_for, work)
+        built = await build_locally(request, source, work, interpreter, context, tools)
+    except WheelBuildFailed:
+        compiler = await asyncio.to_thread(requested_compiler, work)
         if compiler is None:
             raise
-        return f"its build asks for {compiler}"
-    compiler = await asyncio.to_thread(asked_for, work)
+        return f"its build needs {compiler}"
+    compiler = await asyncio.to_thread(requested_compiler, work)
     if not is_pure(built.name):
         return f"{built.name} is for one platform"
     if compiler is not None:
-        # As on every machine: what is here, or is not, must not decide.
+        # As on every machine, whether it has a compiler or not.
         context.reporter.warning(
-            f"{order.of} is built without a compiler, and its build asked for {compiler}: "
-            "what it would have compiled is not in its wheel"
+            f"{request.of} is built without a compiler, but its build called {compiler}: "
+            "its wheel lacks what that would have compiled"
         )
     return built
 
 
 def _clear(folder: Path) -> None:
-    """Remove all that is in a build's folder. The build may have left folders that nobody may enter."""
+    """Empty a build's folder. The build may have left folders without permissions."""
     folder.chmod(0o700)
-    for place, names, _ in os.walk(folder):
-        for path in (Path(place, name) for name in names):
+    for parent, names, _ in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
             if not path.is_symlink():
                 path.chmod(0o700)
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def _known(key: str, cache: Path) -> Made | None:
-    """What the order gave before, if it is still there, and still is what it was."""
+def _cached(key: str, cache: Path) -> CachedWheel | None:
+    """The wheel that the request gave before, if it is still in the cache, unchanged."""
     try:
-        wheel = BuiltWheel(**_notes(cache).read(key))
+        wheel = BuiltWheel(**JsonCache(cache / "built").read(key))
         path = archive_path(cache, key, wheel.sha256, wheel.filename)
         with path.open("rb") as file:
-            return Made(wheel, path) if sha256_of(file)[0] == wheel.sha256 else None
+            return CachedWheel(wheel, path) if sha256_of(file)[0] == wheel.sha256 else None
     except (OSError, ValueError, TypeError, UnsafeName):
         return None
 
 
-def _keep(order: BuildOrder, key: str, built: Path, cache: Path) -> Made:
-    """Put the wheel, in its one form, where archives are: under a name that nobody knows before it is written."""
+def _store(request: BuildRequest, key: str, built: Path, cache: Path) -> CachedWheel:
+    """Write the wheel, normalised, to the archives; it gets its name when it is complete."""
     folder = archives_folder(cache)
-    with keeping(folder):
+    with as_cache_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".built-", dir=folder) as beside:
             normal = Path(beside, built.name)
-            normalise(built, normal, order.of)
+            normalise(built, normal, request.of)
             normal.chmod(0o644)
             with normal.open("rb") as file:
                 sha256, size = sha256_of(file)
-            path = archive_path(cache, order.of, sha256, built.name)
+            path = archive_path(cache, request.of, sha256, built.name)
             path.parent.mkdir(exist_ok=True)
             normal.replace(path)
     wheel = BuiltWheel(built.name, sha256, size)
-    _notes(cache).write(key, asdict(wheel))
-    return Made(wheel, path)
-
-
-def _notes(cache: Path) -> Notes:
-    return Notes(cache / "built")
+    JsonCache(cache / "built").write(key, asdict(wheel))
+    return CachedWheel(wheel, path)
 
 
 @asynccontextmanager
-async def _alone(key: str) -> AsyncIterator[Path]:
-    """An empty folder for one build, at the same path on every machine; others with the same build wait.
+async def _build_folder(key: str) -> AsyncIterator[Path]:
+    """An empty folder for one build, locked, at the same path on every machine.
 
     Raises:
-        UnfitMachine: the folder is somebody else's.
+        UnfitMachine: the folder is another user's.
     """
-    folder = _PLACE / f"envspec-build-{key[:16]}"
+    folder = _FOLDER / f"envspec-build-{key[:16]}"
 
     def opened() -> int:
         folder.mkdir(mode=0o700, exist_ok=True)
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
     try:
-        descriptor = await hold(folder, opened, _WAIT_S)
-    except OSError as fault:
-        raise _not_ours(folder, fault.strerror or "") from fault
+        descriptor = await lock(folder, opened, _WAIT_S)
+    except OSError as error:
+        raise _unusable(folder, error.strerror or "") from error
     try:
         if os.fstat(descriptor).st_uid != os.geteuid():
-            raise _not_ours(folder, "it belongs to another user")
-        # What a run that was killed left there.
+            raise _unusable(folder, "it belongs to another user")
+        # From a killed run.
         _clear(folder)
         yield folder
     finally:
@@ -235,15 +232,13 @@ async def _alone(key: str) -> AsyncIterator[Path]:
         os.close(descriptor)
 
 
-def _not_ours(folder: Path, why: str) -> UnfitMachine:
-    return UnfitMachine(f"{folder}, where a wheel is to be built, can't be used: {why}", hint="have it removed")
+def _unusable(folder: Path, why: str) -> UnfitMachine:
+    return UnfitMachine(f"{folder}, where a wheel is built, can't be used: {why}", hint="have it removed")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Whose wheel it is to be. version: None where only the build tells it. indexes: see `BuildOrder`. locked: what the
-    lock records.
-    """
+class WheelRequest:
+    """version: None if only the build knows it. indexes, locked: see `BuildRequest`."""
 
     name: str
     version: str | None
@@ -254,61 +249,61 @@ class Wanted:
 
     @property
     def of(self) -> str:
-        """See `BuildOrder.of`."""
+        """See `BuildRequest.of`."""
         return f"{self.name} {self.version}" if self.version else self.name
 
 
-def of_sdist(wanted: Wanted, sha256: str, fetch: Callable[[], Awaitable[Path]]) -> BuildOrder:
-    """An order for an sdist. fetch: gives the checked file."""
+def sdist_request(wheel: WheelRequest, sha256: str, fetch: Callable[[], Awaitable[Path]]) -> BuildRequest:
+    """fetch: gives the checked file."""
 
     async def lay_out(folder: Path) -> Path:
-        return await asyncio.to_thread(unpack, await fetch(), folder, wanted.of)
+        return await asyncio.to_thread(unpack, await fetch(), folder, wheel.of)
 
-    return _order(wanted, sha256, lay_out)
+    return _build_request(wheel, sha256, lay_out)
 
 
-def of_git(
-    wanted: Wanted, address: GitAddress, commit: str, environ: Mapping[str, str], connectivity: Connectivity
-) -> BuildOrder:
-    """An order for a commit. Credentials are none of what names it."""
+def git_request(
+    wheel: WheelRequest, address: GitAddress, commit: str, environ: Mapping[str, str], connectivity: Connectivity
+) -> BuildRequest:
+    """A request for a commit, whose identity does not include credentials."""
 
     async def lay_out(folder: Path) -> Path:
         if connectivity is Connectivity.OFFLINE:
             raise NetworkError(
-                f"{wanted.of}: its wheel is not in the cache, and --offline forbids fetching "
+                f"{wheel.of}: its wheel is not in the cache, and --offline forbids fetching "
                 f"{without_credentials(address.url)}",
                 hint="run once without --offline",
             )
-        return await check_out(address, commit, folder, wanted.of, environ)
+        return await check_out(address, commit, folder, wheel.of, environ)
 
-    return _order(wanted, without_credentials(address.pinned(commit)), lay_out)
+    return _build_request(wheel, without_credentials(address.pinned(commit)), lay_out)
 
 
-def of_folder(wanted: Wanted, root: Path, tree_sha256: str) -> BuildOrder:
-    """An order for a folder, of which a copy is built."""
+def folder_request(wheel: WheelRequest, root: Path, tree_sha256: str) -> BuildRequest:
+    """A request for a folder, of which a copy is built."""
 
     async def lay_out(folder: Path) -> Path:
         return await asyncio.to_thread(_copy, root, folder / "project")
 
-    return _order(wanted, f"tree:{tree_sha256}", lay_out)
+    return _build_request(wheel, f"tree:{tree_sha256}", lay_out)
 
 
 def _copy(root: Path, folder: Path) -> Path:
-    for name in files_of(root):
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(root / name, place, follow_symlinks=False)
+    for name in project_files(root):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, target, follow_symlinks=False)
     return folder
 
 
-def _order(wanted: Wanted, source: str, lay_out: Callable[[Path], Awaitable[Path]]) -> BuildOrder:
-    return BuildOrder(
-        name=wanted.name,
-        version=wanted.version,
+def _build_request(wheel: WheelRequest, source: str, lay_out: Callable[[Path], Awaitable[Path]]) -> BuildRequest:
+    return BuildRequest(
+        name=wheel.name,
+        version=wheel.version,
         source=source,
         lay_out=lay_out,
-        target=wanted.target,
-        as_of=wanted.as_of,
-        indexes=wanted.indexes,
-        locked=wanted.locked,
+        target=wheel.target,
+        as_of=wheel.as_of,
+        indexes=wheel.indexes,
+        locked=wheel.locked,
     )

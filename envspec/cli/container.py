@@ -133,15 +133,15 @@ def _start(lock: str, command: Sequence[str], chosen: Mapping[str, Any]) -> int:
 
 def _request(command: Sequence[str], chosen: Mapping[str, Any], streams: Streams) -> ContainerRequest:
     from envspec.models import Platform
-    from envspec.operations.container import ContainerRequest, Options, Start, Terminal
+    from envspec.operations.container import ContainerOptions, ContainerRequest, StartMode, Terminal
 
     tty = _is_our_terminal(streams)
     env = tuple(pair for text in chosen["env"] for pair in _variable(text))
     if tty:
         env = (*((name, os.environ[name]) for name in ("TERM", "COLORTERM") if os.environ.get(name)), *env)
-    options = Options(
+    options = ContainerOptions(
         command=tuple(command),
-        start=Start.SERVICES if chosen["services"] else Start.COMMAND,
+        start=StartMode.SERVICES if chosen["services"] else StartMode.COMMAND,
         gpus=gpus_of(chosen["gpus"]),
         mounts=tuple(_mount(text) for text in chosen["mounts"]),
         ports=tuple(_port(text) for text in chosen["ports"]),
@@ -201,13 +201,13 @@ def gpus_of(text: str) -> Gpus | tuple[str, ...]:
 
 
 def _mount(text: str) -> Mount:
-    from envspec.operations.container import Access, Mount
+    from envspec.operations.container import Mount, MountAccess
 
     found = re.fullmatch(r"(.+?):(/[^:]*)(?::(ro|rw))?", text)
     if not found:
         raise UsageError(f"--mount {text}: the form is SRC:DST[:ro]", hint="--mount /data:/data:ro")
     source = str(Path(found[1]).expanduser().absolute())
-    return Mount(source, found[2].rstrip("/") or "/", Access(found[3] or "rw"))
+    return Mount(source, found[2].rstrip("/") or "/", MountAccess(found[3] or "rw"))
 
 
 def _port(text: str) -> Port:

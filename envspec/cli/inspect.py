@@ -266,14 +266,14 @@ def _names(paths: Sequence[Path]) -> list[str]:
     short = [path.parent.name if path.name == "receipt.json" and path.parent.name else path.name for path in paths]
     names = [name if short.count(name) == 1 else str(path) for name, path in zip(short, paths, strict=True)]
     # The same file twice needs two names as well.
-    return [f"{name} ({place + 1})" if names.count(name) > 1 else name for place, name in enumerate(names)]
+    return [f"{name} ({write_file + 1})" if names.count(name) > 1 else name for write_file, name in enumerate(names)]
 
 
 def _write(path: Path, text: str) -> None:
-    from envspec.io.files import place
+    from envspec.io.files import write_file
 
     try:
-        place(path, text.encode())
+        write_file(path, text.encode())
     except OSError as error:
         raise UsageError(f"{path} can't be written: {error.strerror}", hint="name another file") from error
     terminal.report(f"wrote {path}")

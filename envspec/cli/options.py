@@ -70,7 +70,7 @@ def context_of(
     chosen: of the options `offline`, `jobs`, `mirrors` and `unconfined`, those that the command has.
 
     Raises:
-        UsageError: an option or a setting that can't be used. OpenCache: other users could write to the cache.
+        UsageError: an option or a setting that can't be used. UnsafeCache: other users could write to the cache.
     """
     from envspec.context import SILENT, Connectivity, Context
     from envspec.io.confine_types import Unconfined

@@ -1,6 +1,6 @@
 """Docker or Podman by API: inspect, pull.
 
-The SDK takes 0.2 s of CPU to import: what needs it imports it inside.
+Importing the SDK takes 0.2 s of CPU: functions import it.
 
 Source: Docker Engine API 1.41, "ImageCreate": a stream of JSON, a line for each step of each layer. Read 2026-11.
 """
@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from envspec.engine import errors
-from envspec.engine.errors import Address, EngineRefused, Named, NoEngine
+from envspec.engine.errors import AddressSource, EngineAddress, EngineError, NoEngine
 from envspec.models import Platform
 from envspec.registry.errors import shortened
 from envspec.registry.reference import Reference, parse
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _PLATFORMS: Final = {"amd64": Platform.LINUX_64, "x86_64": Platform.LINUX_64, "arm64": Platform.LINUX_AARCH64}
-#: Of one answer, seconds. What takes longer (a load, a build, a wait) sets its own.
+#: Of one response, seconds. Longer requests (a load, a build, a wait) set their own.
 _TIMEOUT_S: Final = 60
 #: Of a connection to another machine.
 _CONNECT_S: Final = 10
@@ -35,12 +35,11 @@ _NPIPE: Final = "npipe:////./pipe/docker_engine"
 
 
 @dataclass(frozen=True, slots=True)
-class EngineFacts:
-    """What an engine is.
+class EngineInfo:
+    """platform: of its containers by default, None if not supported. memory_bytes: of its machine.
 
-    platform: of its containers by default, None if envspec has no name for it. memory_bytes: of its machine.
-    containerd_store: images are kept by containerd, whose IDs are digests of manifests. rootless: its root is an
-    ordinary user of its machine. selinux: containers are confined by it.
+    containerd_store: images are stored by containerd, whose IDs are digests of manifests. rootless: its root is an
+    unprivileged user of its machine. selinux: confines containers.
     """
 
     name: str
@@ -61,15 +60,15 @@ class EngineFacts:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine that answers. client: the SDK's, of the low level."""
+    """A responding engine. client: the SDK's low-level one."""
 
     client: docker.APIClient
-    address: Address
-    facts: EngineFacts
+    address: EngineAddress
+    facts: EngineInfo
 
     @contextlib.contextmanager
-    def asked(self, doing: str) -> Iterator[None]:
-        """Turn the SDK's errors inside into envspec's. doing: `loading the image`, for the message."""
+    def errors_while(self, doing: str) -> Iterator[None]:
+        """Turn the SDK's errors into envspec's. doing: `loading the image`, for the message."""
         from docker.errors import APIError, DockerException
         from requests.exceptions import RequestException
         from urllib3.exceptions import HTTPError
@@ -77,46 +76,46 @@ class Engine:
         try:
             yield
         except APIError as error:
-            raise errors.refused(doing, str(error.explanation or error)) from error
+            raise errors.engine_error(doing, str(error.explanation or error)) from error
         except (DockerException, RequestException, HTTPError, ConnectionError) as error:
-            raise errors.lost(doing, self.address, error) from error
+            raise errors.connection_lost(doing, self.address, error) from error
 
 
 @contextlib.contextmanager
 def open_engine(environ: Mapping[str, str]) -> Iterator[Engine]:
-    """Connect as the docker program does: DOCKER_HOST, else DOCKER_CONTEXT or the current context, else its own place.
+    """Connect like docker: DOCKER_HOST, else DOCKER_CONTEXT or the current context, else the default socket.
 
     Raises:
-        NoEngine: none is installed, it is not running, this user may not talk to it, or its address can't be read.
-        EngineSilent: one on another machine does not answer.
+        NoEngine: none is installed or running, this user may not use it, or its address is invalid.
+        EngineUnreachable: one on another machine does not respond.
     """
     from docker.constants import MINIMUM_DOCKER_API_VERSION
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
     address, settings = _settings(environ)
-    # The SDK hands both numbers to requests; its adapters for sockets take one alone.
+    # requests accepts both timeouts; the SDK's adapters for sockets accept one only.
     over_tcp = address.url.startswith(("tcp://", "http://", "https://"))
     settings["timeout"] = (_CONNECT_S, _TIMEOUT_S) if over_tcp else _TIMEOUT_S
     unusable = (DockerException, RequestException, OSError, ValueError, KeyError)
     with contextlib.ExitStack() as opened:
         try:
-            asker = opened.enter_context(_client(settings, MINIMUM_DOCKER_API_VERSION))
-            version = asker.version(api_version=False)
+            probe = opened.enter_context(_client(settings, MINIMUM_DOCKER_API_VERSION))
+            version = probe.version(api_version=False)
             client = opened.enter_context(_client(settings, version["ApiVersion"]))
-            facts = read_facts(version, client.info())
+            facts = engine_info(version, client.info())
         except unusable as error:
             raise _no_answer(address, error, environ) from error
         yield Engine(client, address, facts)
 
 
-def read_facts(version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFacts:
-    """Facts from the answers to `GET /version` and `GET /info`: pure."""
+def engine_info(version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineInfo:
+    """Parse the responses to `GET /version` and `GET /info`."""
     components = [str(row.get("Name", "")) for row in version.get("Components") or ()]
     security = [str(option) for option in info.get("SecurityOptions") or ()]
     status = [str(value) for row in info.get("DriverStatus") or () for value in row]
     linux = str(version.get("Os") or info.get("OSType") or "linux") == "linux"
-    return EngineFacts(
+    return EngineInfo(
         name="podman" if any("podman" in name.lower() for name in components) else "docker",
         version=str(version.get("Version") or info.get("ServerVersion") or "of an unknown version"),
         platform=_PLATFORMS.get(str(version.get("Arch", "")).replace("aarch64", "arm64")) if linux else None,
@@ -128,26 +127,26 @@ def read_facts(version: Mapping[str, Any], info: Mapping[str, Any]) -> EngineFac
 
 
 def _client(settings: Mapping[str, Any], version: str) -> docker.APIClient:
-    """A client that asks nothing yet: where the SDK finds the version out by itself, it does so through proxies."""
+    """A client without a request: the SDK's own query of the version would use proxies."""
     import docker
 
     client = docker.APIClient(use_ssh_client=True, version=version, **settings)
-    # A proxy is for registries; the way to an engine is the address that was named.
+    # Proxies are for registries, not for engines.
     client.trust_env = False
     return client
 
 
-def _settings(environ: Mapping[str, str]) -> tuple[Address, dict[str, Any]]:
-    """The address, and what the SDK is to be told."""
+def _settings(environ: Mapping[str, str]) -> tuple[EngineAddress, dict[str, Any]]:
+    """The address, and the SDK's settings."""
     from docker.context import ContextAPI
     from docker.errors import DockerException
     from docker.utils import kwargs_from_env, parse_host
 
-    default = Address(_NPIPE if sys.platform == "win32" else _UNIX, Named.DEFAULT)
+    default = EngineAddress(_NPIPE if sys.platform == "win32" else _UNIX, AddressSource.DEFAULT)
     host = environ.get("DOCKER_HOST", "")
-    address = Address(host, Named.HOST) if host else default
+    address = EngineAddress(host, AddressSource.HOST) if host else default
     try:
-        # An empty mapping would have the SDK read this process's own.
+        # For an empty mapping the SDK would read this process's environment.
         settings = dict(kwargs_from_env({"DOCKER_HOST": host, **environ}))
         if host:
             parse_host(host, sys.platform == "win32", tls="tls" in settings)
@@ -157,32 +156,32 @@ def _settings(environ: Mapping[str, str]) -> tuple[Address, dict[str, Any]]:
         if context is None:
             raise NoEngine(
                 f"there is no docker context {name or 'of the current name'}",
-                hint="`docker context ls` lists them; DOCKER_CONTEXT or `docker context use` names another one",
+                hint="list them with `docker context ls`, and select one with DOCKER_CONTEXT or `docker context use`",
             )
         url = context.Host
         if context.Name == "default" or not url:
             return default, settings | {"base_url": default.url}
-        address = Address(url, Named.CONTEXT, context.Name)
+        address = EngineAddress(url, AddressSource.CONTEXT, context.Name)
         return address, {"base_url": url} | ({"tls": context.TLSConfig} if context.TLSConfig else {})
     except (DockerException, ValueError) as error:
         raise _bad_address(address, error) from error
 
 
-def _bad_address(address: Address, error: Exception) -> NoEngine:
+def _bad_address(address: EngineAddress, error: Exception) -> NoEngine:
     if "TLS" in type(error).__name__ or "cert" in str(error).lower():
-        said = " ".join(str(error).split()).partition(". TLS configurations")[0]
-        todo = "DOCKER_CERT_PATH must hold ca.pem, cert.pem and key.pem; unset DOCKER_TLS_VERIFY for an engine without"
-        return NoEngine(f"the TLS settings for {address} can't be used: {said}", hint=todo)
+        reason = " ".join(str(error).split()).partition(". TLS configurations")[0]
+        hint = "put ca.pem, cert.pem and key.pem into DOCKER_CERT_PATH, or unset DOCKER_TLS_VERIFY"
+        return NoEngine(f"the TLS settings for {address} can't be used: {reason}", hint=hint)
     return NoEngine(
-        f"{address} is no engine's address",
-        hint="addresses look like unix:///var/run/docker.sock, tcp://HOST:2376 or ssh://USER@HOST",
+        f"{address} is not an engine's address",
+        hint="use a form like unix:///var/run/docker.sock, tcp://HOST:2376 or ssh://USER@HOST",
     )
 
 
-def _no_answer(address: Address, error: Exception, environ: Mapping[str, str]) -> Exception:
+def _no_answer(address: EngineAddress, error: Exception, environ: Mapping[str, str]) -> Exception:
     if address.url.startswith("ssh://") and "paramiko" in str(error):
         return NoEngine(
-            f"engines over ssh need the Python package paramiko: {address}",
+            f"engines over ssh require the Python package paramiko: {address}",
             hint="install it beside envspec, or forward the socket: "
             "`ssh -L /tmp/docker.sock:/var/run/docker.sock HOST` and DOCKER_HOST=unix:///tmp/docker.sock",
         )
@@ -191,15 +190,9 @@ def _no_answer(address: Address, error: Exception, environ: Mapping[str, str]) -
     return errors.unreachable(address, error, sys.platform, program=program)
 
 
-_LOOKING: Final = "looking for the image"
-
-
 @dataclass(frozen=True, slots=True)
-class Present:
-    """An image in an engine. id: as the engine names it.
-
-    pulled_bytes: packed, of the layers that were fetched just now; None where the image was there. pull_s: seconds.
-    """
+class EngineImage:
+    """An image in an engine. pulled_bytes: compressed, of the fetched layers; None without a pull. pull_s: seconds."""
 
     reference: str
     id: str
@@ -207,69 +200,70 @@ class Present:
     pull_s: float | None = None
 
 
-def present(engine: Engine, reference: str, moved: Callable[[int, int], None]) -> Present:
-    """The image, pulled where the engine has it not. moved: told of bytes done and in all, as far as they are known.
+def ensure_image(engine: Engine, reference: str, on_progress: Callable[[int, int], None]) -> EngineImage:
+    """The image, pulled if the engine does not have it.
 
-    reference: a name, which may say `http://`, or an ID of an image that is there.
+    reference: a name, which may start with `http://`, or an ID. on_progress: bytes done, bytes in all.
 
     Raises:
-        BadReference: it is neither. EngineRefused: there is no such image, or it may not be pulled.
-        EngineSilent: the engine is lost.
+        BadReference: it is neither. EngineError: there is no such image, or it may not be pulled.
+        EngineUnreachable: the engine does not respond any more.
     """
     named = parse(reference)
-    # As it is otherwise: tags without a registry and IDs are the engine's own, and no short forms of other names.
-    known = str(replace(named, scheme="")) if named.scheme else reference
-    there = inspected(engine, known)
-    if there is not None:
-        return replace(there, reference=reference)
+    # Tags without a registry and IDs are the engine's own, not short forms.
+    name = str(replace(named, scheme="")) if named.scheme else reference
+    image = find_image(engine, name)
+    if image is not None:
+        return replace(image, reference=reference)
     began = time.monotonic()
-    pulled = _pull(engine, named, moved)
-    there = inspected(engine, known)
-    if there is None:
-        raise EngineRefused(f"the engine ({engine.facts}) has let go of {reference}", hint="run the same command again")
+    pulled = _pull(engine, named, on_progress)
+    image = find_image(engine, name)
+    if image is None:
+        raise EngineError(
+            f"{reference} was removed from the engine ({engine.facts}) meanwhile", hint="run the same command again"
+        )
     seconds = time.monotonic() - began
-    return Present(reference, there.id, pulled, seconds)
+    return EngineImage(reference, image.id, pulled, seconds)
 
 
-def inspected(engine: Engine, reference: str) -> Present | None:
-    """The image as the engine has it; None where it has not."""
+def find_image(engine: Engine, reference: str) -> EngineImage | None:
+    """The image in the engine; None if it does not have it."""
     from docker.errors import ImageNotFound, NotFound
 
-    # The SDK's types say nothing of it.
+    # The SDK's types lack it.
     inspect = cast("Callable[[str], dict[str, Any]]", engine.client.inspect_image)
-    with engine.asked(_LOOKING):
+    with engine.errors_while("looking for the image"):
         try:
-            told = inspect(reference)
+            return EngineImage(reference, str(inspect(reference)["Id"]))
         except (ImageNotFound, NotFound):
             return None
-    return Present(reference, str(told["Id"]))
 
 
-def _pull(engine: Engine, reference: Reference, moved: Callable[[int, int], None]) -> int:
-    """Bytes of the layers that came."""
+def _pull(engine: Engine, reference: Reference, on_progress: Callable[[int, int], None]) -> int:
+    """Size of the pulled layers."""
     from docker.errors import NotFound
 
     sizes: dict[str, int] = {}
     done: dict[str, int] = {}
-    with engine.asked(f"pulling {reference}"):
+    with engine.errors_while(f"pulling {reference}"):
         try:
-            # A name without a tag or digest would bring every tag of the repository.
-            for step in engine.client.pull(reference.name, tag=reference.asked, stream=True, decode=True):
+            # Without a tag or digest, every tag of the repository would be pulled.
+            for step in engine.client.pull(reference.name, tag=reference.tag_or_digest, stream=True, decode=True):
                 if "error" in step:
                     raise _not_pulled(reference, str(step["error"]))
                 progress = step.get("progressDetail") or {}
                 if step.get("status") == "Downloading" and progress.get("total"):
                     sizes[step["id"]] = int(progress["total"])
                     done[step["id"]] = int(progress.get("current") or 0)
-                    moved(sum(done.values()), sum(sizes.values()))
+                    on_progress(sum(done.values()), sum(sizes.values()))
         except NotFound as error:
-            # There is none, or it is not for everybody: registries say the same of both.
+            # Missing or private: registries do not distinguish.
             raise _not_pulled(reference, str(error.explanation or error)) from error
     return sum(sizes.values())
 
 
-def _not_pulled(reference: Reference, said: str) -> EngineRefused:
-    return EngineRefused(
-        f"{reference} can't be pulled: {shortened(' '.join(said.split()), 500)}",
-        hint="look at the name, and log in to its registry where it needs that",
+def _not_pulled(reference: Reference, message: str) -> EngineError:
+    return EngineError(
+        f"{reference} can't be pulled: {shortened(' '.join(message.split()), 500)}",
+        hint="check the name, and log in to its registry if it requires that",
     )

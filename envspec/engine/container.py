@@ -1,10 +1,8 @@
 """Settings of a container.
 
 Sources: PyTorch, "torch.compile" on TORCHINDUCTOR_CACHE_DIR; CUDA C++ Programming Guide, on CUDA_CACHE_PATH; Hugging
-Face Hub, "Environment variables". Read 2026-11.
-
-Sources: Docker Engine API 1.41, "ContainerCreate"; Podman 5, its Docker API's `DeviceRequests` for CDI; NVIDIA,
-"Frameworks User Guide", on shared memory and limits. Read 2026-11.
+Face Hub, "Environment variables"; Docker Engine API 1.41, "ContainerCreate"; Podman 5, its Docker API's
+`DeviceRequests` for CDI; NVIDIA, "Frameworks User Guide", on shared memory and limits. Read 2026-11.
 """
 
 from __future__ import annotations
@@ -17,43 +15,41 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from envspec.engine.client import EngineFacts
+from envspec.engine.client import EngineInfo
 from envspec.errors import UsageError
 from envspec.models import Lock
 from envspec.names import is_of_the_system
 
 _LOOPBACK: Final = "127.0.0.1"
-#: Docker's own size of /dev/shm.
-_LEAST_SHM: Final = 64 * 1024 * 1024
-#: Ports below 1024 are the system's own on the user's machine: 22 becomes 2222.
-_OWN_PORTS, _LIFTED = 1024, 2200
+#: Docker's default size of /dev/shm.
+_MIN_SHM_BYTES: Final = 64 * 1024 * 1024
+#: Ports below 1024 are reserved on the user's machine: 22 becomes 2222.
+_RESERVED_PORTS, _PORT_OFFSET = 1024, 2200
 _HUB_NAMES: Final = frozenset({"huggingface-hub"})
 _COMPILERS: Final = frozenset({"torch", "pytorch", "triton"})
 
 
-class Access(Enum):
-    """What a container may do with a folder."""
-
+class MountAccess(Enum):
     READ_WRITE = "rw"
     READ_ONLY = "ro"
 
 
 class Terminal(Enum):
-    """What the program in the container writes to."""
+    """The output of the program in the container."""
 
     TTY = "a terminal of its own"
     PIPES = "pipes"
 
 
-class Start(Enum):
-    """What a container's first process is."""
+class StartMode(Enum):
+    """The first process of a container."""
 
     COMMAND = "the command alone"
     SERVICES = "the image's own init, with its services and the command"
 
 
 class Gpus(Enum):
-    """Which GPUs are asked for, where none is named."""
+    """The requested GPUs, if none is named."""
 
     AS_LOCKED = "all, if the lock has CUDA"
     ALL = "all"
@@ -62,7 +58,7 @@ class Gpus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who a container runs as. groups: further groups' ids."""
+    """The user of a container. groups: ids of supplementary groups."""
 
     name: str
     uid: int
@@ -79,15 +75,12 @@ class Mount:
 
     source: str
     target: str
-    access: Access = Access.READ_WRITE
+    access: MountAccess = MountAccess.READ_WRITE
 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port of the engine's machine that leads to one in the container. host: 0 is any free one.
-
-    service: whose, empty where the user has said it all.
-    """
+    """A published port. host: on the engine's machine, 0 for any free one. service: empty for a port of the user's."""
 
     container: int
     host: int
@@ -96,11 +89,8 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Folders:
-    """Folders of this machine that a container is given; None where not. compiled: what compilers keep.
-
-    hub: Hugging Face's folders: (what it is below HF_HOME, empty for itself; the path).
-    """
+class HostFolders:
+    """Folders of this machine to mount. compiled: caches of compilers. hub: (path below HF_HOME, host path)."""
 
     work: str | None = None
     compiled: str | None = None
@@ -108,15 +98,14 @@ class Folders:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the user asks for. command: none starts what the image starts by itself, its services.
+class ContainerOptions:
+    """The user's options. command: empty: start the image's services. gpus: or the GPUs' numbers or UUIDs.
 
-    start: how a command is started. gpus: or the GPUs' numbers or UUIDs. shm_bytes: None for half of the memory.
-    network: None for the engine's own.
+    shm_bytes: None for half of the memory. network: None for the engine's default.
     """
 
     command: tuple[str, ...] = ()
-    start: Start = Start.COMMAND
+    start: StartMode = StartMode.COMMAND
     gpus: Gpus | tuple[str, ...] = Gpus.AS_LOCKED
     mounts: tuple[Mount, ...] = ()
     ports: tuple[Port, ...] = ()
@@ -129,16 +118,11 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """A container that is to be started, whole. home: the user's folder in it. made: folders made in it, the user's:
-    none of the system's, and none of the machine's that is mounted.
-
-    listening: a service's port in the image -> the one at which it listens in this container: that of the machine, so
-    that whatever a service tells of its address holds for the user.
-    """
+    """A container to start. home: the user's home in it. made: folders created for the user, outside of mounts."""
 
     name: str
     command: tuple[str, ...]
-    start: Start
+    start: StartMode
     user: User
     home: str
     workdir: str
@@ -159,19 +143,20 @@ class ContainerSettings:
 
     @property
     def address(self) -> str | None:
-        """Where services listen: None for everywhere, which a container's own network keeps to itself."""
+        """The address on which services listen; None for all, which only the container's own network reaches."""
         return _LOOPBACK if self.serving and self.network == "host" else None
 
     def is_mounted(self, path: str) -> bool:
-        """Whether a path of the container is, or is in, something of the engine's machine."""
+        """Whether a path of the container is below a mount."""
         return _is_mounted(path, self.mounts)
 
     @property
     def listening(self) -> dict[int, int]:
+        """A service's port in the image -> in this container: the machine's port, so that services' URLs work."""
         return {each.container: each.host for each in self.ports if each.container in self.serving and each.host}
 
     def without_port(self, taken: int | None, another: Callable[[], int]) -> ContainerSettings:
-        """The same, where services that were to have a port of the machine have another one. taken: None for any."""
+        """A copy with other machine ports for services. taken: the port in use, None for any."""
         return replace(
             self,
             ports=tuple(
@@ -182,21 +167,21 @@ class ContainerSettings:
 
 
 def container_settings(
-    lock: Lock, user: User, engine: EngineFacts, folders: Folders, options: Options
+    lock: Lock, user: User, engine: EngineInfo, folders: HostFolders, options: ContainerOptions
 ) -> ContainerSettings:
-    """What the container gets.
+    """The settings of the container.
 
     Raises:
-        UsageError: no command, or services, for an image without services; two things at one place.
+        UsageError: the image has no services and no command is given, or two mounts have one target.
     """
     if not options.command and not lock.image.services:
         raise UsageError(
-            f"what is to be run in {lock.name}?", hint="`envspec run LOCK -- COMMAND`, or `envspec shell LOCK`"
+            f"no command to run in {lock.name}", hint="use `envspec run LOCK -- COMMAND`, or `envspec shell LOCK`"
         )
-    start = options.start if options.command else Start.SERVICES
-    if start is Start.SERVICES and not lock.image.services:
-        raise UsageError(f"{lock.name} has no services to start", hint="[services] in its spec names them")
-    # A rootless engine's root is its user: files in the work folder then belong to whoever runs this.
+    start = options.start if options.command else StartMode.SERVICES
+    if start is StartMode.SERVICES and not lock.image.services:
+        raise UsageError(f"{lock.name} has no services to start", hint="add them to [services] in its spec")
+    # The root of a rootless engine is its user, who then owns new files in the work folder.
     user = ROOT if engine.rootless else _named(user)
     home = "/root" if user.uid == 0 else f"/home/{user.name}"
     gpus, warnings = _gpus(lock, options.gpus)
@@ -218,15 +203,15 @@ def container_settings(
         workdir=lock.image.workdir,
         env=_environment(user, home, env, options),
         mounts=mounts,
-        ports=() if on_host else options.ports if start is Start.COMMAND else _ports(lock, options.ports),
-        serving=() if start is Start.COMMAND else tuple(each.port for each in lock.image.services),
+        ports=() if on_host else options.ports if start is StartMode.COMMAND else _ports(lock, options.ports),
+        serving=() if start is StartMode.COMMAND else tuple(each.port for each in lock.image.services),
         made=made,
-        shm_bytes=options.shm_bytes or max(_LEAST_SHM, engine.memory_bytes // 2),
+        shm_bytes=options.shm_bytes or max(_MIN_SHM_BYTES, engine.memory_bytes // 2),
         gpus=gpus,
         terminal=options.terminal,
         stdin=options.stdin,
         network=options.network,
-        # Pinned memory counts as locked. An engine without root's rights may not raise limits.
+        # Pinned memory counts as locked. A rootless engine may not raise limits.
         limits=gpus is not Gpus.NONE and not engine.rootless,
         unconfined=engine.selinux and bool(mounts),
         cdi=engine.is_podman,
@@ -235,28 +220,25 @@ def container_settings(
 
 
 def moved_services(document: bytes, listening: Mapping[int, int], address: str | None = None) -> bytes:
-    """services.json, by which init and health check go, with the services at other ports. listening: old -> new.
-
-    address: where they listen, None for what the file says.
-    """
-    told = json.loads(document)
+    """services.json with other ports. listening: old -> new. address: None for that in the file."""
+    services = json.loads(document)
     if address is not None:
-        told["address"] = address
-    for service in told["services"]:
+        services["address"] = address
+    for service in services["services"]:
         service["port"] = listening.get(service["port"], service["port"])
-    return json.dumps(told, indent=1, sort_keys=True).encode() + b"\n"
+    return json.dumps(services, indent=1, sort_keys=True).encode() + b"\n"
 
 
-def _gpus(lock: Lock, asked: Gpus | tuple[str, ...]) -> tuple[Gpus | tuple[str, ...], tuple[str, ...]]:
+def _gpus(lock: Lock, requested: Gpus | tuple[str, ...]) -> tuple[Gpus | tuple[str, ...], tuple[str, ...]]:
     if lock.driver is not None:
-        return (Gpus.ALL if asked is Gpus.AS_LOCKED else asked), ()
-    if asked in (Gpus.AS_LOCKED, Gpus.NONE):
+        return (Gpus.ALL if requested is Gpus.AS_LOCKED else requested), ()
+    if requested in (Gpus.AS_LOCKED, Gpus.NONE):
         return Gpus.NONE, ()
     return Gpus.NONE, (f"{lock.name} has no CUDA: the container gets no GPU",)
 
 
 def _is_mounted(path: str, mounts: Sequence[Mount]) -> bool:
-    """An engine unpacks what it is given through mounts too: a folder of the machine would change its owner."""
+    """Whether a path is below a mount, where an engine would change the owner of a folder of its machine."""
     inner = f"{_plain(path)}/"
     return any(inner.startswith(f"{_plain(mount.target).rstrip('/')}/") for mount in mounts)
 
@@ -266,60 +248,62 @@ def _plain(path: str) -> str:
 
 
 def _named(user: User) -> User:
-    """Names from directories of companies (`CORP\\jane.doe`) are none that /etc/passwd takes."""
+    """The user with a name that is valid in /etc/passwd, as `CORP\\jane.doe` is not."""
     if user.uid == 0:
         return ROOT
     fits = re.fullmatch(r"[a-z_][a-z0-9_.-]{0,31}", user.name) and user.name != "root"
     return user if fits else replace(user, name="user")
 
 
-def _caches(lock: Lock, home: str, folders: Folders) -> tuple[dict[str, str], tuple[Mount, ...], tuple[str, ...]]:
-    """Where libraries keep what they fetched and compiled: variables, mounts, and the folders that are made."""
-    wheels = {row.name for part in lock.resolutions for row in part.packages}
-    conda = {row.name.replace("_", "-").lower() for part in lock.resolutions for row in part.conda}
+def _caches(lock: Lock, home: str, folders: HostFolders) -> tuple[dict[str, str], tuple[Mount, ...], tuple[str, ...]]:
+    """The caches of libraries: variables, mounts, and folders to create."""
+    wheels = {package.name for part in lock.resolutions for package in part.packages}
+    conda = {package.name.replace("_", "-").lower() for part in lock.resolutions for package in part.conda}
     names = wheels | conda
     env: dict[str, str] = {}
     mounts: list[Mount] = []
     made = [home, f"{home}/.cache"]
     if names & _COMPILERS:
-        there = f"{home}/.cache/compiled"
-        made.append(there)
-        env["TORCHINDUCTOR_CACHE_DIR"] = f"{there}/inductor"
-        env["TRITON_CACHE_DIR"] = f"{there}/triton"
-        env["CUDA_CACHE_PATH"] = f"{there}/cuda"
+        path = f"{home}/.cache/compiled"
+        made.append(path)
+        env["TORCHINDUCTOR_CACHE_DIR"] = f"{path}/inductor"
+        env["TRITON_CACHE_DIR"] = f"{path}/triton"
+        env["CUDA_CACHE_PATH"] = f"{path}/cuda"
         if folders.compiled:
-            mounts.append(Mount(folders.compiled, there))
+            mounts.append(Mount(folders.compiled, path))
     if names & _HUB_NAMES:
-        there = f"{home}/.cache/huggingface"
-        made.append(there)
-        env["HF_HOME"] = there
-        mounts += [Mount(source, f"{there}/{below}" if below else there) for below, source in folders.hub]
+        path = f"{home}/.cache/huggingface"
+        made.append(path)
+        env["HF_HOME"] = path
+        mounts += [Mount(source, f"{path}/{below}" if below else path) for below, source in folders.hub]
     return env, tuple(mounts), tuple(made)
 
 
-def _environment(user: User, home: str, caches: dict[str, str], options: Options) -> tuple[tuple[str, str], ...]:
+def _environment(
+    user: User, home: str, caches: dict[str, str], options: ContainerOptions
+) -> tuple[tuple[str, str], ...]:
     env = {"HOME": home, "USER": user.name, "LOGNAME": user.name, **caches}
     env.update(options.env)
     return tuple(env.items())
 
 
-def _ports(lock: Lock, asked: Sequence[Port]) -> tuple[Port, ...]:
-    """The services' ports on loopback, each once; what the user says of a port counts."""
-    told = {port.container for port in asked}
+def _ports(lock: Lock, requested: Sequence[Port]) -> tuple[Port, ...]:
+    """The services' ports on loopback, unless the user publishes them."""
+    published = {port.container for port in requested}
     own = (
-        Port(each.port, each.port if each.port >= _OWN_PORTS else _LIFTED + each.port, service=each.name)
+        Port(each.port, each.port if each.port >= _RESERVED_PORTS else _PORT_OFFSET + each.port, service=each.name)
         for each in lock.image.services
     )
-    return (*(port for port in own if port.container not in told), *asked)
+    return (*(port for port in own if port.container not in published), *requested)
 
 
-def _distinct(own: Sequence[Mount], asked: Sequence[Mount]) -> tuple[Mount, ...]:
-    """The user's mounts take the place of ours at the same path."""
-    targets = [mount.target for mount in asked]
+def _distinct(own: Sequence[Mount], requested: Sequence[Mount]) -> tuple[Mount, ...]:
+    """The user's mounts replace envspec's at the same path."""
+    targets = [mount.target for mount in requested]
     twice = sorted({target for target in targets if targets.count(target) > 1})
     if twice:
-        raise UsageError(f"two things are to be mounted at {twice[0]}", hint="name another place for one of them")
-    return (*(mount for mount in own if mount.target not in targets), *asked)
+        raise UsageError(f"two mounts have the target {twice[0]}", hint="use another target for one of them")
+    return (*(mount for mount in own if mount.target not in targets), *requested)
 
 
 #: On every container that `run` and `shell` start: the lock's name.
@@ -327,7 +311,7 @@ LABEL: Final = "envspec.run"
 _STACK: Final = 64 * 1024 * 1024
 
 
-def request(settings: ContainerSettings) -> dict[str, Any]:
+def create_body(settings: ContainerSettings) -> dict[str, Any]:
     """The body of `POST /containers/create`, without the image."""
     user = settings.user
     body: dict[str, Any] = {
@@ -344,8 +328,8 @@ def request(settings: ContainerSettings) -> dict[str, Any]:
         "ExposedPorts": {port: {} for port in _bindings(settings)},
         "HostConfig": _host(settings),
     }
-    if settings.start is Start.COMMAND:
-        # A base's own entrypoint may print a banner: stdout is to be the command's alone.
+    if settings.start is StartMode.COMMAND:
+        # A base's entrypoint may print a banner: stdout is only for the command.
         body |= {"Entrypoint": list(settings.command), "Cmd": [], "Healthcheck": {"Test": ["NONE"]}}
     elif settings.command:
         body["Cmd"] = list(settings.command)
@@ -357,8 +341,8 @@ def request(settings: ContainerSettings) -> dict[str, Any]:
 def _host(settings: ContainerSettings) -> dict[str, Any]:
     host: dict[str, Any] = {
         "AutoRemove": True,
-        # The first process of a container ignores signals that it does not handle, and must reap what others leave.
-        "Init": settings.start is Start.COMMAND,
+        # The first process of a container ignores unhandled signals, and must reap orphans.
+        "Init": settings.start is StartMode.COMMAND,
         "ShmSize": settings.shm_bytes,
         "GroupAdd": [str(group) for group in settings.user.groups],
         "Mounts": [
@@ -366,7 +350,7 @@ def _host(settings: ContainerSettings) -> dict[str, Any]:
                 "Type": "bind",
                 "Source": mount.source,
                 "Target": mount.target,
-                "ReadOnly": mount.access is Access.READ_ONLY,
+                "ReadOnly": mount.access is MountAccess.READ_ONLY,
             }
             for mount in settings.mounts
         ],
@@ -398,7 +382,7 @@ def _device_request(settings: ContainerSettings) -> dict[str, Any]:
 def _bindings(settings: ContainerSettings) -> dict[str, list[dict[str, str]]]:
     bindings: dict[str, list[dict[str, str]]] = {}
     for port in settings.ports:
-        row = {"HostIp": port.address, "HostPort": str(port.host) if port.host else ""}
+        binding = {"HostIp": port.address, "HostPort": str(port.host) if port.host else ""}
         inside = settings.listening.get(port.container, port.container)
-        bindings.setdefault(f"{inside}/tcp", []).append(row)
+        bindings.setdefault(f"{inside}/tcp", []).append(binding)
     return bindings

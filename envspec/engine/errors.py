@@ -1,6 +1,6 @@
-"""What an engine's refusals mean, in words of the user's: pure, from the texts and errors that engines give.
+"""Errors of engines.
 
-Texts are those of Docker 20.10 to 29, Podman 4 and 5, and nvidia-container-toolkit 1.14 to 1.18 (read 2026-11).
+Texts are of Docker 20.10 to 29, Podman 4 and 5, and nvidia-container-toolkit 1.14 to 1.18 (read 2026-11).
 """
 
 from __future__ import annotations
@@ -14,22 +14,17 @@ from typing import ClassVar, Final
 
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
 
-_TOOLKIT_HINT: Final = (
-    "install nvidia-container-toolkit on the engine's machine, run `nvidia-ctk runtime configure --runtime=docker` and "
-    "restart the engine; `--gpus none` runs without GPUs"
-)
-
 
 class NoEngine(UnfitMachine):
-    """No container engine can be used from here."""
+    """No usable container engine."""
 
 
-class EngineSilent(NetworkError):
+class EngineUnreachable(NetworkError):
     """The engine on another machine does not answer."""
 
 
-class EngineRefused(UnfitMachine):
-    """The engine could not do what it was asked for."""
+class EngineError(UnfitMachine):
+    """The engine refused a request."""
 
 
 class NoGpuRuntime(UnfitMachine):
@@ -37,7 +32,7 @@ class NoGpuRuntime(UnfitMachine):
 
 
 class CannotStart(EnvspecError):
-    """The container's program can't be run; the exit code is what a shell tells of that."""
+    """The container's program can't be run; the exit code is a shell's."""
 
     exit_code: ClassVar[int] = 126
 
@@ -48,40 +43,40 @@ class NoSuchProgram(CannotStart):
     exit_code: ClassVar[int] = 127
 
 
-class LimitsRefused(EngineRefused):
-    """The engine has no right to raise the limits of a container, as engines in containers have none."""
+class LimitsRefused(EngineError):
+    """The engine may not raise the limits of a container, as in containers."""
 
 
-class PortTaken(EngineRefused):
-    """A port of this machine is somebody else's. port: its number, None where the engine doesn't say."""
+class PortTaken(EngineError):
+    """A port of this machine is in use. port: None if the engine does not name it."""
 
     def __init__(self, port: int | None) -> None:
         super().__init__(
-            f"port {port} of this machine is taken" if port else "a port of this machine is taken",
-            hint="take another one by `--port HOST:CONTAINER`",
+            f"port {port} of this machine is in use" if port else "a port of this machine is in use",
+            hint="choose another one by `--port HOST:CONTAINER`",
         )
         self.port = port
 
 
-class Named(Enum):
-    """Where an engine's address comes from."""
+class AddressSource(Enum):
+    """The source of an engine's address."""
 
-    DEFAULT = "the engine's own place"
+    DEFAULT = "the default"
     HOST = "DOCKER_HOST"
     CONTEXT = "the docker context"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """Where an engine is. url: `unix:///var/run/docker.sock`, `tcp://host:2376`. context: its name, if one names it."""
+class EngineAddress:
+    """url: `unix:///var/run/docker.sock`, `tcp://host:2376`. context: the docker context's name."""
 
     url: str
-    named: Named
+    named: AddressSource
     context: str = ""
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is reached over a network that may be down; loopback is not."""
+        """Whether it is on another machine."""
         scheme, _, rest = self.url.partition("://")
         if scheme in {"unix", "http+unix", "npipe"}:
             return False
@@ -90,82 +85,79 @@ class Address:
         return host not in {"localhost", "::1"} and not host.startswith("127.")
 
     def __str__(self) -> str:
-        who = f"context {self.context}" if self.named is Named.CONTEXT else self.named.value
-        return self.url if self.named is Named.DEFAULT else f"{self.url} ({who})"
+        who = f"context {self.context}" if self.named is AddressSource.CONTEXT else self.named.value
+        return self.url if self.named is AddressSource.DEFAULT else f"{self.url} ({who})"
 
 
-def unreachable(address: Address, error: BaseException, system: str, *, program: str | None) -> EnvspecError:
-    """Why no engine answers at an address.
-
-    system: as `sys.platform`. program: path of an engine's program on this machine, None without one.
-    """
+def unreachable(address: EngineAddress, error: BaseException, system: str, *, program: str | None) -> EnvspecError:
+    """Why no engine responds. system: `sys.platform`. program: path of an installed engine, None without one."""
     reason = root_of(error)
     if isinstance(reason, ssl.SSLError):
-        advice = "DOCKER_CERT_PATH must hold ca.pem, cert.pem and key.pem that the engine's side knows"
-        return EngineSilent(
-            f"the engine at {address} and this machine do not agree on TLS: {_said(reason)}", hint=advice
-        )
+        advice = "put ca.pem, cert.pem and key.pem that the engine accepts into DOCKER_CERT_PATH"
+        return EngineUnreachable(f"no TLS connection to the engine at {address}: {_reason(reason)}", hint=advice)
     if isinstance(reason, OSError) and reason.errno in {errno.EACCES, errno.EPERM}:
         return NoEngine(
-            f"this user may not talk to the engine at {address}: permission denied",
+            f"this user may not use the engine at {address}: permission denied",
             hint="add the user to the group docker and log in again, or use rootless Docker or Podman (DOCKER_HOST)",
         )
     if address.is_remote:
         advice = f"check the address and the network, or unset {_variable(address)} to use this machine's engine"
-        return EngineSilent(f"the engine at {address} does not answer: {_said(reason)}", hint=advice)
-    if address.named is not Named.DEFAULT:
+        return EngineUnreachable(f"the engine at {address} does not respond: {_reason(reason)}", hint=advice)
+    if address.named is not AddressSource.DEFAULT:
         advice = f"start that engine, or correct or unset {_variable(address)}"
-        return NoEngine(f"no engine answers at {address}: {_said(reason)}", hint=advice)
-    return _none_here(_said(reason), address, system, program)
+        return NoEngine(f"no engine responds at {address}: {_reason(reason)}", hint=advice)
+    return _none_local(_reason(reason), address, system, program)
 
 
-def _none_here(said: str, address: Address, system: str, program: str | None) -> NoEngine:
+def _none_local(reason: str, address: EngineAddress, system: str, program: str | None) -> NoEngine:
     if system in {"darwin", "win32"}:
-        return NoEngine("Docker Desktop is not running here", hint="start it, or install Docker Desktop or Podman")
+        return NoEngine("Docker Desktop is not running", hint="start it, or install Docker Desktop or Podman")
     if program is None:
         return NoEngine(
-            f"no container engine is installed here: there is no docker or podman, and nothing answers at {address}",
-            hint="install Docker or Podman, or name an engine by DOCKER_HOST; in a container, mount its host's socket",
+            f"no container engine is installed: there is no docker or podman, and nothing responds at {address}",
+            hint="install Docker or Podman, or set DOCKER_HOST to an engine; in a container, mount its host's socket",
         )
     if program.endswith("podman"):
         return NoEngine(
-            f"Podman's API is not running: {said} ({address})",
-            hint="`systemctl --user start podman.socket`, then "
+            f"Podman's API is not running: {reason} ({address})",
+            hint="run `systemctl --user start podman.socket`, then "
             "`export DOCKER_HOST=unix://$XDG_RUNTIME_DIR/podman/podman.sock`",
         )
     return NoEngine(
-        f"Docker is installed and not running: {said} ({address})",
+        f"Docker is installed but not running: {reason} ({address})",
         hint="start it (`systemctl start docker`); in a container, mount its host's socket",
     )
 
 
-def refused(doing: str, said: str) -> EnvspecError:
-    """What an engine's own message means. doing: what it was asked for: `starting the container`."""
-    text = " ".join(said.split())
-    for pattern, made in _MEANINGS:
+def engine_error(doing: str, message: str) -> EnvspecError:
+    """An engine's error message as envspec's own. doing: the request: `starting the container`."""
+    text = " ".join(message.split())
+    if found := re.search(r"port is already allocated|address already in use|ports are not available", text, re.I):
+        return _port_taken(found)
+    for pattern, kind, what, hint in _ERRORS:
         if found := re.search(pattern, text, re.IGNORECASE):
-            return made(found)
-    return EngineRefused(f"{doing}: the engine says: {text or 'nothing'}")
+            return kind(what.format(text, *(group.strip() for group in found.groups())), hint=hint)
+    return EngineError(f"{doing}: the engine reports: {text or 'nothing'}")
 
 
-def lost(doing: str, address: Address, error: BaseException) -> EnvspecError:
-    """The engine stopped answering in the middle."""
-    kind = EngineSilent if address.is_remote else EngineRefused
+def connection_lost(doing: str, address: EngineAddress, error: BaseException) -> EnvspecError:
+    """The engine stopped responding during a request."""
+    kind = EngineUnreachable if address.is_remote else EngineError
     return kind(
-        f"{doing}: the engine at {address} stopped answering: {_said(root_of(error))}",
-        hint="its own log says why (`journalctl -u docker`)",
+        f"{doing}: the engine at {address} stopped responding: {_reason(root_of(error))}",
+        hint="look into its log (`journalctl -u docker`)",
     )
 
 
 def root_of(error: BaseException) -> BaseException:
-    """The system's own error below those that libraries wrapped around it; the error itself where there is none."""
-    seen: set[int] = set()
+    """The system's error that libraries wrapped; the error itself if there is none."""
+    visited: set[int] = set()
     waiting: list[BaseException] = [error]
     while waiting:
         each = waiting.pop(0)
-        if id(each) in seen:
+        if id(each) in visited:
             continue
-        seen.add(id(each))
+        visited.add(id(each))
         if isinstance(each, ssl.SSLError) or (isinstance(each, OSError) and each.errno is not None):
             return each
         inner = (*each.args, getattr(each, "reason", None), each.__cause__, each.__context__)
@@ -173,85 +165,83 @@ def root_of(error: BaseException) -> BaseException:
     return error
 
 
-def _said(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower() if error.strerror[:2].istitle() else error.strerror
     if type(error).__name__.endswith("Timeout"):
-        return "it takes connections and gives no answer"
+        return "it accepts connections but does not respond"
     status = getattr(error, "status_code", None)
     if status:
-        return f"HTTP {status}, which is no container engine's answer"
+        return f"HTTP {status}, which is not from a container engine"
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _variable(address: Address) -> str:
-    return "DOCKER_CONTEXT (`docker context use default`)" if address.named is Named.CONTEXT else "DOCKER_HOST"
+def _variable(address: EngineAddress) -> str:
+    return "DOCKER_CONTEXT (`docker context use default`)" if address.named is AddressSource.CONTEXT else "DOCKER_HOST"
 
 
-def _no_toolkit(_: re.Match[str]) -> EnvspecError:
-    found = "the engine can't give containers a GPU: it has no NVIDIA container toolkit"
-    return NoGpuRuntime(found, hint=_TOOLKIT_HINT)
-
-
-def _old_driver(found: re.Match[str]) -> EnvspecError:
-    return NoGpuRuntime(
-        f"the NVIDIA driver of the engine's machine is too old for this image: {found[1].strip()} does not hold",
-        hint="`envspec fit LOCK` says which driver it needs; `--gpus none` runs without GPUs",
-    )
-
-
-def _no_device(found: re.Match[str]) -> EnvspecError:
-    return NoGpuRuntime(f"the engine's machine has no GPU {found[1]}", hint="`nvidia-smi -L` there lists them")
-
-
-def _no_driver(found: re.Match[str]) -> EnvspecError:
-    return NoGpuRuntime(
-        f"the NVIDIA container toolkit finds no driver on the engine's machine: {found[1].strip()}",
-        hint="`nvidia-smi` there must work first; `envspec doctor` looks it over; `--gpus none` runs without GPUs",
-    )
-
-
-def _port(found: re.Match[str]) -> EnvspecError:
+def _port_taken(found: re.Match[str]) -> EnvspecError:
     numbers = re.findall(r"(?:\d+\.\d+\.\d+\.\d+|\]|localhost):(\d+)", found.string)
     return PortTaken(int(numbers[0]) if numbers else None)
 
 
-def _no_limits(_: re.Match[str]) -> EnvspecError:
-    return LimitsRefused("the engine may not raise the limits of locked memory and of the stack")
-
-
-def _no_folder(found: re.Match[str]) -> EnvspecError:
-    return UsageError(
-        f"the engine finds no {found[1]} on its machine, which was to be mounted",
-        hint="an engine sees its own machine's folders: where this runs in a container, or the engine is a virtual "
-        "machine, share the folder with it; `--no-work --no-cache` mounts none",
-    )
-
-
-def _no_program(found: re.Match[str]) -> EnvspecError:
-    return NoSuchProgram(f"the image has no program {found[1]!r}", hint="`envspec shell LOCK` looks around in it")
-
-
-def _no_right(found: re.Match[str]) -> EnvspecError:
-    return CannotStart(f"{found[1]!r} in the image can't be run: permission denied", hint="is it an executable file?")
-
-
-def _full(found: re.Match[str]) -> EnvspecError:
-    return EngineRefused(
-        f"the engine's disk is full: {found.string}", hint="make room (`docker system df` shows for what)"
-    )
-
-
-_MEANINGS: Final = (
-    (r"could not select device driver|failed to discover GPU vendor from CDI", _no_toolkit),
-    (r"unresolvable CDI devices|unknown or invalid runtime name: nvidia", _no_toolkit),
-    (r"requirement error: unsatisfied condition: ([^,\"]+)", _old_driver),
-    (r"device error: ([^:,]+): unknown device", _no_device),
-    (r"nvidia-container-cli: ((?:initialization|ldcache|detection|driver) error: .*?)(?:: unknown|$)", _no_driver),
-    (r"(?:port is already allocated|address already in use|ports are not available)", _port),
-    (r"setting rlimits?", _no_limits),
-    (r"bind source path does not exist: (\S+)", _no_folder),
-    (r"exec:? \"?([^\s\":]+)\"?: (?:executable file not found|stat [^:]+: no such file)", _no_program),
-    (r"exec:? \"?([^\s\":]+)\"?: permission denied", _no_right),
-    (r"no space left on device", _full),
+#: (pattern in an engine's message, error, message, hint); {1} is the pattern's group, {0} the whole message.
+_ERRORS: Final[tuple[tuple[str, type[EnvspecError], str, str | None], ...]] = (
+    (
+        r"could not select device driver|failed to discover GPU vendor from CDI|unresolvable CDI devices"
+        r"|unknown or invalid runtime name: nvidia",
+        NoGpuRuntime,
+        "the engine can't give containers a GPU: it has no NVIDIA container toolkit",
+        "install nvidia-container-toolkit on the engine's machine, run `nvidia-ctk runtime configure --runtime=docker` "
+        "and restart the engine; `--gpus none` runs without GPUs",
+    ),
+    (
+        r"requirement error: unsatisfied condition: ([^,\"]+)",
+        NoGpuRuntime,
+        "the NVIDIA driver of the engine's machine is too old for this image: {1} is not satisfied",
+        "run `envspec fit LOCK` for the required driver; `--gpus none` runs without GPUs",
+    ),
+    (
+        r"device error: ([^:,]+): unknown device",
+        NoGpuRuntime,
+        "the engine's machine has no GPU {1}",
+        "list them there with `nvidia-smi -L`",
+    ),
+    (
+        r"nvidia-container-cli: ((?:initialization|ldcache|detection|driver) error: .*?)(?:: unknown|$)",
+        NoGpuRuntime,
+        "the NVIDIA container toolkit finds no driver on the engine's machine: {1}",
+        "make `nvidia-smi` work there first; `envspec doctor` checks it; `--gpus none` runs without GPUs",
+    ),
+    (
+        r"setting rlimits?",
+        LimitsRefused,
+        "the engine may not raise the limits of locked memory and of the stack",
+        None,
+    ),
+    (
+        r"bind source path does not exist: (\S+)",
+        UsageError,
+        "{1}, which was to be mounted, is not on the engine's machine",
+        "share the folder with the engine if that is a virtual machine, or if this runs in a container: engines mount "
+        "their own machine's folders; `--no-work --no-cache` mounts none",
+    ),
+    (
+        r"exec:? \"?([^\s\":]+)\"?: (?:executable file not found|stat [^:]+: no such file)",
+        NoSuchProgram,
+        "the image has no program '{1}'",
+        "run `envspec shell LOCK` to inspect it",
+    ),
+    (
+        r"exec:? \"?([^\s\":]+)\"?: permission denied",
+        CannotStart,
+        "'{1}' in the image can't be run: permission denied",
+        "check that it is an executable file",
+    ),
+    (
+        r"no space left on device",
+        EngineError,
+        "the engine's disk is full: {0}",
+        "free space (`docker system df` shows what uses it)",
+    ),
 )

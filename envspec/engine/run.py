@@ -1,8 +1,6 @@
-"""A container run, attached, with its signals.
+"""Run a container attached, with its signals.
 
-Source: Docker Engine API 1.41, "ContainerAttach", stream format. Read 2026-11.
-
-Source: Docker Engine API 1.41. Read 2026-11.
+Source: Docker Engine API 1.41, "ContainerAttach" for the stream format. Read 2026-11.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, cast
 
 from envspec.engine.client import Engine
-from envspec.engine.container import ContainerSettings, Terminal, User, moved_services, request
-from envspec.engine.errors import EngineRefused, LimitsRefused, PortTaken
+from envspec.engine.container import ContainerSettings, Terminal, User, create_body, moved_services
+from envspec.engine.errors import EngineError, LimitsRefused, PortTaken
 from envspec.errors import EnvspecError
 
 if TYPE_CHECKING:
@@ -40,8 +38,8 @@ _PIECE: Final = 1 << 16
 #: A frame: the stream's number, three zeros, the length.
 _HEAD: Final = struct.Struct(">BxxxL")
 _STDERR: Final = 2
-#: Those that a shell, an init or a scheduler sends to what it started.
-_HANDED_ON: Final = tuple(
+#: Those that shells, inits and schedulers send to their programs.
+_FORWARDED: Final = tuple(
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
     if hasattr(signal, name)
@@ -51,7 +49,7 @@ _RESIZED: Final = getattr(signal, "SIGWINCH", None)
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """This process's own. stdin: None where the container gets none."""
+    """Of this process. stdin: None if the container gets none."""
 
     stdin: BinaryIO | None
     stdout: BinaryIO
@@ -59,7 +57,7 @@ class Streams:
 
 
 class Socket(Protocol):
-    """What the SDK gives for a hijacked connection."""
+    """The SDK's type of a hijacked connection."""
 
     def recv(self, size: int, /) -> bytes: ...
 
@@ -67,8 +65,8 @@ class Socket(Protocol):
 
 
 def socket_of(stream: object) -> Socket:
-    """The socket below the SDK's stream, without a limit on how long it may be silent."""
-    # Pipes of Windows, TLS and ssh are of types of the SDK's own.
+    """The socket below the SDK's stream, without a timeout."""
+    # For pipes of Windows, TLS and ssh the SDK has types of its own.
     inner = cast("Socket", getattr(stream, "_sock", stream))
     if isinstance(inner, socket.socket):
         inner.settimeout(None)
@@ -76,10 +74,10 @@ def socket_of(stream: object) -> Socket:
 
 
 def send_input(source: BinaryIO, to: Socket) -> None:
-    """In the background: what comes in goes to the container, and so does its end."""
+    """Copy input to the container in the background, including its end."""
 
     def pump() -> None:
-        # The container may have ended meanwhile: nobody is left to read.
+        # The container may have ended meanwhile.
         with contextlib.suppress(OSError, ValueError):
             number = source.fileno()
             while piece := os.read(number, _PIECE):
@@ -88,22 +86,22 @@ def send_input(source: BinaryIO, to: Socket) -> None:
             if isinstance(to, socket.socket):
                 to.shutdown(socket.SHUT_WR)
 
-    # A daemon: it may wait for a key that nobody presses any more.
+    # A daemon: it may wait for input after the container has ended.
     threading.Thread(target=pump, name="container-stdin", daemon=True).start()
 
 
 def copy_terminal(source: Socket, to: BinaryIO) -> None:
-    """A terminal's output, until the container ends."""
+    """Copy a terminal's output until the container ends."""
     while piece := source.recv(_PIECE):
         to.write(piece)
         to.flush()
 
 
 def copy_frames(source: Socket, streams: Streams) -> None:
-    """Output in frames, stdout and stderr apart, until the container ends.
+    """Copy stdout and stderr, which come in frames, until the container ends.
 
     Raises:
-        BrokenPipeError: nobody reads our output any more.
+        BrokenPipeError: the reader of our output has ended.
     """
     waiting = bytearray()
     left, to = 0, streams.stdout
@@ -126,44 +124,43 @@ def copy_frames(source: Socket, streams: Streams) -> None:
 
 
 @contextlib.contextmanager
-def signals_handed_on(send: Callable[[str], None], resized: Callable[[], None]) -> Iterator[None]:
-    """Signals that this process gets go to the container, which decides what they mean; so do the terminal's sizes.
+def forwarded_signals(send: Callable[[str], None], resized: Callable[[], None]) -> Iterator[None]:
+    """Forward this process's signals to the container, and changes of the terminal's size.
 
-    send: gives the container a signal by its name, `SIGINT`. It is called by a thread of its own: a handler runs in the
-    middle of anything, and asking an engine is not a thing to do there.
+    send: sends a signal by its name, `SIGINT`. A thread calls it: a signal handler must not call an engine.
     """
     if threading.current_thread() is not threading.main_thread():
-        # Only the main thread gets signals; whoever runs this elsewhere handles its own.
+        # Only the main thread gets signals.
         yield
         return
-    came: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    received: queue.SimpleQueue[int | None] = queue.SimpleQueue()
 
-    def take(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
-        came.put(number)
+    def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
+        received.put(number)
 
-    def hand_on() -> None:
-        while (number := came.get()) is not None:
+    def forward() -> None:
+        while (number := received.get()) is not None:
             if number == _RESIZED:
                 resized()
             else:
                 send(signal.Signals(number).name)
 
-    thread = threading.Thread(target=hand_on, name="container-signals", daemon=True)
+    thread = threading.Thread(target=forward, name="container-signals", daemon=True)
     thread.start()
-    numbers = (*_HANDED_ON, *((_RESIZED,) if _RESIZED else ()))
-    before = {number: signal.signal(number, take) for number in numbers}
+    numbers = (*_FORWARDED, *((_RESIZED,) if _RESIZED else ()))
+    before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        came.put(None)
+        received.put(None)
         thread.join(timeout=5)
 
 
 @contextlib.contextmanager
 def raw_terminal(source: BinaryIO) -> Iterator[None]:
-    """Keys go through as they are pressed: Ctrl-C, too, is the container's. The terminal is put back at the end."""
+    """Pass keys through unprocessed, Ctrl-C too; the terminal is restored at the end."""
     if sys.platform == "win32":
         yield
         return
@@ -172,7 +169,7 @@ def raw_terminal(source: BinaryIO) -> Iterator[None]:
 
     number = source.fileno()
     before = termios.tcgetattr(number)
-    # Python's own choice would throw away what was typed while the container started.
+    # Python's default would discard what was typed while the container started.
     tty.setraw(number, termios.TCSADRAIN)
     try:
         yield
@@ -186,11 +183,10 @@ def terminal_size() -> tuple[int, int]:
     return size.lines, size.columns
 
 
-#: A container may be in the making while its starter is killed; an engine may be starting again.
-_TRIES: Final = 5
+#: A container may be half created when its starter is killed; an engine may be restarting.
+_ATTEMPTS: Final = 5
 _PAUSE_S: Final = 1.0
-#: Imports nothing of weight before it has to: a second process for each container is to cost next to nothing. What ends
-#: its starter is not to end it.
+#: Imports hardly anything until needed: it is a second process for each container. Ignores its starter's signals.
 _GUARD: Final = """
 import signal, sys
 for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
@@ -205,32 +201,32 @@ if not sys.stdin.buffer.read(1):
 
 
 @contextlib.contextmanager
-def guarded(container: str) -> Iterator[None]:
-    """Have a container taken away if this process ends in the middle. container: its name, which need not exist yet.
+def removed_if_killed(container: str) -> Iterator[None]:
+    """Remove a container if this process is killed. container: its name, which need not exist yet.
 
-    A process in a session of its own waits for the end of a pipe; a byte through the pipe says that all went well.
+    A process in a session of its own waits for the end of a pipe; a byte through the pipe means a normal end.
     """
-    words = [sys.executable, "-I", "-S", "-c", _GUARD, json.dumps([container, sys.path])]
-    with subprocess.Popen(  # noqa: S603 (no shell; the words are ours)
-        words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    command = [sys.executable, "-I", "-S", "-c", _GUARD, json.dumps([container, sys.path])]
+    with subprocess.Popen(  # noqa: S603 (no shell; the arguments are ours)
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     ) as guard:
         try:
             yield
         finally:
-            # Somebody may have killed it.
+            # It may have been killed.
             with contextlib.suppress(BrokenPipeError):
                 guard.communicate(b".")
 
 
-def take_away(container: str) -> None:
-    """Remove it, running or not, from the engine that this process's environment names."""
+def remove_container(container: str) -> None:
+    """Remove it, running or not, from the engine of this process's environment."""
     from docker.errors import APIError, DockerException
     from requests.exceptions import RequestException
 
     from envspec.engine.client import open_engine
 
-    for _ in range(_TRIES):
-        # Nobody reads what is told here: an engine that does not answer is asked again.
+    for _ in range(_ATTEMPTS):
+        # Errors have no reader here.
         with contextlib.suppress(EnvspecError, DockerException, RequestException), open_engine(os.environ) as engine:
             try:
                 engine.client.remove_container(container, force=True, v=True)
@@ -242,57 +238,57 @@ def take_away(container: str) -> None:
         time.sleep(_PAUSE_S)
 
 
-#: What init and health check of an image with services go by.
+#: Configures init and health check of an image with services.
 _SERVICES: Final = "opt/envspec/services.json"
-#: Of which nobody has any for good (RFC 6335, 6).
+#: Dynamic ports (RFC 6335, 6).
 _FREE_PORTS: Final = range(49152, 65536)
-_PORT_TRIES: Final = 10
-#: Keys that let go of a container by default, ctrl-p among them, are a shell's: these nobody presses.
+_PORT_ATTEMPTS: Final = 10
+#: The default keys for detaching, such as ctrl-p, are used in shells: these are not.
 _DETACH_KEYS: Final = "ctrl-^,ctrl-@,ctrl-^,ctrl-@,ctrl-^"
-#: Of a file that is read out of a container, with the tar around it.
+#: Of a file that is read from a container, including its tar.
 _SMALL_BYTES: Final = 8 << 20
 _STARTING: Final = "starting the container"
 
 
-def run(engine: Engine, image: str, settings: ContainerSettings, streams: Streams, tell: Callable[[str], None]) -> int:
-    """Run it to its end; the command's exit code, 128 + N where signal N ended it.
+def run(engine: Engine, image: str, settings: ContainerSettings, streams: Streams, log: Callable[[str], None]) -> int:
+    """Run it to its end; the command's exit code, 128 + N if signal N ended it.
 
-    image: as the engine calls it. tell: told what the user should know, and where ports are reached that the engine
-    chose; where services are reached their init tells.
+    image: its name in the engine. log: gets warnings, and the ports that the engine chose; services' URLs are printed
+    by their init.
 
     Raises:
-        NoGpuRuntime, NoSuchProgram, CannotStart, PortTaken, EngineRefused: it can't be started.
-        EngineSilent: the engine is lost in the middle. The container is removed in each case, where it can be.
+        NoGpuRuntime, NoSuchProgram, CannotStart, PortTaken, EngineError: it can't be started. EngineUnreachable: the
+        engine stopped responding. The container is removed if possible.
     """
     for warning in settings.warnings:
-        tell(f"warning: {warning}")
+        log(f"warning: {warning}")
     moved = 0
     while True:
         try:
-            return _run(engine, image, settings, streams, tell)
-        except PortTaken as fault:
-            others = settings.without_port(fault.port, lambda: secrets.choice(_FREE_PORTS))
+            return _run(engine, image, settings, streams, log)
+        except PortTaken as error:
+            others = settings.without_port(error.port, lambda: secrets.choice(_FREE_PORTS))
             moved += 1
-            if others == settings or moved > _PORT_TRIES:
+            if others == settings or moved > _PORT_ATTEMPTS:
                 raise
-            tell(f"warning: {fault.message}, and {_whose(settings, others)} another one")
+            log(f"warning: {error.message}, and {_affected(settings, others)} another one")
             settings = others
-        except LimitsRefused as fault:
+        except LimitsRefused as error:
             if not settings.limits:
                 raise
-            tell(f"warning: {fault.message}; transfers between machines by RDMA may need it")
+            log(f"warning: {error.message}; transfers between machines by RDMA may need it")
             settings = replace(settings, limits=False)
 
 
-def _whose(before: ContainerSettings, after: ContainerSettings) -> str:
+def _affected(before: ContainerSettings, after: ContainerSettings) -> str:
     names = [old.service for old, new in zip(before.ports, after.ports, strict=True) if old != new]
     return f"{' and '.join(names)} {'gets' if len(names) == 1 else 'get'}"
 
 
 def account_files(passwd: bytes, group: bytes, user: User, home: str) -> dict[str, bytes]:
-    """/etc/passwd and /etc/group with the user in them: programs ask who they run as, and ssh and git insist on it.
+    """/etc/passwd and /etc/group with the user, which ssh and git require.
 
-    The user's line is the first: it is found by its name and by its number, whatever the image has.
+    The user's line is the first, so that it is found by its name and by its number.
     """
     if user.uid == 0:
         return {}
@@ -303,28 +299,28 @@ def account_files(passwd: bytes, group: bytes, user: User, home: str) -> dict[st
     return files
 
 
-def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Streams, tell: Callable[[str], None]) -> int:
-    # The name is ours, so that a container whose creation was interrupted can be removed as well.
+def _run(engine: Engine, image: str, settings: ContainerSettings, streams: Streams, log: Callable[[str], None]) -> int:
+    # With a chosen name, a container whose creation was interrupted can be removed too.
     name = f"envspec-{secrets.token_hex(6)}"
     client = engine.client
-    # The SDK's types say nothing of it.
+    # The SDK's types lack it.
     create = cast("Callable[..., dict[str, Any]]", client.create_container_from_config)
-    with guarded(name), contextlib.ExitStack() as at_end:
+    with removed_if_killed(name), contextlib.ExitStack() as at_end:
         at_end.callback(_remove, engine, name)
-        with engine.asked("making the container"):
-            create({**request(settings), "Image": image}, name=name)
+        with engine.errors_while("making the container"):
+            create({**create_body(settings), "Image": image}, name=name)
             _put_files(engine, name, settings)
             params = {"stream": 1, "stdout": 1, "stderr": 1, "stdin": int(settings.stdin), "detachKeys": _DETACH_KEYS}
             stream = client.attach_socket(name, params=params)
         started = threading.Event()
         with _waiting(engine, name) as wait, _signals(engine, name, started):
             try:
-                with engine.asked(_STARTING):
+                with engine.errors_while(_STARTING):
                     client.start(name)
             finally:
                 started.set()
-            _tell_ports(engine, name, settings, tell)
-            with engine.asked("running the command"):
+            _log_ports(engine, name, settings, log)
+            with engine.errors_while("running the command"):
                 _join(engine, name, settings, streams, socket_of(stream))
                 return _status(wait.json())
 
@@ -345,20 +341,20 @@ def _join(engine: Engine, name: str, settings: ContainerSettings, streams: Strea
 
 @contextlib.contextmanager
 def _waiting(engine: Engine, name: str) -> Iterator[Response]:
-    """The answer with the exit code, asked for before the start: a container that removes itself has none later."""
+    """The response with the exit code, requested before the start: a container that removes itself has none later."""
     client = engine.client
     url = f"{client.base_url}/v{client.api_version}/containers/{name}/wait"
-    with engine.asked(_STARTING):
+    with engine.errors_while(_STARTING):
         response = client.post(url, params={"condition": "removed"}, stream=True, timeout=None)
     with response:
         yield response
 
 
-def _status(answer: dict[str, Any]) -> int:
-    fault = (answer.get("Error") or {}).get("Message")
-    if fault:
-        raise EngineRefused(f"the engine lost the container: {fault}")
-    return int(answer["StatusCode"])
+def _status(response: dict[str, Any]) -> int:
+    error = (response.get("Error") or {}).get("Message")
+    if error:
+        raise EngineError(f"the engine lost the container: {error}")
+    return int(response["StatusCode"])
 
 
 def _signals(engine: Engine, name: str, started: threading.Event) -> contextlib.AbstractContextManager[None]:
@@ -366,26 +362,26 @@ def _signals(engine: Engine, name: str, started: threading.Event) -> contextlib.
     from requests.exceptions import RequestException
 
     def send(signal_name: str) -> None:
-        # What comes while it starts is the command's as well.
+        # Signals during the start are the command's as well.
         started.wait()
-        # It may have ended by itself just now, and who sent the signal has what they wanted.
+        # It may have just ended.
         with contextlib.suppress(DockerException, RequestException):
             engine.client.kill(name, signal_name)
 
-    return signals_handed_on(send, lambda: _resize(engine, name))
+    return forwarded_signals(send, lambda: _resize(engine, name))
 
 
 def _resize(engine: Engine, name: str) -> None:
     from docker.errors import DockerException
     from requests.exceptions import RequestException
 
-    # Lines that break at the wrong column are no reason to end a run.
+    # A wrong size is no reason to stop a run.
     with contextlib.suppress(DockerException, RequestException):
         engine.client.resize(name, *terminal_size())
 
 
 def _put_files(engine: Engine, name: str, settings: ContainerSettings) -> None:
-    """What is this container's alone: the user's account and folders, and where services listen."""
+    """Write the user's account and folders, and the addresses of services."""
     user = settings.user
     texts = account_files(_read(engine, name, "/etc/passwd"), _read(engine, name, "/etc/group"), user, settings.home)
     if (settings.listening or settings.address) and (document := _read(engine, name, f"/{_SERVICES}")):
@@ -405,28 +401,28 @@ def _put_files(engine: Engine, name: str, settings: ContainerSettings) -> None:
 
 
 def _read(engine: Engine, name: str, path: str) -> bytes:
-    """A small file of a container; empty where the image has none, or something else there."""
+    """A small file of a container; empty if there is none, or no regular file."""
     from docker.errors import NotFound
 
     try:
         chunks, _ = engine.client.get_archive(name, path)
     except NotFound:
         return b""
-    return file_of(chunks, path)
+    return only_file(chunks, path)
 
 
-def file_of(chunks: Iterable[bytes], path: str) -> bytes:
-    """The content of the one file of a tar; empty where it is a link, or no file. path: for the message.
+def only_file(chunks: Iterable[bytes], path: str) -> bytes:
+    """The content of the only file in a tar; empty if it is not a regular file. path: for the message.
 
     Raises:
-        EngineRefused: it is larger than any such file.
+        EngineError: it is too large.
     """
     packed = bytearray()
     for chunk in chunks:
         packed += chunk
         if len(packed) > _SMALL_BYTES:
-            raise EngineRefused(
-                f"{path} in the image is larger than {_SMALL_BYTES >> 20} MiB", hint="take another base image"
+            raise EngineError(
+                f"{path} in the image is larger than {_SMALL_BYTES >> 20} MiB", hint="use another base image"
             )
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         member = tar.next()
@@ -434,16 +430,16 @@ def file_of(chunks: Iterable[bytes], path: str) -> bytes:
         return file.read() if file else b""
 
 
-def _tell_ports(engine: Engine, name: str, settings: ContainerSettings, tell: Callable[[str], None]) -> None:
-    """Where ports are reached for which the engine has chosen one of the machine's."""
+def _log_ports(engine: Engine, name: str, settings: ContainerSettings, log: Callable[[str], None]) -> None:
+    """Log the machine's ports that the engine chose."""
     chosen = [port for port in settings.ports if not port.host]
     if not chosen:
         return
-    with engine.asked("looking at the container"):
-        told = engine.client.inspect_container(name)["NetworkSettings"]["Ports"] or {}
+    with engine.errors_while("looking at the container"):
+        bindings = engine.client.inspect_container(name)["NetworkSettings"]["Ports"] or {}
     for port in chosen:
-        for row in told.get(f"{port.container}/tcp") or ():
-            tell(f"port {port.container} of the container: {port.address}:{row['HostPort']}")
+        for binding in bindings.get(f"{port.container}/tcp") or ():
+            log(f"port {port.container} of the container: {port.address}:{binding['HostPort']}")
 
 
 def _remove(engine: Engine, name: str) -> None:
@@ -453,9 +449,9 @@ def _remove(engine: Engine, name: str) -> None:
     try:
         engine.client.remove_container(name, force=True, v=True)
     except APIError as error:
-        # 404: it has removed itself; 409: it is doing so.
+        # 404: it has removed itself; 409: it is being removed.
         if error.status_code not in {404, 409}:
-            raise EngineRefused(f"the container {name} can't be removed: {error.explanation}") from error
+            raise EngineError(f"the container {name} can't be removed: {error.explanation}") from error
     except (DockerException, RequestException):
-        # The engine is lost; that is what the user is told already.
+        # The engine does not respond, which is already reported.
         return

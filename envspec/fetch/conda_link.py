@@ -1,8 +1,8 @@
 """Conda packages into a prefix.
 
-rattler joins the paths of `info/paths.json` to folders as they stand, and follows the links of what it unpacked: a path
-that leads out would have it write, replace or copy files of this machine. The archive itself is not asked: several
-members of it could be read as `info/paths.json`, and only what lies there unpacked is what rattler reads.
+rattler joins the paths in `info/paths.json` to folders unchecked, and follows the links in unpacked packages: a path
+that leads out would make it write, replace or copy files of this machine. The unpacked package is checked, not the
+archive: several members of an archive could be read as `info/paths.json`.
 
 Sources: conda-build's documentation of `info/`; rattler 0.28, measured.
 """
@@ -20,107 +20,104 @@ from pathlib import Path
 from typing import Any, Final
 
 from envspec.errors import EnvspecError, UsageError
-from envspec.io.archives import above, most_bytes, why_refused
-from envspec.io.process import Bond, Ending, attend
+from envspec.io.archives import max_unpacked_bytes, parents_of, path_problem
+from envspec.io.files import DiskFull
+from envspec.io.process import ParentLink, StopBy, run_streaming
 from envspec.models import CondaPackage, Platform
 
 
-class LinkFault(EnvspecError):
-    """rattler could not put a package into the folder."""
+class LinkError(EnvspecError):
+    """rattler could not link a package."""
 
 
-class BadPackage(EnvspecError):
-    """A package of conda's that must not be put into an environment, or that no layer can be made of."""
+class BadCondaPackage(EnvspecError):
+    """A conda package that must not be linked into an environment or put into a layer."""
 
     exit_code = 5
 
-    def __init__(self, told: str) -> None:
+    def __init__(self, problem: str) -> None:
         super().__init__(
-            told, hint="its hash is the lock's, so it was published like this: take another build, and tell its channel"
+            problem,
+            hint="use another build and report this one to its channel: its hash is the locked one, so it was "
+            "published like this",
         )
 
 
-class NoRoom(EnvspecError):
-    """The disk is full."""
-
-    exit_code = 6
-
-
-class TooLong(UsageError):
-    """The environment's path is longer than the room that a package has for it."""
+class PrefixTooLong(UsageError):
+    """The environment's path is longer than a package's placeholder."""
 
 
 @dataclass(frozen=True, slots=True)
-class Into:
-    """Where packages are put.
+class LinkTarget:
+    """A folder to link packages into.
 
-    folder: where they come to lie. prefix: the folder that their files name, wherever they lie. cache: rattler's, of
-    unpacked packages; files are hard links into it where the disk allows. there: names of packages that are taken for
-    installed, and not put there. holds: a descriptor that the process inherits, and with it the lock on the folder.
+    prefix: the path that the packages' files contain. cache: rattler's folder of unpacked packages; files are hard
+    links into it if the disk allows. installed: names of packages that count as installed and are not linked.
+    inherited_fd: a descriptor that the process inherits, and with it the lock on the folder.
     """
 
     folder: Path
     prefix: str
     cache: Path
     platform: Platform
-    there: frozenset[str] = frozenset()
-    holds: int | None = None
+    installed: frozenset[str] = frozenset()
+    inherited_fd: int | None = None
 
 
 async def link(
     packages: Sequence[CondaPackage],
     archives: Mapping[str, Path],
-    into: Into,
+    target: LinkTarget,
     environ: Mapping[str, str],
-    told: Callable[[int, int], None],
+    on_progress: Callable[[int, int], None],
 ) -> None:
-    """Put packages into a folder. archives: SHA-256 -> the checked archive, not needed of those in `into.there`.
+    """Link packages into a folder. archives: SHA-256 -> the checked archive, not needed of `target.installed`.
 
-    told: how many of how many are in their place.
-
-    When the caller is cancelled nothing writes into the folder any more.
+    on_progress: packages linked, packages in all. After a cancellation nothing writes into the folder.
 
     Raises:
-        BadPackage: it would write outside of the folder, through a link, or over what conda and envspec write.
-        NoRoom, TooLong, LinkFault
+        BadCondaPackage: it would write outside of the folder, through a link, or over files of conda and envspec.
+        DiskFull, PrefixTooLong, LinkError
     """
-    told(0, len(packages) - len(into.there))
-    words = {
-        "site": str(into.folder),
-        "prefix": into.prefix,
-        "cache": str(into.cache),
-        "platform": into.platform.value,
-        "there": sorted(into.there),
-        "rows": [
+    on_progress(0, len(packages) - len(target.installed))
+    request = {
+        "site": str(target.folder),
+        "prefix": target.prefix,
+        "cache": str(target.cache),
+        "platform": target.platform.value,
+        "installed": sorted(target.installed),
+        "packages": [
             {
                 "package": _fields(package),
-                # rattler opens it for those alone that it puts there.
-                "archive": package.url if package.name in into.there else archives[package.sha256].as_uri(),
-                "packed_bytes": 0 if package.name in into.there else archives[package.sha256].stat().st_size,
+                # rattler opens only the archives of packages that it links.
+                "archive": package.url if package.name in target.installed else archives[package.sha256].as_uri(),
+                "packed_bytes": 0 if package.name in target.installed else archives[package.sha256].stat().st_size,
             }
             for package in packages
         ],
     }
 
-    def hear(line: str) -> None:
-        step = json.loads(line)
-        if "linked" in step:
-            told(step["linked"], step["total"])
+    def on_line(line: str) -> None:
+        event = json.loads(line)
+        if "linked" in event:
+            on_progress(event["linked"], event["total"])
 
-    ended = await attend(
+    finished = await run_streaming(
         [sys.executable, "-m", "envspec.fetch.conda_link_worker"],
-        # The same modules as here, wherever they came from.
+        # The same modules as in this process, wherever they came from.
         environ={**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        cwd=into.folder,
-        bond=Bond(into.holds, Ending.STDIN, json.dumps(words).encode() + b"\n"),
-        told=hear,
+        cwd=target.folder,
+        parent=ParentLink(target.inherited_fd, StopBy.STDIN, json.dumps(request).encode() + b"\n"),
+        on_line=on_line,
     )
-    for line in ended.lines:
-        if refused := json.loads(line).get("refused"):
-            raise BadPackage(refused)
-    last = json.loads(ended.lines[-1]) if ended.lines else {}
-    if ended.status != 0 or not last.get("done"):
-        raise _fault(last.get("error") or ended.stderr.strip() or f"rattler ended with status {ended.status}")
+    events = [json.loads(line) for line in finished.lines]
+    if refused := next((event["refused"] for event in events if "refused" in event), None):
+        raise BadCondaPackage(refused)
+    last = events[-1] if events else {}
+    if finished.status != 0 or not last.get("done"):
+        raise _link_error(
+            last.get("error") or finished.stderr.strip() or f"rattler exited with status {finished.status}"
+        )
 
 
 def _fields(package: CondaPackage) -> dict[str, object]:
@@ -130,28 +127,25 @@ def _fields(package: CondaPackage) -> dict[str, object]:
     return fields
 
 
-def _fault(text: str) -> EnvspecError:
-    """rattler's chain of causes as one message."""
+def _link_error(text: str) -> EnvspecError:
+    """rattler's chain of causes as one error."""
     panic = re.search(r"panicked at [^\n]*\n(.+?)(?:\nnote: |\Z)", text, re.DOTALL)
     lines = (panic[1] if panic else text).splitlines()
-    told = ": ".join(dict.fromkeys(line.removeprefix("Caused by: ").strip() for line in lines if line))
-    if "os error 28" in told or "os error 122" in told:
-        return NoRoom(f"no space left while conda's packages were linked: {told}", hint="make room and try again")
-    if "longer than the placeholder" in told:
-        return TooLong(f"the folder's path is too long for a package: {told}", hint="name a folder with a shorter path")
-    return LinkFault(f"conda's packages could not be linked: {told}", hint="run again with --debug and report it")
+    causes = ": ".join(dict.fromkeys(line.removeprefix("Caused by: ").strip() for line in lines if line))
+    if "os error 28" in causes or "os error 122" in causes:
+        return DiskFull(f"no space left while conda packages were linked: {causes}", hint="free space and try again")
+    if "longer than the placeholder" in causes:
+        return PrefixTooLong(f"the folder's path is too long for a package: {causes}", hint="use a shorter path")
+    return LinkError(f"conda packages could not be linked: {causes}", hint="run again with --debug and report it")
 
 
-#: What conda and envspec write about an environment; a package that brings it would lie about the environment.
-RESERVED: Final = ("conda-meta", ".envspec")
+#: Records of conda and envspec about an environment; a package must not contain any.
+RESERVED_FOLDERS: Final = ("conda-meta", ".envspec")
 _ENTRY_POINT: Final = re.compile(r"([^/\\=\s]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)", re.ASCII)
 
 
-class Environment:
-    """What the packages that are linked so far put into one environment.
-
-    site_packages: of its Python, below the environment; None without one.
-    """
+class LinkedFiles:
+    """The paths of the packages linked so far into one environment. site_packages: relative, None without Python."""
 
     def __init__(self, site_packages: str | None) -> None:
         self._site_packages = site_packages
@@ -160,45 +154,45 @@ class Environment:
         self._files: set[str] = set()
         self._programs: set[str] = set()
 
-    def fault_of(self, name: str, unpacked: Path, packed_bytes: int) -> str | None:
-        """Why a package must not be linked, in words that follow its file name; None if it may.
+    def problem_of(self, name: str, unpacked: Path, packed_bytes: int) -> str | None:
+        """Why a package must not be linked, as text after its file name; None if it may.
 
         unpacked: its folder in rattler's cache. packed_bytes: of its archive.
         """
-        # First: its metadata may be what is large.
-        if (size := _size_of(unpacked)) > most_bytes(packed_bytes):
+        # First: its metadata itself may be too large.
+        if (size := _size_of(unpacked)) > max_unpacked_bytes(packed_bytes):
             return f"{packed_bytes} bytes that unpack to {size}, which is a bomb"
         try:
             paths, programs = list(_paths(unpacked)), list(_entry_points(unpacked))
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as fault:
-            return f"its metadata can't be read ({' '.join(str(fault).split())})"
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            return f"its metadata can't be read ({' '.join(str(error).split())})"
         made, placed = [], list[str]()
         for program in programs:
             match = _ENTRY_POINT.fullmatch(program)
-            if not match or why_refused(match[1]):
+            if not match or path_problem(match[1]):
                 return f"its entry point {program!r} is not of the form `name = module:function`"
             made.append(f"bin/{match[1]}")
         inside, root = {""}, os.path.realpath(unpacked)
         for path in paths:
-            if why := _why_not_below(path):
-                return f"{path!r} is in it, which {why}"
+            if why := _problem_with(path):
+                return f"it contains {path!r}, which {why}"
             folder = posixpath.dirname(path)
             if folder not in inside and not Path(os.path.realpath(unpacked / folder)).is_relative_to(root):
-                return f"{path!r} is behind a link of it that leads out"
+                return f"it contains {path!r} behind a link that leads out"
             inside.add(folder)
             placed.append(self._place(path))
         links = [path for path in paths if (unpacked / path).is_symlink()]
-        return self._twice(made, placed) or self._put(name, [*made, *placed], links)
+        return self._check_programs(made, placed) or self._put(name, [*made, *placed], links)
 
     def _place(self, path: str) -> str:
-        """Where rattler puts a path: noarch packages for Python have two folders that are moved."""
+        """Where rattler links a path: two folders of noarch Python packages are moved."""
         top, _, rest = path.partition("/")
         if top == "site-packages" and self._site_packages:
             return f"{self._site_packages}/{rest}"
         return f"bin/{rest}" if top == "python-scripts" else path
 
-    def _twice(self, made: Iterable[str], placed: Iterable[str]) -> str | None:
-        """An entry point is in no list of files: rattler would write over what another package has there."""
+    def _check_programs(self, made: Iterable[str], placed: Iterable[str]) -> str | None:
+        """Entry points are in no list of files: rattler would overwrite another package's file."""
         self._files.update(path for path in placed if path.startswith("bin/"))
         self._programs.update(made)
         both = sorted(self._programs & self._files)
@@ -206,40 +200,40 @@ class Environment:
 
     def _put(self, name: str, placed: Iterable[str], links: Iterable[str]) -> str | None:
         for path in placed:
-            for folder in above(path):
+            for folder in parents_of(path):
                 if self._folders.setdefault(folder, path) != path:
                     break
                 if folder in self._links:
-                    return f"{path} of it is behind the link {folder} of {self._links[folder]}"
+                    return f"it contains {path} behind the link {folder} of {self._links[folder]}"
         for link in links:
             if link in self._folders:
-                return f"{self._folders[link]} is behind the link {link} of it"
+                return f"{self._folders[link]} is behind its link {link}"
             self._links[link] = name
         return None
 
 
 def _size_of(folder: Path) -> int:
-    """Of all that is in it, listed or not; a file with holes counts whole, as in a layer."""
+    """Of all files, listed or not; a sparse file counts whole, as in a layer."""
     return sum(
-        os.lstat(os.path.join(place, name)).st_size  # noqa: PTH118 (50,000 times)
-        for place, _, files in os.walk(folder)
+        os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118 (50,000 times)
+        for parent, _, files in os.walk(folder)
         for name in files
     )
 
 
-def _why_not_below(path: str) -> str | None:
-    if why := why_refused(path):
+def _problem_with(path: str) -> str | None:
+    if why := path_problem(path):
         return why
     if posixpath.normpath(path) != path:
-        return "is not a path in its plain form"
-    return "only conda and envspec write" if path.split("/", 1)[0] in RESERVED else None
+        return "is not a normalised path"
+    return "only conda and envspec write" if path.split("/", 1)[0] in RESERVED_FOLDERS else None
 
 
 def _paths(unpacked: Path) -> Iterator[str]:
-    """What rattler links: the rows of paths.json; in packages from before 2017 the lines of `info/files`."""
+    """The paths that rattler links: in paths.json, or in packages from before 2017 the lines of `info/files`."""
     listed = unpacked / "info" / "paths.json"
     if listed.exists():
-        yield from (str(row["_path"]) for row in _json(listed)["paths"])
+        yield from (str(entry["_path"]) for entry in _json(listed)["paths"])
     else:
         lines = (unpacked / "info" / "files").read_text(encoding="utf-8").splitlines()
         yield from (line for line in lines if line)

@@ -6,135 +6,140 @@ import asyncio
 import contextlib
 import errno
 import hashlib
-import os
 import stat
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+import envspec
 from envspec.context import Context, Step
 from envspec.credentials import shown
 from envspec.errors import NetworkError
-from envspec.fetch.conda import ChannelTransport
 from envspec.fetch.types import (
     Archive,
-    Arrived,
+    OnFetched,
     Transport,
     Truncated,
     WrongArchive,
     archives_folder,
     check,
-    unheard,
+    ignore_fetched,
+    is_transient,
+    rattler_error,
+    stalled,
 )
-from envspec.io.cache import keeping
-from envspec.io.download import CHUNK, Sink
-from envspec.io.file_locks import hold_file
+from envspec.io.cache import as_cache_error
+from envspec.io.download import CHUNK, DownloadFile, partial_file
+from envspec.io.http_settings import keeps_logins
+from envspec.io.http_types import Retry, Timeouts, Unreachable
+from envspec.io.tasks import gather_or_cancel
+from envspec.models import CondaPackage
+from envspec.resolve.conda.channel_client import own_middleware
 
-#: What came of a file before a run ended is kept for the next from this size on, in bytes.
+if TYPE_CHECKING:
+    from rattler.networking import Client
+
+#: An interrupted download of at least this many bytes is kept for the next run.
 WORTH_KEEPING: Final = 1 << 20
+#: rattler's limit on a whole response, in seconds; envspec's own is on the time without a byte.
+_WHOLE_S: Final = 7 * 24 * 3600
+_TICK_S: Final = 0.1
 
 
 class Downloads:
-    """The files of one run. Nothing is fetched that the cache holds whole.
+    """The files of one run. Nothing is fetched that is whole in the cache.
 
-    transport: where they come from; by default conda's channels, by rattler's client. stage: in words for the user.
+    transport: where they come from; by default conda channels, by rattler's client. stage: for the user.
     """
 
     def __init__(self, context: Context, transport: Transport | None = None, stage: str = "fetching archives") -> None:
         self._context = context
         self._stage = stage
         self._transport = transport or ChannelTransport(context.timeouts, context.reporter.warning)
-        self._slots = asyncio.Semaphore(context.jobs)
         self._folder = archives_folder(context.cache)
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._done = self._total = self._bytes = self._bytes_total = 0
 
-    async def fetch(self, archives: Sequence[Archive], arrived: Arrived = unheard) -> Mapping[str, Path]:
+    async def fetch(self, archives: Sequence[Archive], on_fetched: OnFetched = ignore_fetched) -> Mapping[str, Path]:
         """SHA-256 -> the checked file in the cache, for each archive.
 
         Raises:
-            WrongArchive: other content than the lock's; NetworkError: not to be had.
-            CannotKeep: the cache can't be written.
+            WrongArchive: not the locked content. NetworkError: not available. CacheError: the cache can't be written.
         """
-        # The largest first: the last to come is then a small one, and not the one that all the others waited for.
+        # The largest first, so that the last to arrive is a small one.
         distinct = {(each.sha256, each.filename): each for each in archives}.values()
-        wanted = sorted(distinct, key=lambda each: -(each.size_bytes or 0))
-        self._total = len(wanted)
-        self._bytes_total = sum(archive.size_bytes or 0 for archive in wanted)
-        self._tell(0)
-        tasks = [asyncio.ensure_future(self._have(archive, arrived)) for archive in wanted]
+        ordered = sorted(distinct, key=lambda each: -(each.size_bytes or 0))
+        self._total = len(ordered)
+        self._bytes_total = sum(archive.size_bytes or 0 for archive in ordered)
+        self._report(0)
+        with as_cache_error(self._folder):
+            work = [self._ensure(archive, on_fetched) for archive in ordered]
+            return dict(await gather_or_cancel(work, self._context.jobs))
+
+    async def _ensure(self, archive: Archive, on_fetched: OnFetched) -> tuple[str, Path]:
+        path = archive.path(self._context.cache)
         try:
-            with keeping(self._folder):
-                return dict(await asyncio.gather(*tasks))
-        finally:
+            if not await self._is_cached(archive, path):
+                await self._download(archive, path)
+        except BaseException:
+            # Ends the threads of the other files too, whose tasks are cancelled.
             self._stopping.set()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        self._done += 1
+        self._report(0)
+        on_fetched(archive.sha256)
+        return archive.sha256, path
 
-    async def _have(self, archive: Archive, arrived: Arrived) -> tuple[str, Path]:
-        async with self._slots:
-            path = archive.path(self._context.cache)
-            if not await self._is_kept(archive, path):
-                await self._bring(archive, path)
-            self._done += 1
-            self._tell(0)
-            arrived(archive.sha256)
-            return archive.sha256, path
-
-    async def _is_kept(self, archive: Archive, path: Path) -> bool:
-        """Whether the cache holds the archive whole: hashed each time, since anyone may have written there since."""
+    async def _is_cached(self, archive: Archive, path: Path) -> bool:
+        """Whether the cached file is whole: hashed each time, since other programs can have written there."""
         sha256 = await asyncio.to_thread(_sha256_of, path, self._stopping)
         if sha256 == archive.sha256:
-            self._tell(archive.size_bytes or 0)
+            self._report(archive.size_bytes or 0)
             return True
         if sha256 is not None:
             self._context.reporter.warning(f"{path} is damaged: it is fetched again")
-            _remove(path)
+            await asyncio.to_thread(path.unlink, missing_ok=True)
         return False
 
-    async def _bring(self, archive: Archive, path: Path) -> None:
+    async def _download(self, archive: Archive, path: Path) -> None:
         if self._context.is_offline and urlsplit(archive.url).scheme != "file":
             raise NetworkError(
                 f"{archive.of}: {archive.filename} is not in the cache, and --offline forbids fetching it",
                 hint="run once without --offline",
             )
-        unfinished = path.with_name(f"{path.name}.part")
-        descriptor = await hold_file(unfinished)
-        with os.fdopen(descriptor, "r+b", buffering=0) as file, _Unfinished(unfinished, path) as kept:
-            if await self._is_kept(archive, path):
+        async with partial_file(path) as partial:
+            if await self._is_cached(archive, path):
                 return
-            sink = Sink(file, self._folder, archive.size_bytes, self._tell)
+            file = DownloadFile(partial.file, self._folder, archive.size_bytes, self._report)
             try:
-                await self._fill(archive, sink)
-            except (NetworkError, asyncio.CancelledError) as fault:
-                wrong = isinstance(fault, (WrongArchive, Truncated))
-                if self._transport.resumes and sink.size >= WORTH_KEEPING and not wrong:
-                    kept.stay()
+                await self._fill(archive, file)
+            except (NetworkError, asyncio.CancelledError) as error:
+                is_wrong = isinstance(error, (WrongArchive, Truncated))
+                partial.keep = self._transport.resumes and file.size >= WORTH_KEEPING and not is_wrong
                 raise
             finally:
-                await sink.rest()
-            kept.finish()
+                await file.settle()
+            partial.finish()
 
-    async def _fill(self, archive: Archive, sink: Sink) -> None:
+    async def _fill(self, archive: Archive, file: DownloadFile) -> None:
         if urlsplit(archive.url).scheme != "file":
-            await self._transport.bring(archive, sink)
+            await self._transport.fetch(archive, file)
             return
-        await sink.restart()
+        await file.restart()
         try:
-            await asyncio.to_thread(_copy, Path(url2pathname(urlsplit(archive.url).path)), sink, self._stopping)
-        except _Unreadable as fault:
+            await asyncio.to_thread(_copy, Path(url2pathname(urlsplit(archive.url).path)), file, self._stopping)
+        except _Unreadable as error:
             raise NetworkError(
-                f"{archive.of}: {shown(archive.url)}: {fault}",
-                hint="is the channel's folder at hand on this machine?",
-            ) from fault.__cause__
-        check(archive, sink)
+                f"{archive.of}: {shown(archive.url)}: {error}", hint="is the channel's folder mounted on this machine?"
+            ) from error.__cause__
+        check(archive, file)
 
-    def _tell(self, size: int) -> None:
+    def _report(self, size: int) -> None:
         with self._lock:
             self._bytes += size
             step = Step(self._stage, self._done, self._total, self._bytes, self._bytes_total)
@@ -142,79 +147,110 @@ class Downloads:
 
 
 def missing_bytes(archives: Sequence[Archive], cache: Path) -> int:
-    """How much of it the cache lacks, in bytes, as far as sizes are known."""
+    """Total size of the archives that are not in the cache, as far as sizes are known."""
     return sum(archive.size_bytes or 0 for archive in archives if not archive.path(cache).is_file())
 
 
-def _remove(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
+def conda_archives(packages: Sequence[CondaPackage]) -> list[Archive]:
+    """The archives of conda packages."""
+    return [
+        Archive(f"{each.name} {each.version}", each.url, each.filename, each.sha256, each.size_bytes)
+        for each in packages
+    ]
 
 
-class _Unfinished:
-    """A file that gets its name when it is finished, and else goes, unless the next run can use it."""
+class ChannelTransport:
+    """rattler's client, which knows conda's logins and URL schemes, with envspec's retries."""
 
-    def __init__(self, unfinished: Path, path: Path) -> None:
-        self._unfinished = unfinished
-        self._path = path
-        self._stays = False
+    resumes: Final = False
 
-    def finish(self) -> None:
-        self._unfinished.replace(self._path)
+    def __init__(self, timeouts: Timeouts, warn: Callable[[str], None]) -> None:
+        self._timeouts = timeouts
+        self._warn = warn
+        self._clients: dict[bool, Client] = {}
+        self._warned: set[tuple[str, int]] = set()
 
-    def stay(self) -> None:
-        self._stays = True
+    async def fetch(self, archive: Archive, file: DownloadFile) -> None:
+        """See `Transport.fetch`."""
+        retry = Retry(self._timeouts, archive.url)
+        while True:
+            await file.restart()
+            try:
+                await self._fetch_once(archive, file)
+                check(archive, file)
+            except NetworkError as error:
+                pause_s = retry.next_pause_s(error, transient=is_transient(error))
+                # A server that is down is reported once, however many archives wait for it.
+                subject = urlsplit(archive.url).netloc if isinstance(error, Unreachable) else archive.url
+                if (subject, retry.failed) not in self._warned:
+                    self._warned.add((subject, retry.failed))
+                    self._warn(f"{error.message}; trying again in {pause_s:.1f} s")
+                await asyncio.sleep(pause_s)
+            else:
+                return
 
-    def __enter__(self) -> _Unfinished:
-        return self
+    async def _fetch_once(self, archive: Archive, file: DownloadFile) -> None:
+        from rattler.package_streaming import download_to_writer
 
-    def __exit__(self, *_: object) -> None:
-        if not self._stays:
-            with contextlib.suppress(OSError):
-                self._unfinished.unlink()
+        task = asyncio.ensure_future(download_to_writer(self._client(archive.url), archive.url, file))
+        try:
+            while not (await asyncio.wait({task}, timeout=_TICK_S))[0]:
+                if time.monotonic() - file.last_byte_at > self._timeouts.stall_s:
+                    raise stalled(archive.url, self._timeouts.stall_s)
+            await task
+        except (RuntimeError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            raise rattler_error(archive.url, error) from error
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _client(self, url: str) -> Client:
+        kind = keeps_logins(url)
+        if kind not in self._clients:
+            from rattler.networking import Client
+
+            # Without rattler's retries, which know neither `Timeouts` nor a cancellation.
+            self._clients[kind] = Client(
+                [*own_middleware(url)], user_agent=f"envspec/{envspec.__version__}", timeout=_WHOLE_S
+            )
+        return self._clients[kind]
 
 
-class _Stopped(Exception):
-    """The run ends, and nobody waits for this thread's result any more."""
+class _RunEnded(Exception):
+    """The run has ended: nothing waits for this thread's result."""
 
 
-def _pieces(path: Path, stopping: threading.Event) -> IO[bytes]:
+def _chunks(path: Path, stopping: threading.Event) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while not stopping.is_set() and (data := file.read(CHUNK)):
+            yield data
     if stopping.is_set():
-        raise _Stopped
-    return path.open("rb")
+        raise _RunEnded
 
 
 def _sha256_of(path: Path, stopping: threading.Event) -> str | None:
-    """The file's hash; None where there is no such file."""
+    """The file's hash; None if there is no such file."""
     digest = hashlib.sha256()
-    try:
-        opened = _pieces(path, stopping)
-    except FileNotFoundError:
-        return None
-    with opened as file:
-        while data := file.read(CHUNK):
-            if stopping.is_set():
-                raise _Stopped
+    with contextlib.suppress(FileNotFoundError):
+        for data in _chunks(path, stopping):
             digest.update(data)
-    return digest.hexdigest()
+        return digest.hexdigest()
+    return None
 
 
 class _Unreadable(Exception):
-    """A local file that can't be read; its cause is the system's."""
+    """A local file that can't be read; its cause is the system's error."""
 
 
-def _copy(path: Path, sink: Sink, stopping: threading.Event) -> None:
+def _copy(path: Path, file: DownloadFile, stopping: threading.Event) -> None:
     try:
         # A device or a pipe may have no end.
         if not stat.S_ISREG(path.stat().st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
-        opened = _pieces(path, stopping)
-    except OSError as fault:
-        raise _Unreadable(fault.strerror) from fault
-    except ValueError as fault:
-        raise _Unreadable(str(fault)) from fault
-    with opened as file:
-        while data := file.read(CHUNK):
-            if stopping.is_set():
-                raise _Stopped
-            sink.write(data)
+        path.open("rb").close()
+    except (OSError, ValueError) as error:
+        raise _Unreadable(error.strerror if isinstance(error, OSError) else error) from error
+    for data in _chunks(path, stopping):
+        file.write(data)

@@ -1,9 +1,9 @@
 """Git sources, sdists, and wheels built elsewhere.
 
-The user's logins and proxies are git's own matter; what would change the files of a commit is shut out.
+Git uses the user's logins and proxies; settings that change the files of a commit are overridden.
 
-`ENVSPEC_BUILT_WHEELS` names the place, by URL or as a folder: `<place>/<sha256>/<file name>`. The folder `archives` of
-an envspec cache is such a place, behind any file server.
+`ENVSPEC_BUILT_WHEELS` is a URL or a folder with `<sha256>/<file name>` below it, such as the folder `archives` of an
+envspec cache behind any file server.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote, unquote, urlsplit
 
-from envspec.context import Context, Reporter
+from envspec.context import Context
 from envspec.credentials import filled, shown, without_credentials
 from envspec.errors import NetworkError, UnfitMachine, UsageError
 from envspec.fetch.download import Downloads
 from envspec.fetch.types import Archive, archive_path
-from envspec.fetch.wheels import Ask, IndexTransport
-from envspec.io.cache import keeping
-from envspec.io.files import beside
+from envspec.fetch.wheels import IndexTransport, Lookup
+from envspec.io.cache import as_cache_error
+from envspec.io.files import replacing
 from envspec.io.http import Http, open_http
 from envspec.io.http_settings import keeps_logins
 from envspec.io.http_types import BadStatus
@@ -45,8 +45,8 @@ from envspec.spec.requirements import GitAddress
 
 _SETTINGS: Final = (
     *("core.autocrlf=false", "core.eol=lf", "core.hooksPath=/dev/null", "core.fsmonitor=false", "core.fileMode=true"),
-    # A repository may name a folder of this machine as its submodule, or a program (`ext::`). Git refuses both unless
-    # its configuration says otherwise; only the user may name a folder.
+    # A repository may name a folder of this machine as its submodule, or a program (`ext::`). Git refuses both by
+    # default; only the user may name a folder.
     *("protocol.allow=user", "protocol.file.allow=user", "protocol.ext.allow=never"),
     *(f"protocol.{scheme}.allow=always" for scheme in ("http", "https", "ssh", "git")),
     *("advice.detachedHead=false", "init.defaultBranch=main", "core.attributesFile=/dev/null", "gc.auto=0"),
@@ -55,11 +55,11 @@ _DROPPED: Final = frozenset(
     [
         *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"),
         *("GIT_ALLOW_PROTOCOL", "GIT_PROTOCOL_FROM_USER"),
-        # They write the headers of requests to where the user finds them, and whoever reads their files.
+        # They write the headers of requests to files that others may read.
         *("GIT_CURL_VERBOSE", "GIT_TRACE_CURL", "GIT_TRACE_REDACT"),
     ]
 )
-#: Gives git the login that is in variables of its environment. A shell's own `printf` is no process.
+#: Passes git the login in its environment variables. A shell's own `printf` is not a process.
 _HELPER: Final = (
     """!f() { test "$1" = get && printf 'username=%s\\npassword=%s\\n' """
     """"$ENVSPEC_GIT_USER" "$ENVSPEC_GIT_PASSWORD"; }; f"""
@@ -67,32 +67,32 @@ _HELPER: Final = (
 
 
 async def commit_of(address: GitAddress, of: str, environ: Mapping[str, str]) -> str:
-    """The commit that an address means now. of: whose it is, for messages.
+    """The commit that an address points to now. of: its package, for messages.
 
     Raises:
         NetworkError: the repository can't be read, or has no such branch or tag. UnfitMachine: there is no git.
     """
     if COMMIT.fits(address.ref):
         return address.ref
-    rows = await _refs(address, of, environ)
+    refs = await _refs(address, of, environ)
     ref = address.ref
     # A tag with a message is an object of its own: `^{}` names its commit.
     names = [f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", f"refs/heads/{ref}", ref] if ref else ["HEAD"]
-    found = next((rows[name] for name in names if name in rows), None)
+    found = next((refs[name] for name in names if name in refs), None)
     if found is None:
         what = f"no branch or tag {ref!r}" if ref else "no commit yet"
-        short = " (a commit is named by all of its digits)" if re.fullmatch(r"[0-9a-f]{4,39}", ref) else ""
+        short = " (write a commit with all of its digits)" if re.fullmatch(r"[0-9a-f]{4,39}", ref) else ""
         raise NetworkError(
             f"{of}: {without_credentials(address.url)} has {what}{short}",
-            hint="was it renamed or deleted there? name another in the spec",
+            hint="name another one in the spec: it may have been renamed or deleted there",
         )
     return found
 
 
 async def is_reachable(address: GitAddress, commit: str, of: str, environ: Mapping[str, str]) -> bool:
-    """Whether a commit is in the history of what an address names: see `_holds`.
+    """Whether a commit is in the history of an address's ref: see `_contains`.
 
-    Only the history is fetched, and nothing where the commit is what a branch or tag is at.
+    Fetches only the history, and nothing if a branch or tag points to the commit.
 
     Raises:
         NetworkError: the repository can't be read.
@@ -107,22 +107,22 @@ async def is_reachable(address: GitAddress, commit: str, of: str, environ: Mappi
     with tempfile.TemporaryDirectory(prefix="envspec-") as work:
         folder = Path(work) / "history"
         await _clone(address, folder, of, environ, "--filter=blob:none")
-        return await _holds(address, commit, folder, of, environ)
+        return await _contains(address, commit, folder, of, environ)
 
 
 async def check_out(address: GitAddress, commit: str, folder: Path, of: str, environ: Mapping[str, str]) -> Path:
-    """Put a commit's files, with its history, into `folder`, which is made; gives the project's folder in it.
+    """Check out a commit, with its history, into the new `folder`; the project's folder in it.
 
     Raises:
-        NetworkError: the repository can't be read, or lacks the subdirectory; or the commit is not in the history of
-            what the address names, or the subdirectory is not a folder of the repository.
+        NetworkError: the repository can't be read, the commit is not in the history of the address's ref, or the
+            subdirectory is not a folder of the repository.
     """
     if not COMMIT.fits(commit):
-        # From a lock: git would take what begins with a dash for an option.
+        # From a lock: git would parse a leading dash as an option.
         raise NetworkError(f"{of}: {commit!r} is not a commit", hint="run `envspec lock SPEC` to write the lock again")
-    # A folder whose files were linked would get the clone's times and modes.
+    # Hard links would change times and modes of the source folder's files.
     await _clone(address, folder, of, environ, "--no-hardlinks")
-    if not await _holds(address, commit, folder, of, environ):
+    if not await _contains(address, commit, folder, of, environ):
         raise unreachable(address, commit, of)
     done = await _git(["checkout", "--quiet", "--detach", commit], address, of, environ, folder)
     if done.status:
@@ -132,13 +132,13 @@ async def check_out(address: GitAddress, commit: str, folder: Path, of: str, env
         done = await _git(words, address, of, environ, folder)
         if done.status:
             raise _unreadable(address, of, done)
-    # What is built must not lead back to where it came from.
+    # The build must not see where the source came from.
     await _git(["remote", "remove", "origin"], address, of, environ, folder)
     return _project(address, commit, folder, of)
 
 
 async def _refs(address: GitAddress, of: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Name -> commit, of everything that the repository names."""
+    """Name -> commit, of all refs."""
     done = await _git(["ls-remote", "--", without_credentials(address.url)], address, of, environ, Path("/"))
     if done.status:
         raise _unreadable(address, of, done)
@@ -152,12 +152,11 @@ async def _clone(address: GitAddress, folder: Path, of: str, environ: Mapping[st
         raise _unreadable(address, of, done)
 
 
-async def _holds(address: GitAddress, commit: str, clone: Path, of: str, environ: Mapping[str, str]) -> bool:
-    """Whether a commit is in the history of the branch or tag that an address names, or of another ref such as
-    `refs/pull/1/head`; of any branch or tag where it names a commit.
+async def _contains(address: GitAddress, commit: str, clone: Path, of: str, environ: Mapping[str, str]) -> bool:
+    """Whether a commit is in the history of an address's branch, tag or other ref such as `refs/pull/1/head`; of any
+    branch or tag if the address names a commit.
 
-    A server may give commits that are none of a repository's own (those of its forks, on some), so that it has one says
-    nothing.
+    Some servers also serve commits of a repository's forks, so that serving one proves nothing.
     """
 
     async def run_git(*words: str) -> Finished:
@@ -171,7 +170,7 @@ async def _holds(address: GitAddress, commit: str, clone: Path, of: str, environ
         within = [f"refs/remotes/origin/{short}", f"refs/tags/{short}"]
     else:
         within = ["refs/remotes/origin/HEAD"]
-    # A commit that the clone lacks is an error of git's, and in no history.
+    # A commit that is not in the clone is an error of git.
     found = await run_git("for-each-ref", "--count=1", f"--contains={commit}", "--", *within)
     if found.status == 0 and found.stdout.strip():
         return True
@@ -181,27 +180,27 @@ async def _holds(address: GitAddress, commit: str, clone: Path, of: str, environ
 
 
 def unreachable(address: GitAddress, commit: str, of: str) -> NetworkError:
-    """The error of a commit that is not in the history of what an address names."""
+    """The error of a commit that is not in the history of an address's ref."""
     named = repr(address.ref) if address.ref else "the default branch"
     where = "on no branch or tag" if COMMIT.fits(address.ref) else f"not in the history of {named}"
     return NetworkError(
         f"{of}: commit {commit} is {where} of {without_credentials(address.url)}",
-        hint="if a branch was rewritten there, `envspec lock --upgrade-package` takes what it has now; if the "
-        "commit is a fork's, name the fork; one that was not merged is named by its ref: `@refs/pull/NUMBER/head`",
+        hint="run `envspec lock --upgrade-package` if the branch was rewritten; name the fork if the commit is a "
+        "fork's; name an unmerged commit by its ref: `@refs/pull/NUMBER/head`",
     )
 
 
 def _project(address: GitAddress, commit: str, folder: Path, of: str) -> Path:
-    """The project's folder, without links: whoever changes its files changes files of the clone and no others."""
+    """The project's folder, without links: a change of its files changes files of the clone only."""
     top = folder.resolve()
     where = without_credentials(address.url)
     project: Path | None = None
-    # RuntimeError: a link that leads to itself, before Python 3.13.
+    # RuntimeError: a link to itself, before Python 3.13.
     with contextlib.suppress(OSError, RuntimeError):
         project = (top / address.subdirectory).resolve(strict=True) if address.is_inside else top.parent
     if project is not None and (not project.is_relative_to(top) or project.is_relative_to(top / ".git")):
         raise NetworkError(
-            f"{of}: the subdirectory {address.subdirectory!r} of {where} leads out of the repository at {commit}",
+            f"{of}: the subdirectory {address.subdirectory!r} of {where} is outside of the repository at {commit}",
             hint="name a folder of the repository by `#subdirectory=` in the spec",
         )
     if project is None or not project.is_dir():
@@ -213,32 +212,32 @@ def _project(address: GitAddress, commit: str, folder: Path, of: str) -> Path:
 
 
 def _logins_for(address: GitAddress, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Over plain http git gets another home: it sends the logins of ~/.netrc whatever the scheme."""
+    """The environment, with another home for plain http: git sends the logins in ~/.netrc over any scheme."""
     if keeps_logins(address.url) or not environ.get("HOME"):
         return environ
     configuration = Path(environ["HOME"], ".gitconfig")
-    known = {"GIT_CONFIG_GLOBAL": str(configuration)} if configuration.is_file() else {}
-    return {**known, **environ, "HOME": os.devnull}
+    user = {"GIT_CONFIG_GLOBAL": str(configuration)} if configuration.is_file() else {}
+    return {**user, **environ, "HOME": os.devnull}
 
 
 async def _git(words: list[str], address: GitAddress, of: str, environ: Mapping[str, str], cwd: Path) -> Finished:
     environ = _logins_for(address, environ)
     program = shutil.which("git", path=environ.get("PATH"))
     if program is None:
-        raise UnfitMachine(f"{of} is a git project, and there is no git on this machine", hint="install git")
+        raise UnfitMachine(f"{of} is a git project, and git is not installed on this machine", hint="install git")
     login, secrets = _login(address, environ)
     settings = [word for setting in (*_SETTINGS, *login) for word in ("-c", setting)]
-    kept = {name: value for name, value in environ.items() if name not in _DROPPED}
-    variables = {**kept, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", **secrets}
+    inherited = {name: value for name, value in environ.items() if name not in _DROPPED}
+    variables = {**inherited, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8", **secrets}
     return await run([program, *settings, *words], environ=variables, cwd=cwd)
 
 
 def _login(address: GitAddress, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Settings and variables by which git learns the login in an address; none where it has none.
+    """Settings and variables that pass git the login in an address, if it has one.
 
-    Git asks its credential helpers for the login of one server, once that wants one, and asks anew when it is
-    redirected; a header (`http.extraHeader`) would be sent to wherever a redirect leads. The helper gives what is in
-    variables: settings are arguments, which everybody on the machine can read.
+    Git runs its credential helpers for one server, when that requires a login, and again after a redirect; a header
+    (`http.extraHeader`) would be sent to the target of any redirect. The helper reads variables: settings are
+    arguments, which every user of the machine can read.
     """
     origin = origin_of(address.url)
     userinfo = urlsplit(address.url).netloc.rpartition("@")[0] if origin.startswith(("http://", "https://")) else ""
@@ -248,7 +247,7 @@ def _login(address: GitAddress, environ: Mapping[str, str]) -> tuple[list[str], 
     secrets = {"ENVSPEC_GIT_USER": unquote(user), "ENVSPEC_GIT_PASSWORD": unquote(password)}
     helper = f"credential.{origin}.helper="
     if colon:
-        # Without the user's own helpers: they would be asked first, and those that store logins would store this one.
+        # Without the user's own helpers: they would run first, and those that store logins would store this one.
         return [helper, helper + _HELPER], secrets
     # A user alone: the user's own helpers may have the password. If none does it is a token.
     count = int(text) if (text := environ.get("GIT_CONFIG_COUNT", "")).isdigit() else 0
@@ -262,10 +261,10 @@ def _login(address: GitAddress, environ: Mapping[str, str]) -> tuple[list[str], 
 
 def _unreadable(address: GitAddress, of: str, done: Finished) -> NetworkError:
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    told = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
+    reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
     return NetworkError(
-        f"{of}: git can't read {without_credentials(address.url)}: {told.removeprefix('fatal: ')}",
-        hint="`git ls-remote` with that address says the same; is the address right, and a login at hand?",
+        f"{of}: git can't read {without_credentials(address.url)}: {reason.removeprefix('fatal: ')}",
+        hint="try `git ls-remote` with that address; check the address and your login",
     )
 
 
@@ -273,90 +272,91 @@ _LARGEST_BYTES: Final = 4 << 30
 
 
 async def fetch_sdist(
-    requirement: Requirement, as_of: datetime, asked: datetime, store: Store, context: Context
+    requirement: Requirement, as_of: datetime, now: datetime, store: Store, context: Context
 ) -> tuple[WheelFile, Path]:
-    """The lock's row of the sdist at a requirement's URL, and the file in the cache.
+    """The locked file of the sdist at a requirement's URL, and its path in the cache.
 
-    asked: the clock. One that was fetched at or after `as_of` is not fetched again.
+    now: one that was fetched at or after `as_of` is not fetched again.
 
     Raises:
-        NetworkError: it can't be fetched, or has another hash than the spec demands. CannotKeep: the cache is full.
+        NetworkError: it can't be fetched, or its hash is not the spec's. CacheError: the cache is full.
     """
     url = without_credentials(str(requirement.url))
     filename = unquote(urlsplit(url).path.rpartition("/")[2])
     key = cache.key_of(["sdist", url])
-    known = store.answer(key)
+    cached = store.answer(key)
 
-    def kept(sha256: str) -> Path:
+    def path_of(sha256: str) -> Path:
         return archive_path(context.cache, requirement.name, sha256, filename)
 
-    there = known is not None and await asyncio.to_thread(kept(known["sha256"]).is_file)
-    if known is None or not there or datetime.fromisoformat(known["asked"]) < as_of:
+    is_there = cached is not None and await asyncio.to_thread(path_of(cached["sha256"]).is_file)
+    if cached is None or not is_there or datetime.fromisoformat(cached["asked"]) < as_of:
         if context.is_offline:
             raise OfflineMiss(url)
         with tempfile.TemporaryFile() as file:
             async with open_http(context.environ) as http:
-                source = filled(str(requirement.url), context.environ)
-                sha256 = await download_hashed(http, source, file, _LARGEST_BYTES)
-            await asyncio.to_thread(_keep, file, kept(sha256))
-            known = {"asked": asked.isoformat(), "sha256": sha256}
-        store.remember_answer(key, known)
-    if requirement.sha256 and requirement.sha256 != known["sha256"]:
+                sha256 = await download_hashed(
+                    http, filled(str(requirement.url), context.environ), file, _LARGEST_BYTES
+                )
+            await asyncio.to_thread(_copy_to_cache, file, path_of(sha256))
+            cached = {"asked": now.isoformat(), "sha256": sha256}
+        store.put_answer(key, cached)
+    if requirement.sha256 and requirement.sha256 != cached["sha256"]:
         raise NetworkError(
-            f"{url} has SHA-256 {known['sha256']}, the spec demands {requirement.sha256}",
-            hint="correct the spec if the file is right; else tell who serves it",
+            f"{url} has SHA-256 {cached['sha256']}, the spec requires {requirement.sha256}",
+            hint="correct the spec if the file is right; otherwise contact its publisher",
         )
-    path = kept(known["sha256"])
+    path = path_of(cached["sha256"])
     size = (await asyncio.to_thread(path.stat)).st_size
-    return WheelFile(DIRECT_URL, filename, known["sha256"], size, url), path
+    return WheelFile(DIRECT_URL, filename, cached["sha256"], size, url), path
 
 
-def _keep(file: IO[bytes], path: Path) -> None:
+def _copy_to_cache(file: IO[bytes], path: Path) -> None:
     file.seek(0)
-    with keeping(path.parent):
+    with as_cache_error(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with beside(path) as new, new.open("xb") as out:
+        with replacing(path) as new, new.open("xb") as out:
             shutil.copyfileobj(file, out)
 
 
-#: The variable that names the place.
-PLACE: Final = "ENVSPEC_BUILT_WHEELS"
+#: The variable with the folder or URL of wheels built elsewhere.
+BUILT_WHEELS: Final = "ENVSPEC_BUILT_WHEELS"
 
 
-def address_of(wheel: BuiltWheel, place: str) -> str:
-    """Where a wheel is at a place.
+def built_wheel_url(wheel: BuiltWheel, place: str) -> str:
+    """The URL of a wheel below `place`.
 
     Raises:
-        UsageError: the place is neither an http(s) or file URL nor an absolute folder.
+        UsageError: `place` is neither an http(s) or file URL nor an absolute folder.
     """
     scheme = urlsplit(place).scheme
     if scheme in {"http", "https", "file"}:
         return f"{place.rstrip('/')}/{wheel.sha256}/{quote(wheel.filename)}"
     if not Path(place).is_absolute():
-        raise UsageError(f"{PLACE}={place}: neither a URL nor an absolute folder", hint=f"correct {PLACE}, or unset it")
+        raise UsageError(
+            f"{BUILT_WHEELS}={place}: neither a URL nor an absolute folder", hint=f"correct {BUILT_WHEELS}, or unset it"
+        )
     return (Path(place) / wheel.sha256 / wheel.filename).as_uri()
 
 
 async def find_built(packages: Sequence[Package], context: Context) -> Mapping[str, Path]:
-    """SHA-256 -> the checked file in the cache, of those built wheels that the cache or the place has.
+    """SHA-256 -> the checked file in the cache, of the built wheels in the cache or in `ENVSPEC_BUILT_WHEELS`.
 
     Raises:
-        UsageError: what names the place can't be used. CannotKeep: the cache can't be written.
+        UsageError: the variable can't be used. CacheError: the cache can't be written.
     """
-    place = context.environ.get(PLACE)
+    place = context.environ.get(BUILT_WHEELS)
     found: dict[str, Path] = {}
     async with AsyncExitStack() as stack:
-        opening = asyncio.Lock()
         opened: list[Http] = []
 
         async def http() -> Http:
-            async with opening:
-                if not opened:
-                    door = open_http(context.environ, patience=context.timeouts)
-                    opened.append(await stack.enter_async_context(door))
-                return opened[0]
+            # One archive is fetched at a time.
+            if not opened:
+                opened.append(await stack.enter_async_context(open_http(context.environ, timeouts=context.timeouts)))
+            return opened[0]
 
-        async def located(archive: Archive, _: Ask) -> str:
+        async def locate(archive: Archive, _: Lookup) -> str:
             return archive.url
 
         for package in packages:
@@ -364,21 +364,17 @@ async def find_built(packages: Sequence[Package], context: Context) -> Mapping[s
             if wheel is None:
                 continue
             of = f"{package.name} {package.version}"
-            kept = archive_path(context.cache, of, wheel.sha256, wheel.filename)
-            if not place and not kept.is_file():
+            cached = archive_path(context.cache, of, wheel.sha256, wheel.filename)
+            if not place and not cached.is_file():
                 continue
-            url = address_of(wheel, place) if place else kept.as_uri()
+            url = built_wheel_url(wheel, place) if place else cached.as_uri()
             archive = Archive(of, url, wheel.filename, wheel.sha256, wheel.size_bytes)
             try:
-                found |= await Downloads(context, IndexTransport(http, located)).fetch([archive])
-            except NetworkError as fault:
-                _tell(fault, archive, place, context.reporter)
+                found |= await Downloads(context, IndexTransport(http, locate)).fetch([archive])
+            except NetworkError as error:
+                # That a place does not have the wheel is normal.
+                is_missing = isinstance(error.__cause__, FileNotFoundError)
+                is_gone = isinstance(error, BadStatus) and error.status in (404, 410)
+                if place and not is_missing and not is_gone:
+                    context.reporter.warning(f"{of}: its wheel can't be fetched from {shown(place)}: {error.message}")
     return found
-
-
-def _tell(fault: NetworkError, archive: Archive, place: str | None, reporter: Reporter) -> None:
-    """Why a place did not give a wheel; that it does not have it is no news."""
-    gone = isinstance(fault, BadStatus) and fault.status in (404, 410)
-    missing = not gone and place is not None and isinstance(fault.__cause__, FileNotFoundError)
-    if place is not None and not gone and not missing:
-        reporter.warning(f"{archive.of}: {shown(place)} does not give its wheel: {fault.message}")

@@ -11,73 +11,77 @@ from urllib.parse import unquote, urlsplit
 
 from envspec.credentials import shown
 from envspec.errors import NetworkError
-from envspec.io.download import Sink
-from envspec.io.http_types import BadStatus, BrokenOff, RequestFault, Stalled, Unreachable
+from envspec.io.download import DownloadFile
+from envspec.io.http_types import BadStatus, IncompleteResponse, RequestError, Stalled, Unreachable
 from envspec.names import FILE_NAME, SHA256, Form
 
-_AGAIN: Final = "run the same command again; what was fetched is kept"
-_PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
+_AGAIN: Final = "run the same command again; fetched files are kept"
+_TRANSIENT_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 
 
 class WrongArchive(NetworkError):
-    """An archive whose content is not what the lock says."""
+    """An archive whose hash is not the locked one."""
 
     def __init__(self, of: str, url: str, found: str, locked: str) -> None:
         super().__init__(
-            f"{of}: {shown(url)} is not the file that the lock names: SHA-256 {found}, locked {locked}",
-            hint="nothing was installed; find out who changed the file, and lock again only if the change is meant",
+            f"{of}: {shown(url)} is not the locked file: SHA-256 {found}, locked {locked}",
+            hint="nothing was installed; find out who changed the file, and lock again only if the change is intended",
         )
 
 
 class UnsafeName(NetworkError):
-    """A file name or a hash that can't be a part of a path in the cache."""
+    """A file name or hash that is not safe in a path."""
 
-    def __init__(self, of: str, text: str, wanted: Form) -> None:
+    def __init__(self, of: str, text: str, form: Form) -> None:
         super().__init__(
-            f"{of}: {text!r} is not {wanted.words}",
-            hint="nothing was fetched; find out who wrote it, the index, the channel, the lock or the spec's URL",
+            f"{of}: {text!r} is not {form.words}",
+            hint="nothing was fetched; find out whether the index, the channel, the lock or the spec's URL contains it",
         )
 
 
 class Truncated(NetworkError):
-    """An archive of another size than the lock says."""
+    """An archive whose size is not the locked one."""
 
     def __init__(self, of: str, url: str, found: int, locked: int) -> None:
         what = "more than" if found > locked else f"{found:,} of"
         super().__init__(f"{of}: {shown(url)} has {what} {locked:,} bytes", hint=_AGAIN)
 
 
-def is_passing(fault: NetworkError) -> bool:
-    """Whether asking again may help: not for a file that is gone, or one with other content."""
-    if isinstance(fault, BadStatus):
-        return fault.status in _PASSING_STATUS
-    return isinstance(fault, (Truncated, Stalled, BrokenOff, Unreachable))
+def is_transient(error: NetworkError) -> bool:
+    """Whether a retry may help: not for a deleted file, or one with other content."""
+    if isinstance(error, BadStatus):
+        return error.status in _TRANSIENT_STATUS
+    return isinstance(error, (Truncated, Stalled, IncompleteResponse, Unreachable))
 
 
 def stalled(url: str, stall_s: float) -> Stalled:
-    """The server sends nothing any more."""
+    """The error of a server that stopped sending."""
     return Stalled(url, f"the server stalled: no byte for {stall_s:g} s", hint=_AGAIN)
 
 
-def of_rattler(url: str, fault: BaseException) -> RequestFault:
-    """rattler's fault in words for the user. Its own may hold a token, which its middleware puts into URLs."""
-    text = str(fault)
+def rattler_error(url: str, error: BaseException) -> RequestError:
+    """rattler's error as envspec's own. Its text may contain a token, which rattler's middleware puts into URLs."""
+    text = str(error)
     status = re.search(r"HTTP status \w+ error \((\d{3})", text)
     if status:
         return BadStatus(url, int(status[1]))
     if "builder error" in text:
-        return RequestFault(url, "not a URL that archives can be fetched from", hint="was the lock made for this use?")
+        return RequestError(
+            url, "archives can't be fetched from this URL", hint="correct the channel's URL in the spec, and lock again"
+        )
     if "error sending request" in text:
-        return Unreachable(url, "no connection", hint="is the server up, its name known here, and HTTPS_PROXY right?")
-    return BrokenOff(url, "the answer broke off before its end", hint=_AGAIN)
+        return Unreachable(
+            url, "no connection", hint="is the server up, does its name resolve, and is HTTPS_PROXY correct?"
+        )
+    return IncompleteResponse(url, "the response ended early", hint=_AGAIN)
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A file that the lock names. of: whose archive it is, as messages say it: `numpy 2.2.6`.
+    """A locked file. of: its package, for messages: `numpy 2.2.6`.
 
     Raises:
-        UnsafeName: its file name or its hash can't be a part of a path in the cache.
+        UnsafeName: its file name or its hash is not safe in a path.
     """
 
     of: str
@@ -87,18 +91,18 @@ class Archive:
     size_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        # The last line of defence: whoever reads pages, locks and specs has checked them before.
+        # The last line of defence: the readers of pages, locks and specs have checked them before.
         for text, form in ((self.filename, FILE_NAME), (self.sha256, SHA256)):
             if not form.fits(text):
                 raise UnsafeName(self.of, text, form)
 
     def path(self, cache: Path) -> Path:
-        """Where the file is in the cache, or will be once it is fetched: `archives/<sha256>/<file name>`."""
+        """Its path in the cache, fetched or not: `archives/<sha256>/<file name>`."""
         return archives_folder(cache) / self.sha256 / self.filename
 
 
 def archive_path(cache: Path, of: str, sha256: str, filename: str) -> Path:
-    """As `Archive.path`, of a file whose URL does not matter.
+    """`Archive.path` of a file whose URL does not matter.
 
     Raises:
         UnsafeName
@@ -107,7 +111,6 @@ def archive_path(cache: Path, of: str, sha256: str, filename: str) -> Path:
 
 
 def archives_folder(cache: Path) -> Path:
-    """The folder of all archives."""
     return cache / "archives"
 
 
@@ -120,37 +123,37 @@ def python_archive(version: str, url: str, sha256: str) -> Archive:
     return Archive(f"Python {version}", url, unquote(PurePosixPath(urlsplit(url).path).name), sha256)
 
 
-#: Told the SHA-256 of each file that is in the cache, checked, when it is.
-Arrived = Callable[[str], object]
+#: Called with the SHA-256 of each file as soon as it is in the cache, checked.
+OnFetched = Callable[[str], object]
 
 
-def unheard(_sha256: str) -> None:
-    """Tells nobody."""
+def ignore_fetched(_sha256: str) -> None:
+    """For callers that need no notification."""
 
 
 class Transport(Protocol):
-    """A way to fetch archives. `resumes`: whether it goes on where a run broke off that was ended in the middle."""
+    """A way to fetch archives. resumes: whether it continues an interrupted download."""
 
     @property
     def resumes(self) -> bool: ...
 
-    async def bring(self, archive: Archive, sink: Sink) -> None:
-        """Write the archive to `sink`, whole and checked; what passes is tried again as often as patience allows.
+    async def fetch(self, archive: Archive, file: DownloadFile) -> None:
+        """Write the archive to `file`, whole and checked, with retries.
 
         Raises:
-            WrongArchive: other content than the lock's; NetworkError: not to be had. CannotKeep, OSError: the cache
-            can't be written.
+            WrongArchive: not the locked content. NetworkError: not available. CacheError, OSError: the cache can't be
+            written.
         """
         ...
 
 
-def check(archive: Archive, sink: Sink) -> None:
-    """Refuse what is not the archive that the lock names.
+def check(archive: Archive, file: DownloadFile) -> None:
+    """Reject a file that is not the locked archive.
 
     Raises:
         Truncated: another size. WrongArchive: another hash.
     """
-    if archive.size_bytes is not None and sink.size != archive.size_bytes:
-        raise Truncated(archive.of, archive.url, sink.size, archive.size_bytes)
-    if sink.digest != archive.sha256:
-        raise WrongArchive(archive.of, archive.url, sink.digest, archive.sha256)
+    if archive.size_bytes is not None and file.size != archive.size_bytes:
+        raise Truncated(archive.of, archive.url, file.size, archive.size_bytes)
+    if file.digest != archive.sha256:
+        raise WrongArchive(archive.of, archive.url, file.digest, archive.sha256)

@@ -1,7 +1,7 @@
 """Wheels from indexes.
 
-A lock never names the default index. Pages that `envspec lock` read are in the cache's memory and good for this: a file
-that was listed once has the hash that it had.
+A lock never names the default index. Pages cached by `envspec lock` are used here: the hash of a listed file does not
+change.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from urllib.parse import urlsplit
 from envspec.context import Context
 from envspec.errors import NetworkError, UsageError
 from envspec.fetch.download import Downloads
-from envspec.fetch.types import Archive, Arrived, Truncated, WrongArchive, archive_path, check, unheard
-from envspec.io.download import Sink
+from envspec.fetch.types import Archive, OnFetched, Truncated, WrongArchive, archive_path, check, ignore_fetched
+from envspec.io.download import DownloadFile
 from envspec.io.http import Http, open_http
 from envspec.io.http_settings import default_index_url, keeps_logins
-from envspec.io.http_types import BadStatus, BrokenOff, Credential, Stalled, Unreachable
+from envspec.io.http_types import BadStatus, Credential, IncompleteResponse, Stalled, Unreachable
 from envspec.io.store import Store, StoredPage
 from envspec.models import DEFAULT_INDEX, Package
 from envspec.origins import PYTORCH_INDEX, origin_of
@@ -36,25 +36,29 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
 
-#: A connection that brought so many bytes before it broke is not counted against patience.
+#: A connection that broke after this many bytes does not count as a failed attempt.
 _PROGRESS_BYTES: Final = 16 << 20
 _GONE: Final = frozenset({403, 404, 410})
 _REFUSED: Final = frozenset({401, 403})
+#: A cached page of any age is good enough: it is fetched again if the file is not on it.
+_ANY_AGE: Final = datetime.min.replace(tzinfo=timezone.utc)
+#: PyTorch's own indexes in locks: `pytorch-cu128`.
+PYTORCH: Final = "pytorch-"
 
 
-class Ask(Enum):
-    """Where a file's address may come from. REMEMBERED: from a page that was read earlier. ANEW: from its index."""
+class Lookup(Enum):
+    """Where a file's URL may come from: a cached page, or its index."""
 
-    REMEMBERED = "remembered"
-    ANEW = "anew"
+    CACHED = "cached"
+    FRESH = "fresh"
 
 
-#: Gives the address of a file, with the credentials that its server wants.
-Locate = Callable[[Archive, Ask], Awaitable[str]]
+#: Gives the URL of a file, with the credentials for its server.
+Locate = Callable[[Archive, Lookup], Awaitable[str]]
 
 
 class IndexTransport:
-    """http: opened when the first file is asked for. locate: where each file is."""
+    """http: opened for the first file. locate: gives each file's URL."""
 
     resumes: Final = True
 
@@ -62,186 +66,171 @@ class IndexTransport:
         self._http = http
         self._locate = locate
 
-    async def bring(self, archive: Archive, sink: Sink) -> None:
-        """See `Transport.bring`."""
-        await sink.adopt()
-        url = await self._locate(archive, Ask.REMEMBERED)
+    async def fetch(self, archive: Archive, file: DownloadFile) -> None:
+        """See `Transport.fetch`."""
+        await file.resume()
+        url = await self._locate(archive, Lookup.CACHED)
         try:
-            await self._fetch(replace(archive, url=url), sink)
-        except BadStatus as fault:
-            if fault.status in _REFUSED:
-                fault.hint = (
-                    "write a login for its host into ~/.netrc, or into the file that NETRC names; https alone gets it"
+            await self._fetch(replace(archive, url=url), file)
+        except BadStatus as error:
+            if error.status in _REFUSED:
+                error.hint = (
+                    "write a login for its host into ~/.netrc, or the file in NETRC; it is sent over https only"
                 )
-            if fault.status not in _GONE:
+            if error.status not in _GONE:
                 raise
-            # An index that gives every reader addresses of their own, or has moved the file since.
-            anew = await self._locate(archive, Ask.ANEW)
-            if anew == url:
+            # An index that gives every reader its own URLs, or has moved the file since.
+            fresh = await self._locate(archive, Lookup.FRESH)
+            if fresh == url:
                 raise
-            await sink.restart()
-            await self._fetch(replace(archive, url=anew), sink)
+            await file.restart()
+            await self._fetch(replace(archive, url=fresh), file)
 
-    async def _fetch(self, archive: Archive, sink: Sink) -> None:
-        wrong = 0
+    async def _fetch(self, archive: Archive, file: DownloadFile) -> None:
+        is_second = False
         while True:
-            before = sink.size
+            before = file.size
             try:
-                await self._pour(archive, sink)
-                await sink.settle()
-                check(archive, sink)
-            except (Truncated, WrongArchive) as fault:
-                # What was there from an earlier answer may be of another file: then from its beginning, once.
-                wrong += 1
-                if wrong > 1 or not (sink.is_joined or isinstance(fault, Truncated)):
+                await self._fetch_rest(archive, file)
+                await file.flush()
+                check(archive, file)
+            except (Truncated, WrongArchive) as error:
+                # The part from an earlier response may be of another file: start over, once.
+                if is_second or not (file.is_resumed or isinstance(error, Truncated)):
                     raise
-                await sink.restart()
-            except (BrokenOff, Stalled, Unreachable):
-                if not sink.is_joined or sink.size - before < _PROGRESS_BYTES:
+                is_second = True
+                await file.restart()
+            except (IncompleteResponse, Stalled, Unreachable):
+                if not file.is_resumed or file.size - before < _PROGRESS_BYTES:
                     raise
             else:
                 return
 
-    async def _pour(self, archive: Archive, sink: Sink) -> None:
-        if archive.size_bytes is not None and sink.size == archive.size_bytes:
+    async def _fetch_rest(self, archive: Archive, file: DownloadFile) -> None:
+        if archive.size_bytes is not None and file.size == archive.size_bytes:
             return
 
-        def rest() -> dict[str, str]:
-            return {"Range": f"bytes={sink.size}-"} if sink.size else {}
+        def headers() -> dict[str, str]:
+            return {"Range": f"bytes={file.size}-"} if file.size else {}
 
-        async def use(answer: ClientResponse) -> None:
-            if answer.status == 416 and sink.size:
-                raise _NoSuchPart
-            if not 200 <= answer.status < 300:
-                raise BadStatus(str(answer.url), answer.status, retry_after=answer.headers.get("Retry-After"))
-            await _begin(archive, answer, sink)
-            async for chunk in answer.content.iter_any():
-                await sink.take(chunk)
-                if sink.limit is not None and sink.size > sink.limit:
-                    raise Truncated(archive.of, archive.url, sink.size, sink.limit)
+        async def use(response: ClientResponse) -> None:
+            if response.status == 416 and file.size:
+                raise _NoSuchRange
+            if not 200 <= response.status < 300:
+                retry_after = response.headers.get("Retry-After")
+                raise BadStatus(str(response.url), response.status, retry_after=retry_after)
+            await _begin(archive, response, file)
+            async for chunk in response.content.iter_any():
+                await file.feed(chunk)
+                if file.limit is not None and file.size > file.limit:
+                    raise Truncated(archive.of, archive.url, file.size, file.limit)
 
         http = await self._http()
         try:
-            await http.stream(archive.url, use, headers=rest)
-        except _NoSuchPart:
-            await sink.restart()
-            await http.stream(archive.url, use, headers=rest)
+            await http.stream(archive.url, use, headers=headers)
+        except _NoSuchRange:
+            await file.restart()
+            await http.stream(archive.url, use, headers=headers)
 
 
-class _NoSuchPart(Exception):
-    """The file ends before the part that was asked for."""
+class _NoSuchRange(Exception):
+    """The file ends before the requested range."""
 
 
-async def _begin(archive: Archive, answer: ClientResponse, sink: Sink) -> None:
-    """Make the sink ready for an answer's first byte.
+async def _begin(archive: Archive, response: ClientResponse, file: DownloadFile) -> None:
+    """Prepare the file for a response's first byte.
 
     Raises:
-        Truncated: it is known already that the file is not of the locked size.
+        Truncated: the headers already show another size than the locked one.
     """
-    if answer.status == 206 and answer.headers.get("Content-Range", "").startswith(f"bytes {sink.size}-"):
-        sink.is_joined = True
-    elif sink.size:
-        await sink.restart()
-    if answer.status == 206 and not sink.is_joined:
+    if response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {file.size}-"):
+        file.is_resumed = True
+    elif file.size:
+        await file.restart()
+    if response.status == 206 and not file.is_resumed:
         raise NetworkError(
-            f"{archive.of}: the server sends another part of {archive.filename} than was asked for",
-            hint="a proxy in between may be at fault: look at the URL with curl -v",
+            f"{archive.of}: the server sends another part of {archive.filename} than requested",
+            hint="look at the URL with curl -v: a proxy in between may cause it",
         )
-    coming = None if "Content-Encoding" in answer.headers else answer.content_length
-    if coming is not None and sink.limit is not None and sink.size + coming != sink.limit:
-        raise Truncated(archive.of, archive.url, sink.size + coming, sink.limit)
-
-
-#: A page of any age will do: it is asked for again where the file is not on it.
-_EVER: Final = datetime.min.replace(tzinfo=timezone.utc)
-#: PyTorch's own indexes, as rows name them: `pytorch-cu128`.
-PYTORCH: Final = "pytorch-"
+    rest = None if "Content-Encoding" in response.headers else response.content_length
+    if rest is not None and file.limit is not None and file.size + rest != file.limit:
+        raise Truncated(archive.of, archive.url, file.size + rest, file.limit)
 
 
 def archive_of(package: Package) -> Archive:
-    """The file that is locked for a package; its address, where the lock has none, is empty."""
+    """The locked file of a package; its URL is empty if the lock has none."""
     file = package.file
     return Archive(f"{package.name} {package.version}", file.url or "", file.filename, file.sha256, file.size_bytes)
 
 
 class WheelUrls:
-    """Addresses of the files of these packages. upstream: pages, from memory or from the network."""
+    """URLs of the files of these packages. upstream: pages, cached or from the network."""
 
     def __init__(self, packages: Iterable[Package], upstream: IndexClient, environ: Mapping[str, str]) -> None:
         self._packages = {(each.file.sha256, each.file.filename): each for each in packages}
         self._upstream = upstream
         self._environ = environ
 
-    async def of(self, archive: Archive, ask: Ask = Ask.REMEMBERED) -> str:
-        """The address of an archive; it may hold its index's credentials.
+    async def of(self, archive: Archive, lookup: Lookup = Lookup.CACHED) -> str:
+        """The URL of an archive; it may contain its index's credentials.
 
         Raises:
-            NetworkError: the index does not have it, lists it with another hash, or does not answer.
+            NetworkError: the index does not list it, lists it with another hash, or does not answer.
         """
         package = self._packages[archive.sha256, archive.filename]
         index = _index_of(package, self._environ)
         if index is None:
             return archive.url
-        found = None
-        if ask is Ask.REMEMBERED:
-            found = await self._listed(index, package, _EVER)
-        return self._upstream.authorised(index, (found or await self._asked(index, package)).url)
-
-    async def _asked(self, index: PackageIndex, package: Package) -> ListedFile:
-        found = await self._listed(index, package, self._upstream.began)
+        found = await self._listed(index, package, _ANY_AGE) if lookup is Lookup.CACHED else None
+        found = found or await self._listed(index, package, self._upstream.began)
         if found is None:
             raise NetworkError(
                 f"{package.name} {package.version}: {package.file.filename} is not on the page of {package.name} at "
                 f"{index.shown_url}",
-                hint="was it deleted there? ENVSPEC_DEFAULT_INDEX names another index; or lock again",
+                hint="lock again, or set ENVSPEC_DEFAULT_INDEX to an index that still has the file",
             )
-        return found
+        return self._upstream.authorised(index, found.url)
 
     async def _listed(self, index: PackageIndex, package: Package, as_of: datetime) -> ListedFile | None:
-        """The package's file as its page has it; None where it is not there."""
         try:
             page = await self._upstream.page(index, package.name, as_of)
         except NotListed:
             return None
-        found = _row_of(index, package, page)
+        found = _on_page(index, package, page)
         if found is None or found.sha256 in (None, package.file.sha256):
             return found
-        if as_of == _EVER:
-            # What an older page said may have been put right.
+        if as_of == _ANY_AGE:
+            # A newer page may have corrected it.
             return None
         raise NetworkError(
             f"{package.name} {package.version}: {index.shown_url} lists {found.filename} with SHA-256 {found.sha256}, "
             f"locked {package.file.sha256}",
-            hint="find out who changed the file, and lock again only if the change is meant",
+            hint="find out who changed the file, and lock again only if the change is intended",
         )
 
 
 def logins(urls: Iterable[str], environ: Mapping[str, str]) -> dict[str, Credential]:
-    """The logins of `~/.netrc` (or the file that NETRC names) for the hosts that locked addresses are on, by origin.
+    """The logins in `~/.netrc` (or the file in NETRC) for the hosts of locked URLs, by origin.
 
-    A lock holds no credentials, and what they give access to is known by its hash: they can't change what comes. Who
-    writes a lock's addresses must not get logins that way: none is sent over plain http, where anyone on the way reads
-    it, and the file's `default`, which is for any host, to nobody.
+    A lock contains no credentials, and files are checked by hash: a login cannot change them. The author of a lock's
+    URLs must not obtain logins: none is sent over plain http, where anyone on the way reads it, and the file's
+    `default`, which is for any host, is not used.
 
     Raises:
-        UsageError: the file can't be understood.
+        UsageError: the file can't be parsed.
     """
     origins = set(filter(keeps_logins, map(origin_of, urls))) - {""}
     path = _netrc(environ)
     if not origins or path is None or not path.is_file():
         return {}
     try:
-        known = netrc.netrc(path)
-    except (netrc.NetrcParseError, OSError, UnicodeDecodeError) as fault:
-        # The words of netrc's own error may be a password.
-        where = f"its line {fault.lineno} has another form" if isinstance(fault, netrc.NetrcParseError) else str(fault)
-        raise UsageError(f"{path} can't be read: {where}", hint="correct it, or name another by NETRC") from None
-    found = {}
-    for origin in sorted(origins):
-        login = known.hosts.get(urlsplit(origin).hostname or "")
-        if login is not None:
-            found[origin] = Credential(login[0], login[2] or "")
-    return found
+        hosts = netrc.netrc(path).hosts
+    except (netrc.NetrcParseError, OSError, UnicodeDecodeError) as error:
+        # The text of netrc's own error may contain a password.
+        where = f"line {error.lineno} is invalid" if isinstance(error, netrc.NetrcParseError) else str(error)
+        raise UsageError(f"{path} can't be read: {where}", hint="correct it, or set NETRC to another file") from None
+    logins_of = ((origin, hosts.get(urlsplit(origin).hostname or "")) for origin in sorted(origins))
+    return {origin: Credential(login[0], login[2] or "") for origin, login in logins_of if login is not None}
 
 
 def _netrc(environ: Mapping[str, str]) -> Path | None:
@@ -251,7 +240,7 @@ def _netrc(environ: Mapping[str, str]) -> Path | None:
 
 
 def _index_of(package: Package, environ: Mapping[str, str]) -> PackageIndex | None:
-    """The index whose page names the file's address; None where the lock does."""
+    """The index whose page lists the file; None if the lock has its URL."""
     name = package.file.index
     if name == DEFAULT_INDEX or not package.file.url:
         return PackageIndex(DEFAULT_INDEX, default_index_url(environ))
@@ -262,18 +251,18 @@ def _index_of(package: Package, environ: Mapping[str, str]) -> PackageIndex | No
     return None
 
 
-def _row_of(index: PackageIndex, package: Package, page: StoredPage) -> ListedFile | None:
+def _on_page(index: PackageIndex, package: Package, page: StoredPage) -> ListedFile | None:
     try:
         listing = parse_page(page.body, page.content_type, page.url)
-        rows = [listing.file(n) for n, name in enumerate(listing.names) if name == package.file.filename]
+        files = [listing.file(n) for n, name in enumerate(listing.names) if name == package.file.filename]
     except BadPage as error:
         raise unreadable_page(index, package.name, error) from error
-    # The same name twice would be two files: the locked one is meant.
-    return next((row for row in rows if row.sha256 == package.file.sha256), rows[0] if rows else None)
+    # If the name is listed twice, the locked file counts.
+    return next((file for file in files if file.sha256 == package.file.sha256), files[0] if files else None)
 
 
 def wheel_path(cache: Path, package: Package) -> Path:
-    """Where the package's wheel is, or will be once it is fetched; for an sdist, where the wheel built of it is."""
+    """The path of the package's wheel in the cache, fetched or not; of an sdist, of the wheel built from it."""
     wheel = package.built or package.file
     return archive_path(cache, f"{package.name} {package.version}", wheel.sha256, wheel.filename)
 
@@ -281,39 +270,37 @@ def wheel_path(cache: Path, package: Package) -> Path:
 async def fetch_wheels(
     packages: Sequence[Package],
     context: Context,
-    arrived: Arrived = unheard,
+    on_fetched: OnFetched = ignore_fetched,
     stage: str = "fetching wheels",
 ) -> Mapping[str, Path]:
-    """SHA-256 -> the checked file in the cache, of the file that is locked for each package (an sdist for an sdist).
+    """SHA-256 -> the checked file in the cache, of each package's locked file (of an sdist, the sdist).
 
-    Addresses are looked up for those alone that the cache lacks; where it has all, nothing is asked and aiohttp not
-    even imported.
+    If the cache has all of them, no URL is looked up and aiohttp not even imported.
 
     Raises:
-        WrongArchive: other content than the lock's. NetworkError: not to be had. UsageError: proxies, CA bundle or
-        netrc can't be used. CannotKeep: the cache can't be written.
+        WrongArchive: not the locked content. NetworkError: not available. UsageError: proxies, CA bundle or netrc can't
+        be used. CacheError: the cache can't be written.
     """
     async with AsyncExitStack() as stack:
         store = stack.enter_context(closing(Store(context.cache)))
         upstream = IndexClient(store, context.now)
         opening = asyncio.Lock()
         stack.push_async_callback(upstream.close)
+        urls = WheelUrls(packages, upstream, context.environ)
 
         async def opened() -> Http:
             async with opening:
                 if upstream.http is None:
                     known = logins((each.file.url for each in packages if each.file.url), context.environ)
-                    door = open_http(
-                        context.environ, credentials=known, patience=context.timeouts, notice=context.reporter.warning
+                    http = open_http(
+                        context.environ, credentials=known, timeouts=context.timeouts, on_retry=context.reporter.warning
                     )
-                    upstream.http = await stack.enter_async_context(door)
+                    upstream.http = await stack.enter_async_context(http)
                 return upstream.http
 
-        located = WheelUrls(packages, upstream, context.environ)
-
-        async def locate(archive: Archive, ask: Ask) -> str:
+        async def locate(archive: Archive, lookup: Lookup) -> str:
             await opened()
-            return await located.of(archive, ask)
+            return await urls.of(archive, lookup)
 
         downloads = Downloads(context, IndexTransport(opened, locate), stage)
-        return await downloads.fetch([archive_of(each) for each in packages], arrived)
+        return await downloads.fetch([archive_of(each) for each in packages], on_fetched)

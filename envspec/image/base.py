@@ -12,30 +12,30 @@ from envspec.errors import NetworkError, UsageError
 from envspec.image.config import BadBase, Base, read_config
 from envspec.image.layers.store import BlobStore
 from envspec.image.layers.types import Layer
-from envspec.io.http_types import RequestFault
+from envspec.io.http_types import RequestError
 from envspec.models import BaseImage, Lock, PinnedDigest, Platform
 from envspec.registry.client import Registry
-from envspec.registry.errors import NotThere
-from envspec.registry.pull import contents
+from envspec.registry.errors import ImageNotFound
+from envspec.registry.pull import image_blobs
 from envspec.registry.reference import Reference, is_digest, parse
-from envspec.registry.types import Kind, Manifest, read_json, read_manifest
+from envspec.registry.types import Manifest, ManifestKind, read_json, read_manifest
 
 
 async def base_for(lock: Lock, platform: Platform, documents: ManifestCache) -> Base:
     """The base of one platform's image.
 
     Raises:
-        UsageError: the lock has no base image, or no digest of it. NotThere: the registry does not have it any more.
-        BadBase: it can't be read.
+        UsageError: the lock has no base image, or no digest of it. ImageNotFound: the registry does not have it any
+        more. BadBase: it can't be read.
     """
     image, pinned = pinned_base(lock, platform)
     name = f"{image.repository}:{image.tag}" if image.tag else image.repository
     reference = parse(image.repository).at(pinned.digest or "")
     manifest = await documents.manifest(reference)
-    if manifest.kind is Kind.INDEX:
+    if manifest.kind is ManifestKind.INDEX:
         child = manifest.child(platform)
         if child is None:
-            raise NotThere(
+            raise ImageNotFound(
                 f"{name}@{pinned.digest} is not published for {platform.value}",
                 hint=f"lock again with another base; it has {manifest.platforms_in_words or 'no platform'}",
             )
@@ -72,7 +72,7 @@ def pinned_base(lock: Lock, platform: Platform) -> tuple[BaseImage, PinnedDigest
 
 
 def _layers(manifest: Manifest, config: Mapping[str, Any], where: str) -> tuple[Layer, ...]:
-    rows = contents(manifest, where).layers
+    rows = image_blobs(manifest, where).layers
     if foreign := next((row.descriptor.digest for row in rows if row.is_foreign), None):
         raise BadBase(
             f"{where}: its layer {foreign} has URLs outside of the registry; envspec fetches layers from the image's "
@@ -142,7 +142,7 @@ def _mirror_hint(reference: Reference) -> Iterator[None]:
     """A lock names the original registry, which this machine may not reach: mention --mirror."""
     try:
         yield
-    except RequestFault as fault:
+    except RequestError as fault:
         raise NetworkError(
             f"the base image {reference.name} can't be read: {fault.message}",
             hint=f"{fault.hint}; if another registry has a copy: `--mirror {reference.registry}=HOST`",

@@ -15,9 +15,8 @@ from typing import Final
 from envspec.context import Context, Step
 from envspec.errors import UsageError
 from envspec.facts.tables import load_facts
-from envspec.fetch.conda import archives_of
-from envspec.fetch.conda_link import Into, link
-from envspec.fetch.download import Downloads
+from envspec.fetch.conda_link import LinkTarget, link
+from envspec.fetch.download import Downloads, conda_archives
 from envspec.fetch.types import Archive, python_archive
 from envspec.image.config import Base
 from envspec.image.layers.ownership import OwnedPathCache, OwningSource, path_owners
@@ -27,8 +26,8 @@ from envspec.image.options import ImageStage
 from envspec.image.sources.bytecode import PycCompiler, PythonBuild, standalone_program, unpack_standalone
 from envspec.image.sources.conda import CondaSource, check_paths, conda_sources
 from envspec.image.sources.python import StandalonePython, Venv, home_of
-from envspec.io.cache import CONDA_PACKAGES, keeping
-from envspec.io.file_locks import try_hold
+from envspec.io.cache import CONDA_PACKAGES, as_cache_error
+from envspec.io.file_locks import try_lock
 from envspec.models import CondaPackage, Platform, Python, Resolution
 
 _STAGING: Final = "conda-staging"
@@ -139,14 +138,14 @@ class PythonLayers:
         packages = [package for source in missing for package in source.packages]
         if not packages:
             return
-        archives = await self._downloads().fetch(archives_of(packages))
+        archives = await self._downloads().fetch(conda_archives(packages))
         await check_paths(packages, archives)
         # noarch packages depend on Python's record, even if its own layer is cached.
         python = [each for each in all_packages if each.name == "python" and each not in packages]
-        with keeping(self._staging.parent):
+        with as_cache_error(self._staging.parent):
             await asyncio.to_thread(self._make_staging, folder)
         existing = frozenset(each.name for each in python)
-        into = Into(folder, f"/{PREFIX}", context.cache / CONDA_PACKAGES, platform, existing, self._lock)
+        into = LinkTarget(folder, f"/{PREFIX}", context.cache / CONDA_PACKAGES, platform, existing, self._lock)
 
         def linked(done: int, total: int) -> None:
             context.reporter.progress(Step(ImageStage.LINKING, done, total))
@@ -158,12 +157,12 @@ class PythonLayers:
         folder.mkdir(parents=True)
         if self._lock is not None:
             return
-        self._lock = try_hold(self._staging, lambda: os.open(self._staging, os.O_RDONLY))
+        self._lock = try_lock(self._staging, lambda: os.open(self._staging, os.O_RDONLY))
         for other in self._staging.parent.iterdir():
             if other == self._staging:
                 continue
             with suppress(FileNotFoundError, NotADirectoryError):
-                descriptor = try_hold(other, lambda other=other: os.open(other, os.O_RDONLY | os.O_DIRECTORY))  # type: ignore[misc]
+                descriptor = try_lock(other, lambda other=other: os.open(other, os.O_RDONLY | os.O_DIRECTORY))  # type: ignore[misc]
                 if descriptor is not None:
                     shutil.rmtree(other, ignore_errors=True)
                     os.close(descriptor)
@@ -176,10 +175,10 @@ class PythonLayers:
 
     def _conda_build(self, package: CondaPackage, platform: Platform) -> PythonBuild:
         context = self._context
-        (download,) = archives_of([package])
+        (download,) = conda_archives([package])
 
         async def unpack(archive: Path, folder: Path) -> None:
-            into = Into(folder, f"/{PREFIX}", context.cache / CONDA_PACKAGES, platform)
+            into = LinkTarget(folder, f"/{PREFIX}", context.cache / CONDA_PACKAGES, platform)
             await link([package], {package.sha256: archive}, into, context.environ, lambda _done, _total: None)
 
         series = ".".join(package.version.split(".")[:2])

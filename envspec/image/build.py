@@ -17,13 +17,13 @@ from typing import Final
 from envspec.context import Context, Step
 from envspec.credentials import without_credentials
 from envspec.errors import UsageError
-from envspec.fetch.types import Arrived, unheard
+from envspec.fetch.types import OnFetched, ignore_fetched
 from envspec.fetch.wheels import fetch_wheels, wheel_path
 from envspec.image.base import ManifestCache, base_for
 from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.config import Base, annotations_of, image_config, image_of
 from envspec.image.gpu_code import GpuCodeObserver
-from envspec.image.layers.ownership import FileConflict, entry_owners
+from envspec.image.layers.ownership import entry_owners
 from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.threads import CancellableSource
@@ -33,9 +33,9 @@ from envspec.image.services import ServicesSource, services_config
 from envspec.image.sources.bytecode import PycCompiler, find_compiler
 from envspec.image.sources.system import SystemLayerRequest, build_system_layer
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelPathCache, WheelSource
-from envspec.io.archives import above
-from envspec.io.cache import keeping
-from envspec.io.tasks import together
+from envspec.io.archives import FileConflict, parents_of
+from envspec.io.cache import as_cache_error
+from envspec.io.tasks import gather_or_cancel
 from envspec.models import DIRECT_URL, GpuCodeFound, Package, Platform, Resolution, SystemLayer
 
 #: moby's maxLayerDepth is 125; some are left for images built on this one.
@@ -176,7 +176,7 @@ class ImageBuilder:
             if not await asyncio.to_thread(lists.are_disjoint, plan.wheels, owners):
                 await self._fetch(resolution, plan.wheels)
                 await asyncio.to_thread(check_conflicts, plan.wheels, owners)
-        with keeping(checked.parent):
+        with as_cache_error(checked.parent):
             checked.parent.mkdir(parents=True, exist_ok=True)
             checked.touch()
         return [layer or written[source.key] for source, layer in zip(plan.sources, cached, strict=True)]
@@ -212,19 +212,21 @@ class ImageBuilder:
                 cancellable = CancellableSource(source, cancel)
                 written[source.key] = self._store.write(cancellable, self._options.compression, observer)
 
-        await together([fetch(), self._write_all(sources, write, arrivals)])
+        await gather_or_cancel([fetch(), self._write_all(sources, write, arrivals)])
         return written
 
-    async def _fetch(self, resolution: Resolution, sources: Iterable[WheelSource], arrived: Arrived = unheard) -> None:
+    async def _fetch(
+        self, resolution: Resolution, sources: Iterable[WheelSource], arrived: OnFetched = ignore_fetched
+    ) -> None:
         needed = {wheel.sha256 for source in sources for wheel in source.wheels}
         packages = [each for each in resolution.packages if (each.built or each.file).sha256 in needed]
         await self.fetch_wheels(packages, arrived)
 
-    async def fetch_wheels(self, packages: Sequence[Package], arrived: Arrived = unheard) -> None:
+    async def fetch_wheels(self, packages: Sequence[Package], arrived: OnFetched = ignore_fetched) -> None:
         """Fetch the wheels of these packages into the cache; those of sources are built if nobody has them.
 
         Raises:
-            NetworkError, WrongArchive, BuildFailed, UnfitMachine: as fetching and building do.
+            NetworkError, WrongArchive, WheelBuildFailed, UnfitMachine: as fetching and building do.
         """
         published = [each for each in packages if each.built is None]
         if published:
@@ -293,7 +295,7 @@ class ImageBuilder:
 
         with ThreadPoolExecutor(self._context.jobs, thread_name_prefix="envspec-layer") as pool:
             try:
-                await together(one(source) for source in sources)
+                await gather_or_cancel(one(source) for source in sources)
             finally:
                 # Leaving the pool waits for its threads: each ends at its next entry.
                 cancel.set()
@@ -341,7 +343,7 @@ def check_conflicts(wheels: Sequence[WheelSource], below: Mapping[str, str]) -> 
         FileConflict: names both. BadWheel, OSError: a wheel can't be read.
     """
     owned = entry_owners(each for source in wheels for each in source.listings())
-    folders = {folder: owner for path, owner in owned.items() for folder in above(path)}
+    folders = {folder: owner for path, owner in owned.items() for folder in parents_of(path)}
     for path, owner in below.items():
         # A folder over a lower layer's link would hide everything behind the link.
         if other := owned.get(path) or folders.get(path):

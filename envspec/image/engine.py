@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from envspec.engine import errors
 from envspec.engine.client import Engine
-from envspec.engine.errors import EngineRefused
+from envspec.engine.errors import EngineError
 from envspec.image.config import LABEL_LOCK
 from envspec.image.diff import common_prefix
 from envspec.image.layers.types import Image
@@ -33,9 +33,9 @@ def find_image(engine: Engine, image: Image) -> str | None:
     how its layers were packed: there, images are equal if their layers' contents and their run configs are.
 
     Raises:
-        EngineRefused, EngineSilent: the engine fails.
+        EngineError, EngineUnreachable: the engine fails.
     """
-    with engine.asked(_FINDING):
+    with engine.errors_while(_FINDING):
         if _inspect(engine, image.id) is not None:
             return image.id
         if not engine.facts.containerd_store:
@@ -62,13 +62,13 @@ def count_loaded_layers(engine: Engine, image: Image) -> int:
     """How many of the image's lowest layers the engine has: a tar for `load` may omit their blobs.
 
     Raises:
-        EngineRefused, EngineSilent: the engine fails.
+        EngineError, EngineUnreachable: the engine fails.
     """
     if engine.facts.containerd_store or engine.facts.is_podman:
         # They read every layer of the tar.
         return 0
     most, diff_ids = 0, [layer.diff_id for layer in image.layers]
-    with engine.asked(_FINDING):
+    with engine.errors_while(_FINDING):
         for summary in engine.client.images(all=True):
             found = _inspect(engine, summary["Id"]) or {}
             most = max(most, common_prefix((found.get("RootFS") or {}).get("Layers") or [], diff_ids))
@@ -90,16 +90,16 @@ def load(engine: Engine, image: Image, archive: Iterable[bytes]) -> str:
     """Send a tar in the format of `docker load`; returns the engine's name of the image.
 
     Raises:
-        EngineRefused, EngineSilent: the engine fails, its disk is full, or the loaded image is another one.
+        EngineError, EngineUnreachable: the engine fails, its disk is full, or the loaded image is another one.
     """
-    with engine.asked(_LOADING), contextlib.closing(_post(engine, archive)) as answers:
+    with engine.errors_while(_LOADING), contextlib.closing(_post(engine, archive)) as answers:
         for answer in answers:
             if "errorDetail" in answer or "error" in answer:
                 detail = answer.get("errorDetail") or {}
-                raise errors.refused(_LOADING, str(detail.get("message") or answer.get("error")))
+                raise errors.engine_error(_LOADING, str(detail.get("message") or answer.get("error")))
     name = find_image(engine, image)
     if name is None:
-        raise EngineRefused(
+        raise EngineError(
             f"the engine ({engine.facts}) loaded the image, but has none with its ID, {image.id}",
             hint="load it from a file: `envspec image build LOCK --output FILE.tar` and `docker load -i FILE.tar`",
         )
@@ -109,7 +109,7 @@ def load(engine: Engine, image: Image, archive: Iterable[bytes]) -> str:
 def tag_image(engine: Engine, image_id: str, tag: str) -> None:
     """Tag one of the engine's images. tag: `repository:tag`."""
     repository, _, name = tag.rpartition(":")
-    with engine.asked("naming the image"):
+    with engine.errors_while("naming the image"):
         engine.client.tag(image_id, repository, name)
 
 
@@ -121,7 +121,7 @@ def _post(engine: Engine, archive: Iterable[bytes]) -> Generator[dict[str, Any],
     # The engine answers once it has read everything, which takes as long as its disk needs.
     with client.post(url, params={"quiet": 1}, data=archive, headers=headers, stream=True, timeout=None) as response:
         if not response.ok:
-            raise errors.refused(_LOADING, _message(response.text))
+            raise errors.engine_error(_LOADING, _message(response.text))
         for line in response.iter_lines():
             if line.strip():
                 yield json.loads(line)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from envspec import __version__
-from envspec.io.cache import CannotKeep, Notes
+from envspec.io.cache import CacheError, JsonCache
 
 #: Part of every key: increase it if the same lock would give another image.
 FORM: Final = 2
@@ -35,17 +35,19 @@ def key_of(lock: bytes, *options: str) -> str:
 
 
 def read_ids(cache: Path, key: str) -> CachedIds | None:
-    with suppress(ValueError, LookupError, TypeError):
-        found = _notes(cache).read(key)
-        return CachedIds(tuple((str(platform), str(identity)) for platform, identity in found["ids"]), found["digest"])
-    return None
+    return _cache(cache).read_as(
+        key,
+        lambda found: CachedIds(
+            tuple((str(platform), str(identity)) for platform, identity in found["ids"]), found["digest"]
+        ),
+    )
 
 
 def write_ids(cache: Path, key: str, ids: Sequence[tuple[str, str]], digest: str) -> None:
     """Does nothing if the cache can't be written."""
-    with suppress(CannotKeep):
-        _notes(cache).write(key, {"ids": list(ids), "digest": digest})
+    with suppress(CacheError):
+        _cache(cache).write(key, {"ids": list(ids), "digest": digest})
 
 
-def _notes(cache: Path) -> Notes:
-    return Notes(cache / "image-known")
+def _cache(cache: Path) -> JsonCache:
+    return JsonCache(cache / "image-known")

@@ -16,7 +16,7 @@ from typing import Final
 from envspec.errors import EnvspecError, UsageError
 from envspec.image.config import canonical, descriptor, entry
 from envspec.image.layers.types import Image
-from envspec.io.files import FULL, is_unfinished, placing, sweep
+from envspec.io.files import FULL, is_unfinished, open_replacing, remove_leftovers
 from envspec.registry.reference import parse
 from envspec.registry.types import OCI_INDEX, Blob, Descriptor, digest_of
 
@@ -103,8 +103,8 @@ def write_tar(path: Path, files: Files, opened: OpenBlob, moved: OnBytes) -> Non
         CannotWriteImage: no space, no permission.
     """
     with _write_errors(path):
-        sweep(path.parent, path.name)
-        with placing(path) as file:
+        remove_leftovers(path.parent, path.name)
+        with open_replacing(path) as file:
             for chunk in tar_of(files, opened, moved):
                 file.write(chunk)
 
@@ -121,13 +121,13 @@ def write_layout(folder: Path, files: Files, opened: OpenBlob, moved: OnBytes) -
     is_layout = _is_layout(folder)
     with _write_errors(folder), contextlib.nullcontext() if is_layout else _removed_on_error(folder):
         for each in (folder, *folder.glob("blobs/*")):
-            sweep(each)
+            remove_leftovers(each)
         # oci-layout first: it marks a folder as envspec's. index.json last: without it there is no image.
         for name, content in sorted(files, key=lambda file: _ORDER.get(file[0], 1)):
             path = folder / name
             if not name.startswith("blobs/") or not _is_complete(path, content):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with placing(path) as file:
+                with open_replacing(path) as file:
                     for chunk in _chunks(content, opened):
                         moved(len(chunk))
                         file.write(chunk)

@@ -7,84 +7,80 @@ import io
 import json
 import os
 import posixpath
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from envspec.context import Context, Step
 from envspec.errors import EnvspecError, NoSolution, UsageError
-from envspec.fetch.conda_link import RESERVED, Into, NoRoom, TooLong
+from envspec.fetch.conda_link import RESERVED_FOLDERS, LinkTarget, PrefixTooLong
 from envspec.fetch.conda_link import link as link_packages
-from envspec.installer.staging import NoSpace, Site, site_packages
+from envspec.installer.staging import StagingFolder, site_packages
 from envspec.installer.types import InstallRequest, InstallStage
-from envspec.io.archives import above, why_refused
+from envspec.io.archives import PathOwners, link_above, path_problem
 from envspec.io.cache import CONDA_PACKAGES
 
-#: The longest path that conda's packages leave room for: their placeholder has 255 characters and an end.
+#: The longest path that conda packages have room for: their placeholder has 255 characters with its end.
 LONGEST_PREFIX = 254
+_PUBLISHED: Final = (
+    "use another version and report this one to its owner: its hash is the locked one, so it was published like this"
+)
 
 
 def check_prefix(prefix: Path) -> None:
-    """Refuse a path that conda's packages can't be told.
-
-    Raises:
-        UsageError: it is too long.
-    """
+    """Raises UsageError if the path is too long for conda packages."""
     if len(os.fsencode(prefix)) > LONGEST_PREFIX:
         raise UsageError(
-            f"--prefix is {len(os.fsencode(prefix))} bytes long, and conda's packages have room for {LONGEST_PREFIX}",
-            hint="name a folder with a shorter path",
+            f"--prefix is {len(os.fsencode(prefix))} bytes long, and conda packages have room for {LONGEST_PREFIX}",
+            hint="use a shorter path",
         )
 
 
-async def link(order: InstallRequest, context: Context, site: Site, kept: Mapping[str, Path]) -> None:
-    """Put conda's packages into the site. kept: SHA-256 -> the checked archive.
+async def link(request: InstallRequest, context: Context, site: StagingFolder, archives: Mapping[str, Path]) -> None:
+    """Link the conda packages into the site. archives: SHA-256 -> the checked archive.
 
     Raises:
-        NoSpace, UsageError, LinkFault
+        DiskFull, UsageError, LinkError
     """
-
-    def told(done: int, total: int) -> None:
-        context.reporter.progress(Step(InstallStage.LINKING, done, total))
-
-    into = Into(site.path, str(order.prefix), context.cache / CONDA_PACKAGES, order.platform, holds=site.descriptor)
+    target = LinkTarget(
+        site.path,
+        str(request.prefix),
+        context.cache / CONDA_PACKAGES,
+        request.platform,
+        inherited_fd=site.descriptor,
+    )
     try:
-        await link_packages(order.resolution.conda, kept, into, context.environ, told)
-    except NoRoom as fault:
-        raise NoSpace(fault.message, hint=fault.hint) from fault
-    except TooLong as fault:
-        raise UsageError(fault.message.replace("the folder's path", "--prefix"), hint=fault.hint) from fault
+        await link_packages(
+            request.resolution.conda,
+            archives,
+            target,
+            context.environ,
+            lambda done, total: context.reporter.progress(Step(InstallStage.LINKING, done, total)),
+        )
+    except PrefixTooLong as error:
+        raise UsageError(error.message.replace("the folder's path", "--prefix"), hint=error.hint) from error
 
 
-_PUBLISHED: Final = "its hash is the lock's, so it was published like this: take another version, and tell its owner"
+class OwnershipError(NoSolution):
+    """A wheel has a file of conda's, of envspec's, or behind a link."""
 
 
-class OwnedTwice(NoSolution):
-    """Two packages of the lock put the same file into the environment."""
+class FileChanged(NoSolution):
+    """A file of conda, or of the environment's Python, changed while wheels were installed."""
 
 
-class Touched(NoSolution):
-    """A file of conda's, or of the environment itself, is not any more what it was before wheels were installed."""
-
-
-class LeadsOut(EnvspecError):
-    """A wheel names files outside of the environment: whoever uninstalls it deletes them."""
+class PathEscapes(EnvspecError):
+    """A wheel lists files outside of the environment, which an uninstallation would delete."""
 
     exit_code = 5
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """Something that stays while nobody writes a file anew or replaces it."""
-
-    inode: int
-    size: int
-    mtime_ns: int
+#: Changes if a file is written or replaced: inode, size, mtime_ns. None: missing.
+FileState = tuple[int, int, int] | None
 
 
 def files_before(site: Path) -> dict[str, str]:
-    """Path below `site` -> whose it is, of all that is there before wheels are: conda's packages', or the Python's."""
+    """Path below `site` -> owner, of all files before wheels are installed: of conda packages, or of the Python."""
     owners: dict[str, str] = {}
     for folder, names, files in os.walk(site):
         links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
@@ -97,71 +93,67 @@ def files_before(site: Path) -> dict[str, str]:
     return owners
 
 
-def states(site: Path, files: Mapping[str, str]) -> dict[str, State | None]:
-    """What the files are like now; None for one that is missing."""
+def file_states(site: Path, files: Mapping[str, str]) -> dict[str, FileState]:
+    """The current state of each file."""
     return {name: _state(site / name) for name in files}
 
 
-def _state(path: Path) -> State | None:
+def _state(path: Path) -> FileState:
     try:
         found = path.lstat()
     except OSError:
         return None
-    return State(found.st_ino, found.st_size, found.st_mtime_ns)
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def check(site: Path, before: Mapping[str, str], were: Mapping[str, State | None]) -> None:
-    """Refuse an environment in which a file is owned twice, or what was there before was touched.
+def check_ownership(site: Path, before: Mapping[str, str], states: Mapping[str, FileState]) -> None:
+    """Refuse an environment in which a file has two owners, or a file from before the wheels changed.
 
-    uv lists all that a wheel brings, be it in the wheel's own RECORD or not. Two wheels may both bring a file with the
-    same content: several of NVIDIA's share an empty `nvidia/__init__.py`.
+    uv lists all files of a wheel, including those that the wheel's own RECORD does not list. Two wheels may have the
+    same file with equal content: several of NVIDIA's share an empty `nvidia/__init__.py`.
 
-    before, were: `files_before` and their `states`.
+    before, states: `files_before` and their `file_states`.
 
     Raises:
-        OwnedTwice: names the file and both owners. Touched: names the file and its owner. LeadsOut: a RECORD does.
+        FileConflict, OwnershipError: names the file and both owners. FileChanged. PathEscapes.
     """
-    wheels: dict[str, tuple[str, str]] = {}
+    # Equal hashes are no conflict, nor is a path that one RECORD lists twice.
+    wheels = PathOwners[tuple[str, str]](lambda one, other: one[0] == other[0] or one[1] == other[1] != "")
     folders: set[str] = set()
-    for name, owner, digest in _rows(site, before):
+    for name, owner, digest in _recorded(site, before):
         if name in before:
-            raise OwnedTwice(
+            raise OwnershipError(
                 f"{name} belongs to {before[name]} and to the wheel {owner}",
                 hint="take both from conda, or both from PyPI",
             )
-        if why := why_refused(name):
-            raise LeadsOut(f"{name!r}, which the wheel {owner} lists as its own, {why}", hint=_PUBLISHED)
-        if name.split("/", 1)[0] in RESERVED:
-            raise OwnedTwice(f"{name} is of the wheel {owner}, and only conda and envspec write it", hint=_PUBLISHED)
+        if problem := path_problem(name):
+            raise PathEscapes(f"{name!r}, which the wheel {owner} lists as its own, {problem}", hint=_PUBLISHED)
+        if name.split("/", 1)[0] in RESERVED_FOLDERS:
+            raise OwnershipError(
+                f"the wheel {owner} contains {name}, which only conda and envspec write", hint=_PUBLISHED
+            )
         if (folder := posixpath.dirname(name)) not in folders:
             folders.add(folder)
-            # A file or a link: `before` has no folders.
-            if link := next((each for each in above(name) if each in before), None):
-                raise OwnedTwice(
+            # `before` has files and links, no folders.
+            if (link := link_above(name, before)) is not None:
+                raise OwnershipError(
                     f"{name} of the wheel {owner} is behind the link {link} of {before[link]}", hint=_PUBLISHED
                 )
-        other, known = wheels.setdefault(name, (owner, digest))
-        if other != owner and (known != digest or not digest):
-            raise OwnedTwice(
-                f"{name} belongs to the wheel {other} and to the wheel {owner}, with different content",
-                hint="one of them has to go, or another version of it to be taken: they can't be installed together",
-            )
+        wheels.add(name, f"the wheel {owner}", (owner, digest))
     for name, owner in before.items():
-        if were[name] != _state(site / name):
-            raise Touched(f"{name} of {owner} was changed while wheels were installed", hint=_PUBLISHED)
+        if states[name] != _state(site / name):
+            raise FileChanged(f"{name} of {owner} was changed while wheels were installed", hint=_PUBLISHED)
 
 
-def _rows(site: Path, before: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """(path below `site`, the wheel that it belongs to, its hash) of every file that came in a wheel."""
-    found = []
+def _recorded(site: Path, before: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """(path below `site`, wheel, hash) of every file of a wheel."""
     for folder in site_packages(site):
         for record in sorted(folder.glob("*.dist-info/RECORD")):
-            # A package of conda's may bring a RECORD of its own; its files are conda's.
+            # A conda package may have a RECORD of its own; its files are conda's.
             if os.path.relpath(record.parent / "METADATA", site) in before:
                 continue
             owner = record.parent.name.removesuffix(".dist-info").replace("-", " ")
             for row in csv.reader(io.StringIO(record.read_text(encoding="utf-8"))):
                 if row:
                     name = os.path.relpath(os.path.normpath(folder / row[0]), site)
-                    found.append((name, owner, row[1] if len(row) > 1 else ""))
-    return found
+                    yield name, owner, row[1] if len(row) > 1 else ""

@@ -1,4 +1,4 @@
-"""Whether this machine can hold an environment, told before anything is fetched. A GPU is not needed to install."""
+"""Whether this machine can run an environment, checked before a download. Installing needs no GPU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from envspec.errors import UnfitMachine
 from envspec.models import CondaPackage, Lock, Platform, Resolution
 
 _CPU_FILE: Final = Path("/proc/cpuinfo")
-# Needed to run, not to install: a lock for GPUs is installed on machines without them, in containers above all.
-_NOT_ASKED: Final = frozenset({"__cuda", "__cuda_arch"})
-# x86-64 psABI, "microarchitecture levels", in the words of /proc/cpuinfo: each level has those before it as well.
+# Needed to run, not to install: locks for GPUs are installed on machines without them, often in containers.
+_RUNTIME_ONLY: Final = frozenset({"__cuda", "__cuda_arch"})
+# x86-64 psABI, "microarchitecture levels", with the flags of /proc/cpuinfo; each level includes those before it.
 _LEVELS: Final = (
     ("x86_64_v2", frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})),
     ("x86_64_v3", frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"})),
@@ -24,11 +24,8 @@ _LEVELS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
-    """What this machine has.
-
-    virtual: conda's virtual packages, name -> version. cpus: the names that its processor goes by.
-    """
+class HostFacts:
+    """virtual: conda's virtual packages, name -> version. cpus: names of the processor's microarchitecture levels."""
 
     platform: Platform
     glibc: tuple[int, int] | None
@@ -37,62 +34,61 @@ class Host:
 
 
 def read_host(
-    here: Platform, *, conda: Callable[[], Mapping[str, tuple[str, str]]], cpu_file: Path = _CPU_FILE
-) -> Host:
-    """This machine. conda: its virtual packages, name -> (version, build); asked once."""
+    local: Platform, *, conda: Callable[[], Mapping[str, tuple[str, str]]], cpu_file: Path = _CPU_FILE
+) -> HostFacts:
+    """The facts of this machine. conda: returns its virtual packages, name -> (version, build)."""
     virtual = conda()
     cpus = {virtual["__archspec"][1]} if "__archspec" in virtual else set()
-    if here is Platform.LINUX_64:
+    if local is Platform.LINUX_64:
         cpus |= x86_levels(_flags(cpu_file))
-    return Host(here, _glibc(), {name: version for name, (version, _) in virtual.items()}, frozenset(cpus))
+    return HostFacts(local, _glibc(), {name: version for name, (version, _) in virtual.items()}, frozenset(cpus))
 
 
 def virtual_packages() -> dict[str, tuple[str, str]]:
-    """What rattler finds on this machine; CONDA_OVERRIDE_* are not asked."""
+    """What rattler detects; CONDA_OVERRIDE_* are ignored."""
     from rattler import VirtualPackage
 
     found = (each.into_generic() for each in VirtualPackage.detect())
     return {each.name.normalized: (str(each.version), str(each.build_string)) for each in found}
 
 
-def part_for(lock: Lock, here: Platform, named: Platform | None) -> Resolution:
-    """The part of the lock that is for this machine.
+def resolution_for(lock: Lock, local: Platform, requested: Platform | None) -> Resolution:
+    """The resolution for this machine. requested: the user's --platform.
 
-    named: the platform that the user asks for.
     Raises:
-        UnfitMachine: it is another machine's, or the lock has none for this one.
+        UnfitMachine: `requested` is another platform, or the lock has none for this machine.
     """
-    there = [resolution.target.platform.value for resolution in lock.resolutions]
-    if named is not None and named is not here:
+    locked = [resolution.target.platform.value for resolution in lock.resolutions]
+    if requested is not None and requested is not local:
         raise UnfitMachine(
-            f"an environment for {named.value} can't be installed on this machine, which is {here.value}",
-            hint=f"run it on a machine of {named.value}",
+            f"an environment for {requested.value} can't be installed on this machine, which is {local.value}",
+            hint=f"run it on a {requested.value} machine",
         )
     for resolution in lock.resolutions:
-        if resolution.target.platform is here:
+        if resolution.target.platform is local:
             return resolution
     raise UnfitMachine(
-        f"{lock.name} is locked for {', '.join(there) or 'no platform'}, and this machine is {here.value}",
-        hint=f'add "{here.value}" to [env] platforms and run `envspec lock`',
+        f"{lock.name} is locked for {', '.join(locked) or 'no platform'}, and this machine is {local.value}",
+        hint=f'add "{local.value}" to [env] platforms and run `envspec lock`',
     )
 
 
-def check(resolution: Resolution, host: Host) -> None:
-    """Refuse what this machine's C library, kernel or processor can't run.
+def check_machine(resolution: Resolution, host: HostFacts) -> None:
+    """Refuse a lock that this machine's C library, kernel or processor can't run.
 
     Raises:
-        UnfitMachine: names all of it, and whose it is.
+        UnfitMachine: names all missing requirements and their packages.
     """
-    lacks = [*_lacks_for_wheels(resolution, host), *_lacks_for_conda(resolution.conda, host)]
-    if lacks:
+    missing = [*_missing_for_wheels(resolution, host), *_missing_for_conda(resolution.conda, host)]
+    if missing:
         raise UnfitMachine(
-            f"this machine can't run the lock: {'; '.join(lacks)}",
+            f"this machine can't run the lock: {'; '.join(missing)}",
             hint="install it on a newer system, or lock for an older one: [cuda] os, or [conda.virtual_packages]",
         )
 
 
 def x86_levels(flags: frozenset[str]) -> frozenset[str]:
-    """The levels of x86-64 that a processor with these flags has."""
+    """The x86-64 levels of a processor with these flags."""
     names = ["x86_64"]
     for name, needs in _LEVELS:
         if not needs <= flags:
@@ -115,7 +111,7 @@ def _glibc() -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if name == "glibc" and found else None
 
 
-def _lacks_for_wheels(resolution: Resolution, host: Host) -> list[str]:
+def _missing_for_wheels(resolution: Resolution, host: HostFacts) -> list[str]:
     if not host.platform.is_linux:
         return []
     needs = {f"{each.name} {each.version}": glibc_of(each.file.filename) for each in resolution.packages}
@@ -128,7 +124,7 @@ def _lacks_for_wheels(resolution: Resolution, host: Host) -> list[str]:
 
 
 def glibc_of(filename: str) -> tuple[int, int] | None:
-    """The oldest glibc that a wheel of this name runs on; None where it needs none or is no wheel."""
+    """The oldest glibc that a wheel of this name supports; None if it needs none or is not a wheel."""
     if not filename.endswith(".whl"):
         return None
     levels = []
@@ -140,33 +136,33 @@ def glibc_of(filename: str) -> tuple[int, int] | None:
     return min(levels, default=None)
 
 
-def _lacks_for_conda(packages: Sequence[CondaPackage], host: Host) -> list[str]:
-    asked: dict[str, list[str]] = {}
+def _missing_for_conda(packages: Sequence[CondaPackage], host: HostFacts) -> list[str]:
+    required: dict[str, list[str]] = {}
     for package in packages:
         for depends in package.depends:
-            if depends.startswith("__") and depends.split()[0] not in _NOT_ASKED:
-                asked.setdefault(depends, []).append(f"{package.name} {package.version}")
-    lacks = []
-    for depends, whose in sorted(asked.items()):
-        missing = _missing(depends, host)
-        if missing:
-            lacks.append(f"{_few(whose)} need{'s' if len(whose) == 1 else ''} {depends}, {missing}")
-    return lacks
+            if depends.startswith("__") and depends.split()[0] not in _RUNTIME_ONLY:
+                required.setdefault(depends, []).append(f"{package.name} {package.version}")
+    problems = []
+    for depends, whose in sorted(required.items()):
+        problem = _missing(depends, host)
+        if problem:
+            problems.append(f"{_few(whose)} need{'s' if len(whose) == 1 else ''} {depends}, {problem}")
+    return problems
 
 
-def _missing(depends: str, host: Host) -> str | None:
-    """What this machine lacks for one virtual package that a row asks for; None where it has it."""
+def _missing(depends: str, host: HostFacts) -> str | None:
+    """Why this machine does not satisfy a dependency on a virtual package; None if it does."""
     from rattler import MatchSpec, PackageRecord
     from rattler.package.build_string import BuildString
 
     spec = MatchSpec(depends)
     name = depends.split(maxsplit=1)[0]
     if name not in host.virtual:
-        return "which it has not"
+        return "which it does not have"
     builds = sorted(host.cpus) if name == "__archspec" else ["0"]
     for build in builds:
-        row = PackageRecord(name, host.virtual[name], BuildString(build), 0, host.platform.value)
-        if spec.matches(row):
+        record = PackageRecord(name, host.virtual[name], BuildString(build), 0, host.platform.value)
+        if spec.matches(record):
             return None
     return f"it is {', '.join(builds)}" if name == "__archspec" else f"it has {host.virtual[name]}"
 

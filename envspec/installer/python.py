@@ -1,5 +1,4 @@
-"""The Python of an environment without conda: the one that the user names, the build that the lock names, or one that
-is on this machine already; and a venv of it."""
+"""The Python of an environment without conda: the one in --python, the locked build, or an installed one; its venv."""
 
 from __future__ import annotations
 
@@ -12,69 +11,73 @@ from typing import Any, Final
 from envspec.context import Context, Step
 from envspec.errors import EnvspecError, UnfitMachine, UsageError
 from envspec.installer import uv
-from envspec.installer.staging import FOLDER, Site
+from envspec.installer.staging import FOLDER, StagingFolder
 from envspec.installer.types import InstallRequest, InstallStage
-from envspec.io.process import Interpreter, ask
+from envspec.io.process import Interpreter, probe_interpreter
 from envspec.models import Python
 from envspec.names import is_whiteout
 
-#: Where a standalone build lies in an environment: it goes with it, and needs nothing of the cache.
+#: The folder of a standalone build in an environment, which needs nothing from the cache.
 BUILD: Final = "python"
+_REPORT: Final = "report this with the lock"
 
 
 class NoPython(UnfitMachine):
-    """This machine has no Python of the version that the lock is for."""
+    """This machine has no Python of the locked version."""
 
 
 class BadBuild(EnvspecError):
-    """A standalone build that is not laid out as those builds are."""
+    """A standalone build with an unexpected layout."""
 
 
-async def find(order: InstallRequest, context: Context) -> Interpreter:
-    """The interpreter that the user names, else one of exactly the locked version that is here.
+async def find_python(request: InstallRequest, context: Context) -> Interpreter:
+    """The interpreter in --python, else an installed one of exactly the locked version.
 
     Raises:
-        UsageError: what the user names is no CPython of the locked series. NoPython: there is none here.
+        UsageError: --python is not a CPython of the locked series. NoPython: none is installed.
     """
-    wanted = order.resolution.target.python
-    if order.python is not None:
-        return await _named(order.python, wanted, context)
+    locked = request.resolution.target.python
+    if request.python is not None:
+        return await _named(request.python, locked, context)
     variables = uv.environ(context)
-    found = await uv.ask(["python", "find", "--no-project", "--system", wanted.version], variables)
+    found = await uv.run_uv(["python", "find", "--no-project", "--system", locked.version], variables)
     if found.status == 0 and found.lines:
-        there = await ask(Path(found.lines[-1]), context.environ)
-        if there is not None and there.version == wanted.version:
-            return there
-    other = await uv.ask(["python", "find", "--no-project", "--system", wanted.series], variables)
-    near = await ask(Path(other.lines[-1]), context.environ) if other.status == 0 and other.lines else None
-    instead = f"; or take the one that is here: --python {near.path} ({near.version})" if near else ""
+        interpreter = await probe_interpreter(Path(found.lines[-1]), context.environ)
+        if interpreter is not None and interpreter.version == locked.version:
+            return interpreter
+    other = await uv.run_uv(["python", "find", "--no-project", "--system", locked.series], variables)
+    near = (
+        await probe_interpreter(Path(other.lines[-1]), context.environ) if other.status == 0 and other.lines else None
+    )
+    instead = f"; or use the installed one: --python {near.path} ({near.version})" if near else ""
     raise NoPython(
-        f"the lock is for Python {wanted.version}, names no build of it, and this machine has none",
-        hint=f"`uv python install {wanted.version}`, or name another {wanted.series} by --python PATH{instead}",
+        f"the lock is for Python {locked.version} without a build of it, and this machine has none",
+        hint=f"`uv python install {locked.version}`, or use another {locked.series}: --python PATH{instead}",
     )
 
 
-async def _named(path: Path, wanted: Python, context: Context) -> Interpreter:
-    there = await ask(path, context.environ)
-    if there is None:
+async def _named(path: Path, locked: Python, context: Context) -> Interpreter:
+    interpreter = await probe_interpreter(path, context.environ)
+    if interpreter is None:
         raise UsageError(
-            f"--python {path} is not a CPython that runs here", hint=f"name an interpreter of Python {wanted.version}"
+            f"--python {path} is not a CPython that runs on this machine",
+            hint=f"use an interpreter of Python {locked.version}",
         )
-    if there.version.split(".")[:2] != wanted.series.split("."):
+    if interpreter.version.split(".")[:2] != locked.series.split("."):
         raise UsageError(
-            f"--python {path} is Python {there.version}; the lock is for {wanted.version}",
-            hint=f"name an interpreter of Python {wanted.series}: wheels are built for a series",
+            f"--python {path} is Python {interpreter.version}; the lock is for {locked.version}",
+            hint=f"use an interpreter of Python {locked.series}: wheels are built for a series",
         )
-    if there.version != wanted.version:
-        context.reporter.warning(f"{path} is Python {there.version}; the lock was made for {wanted.version}")
-    return there
+    if interpreter.version != locked.version:
+        context.reporter.warning(f"{path} is Python {interpreter.version}; the lock was made for {locked.version}")
+    return interpreter
 
 
-async def unpack(archive: Path, site: Site, wanted: Python, context: Context) -> Interpreter:
-    """Put a checked standalone build into the site.
+async def unpack(archive: Path, site: StagingFolder, locked: Python, context: Context) -> Interpreter:
+    """Unpack a checked standalone build into the site.
 
     Raises:
-        BadBuild: it is laid out otherwise, or is another version.
+        BadBuild: unexpected layout or version.
     """
     context.reporter.progress(Step(InstallStage.PYTHON))
     stopping = threading.Event()
@@ -82,24 +85,28 @@ async def unpack(archive: Path, site: Site, wanted: Python, context: Context) ->
     try:
         await asyncio.shield(work)
     except asyncio.CancelledError:
-        # A thread can't be cancelled, and must not write any more when the site is removed.
+        # A thread can't be cancelled, and must not write after the site is removed.
         stopping.set()
         await asyncio.gather(work, return_exceptions=True)
         raise
-    except (tarfile.TarError, EOFError) as fault:
-        raise BadBuild(f"{archive.name} can't be unpacked: {fault}", hint="report this with the lock") from fault
-    path = site.path / FOLDER / BUILD / "bin" / f"python{wanted.series}"
-    there = await ask(path, context.environ)
-    if there is None or there.version != wanted.version:
-        what = f"is Python {there.version}" if there else f"has no bin/python{wanted.series} that runs here"
-        raise BadBuild(f"{archive.name} {what}; the lock says {wanted.version}", hint="report this with the lock")
-    return there
+    except (tarfile.TarError, EOFError) as error:
+        raise BadBuild(f"{archive.name} can't be unpacked: {error}", hint=_REPORT) from error
+    path = site.path / FOLDER / BUILD / "bin" / f"python{locked.series}"
+    interpreter = await probe_interpreter(path, context.environ)
+    if interpreter is None or interpreter.version != locked.version:
+        what = (
+            f"is Python {interpreter.version}"
+            if interpreter
+            else f"has no bin/python{locked.series} that runs on this machine"
+        )
+        raise BadBuild(f"{archive.name} {what}; the lock says {locked.version}", hint=_REPORT)
+    return interpreter
 
 
 def _extract(archive: Path, folder: Path, stopping: threading.Event) -> None:
-    """Everything in such a build is under `python/`."""
+    """Extract a build, whose members are all below `python/`."""
     folder.mkdir(exist_ok=True)
-    # "data" refuses what leads out of the folder; Pythons from before mid-2023 have no such filter.
+    # "data" refuses paths that lead out of the folder; Pythons from before mid-2023 have no such filter.
     options: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(archive) as tar:
         for member in tar:
@@ -107,28 +114,25 @@ def _extract(archive: Path, folder: Path, stopping: threading.Event) -> None:
                 return
             parts = PurePosixPath(member.name).parts
             if parts[:1] != (BUILD,) or ".." in parts:
-                raise BadBuild(
-                    f"{archive.name} holds {member.name!r}, which is not under {BUILD}/",
-                    hint="report this with the lock",
-                )
+                raise BadBuild(f"{archive.name} contains {member.name!r}, which is not below {BUILD}/", hint=_REPORT)
             if is_whiteout(member.name):
                 raise BadBuild(
-                    f"{archive.name} holds {member.name!r}, which would hide files of an image's lower layers",
-                    hint="report this with the lock",
+                    f"{archive.name} contains {member.name!r}, which would hide files of an image's lower layers",
+                    hint=_REPORT,
                 )
             tar.extract(member, folder, **options)
 
 
-async def make_venv(interpreter: Interpreter, order: InstallRequest, context: Context, site: Site) -> None:
-    """A venv of the interpreter in the site, which is there already.
+async def make_venv(interpreter: Interpreter, request: InstallRequest, context: Context, site: StagingFolder) -> None:
+    """Create a venv of the interpreter in the existing site.
 
     Raises:
-        UvFault: uv could not make it.
+        UvError
     """
     context.reporter.progress(Step(InstallStage.PYTHON))
-    words = ["venv", "--allow-existing", "--no-project", "--python", str(interpreter.path)]
-    words += ["--prompt", order.lock.name, str(site.path)]
+    arguments = ["venv", "--allow-existing", "--no-project", "--python", str(interpreter.path)]
+    arguments += ["--prompt", request.lock.name, str(site.path)]
     variables = uv.environ(context)
-    ended = await uv.ask(words, variables, site)
+    ended = await uv.run_uv(arguments, variables, site)
     if ended.status != 0:
         raise uv.error_of(ended)

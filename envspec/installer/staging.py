@@ -1,4 +1,4 @@
-"""Build beside, rename when whole."""
+"""Environments are built in a folder beside the prefix and renamed when complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import stat
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -22,33 +21,31 @@ from typing import Final
 
 from envspec.errors import EnvspecError, UsageError
 from envspec.installer.types import InstallRequest
-from envspec.io.file_locks import is_still, try_hold
-from envspec.io.files import FULL, make_directories, replace, sync_directory
+from envspec.io.file_locks import is_same_file, wait_for_lock
+from envspec.io.files import FULL, DiskFull, make_directories, replace_content, sync_directory
 
 #: envspec's own folder in an environment.
 FOLDER: Final = ".envspec"
 _FILE: Final = "installed.json"
 
 
-def describe(order: InstallRequest) -> dict[str, str]:
-    """The record of an environment that is made by `order`."""
+def record_of(request: InstallRequest) -> dict[str, str]:
     return {
-        "name": order.lock.name,
-        "platform": order.platform.value,
-        "input_sha256": order.lock.input_sha256,
-        "lock_sha256": order.lock_sha256,
-        "prefix": str(order.prefix),
+        "name": request.lock.name,
+        "platform": request.platform.value,
+        "input_sha256": request.lock.input_sha256,
+        "lock_sha256": request.lock_sha256,
+        "prefix": str(request.prefix),
     }
 
 
-def write(folder: Path, record: dict[str, str]) -> None:
-    """Write the record of the environment that lies in `folder`."""
+def write_record(folder: Path, record: dict[str, str]) -> None:
     (folder / FOLDER).mkdir(exist_ok=True)
     (folder / FOLDER / _FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def read(prefix: Path) -> dict[str, str] | None:
-    """The record of the environment in `prefix`; None where there is none that can be read."""
+def read_record(prefix: Path) -> dict[str, str] | None:
+    """The record of the environment in `prefix`; None if there is none that can be read."""
     try:
         data = json.loads((prefix / FOLDER / _FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -62,179 +59,159 @@ _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _POLL_S: Final = 0.1
 
 
-class Found(Enum):
-    """What is in the environment's folder."""
+class PrefixState(Enum):
+    """What the environment's folder contains."""
 
     NOTHING = "nothing"
     SAME = "the same environment"
 
 
-class Occupied(UsageError):
-    """The environment's folder holds something else."""
+class PrefixOccupied(UsageError):
+    """The environment's folder has other contents."""
 
 
-class NoSpace(EnvspecError):
-    """The disk is full, or will be."""
-
-    exit_code = 6
-
-
-class CannotMake(UsageError):
-    """The environment's folder can't be made where it is asked for."""
+class CannotCreate(UsageError):
+    """The environment's folder can't be created at the requested path."""
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """A folder to build in. descriptor: holds it locked; programs that write there inherit it."""
+class StagingFolder:
+    """A folder to build in. descriptor: locks it; programs that write there inherit it."""
 
     path: Path
     prefix: Path
     descriptor: int
 
     def finish(self) -> None:
-        """Put the environment into its own folder, as one step.
+        """Rename the folder to the prefix.
 
         Raises:
-            Occupied: something came there meanwhile.
+            PrefixOccupied: the prefix was filled meanwhile.
         """
         try:
             self.path.rename(self.prefix)
-        except OSError as fault:
-            if fault.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
-                raise _occupied(self.prefix, "it is not empty any more") from fault
+        except OSError as error:
+            if error.errno in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+                raise _occupied(self.prefix, "it is no longer empty") from error
             raise
         sync_directory(self.prefix.parent)
 
 
-def partial_of(prefix: Path) -> Path:
-    """Where the environment of `prefix` is built."""
+def staging_path(prefix: Path) -> Path:
+    """The folder in which the environment of `prefix` is built."""
     return prefix.with_name(f".{prefix.name}.envspec-partial")
 
 
-def look(prefix: Path, wanted: dict[str, str]) -> Found:
-    """What is in `prefix`. wanted: the record of what is to be installed.
+def inspect_prefix(prefix: Path, record: dict[str, str]) -> PrefixState:
+    """The state of `prefix`. record: of the environment to install.
 
     Raises:
-        Occupied: something that is not to be overwritten.
-        CannotMake: a mount point or the current directory, which another folder can't replace.
+        PrefixOccupied: it has other contents.
+        CannotCreate: it is a mount point or the current directory, which a rename can't replace.
     """
     try:
         is_empty = not any(prefix.iterdir())
     except FileNotFoundError:
-        return Found.NOTHING
-    except OSError as fault:
-        if fault.errno == errno.ENOTDIR and os.path.lexists(prefix):
-            raise _occupied(prefix, "it is a file") from fault
-        raise cannot(prefix, fault) from fault
+        return PrefixState.NOTHING
+    except OSError as error:
+        if error.errno == errno.ENOTDIR and os.path.lexists(prefix):
+            raise _occupied(prefix, "it is a file") from error
+        raise creation_error(prefix, error) from error
     if is_empty:
         _refuse_fixed(prefix)
-        return Found.NOTHING
-    there = read(prefix)
-    if there == wanted:
-        return Found.SAME
-    if there is None:
+        return PrefixState.NOTHING
+    existing = read_record(prefix)
+    if existing == record:
+        return PrefixState.SAME
+    if existing is None:
         raise _occupied(prefix, "it is not empty")
-    if there.get("prefix") != wanted["prefix"]:
-        raise _occupied(prefix, f"it holds an environment that was made for {there.get('prefix')} and moved since")
-    if there.get("lock_sha256") != wanted["lock_sha256"]:
-        raise _occupied(prefix, f"it holds the environment of another lock ({there.get('name')})")
-    raise _occupied(prefix, f"it holds the environment for {there.get('platform')}")
+    if existing.get("prefix") != record["prefix"]:
+        raise _occupied(prefix, f"its environment was made for {existing.get('prefix')} and moved since")
+    if existing.get("lock_sha256") != record["lock_sha256"]:
+        raise _occupied(prefix, f"it has the environment of another lock ({existing.get('name')})")
+    raise _occupied(prefix, f"it has the environment for {existing.get('platform')}")
 
 
 def _refuse_fixed(prefix: Path) -> None:
-    """Refuse an empty folder in whose place no other can be moved."""
+    """Refuse an empty folder that a rename can't replace."""
     if os.path.ismount(prefix):
-        raise CannotMake(
-            f"{prefix} is a mount point, and an environment is moved to its place as a whole",
-            hint=f"name a folder inside it: --prefix {prefix / 'env'}",
+        raise CannotCreate(
+            f"{prefix} is a mount point, which a finished environment can't replace",
+            hint=f"use a folder inside it: --prefix {prefix / 'env'}",
         )
-    if _is_here(prefix):
-        raise CannotMake(
-            f"{prefix} is the current directory, and another folder is moved to its place",
-            hint="run it from another directory, or name a folder inside: --prefix env",
+    with contextlib.suppress(OSError):
+        if not prefix.samefile(Path.cwd()):
+            return
+        raise CannotCreate(
+            f"{prefix} is the current directory, which a finished environment can't replace",
+            hint="run it from another directory, or use a folder inside: --prefix env",
         )
 
 
-def _is_here(prefix: Path) -> bool:
-    try:
-        return prefix.samefile(Path.cwd())
-    except OSError:
-        return False
-
-
-def _occupied(prefix: Path, why: str) -> Occupied:
-    return Occupied(
+def _occupied(prefix: Path, why: str) -> PrefixOccupied:
+    return PrefixOccupied(
         f"{prefix}: {why}; nothing was changed",
-        hint="name a folder that is not there yet, or remove this one first: environments are made anew, never changed",
+        hint="use a new folder, or remove this one first: existing environments are never changed",
     )
 
 
 @contextlib.contextmanager
-def building(prefix: Path, waits: Callable[[], None]) -> Iterator[Site]:
-    """A folder to build the environment of `prefix` in, held against other runs until the end.
+def staging(prefix: Path, on_wait: Callable[[], None]) -> Iterator[StagingFolder]:
+    """A folder to build the environment of `prefix` in, locked against other runs, empty, and removed if not finished.
 
-    What a killed run left there goes first; what this one leaves there when it does not finish goes last. waits: called
-    once if another run holds the folder; it is waited for without an end, since the system lets go of its lock however
-    it ends.
+    on_wait: called once if another run has the folder locked; its lock ends with it, however it ends.
 
     Raises:
-        CannotMake: the folder can't be made, or is another user's.
+        CannotCreate: the folder can't be created, or is another user's.
     """
-    path = partial_of(prefix)
-    made = [folder for folder in prefix.parents if not folder.exists()]
+    path = staging_path(prefix)
+    created = [folder for folder in prefix.parents if not folder.exists()]
     try:
         make_directories(prefix.parent)
-        descriptor = _hold(path, waits)
-    except OSError as fault:
-        _take_back(made)
-        raise cannot(prefix, fault) from fault
+        descriptor = wait_for_lock(path, lambda: _open_own(path), _POLL_S, on_wait)
+    except OSError as error:
+        _remove_empty(created)
+        raise creation_error(prefix, error) from error
     try:
         _empty(path)
-        yield Site(path, prefix, descriptor)
-    except OSError as fault:
-        raise cannot(prefix, fault) from fault
+        yield StagingFolder(path, prefix, descriptor)
+    except OSError as error:
+        raise creation_error(prefix, error) from error
     finally:
-        # After the rename nothing of that name is there, and nothing may be removed that another run made since.
-        if is_still(path, descriptor):
+        # After the rename, the name is free or another run's, whose folder must not be removed.
+        if is_same_file(path, descriptor):
             _empty(path)
-            _take_back([path, *made])
+            _remove_empty([path, *created])
         os.close(descriptor)
 
 
-def _take_back(folders: Iterable[Path]) -> None:
-    """Remove folders that this run made, innermost first; one that has come to hold something stays."""
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Remove folders that this run created, innermost first, if they are still empty."""
     for folder in folders:
         with contextlib.suppress(OSError):
             folder.rmdir()
 
 
-def _hold(path: Path, waits: Callable[[], None]) -> int:
-    def opened() -> int:
+def _open_own(path: Path) -> int:
+    while True:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o755)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         except FileNotFoundError:
-            return opened()
+            # Another run renamed or removed it meanwhile.
+            continue
         if os.fstat(descriptor).st_uid != os.geteuid():
             os.close(descriptor)
-            raise CannotMake(
-                f"{path}, where the environment is to be built, belongs to another user",
+            raise CannotCreate(
+                f"{path}, where the environment is built, belongs to another user",
                 hint="have it removed, or choose a folder of your own by --prefix",
             )
         return descriptor
 
-    told = False
-    while (descriptor := try_hold(path, opened)) is None:
-        if not told:
-            waits()
-            told = True
-        time.sleep(_POLL_S)
-    return descriptor
-
 
 def _empty(folder: Path) -> None:
-    """Remove all that is in `folder`, folders without write permission too."""
+    """Remove all entries of `folder`, also in folders without write permission."""
     for item in folder.iterdir():
         if item.is_dir() and not item.is_symlink():
             for root, names, _ in os.walk(item):
@@ -246,45 +223,44 @@ def _empty(folder: Path) -> None:
             item.unlink()
 
 
-def cannot(prefix: Path, fault: OSError) -> EnvspecError:
-    """The user's message for what the system said while `prefix` was made."""
-    if fault.errno in FULL:
-        return NoSpace(
-            f"no space left while {prefix} was made: {fault.strerror}",
-            hint="make room and run the same command again; what was fetched is kept, nothing else is left",
+def creation_error(prefix: Path, error: OSError) -> EnvspecError:
+    """The system's error during the creation of `prefix` as envspec's own."""
+    if error.errno in FULL:
+        return DiskFull(
+            f"no space left while {prefix} was created: {error.strerror}",
+            hint="free space and run the same command again; only fetched files are kept",
         )
-    where = fault.filename or prefix
-    if fault.errno in _FORBIDDEN:
-        return CannotMake(
-            f"{prefix} can't be made: {where}: {fault.strerror}",
+    where = error.filename or prefix
+    if error.errno in _FORBIDDEN:
+        return CannotCreate(
+            f"{prefix} can't be created: {where}: {error.strerror}",
             hint=f"make {prefix.parent} writable, or choose another folder by --prefix",
         )
-    if fault.errno in {errno.ENOTDIR, errno.EEXIST}:
-        return CannotMake(
-            f"{prefix} can't be made: a part of that path is a file", hint="choose another folder by --prefix"
+    if error.errno in {errno.ENOTDIR, errno.EEXIST}:
+        return CannotCreate(
+            f"{prefix} can't be created: a part of that path is a file", hint="choose another folder by --prefix"
         )
-    return CannotMake(
-        f"{prefix} can't be made: {where}: {fault.strerror or fault}", hint="choose another folder by --prefix"
+    return CannotCreate(
+        f"{prefix} can't be created: {where}: {error.strerror or error}", hint="choose another folder by --prefix"
     )
 
 
-# The folder's name between slashes, however a shell or a script quotes what stands around it or in it.
+# The folder's name between slashes, in any quoting of a shell or a script.
 _PARTIAL: Final = re.compile(rb"/\.([^/\n\0]{1,400}?)\.envspec-partial")
 _MARK: Final = b".envspec-partial"
 
 
 class NotMovable(EnvspecError):
-    """A file has the place where it was built inside, in a form that can't be changed."""
+    """A file contains its staging path in a form that can't be changed."""
 
 
 def relocate(site: Path) -> tuple[Path, ...]:
-    """Make scripts, links and pyvenv.cfg in `site` name the environment's own folder; the files that changed.
+    """Replace the staging path by the final one in scripts, links and pyvenv.cfg of `site`; the changed files.
 
-    The rows of RECORD that hold a changed file's hash and size are corrected. Files are replaced, never written to:
-    they may be hard links into a cache.
+    Hashes and sizes in RECORD are corrected. Files are replaced, never written to: they may be hard links into a cache.
 
     Raises:
-        NotMovable: a program that is no text names the site.
+        NotMovable: a binary program contains the staging path.
     """
     changed = tuple(path for path in _candidates(site) if _rewrite(path, site))
     for folder in site_packages(site):
@@ -319,22 +295,22 @@ def _rewrite(path: Path, site: Path) -> bool:
         return False
     if b"\0" in data:
         raise NotMovable(
-            f"bin/{path.name} has the folder where it was built inside, and is no text",
-            hint="report this: the package's name and version matter",
+            f"bin/{path.name} is binary and contains the folder where it was built",
+            hint="report this with the package's name and version",
         )
-    replace(path, _PARTIAL.sub(rb"/\1", data))
+    replace_content(path, _PARTIAL.sub(rb"/\1", data))
     return True
 
 
 def _correct(record: Path, folder: Path, changed: frozenset[str]) -> None:
     rows = list(csv.reader(io.StringIO(record.read_text(encoding="utf-8"))))
-    wrong = [row for row in rows if row and os.path.normpath(folder / row[0]) in changed]
-    if not wrong:
+    outdated = [row for row in rows if row and os.path.normpath(folder / row[0]) in changed]
+    if not outdated:
         return
-    for row in wrong:
+    for row in outdated:
         data = (folder / row[0]).read_bytes()
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
         row[1:] = [f"sha256={digest}", str(len(data))]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    replace(record, text.getvalue().encode())
+    replace_content(record, text.getvalue().encode())

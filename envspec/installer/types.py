@@ -1,4 +1,4 @@
-"""What to install, and the stages of an installation. Values only."""
+"""Requests and stages of installations."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from envspec.models import Lock, Platform, Resolution
 
 
 class InstallStage(Stages):
-    """What an installation is at, in the order in which it comes there."""
+    """The stages of an installation, in order."""
 
     WAITING = "waiting for another install into the same folder"
     FETCHING = "fetching archives"
-    LINKING = "linking conda's packages"
-    PYTHON = "making Python ready"
+    LINKING = "linking conda packages"
+    PYTHON = "preparing Python"
     WHEELS = "installing wheels"
     CHECKING = "checking files"
 
 
 @dataclass(frozen=True, slots=True)
 class InstallRequest:
-    """What to install, and where.
+    """resolution: the part of `lock` for this machine. lock_sha256: of the bytes of envspec.lock.
 
-    resolution: the part of `lock` for this machine's platform. lock_sha256: of the bytes of envspec.lock.
-    prefix: the environment's folder, absolute, links resolved. python: an interpreter that the user names for a lock
-    without conda.
+    prefix: absolute, links resolved. python: the user's interpreter for a lock without conda.
     """
 
     lock: Lock
@@ -41,6 +39,5 @@ class InstallRequest:
         return self.resolution.target.platform
 
 
-#: The resolution with a wheel of every source, and these, SHA-256 -> file. The Python builds those that the lock
-#: records no wheel of.
+#: Builds the sources with a Python: the resolution with the built wheels, and these, SHA-256 -> file.
 BuildSources = Callable[[InstallRequest, Path], Awaitable[tuple[Resolution, Mapping[str, Path]]]]

@@ -1,8 +1,8 @@
 """The cache folder, and JSON entries by key.
 
-What is in a cache is used without another look where nothing but envspec could have written it: answers of resolvers,
-pages, lists, unpacked Pythons, and what uv and rattler keep. So the folder is this user's and closed to all others,
-which is seen to once, where a command asks for it; below it, no file needs a mode of its own.
+Some cached data is used unchecked: resolutions, pages, lists, unpacked Pythons, and the caches of uv and rattler. So
+the folder must belong to this user and be closed to all others, which a command ensures when it requests the path;
+files below it need no mode of their own.
 """
 
 from __future__ import annotations
@@ -14,127 +14,125 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from envspec.errors import EnvspecError, UnfitMachine
-from envspec.io.files import FULL, place
+from envspec.io.files import FULL, write_file
 
 if TYPE_CHECKING:
     from envspec.models import GpuCodeFound
 
+T = TypeVar("T")
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
-#: As many links on one way as Linux follows.
+#: As many links in one path as Linux follows.
 _MOST_LINKS: Final = 40
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
-#: Holds a folder for each image, which its containers write to, as users of their own where the engine maps them.
+#: Has a folder for each image, which its containers write to, as users of their own if the engine maps them.
 COMPILED: Final = "compiled"
-#: rattler's. Packages bring modes of their own, and rattler checks the hash of every file before it links one.
+#: rattler's. Packages set modes of their own, and rattler checks the hash of every file before it links one.
 CONDA_PACKAGES: Final = "conda-packages"
 
 
-class CannotKeep(EnvspecError):
-    """The cache can't be written: no space, no permission, a disk that fails. folder: the part of it."""
+class CacheError(EnvspecError):
+    """The cache can't be written: no space, no permission, a failing disk."""
 
     exit_code = 6
 
-    def __init__(self, folder: Path, fault: OSError) -> None:
-        if fault.errno in FULL:
+    def __init__(self, folder: Path, error: OSError) -> None:
+        if error.errno in FULL:
             super().__init__(
-                f"no space left in envspec's cache, {folder}: {fault.strerror}",
-                hint="make room, or name another place by ENVSPEC_CACHE_DIR; what was made so far is kept",
+                f"no space left in envspec's cache, {folder}: {error.strerror}",
+                hint="free space, or set ENVSPEC_CACHE_DIR to another folder; finished work is kept",
             )
             return
         super().__init__(
-            f"envspec's cache can't be used: {fault.filename or folder}: {fault.strerror or fault}",
-            hint="make it readable and writable, or name another place by ENVSPEC_CACHE_DIR",
+            f"envspec's cache can't be used: {error.filename or folder}: {error.strerror or error}",
+            hint="make it readable and writable, or set ENVSPEC_CACHE_DIR to another folder",
         )
 
 
-class OpenCache(UnfitMachine):
-    """Other users could have written to the cache, or could put another folder in its place."""
+class UnsafeCache(UnfitMachine):
+    """Other users can have written to the cache, or can replace its folder."""
 
     def __init__(self, root: Path, what: str, advice: str) -> None:
         super().__init__(
             f"envspec's cache {root} is not safe from other users: {what}",
-            hint=f"{advice}; or set ENVSPEC_CACHE_DIR to a folder of yours, in folders that only you and root write to",
+            hint=f"{advice}; or set ENVSPEC_CACHE_DIR to your own folder, below folders of you and root only",
         )
 
 
 @contextlib.contextmanager
-def keeping(folder: Path) -> Iterator[None]:
-    """Turns what the system says of a full disk or of missing rights, while `folder` is written, into CannotKeep.
-
-    Other faults come as they are: what reads and writes much beside the cache meets some that are not the cache's.
-    """
+def as_cache_error(folder: Path) -> Iterator[None]:
+    """Turn the system's errors of a full disk or of missing permissions into CacheError; others pass unchanged."""
     try:
         yield
-    except OSError as fault:
-        if fault.errno in FULL | _FORBIDDEN:
-            raise CannotKeep(folder, fault) from fault
+    except OSError as error:
+        if error.errno in FULL | _FORBIDDEN:
+            raise CacheError(folder, error) from error
         raise
 
 
-def cache_place(environ: Mapping[str, str]) -> Path:
-    """Where envspec's caches are or will be: `ENVSPEC_CACHE_DIR`, else the system's own place for caches."""
+def cache_path(environ: Mapping[str, str]) -> Path:
+    """The folder of envspec's caches, which need not exist: `ENVSPEC_CACHE_DIR`, else in the system's cache folder."""
     named = environ.get("ENVSPEC_CACHE_DIR")
     if named:
         return Path(named).absolute()
-    # 20 ms that most commands need not spend
+    # Takes 20 ms, which most commands do not need.
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("envspec", appauthor=False)).absolute()
 
 
 def cache_root(environ: Mapping[str, str]) -> Path:
-    """The folder of envspec's caches, made where it is not there, and closed to other users.
+    """The folder of envspec's caches, created if necessary, and closed to other users.
 
-    One that can't be made is left to whoever writes there: many commands do without.
+    That it can't be created is no error here: many commands work without it.
 
     Raises:
-        OpenCache: others could have written to it. CannotKeep: no space for it.
+        UnsafeCache: others can have written to it. CacheError: no space for it.
     """
-    root = cache_place(environ)
+    root = cache_path(environ)
     if sys.platform == "win32":
-        # Folders of a user's profile are closed to others there, and modes say nothing.
+        # A user's profile is closed to others there, and modes have no meaning.
         return root
     try:
-        folder, missing = _real(root)
+        folder, missing = _resolve(root)
         while missing:
-            # Anew from the start: whatever came there meanwhile is looked at like all else.
+            # From the start again: a folder created meanwhile by another process is checked too.
             with contextlib.suppress(FileExistsError):
                 (folder / missing[0]).mkdir(mode=0o755 if len(missing) > 1 else 0o700)
-            folder, missing = _real(root)
+            folder, missing = _resolve(root)
         _close(root, folder)
-    except OSError as fault:
-        if fault.errno not in _FORBIDDEN:
-            raise CannotKeep(root, fault) from fault
+    except OSError as error:
+        if error.errno not in _FORBIDDEN:
+            raise CacheError(root, error) from error
     return root
 
 
-def why_open(root: Path) -> OpenCache | None:
-    """What `cache_root` would refuse a cache for; nothing is changed."""
+def cache_problem(root: Path) -> UnsafeCache | None:
+    """The error that `cache_root` would raise; nothing is changed."""
     if sys.platform == "win32":
         return None
     try:
-        folder, missing = _real(root)
+        folder, missing = _resolve(root)
         if not missing:
             _check(root, folder, folder.lstat())
-    except OpenCache as fault:
-        return fault
+    except UnsafeCache as error:
+        return error
     except OSError:
         return None
     return None
 
 
-def _real(root: Path) -> tuple[Path, list[str]]:
-    """The folder that a path leads to by its links, and the parts of it that are not there yet.
+def _resolve(root: Path) -> tuple[Path, list[str]]:
+    """The folder that a path resolves to, and the parts of it that do not exist yet.
 
     Raises:
-        OpenCache: on the way is a folder or a link in whose place other users could put another.
+        UnsafeCache: other users can replace a folder or a link on the way.
     """
     folder, rest, links = Path(root.anchor), list(root.parts[1:]), 0
     _check_above(root, folder, folder.lstat())
@@ -163,63 +161,63 @@ def _real(root: Path) -> tuple[Path, list[str]]:
 
 
 def _check_above(root: Path, path: Path, status: os.stat_result) -> None:
-    """Refuse a folder above the cache in which others could rename what is in it."""
+    """Refuse a folder above the cache in which other users can rename entries."""
     _check_owner(root, path, status)
-    # In a sticky folder everybody renames what is theirs alone.
+    # In a sticky folder users can rename only their own entries.
     if _others_write(path, status) and not status.st_mode & stat.S_ISVTX:
-        raise OpenCache(
+        raise UnsafeCache(
             root,
-            f"{path}, which it is in, can be written by them ({_told(status)})",
-            f"run `chmod go-w {_quoted(path)}` if nobody else has to write there",
+            f"its parent {path} is writable by others ({_described(status)})",
+            f"run `chmod go-w {_quoted(path)}` if nobody else needs to write there",
         )
 
 
 def _check_owner(root: Path, path: Path, status: os.stat_result) -> None:
-    if status.st_uid not in {0, os.geteuid()} and not _is_unknown(status.st_uid):
-        raise OpenCache(
+    if status.st_uid not in {0, os.geteuid()} and not _is_unmapped(status.st_uid):
+        raise UnsafeCache(
             root,
-            f"{path}, on the way to it, belongs to another user ({_told(status)})",
+            f"its parent {path} belongs to another user ({_described(status)})",
             f"run `chown {os.geteuid()} {_quoted(path)}` if it should be yours",
         )
 
 
 def _check(root: Path, folder: Path, status: os.stat_result) -> None:
-    """Refuse a cache that others own, or may have written to before it was closed to them."""
+    """Refuse a cache that others own, or can have written to."""
     if status.st_uid != os.geteuid():
-        raise OpenCache(
+        raise UnsafeCache(
             root,
-            f"{folder} belongs to another user ({_told(status)})",
+            f"{folder} belongs to another user ({_described(status)})",
             f"remove it: `rm -r {_quoted(folder)}`, as that user",
         )
     if _others_write(folder, status):
-        raise OpenCache(
+        raise UnsafeCache(
             root,
-            f"{folder} can be written by them ({_told(status)})",
-            f"remove it with all that is in it: `rm -r {_quoted(folder)}`",
+            f"{folder} is writable by others ({_described(status)})",
+            f"remove it with its contents: `rm -r {_quoted(folder)}`",
         )
 
 
 def _close(root: Path, folder: Path) -> None:
-    """Close a checked cache to others; one that was open to them before is searched for what they left there."""
+    """Close a checked cache to others; search one that was readable by others for their files."""
     _check_owner(root, folder, folder.lstat())
-    # Nobody else can rename a part of its path: it is the folder that was found there.
+    # Nobody else can rename a part of its path: it is still the checked folder.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
         _check(root, folder, status)
         if not status.st_mode & _OTHERS:
             return
-        if found := _foreign(folder):
-            raise OpenCache(root, found, f"remove it with all that is in it: `rm -r {_quoted(folder)}`")
+        if found := _entry_of_others(folder):
+            raise UnsafeCache(root, found, f"remove it with its contents: `rm -r {_quoted(folder)}`")
         os.fchmod(descriptor, stat.S_IMODE(status.st_mode) & ~_OTHERS)
         if os.fstat(descriptor).st_mode & _OTHERS:
-            raise OpenCache(root, f"its disk keeps no modes ({_told(status)})", "use a disk that does")
+            raise UnsafeCache(root, f"its disk does not store modes ({_described(status)})", "use a disk that does")
     finally:
         os.close(descriptor)
 
 
-def _foreign(folder: Path) -> str | None:
-    """What is in a folder that others put there, or could have changed."""
+def _entry_of_others(folder: Path) -> str | None:
+    """The first entry of a folder that others own or can have changed, as text."""
     for parent, names, files in os.walk(folder):
         inner = Path(parent).relative_to(folder).parts
         if len(inner) == 2 and inner[0] == COMPILED:
@@ -229,32 +227,31 @@ def _foreign(folder: Path) -> str | None:
             try:
                 status = path.lstat()
             except FileNotFoundError:
-                # Another run's, which has ended with it.
+                # Removed by another run meanwhile.
                 continue
             if status.st_uid != os.geteuid():
-                return f"{path} in it belongs to another user ({_told(status)})"
+                return f"{path} in it belongs to another user ({_described(status)})"
             is_checked = stat.S_ISLNK(status.st_mode) or inner[:1] == (CONDA_PACKAGES,)
             if not is_checked and _others_write(path, status):
-                return f"{path} in it can be written by them ({_told(status)})"
+                return f"{path} in it is writable by others ({_described(status)})"
     return None
 
 
 def _quoted(path: Path) -> str:
-    """A path as a shell takes it."""
     import shlex
 
     return shlex.quote(str(path))
 
 
 def _others_write(path: Path, status: os.stat_result) -> bool:
-    """Whether other users write there. A group that is its owner's alone is nobody else."""
+    """Whether other users can write there; a group with only this user does not count."""
     if status.st_mode & stat.S_IWOTH:
         return True
-    return bool(status.st_mode & stat.S_IWGRP) and not _is_alone_in(status.st_gid, path)
+    return bool(status.st_mode & stat.S_IWGRP) and not _is_private_group(status.st_gid, path)
 
 
-def _is_alone_in(group: int, path: Path) -> bool:
-    """Whether a group has this user alone, as systems make one for each, and `path` has no list of further users."""
+def _is_private_group(group: int, path: Path) -> bool:
+    """Whether a group has only this user, and `path` has no ACL."""
     import grp
     import pwd
 
@@ -263,10 +260,10 @@ def _is_alone_in(group: int, path: Path) -> bool:
         members = {*grp.getgrgid(group).gr_mem, *(each.pw_name for each in pwd.getpwall() if each.pw_gid == group)}
     except KeyError:
         return False
-    return members == {user.pw_name} and not _has_list(path)
+    return members == {user.pw_name} and not _has_acl(path)
 
 
-def _has_list(path: Path) -> bool:
+def _has_acl(path: Path) -> bool:
     if sys.platform != "linux":
         return False
     with contextlib.suppress(OSError):
@@ -274,17 +271,17 @@ def _has_list(path: Path) -> bool:
     return False
 
 
-def _is_unknown(user: int) -> bool:
-    """Whether a user has no number in this user namespace, as the host's root has none in a sandbox of a user's."""
+def _is_unmapped(user: int) -> bool:
+    """Whether a user is not mapped in this user namespace, such as the host's root in a user's sandbox."""
     try:
-        rows = [line.split() for line in Path("/proc/self/uid_map").read_text("ascii").splitlines()]
+        mappings = [line.split() for line in Path("/proc/self/uid_map").read_text("ascii").splitlines()]
         unknown = int(Path("/proc/sys/kernel/overflowuid").read_text("ascii"))
     except (OSError, ValueError):
         return False
-    return user == unknown and not any(int(first) <= user < int(first) + int(count) for first, _, count in rows)
+    return user == unknown and not any(int(first) <= user < int(first) + int(count) for first, _, count in mappings)
 
 
-def _told(status: os.stat_result) -> str:
+def _described(status: os.stat_result) -> str:
     """`owner alice, mode 0755`."""
     import pwd
 
@@ -296,27 +293,33 @@ def _told(status: os.stat_result) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
-    """One kind of them, each in a file of its own: `<folder>/<key>.json`. Keys are names that files can have."""
+class JsonCache:
+    """JSON values by key, each in a file `<folder>/<key>.json`. Keys are valid file names."""
 
     folder: Path
 
     def read(self, key: str) -> Any:
-        """What was written last, as JSON gives it back; None where nothing was, or nothing that can be read."""
+        """The value of `key`; None if there is none, or none that can be read."""
         with suppress(OSError, ValueError):
             return json.loads(self._path(key).read_bytes())
         return None
 
+    def read_as(self, key: str, parse: Callable[[Any], T]) -> T | None:
+        """`parse` of the value; None if there is none, or one of another form."""
+        with suppress(LookupError, TypeError, ValueError):
+            return parse(self.read(key))
+        return None
+
     def write(self, key: str, value: object) -> None:
-        """Remember a value.
+        """Store a value.
 
         Raises:
-            CannotKeep: the cache can't be written.
+            CacheError: the cache can't be written.
         """
         try:
-            place(self._path(key), json.dumps(value).encode())
-        except OSError as fault:
-            raise CannotKeep(self.folder, fault) from fault
+            write_file(self._path(key), json.dumps(value).encode())
+        except OSError as error:
+            raise CacheError(self.folder, error) from error
 
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.json"
@@ -325,39 +328,35 @@ class Notes:
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
-def seen(cache: Path, sha256: str) -> GpuCodeFound | None:
-    """The GPU code of the wheel with this hash; None where none was found, or nobody has looked.
+def read_gpu_code(cache: Path, sha256: str) -> GpuCodeFound | None:
+    """The GPU code in the wheel with this hash; None if it is not cached.
 
-    What can't be read, or was damaged, counts as not seen: it is for the eye alone, and written anew by the next build.
+    A damaged entry counts as none: the value is informational, and the next build writes it again.
     """
     # Most commands use no model, and its dataclasses take 10 ms.
     from envspec.models import GpuCodeFound
 
-    try:
-        told = _notes(cache, sha256).read(sha256)
-        return GpuCodeFound(_names(told["sm"], "sm_"), _names(told["ptx"], "compute_"))
-    except (ValueError, KeyError, TypeError):
+    if not _SHA256.fullmatch(sha256):
         return None
+    return JsonCache(cache / "gpu-code" / sha256[:2]).read_as(
+        sha256, lambda value: GpuCodeFound(_names(value["sm"], "sm_"), _names(value["ptx"], "compute_"))
+    )
 
 
-def keep(cache: Path, sha256: str, found: GpuCodeFound) -> None:
-    """Remember it.
+def write_gpu_code(cache: Path, sha256: str, found: GpuCodeFound) -> None:
+    """Cache the GPU code in a wheel.
 
     Raises:
-        CannotKeep: the cache can't be written.
+        CacheError: the cache can't be written.
     """
-    if seen(cache, sha256) != found:
-        _notes(cache, sha256).write(sha256, {"sm": found.sm, "ptx": found.ptx})
-
-
-def _notes(cache: Path, sha256: str) -> Notes:
     if not _SHA256.fullmatch(sha256):
         raise ValueError(f"not a SHA-256: {sha256!r}")
-    return Notes(cache / "gpu-code" / sha256[:2])
+    if read_gpu_code(cache, sha256) != found:
+        JsonCache(cache / "gpu-code" / sha256[:2]).write(sha256, {"sm": found.sm, "ptx": found.ptx})
 
 
-def _names(told: object, prefix: str) -> tuple[str, ...]:
-    names = told if isinstance(told, list) else []
+def _names(value: object, prefix: str) -> tuple[str, ...]:
+    names = value if isinstance(value, list) else []
     if not all(isinstance(name, str) and name.startswith(prefix) for name in names):
         raise ValueError("not a list of architectures")
     return tuple(names)

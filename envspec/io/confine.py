@@ -1,10 +1,11 @@
-"""The one place where foreign code is confined: builds of sources, and Pythons that come from a lock.
+"""Confinement of foreign code: builds of sources, and Pythons from a lock.
 
 bubblewrap gives it user, mount, process, IPC, host name and network namespaces of its own. It can read the system's
-programs and libraries and what it is given, and write one folder. It reaches no home, socket, process or environment
-of the user. Its network is a loopback interface of its own, on which envspec serves the index: see `confine_init.py`.
+programs and libraries and the files that it is given, and write one folder. It reaches no home, socket, process or
+environment of the user. Its network is a loopback interface of its own, on which envspec serves the index: see
+`confine_init.py`.
 
-Nothing limits its memory, processor time or disk space, and a fault of the kernel may let it out.
+Memory, processor time and disk space are not limited, and a bug of the kernel may let it escape.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Final
 
 from envspec.errors import UnfitMachine
 from envspec.io.confine_types import Unconfined
-from envspec.io.process import Bond, Finished, run
+from envspec.io.process import Finished, run
 
 #: Serves what connects to a listener.
 Listen = Callable[[socket.socket], Awaitable[None]]
@@ -34,32 +35,32 @@ Listen = Callable[[socket.socket], Awaitable[None]]
 INIT: Final = Path(__file__).with_name("confine_init.py")
 #: In a network namespace of its own every port is free; the address is the same in every build.
 PORT: Final = 8484
-#: In the folder of `door`.
+#: In the folder of `index_socket`.
 SOCKET: Final = "socket"
-#: Through which the index is reached from inside.
+#: The index inside.
 PROXY: Final = f"http://127.0.0.1:{PORT}"
 
 #: For the environment of builds, confined or not.
 ALONE: Final = {
-    # What a backend requires may be a repository: ssh knows no proxy, and files need none.
+    # A build requirement may be a repository: ssh ignores proxies, and files need none.
     "GIT_ALLOW_PROTOCOL": "none",
-    # Our index tries again what failed upstream; for what can't be reached, that is of no use.
+    # envspec's index retries failed requests itself.
     "UV_HTTP_RETRIES": "0",
 }
-#: Programs and libraries of the system, and how these are found. Stores: of Nix and Guix, readable for everybody.
+#: Programs and libraries of the system, and how they are found; the stores of Nix and Guix.
 _SYSTEM: Final = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store"),
     *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"),
 )
-#: A prefix may be a folder with much else in it: of Python's are these.
-_OF_PREFIX: Final = ("bin", "lib", "lib64", "include")
+#: Python's folders in its prefix, which may have others.
+_PREFIX_FOLDERS: Final = ("bin", "lib", "lib64", "include")
 _NAMESPACES: Final = (
     *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
-    # Also as root: there it would be the machine's.
+    # Also for root.
     *("--uid", "1000", "--gid", "1000", "--cap-drop", "ALL", "--hostname", "localhost"),
     *("--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),  # noqa: S108
 )
-_WHERE: Final = (
+_PRINT_PREFIXES: Final = (
     "import json, os, sys; print(json.dumps([os.path.realpath(path) for path in (getattr(sys, '_base_executable', None)"
     " or sys.executable, sys.base_prefix, sys.base_exec_prefix)]))"
 )
@@ -67,14 +68,14 @@ _PROBE_S: Final = 20
 
 
 class NoConfinement(UnfitMachine):
-    """Nothing on this machine confines foreign code, and the user did not allow it to run unconfined."""
+    """This machine can't confine foreign code, and the user did not allow it to run unconfined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What foreign code reaches. bubblewrap: the program. reads: files and folders, each at its own path.
+    """bubblewrap: the program. reads: files and folders, each at its own path.
 
-    folder: the one that it may write, which is its working folder; None: only an empty /tmp. links: path -> target.
+    folder: writable, and the working folder; None: only an empty /tmp. links: path -> target.
     """
 
     bubblewrap: str
@@ -82,30 +83,30 @@ class Sandbox:
     folder: Path | None = None
     links: Mapping[Path, Path] | None = None
 
-    def words(self, command: Sequence[str]) -> list[str]:
-        """The command that runs `command` confined. It ends when the thread that started it does."""
-        words = [self.bubblewrap, *_NAMESPACES, *_no_further(self.bubblewrap), *_system()]
+    def command_for(self, command: Sequence[str]) -> list[str]:
+        """The command that runs `command` confined. It ends with the thread that starts it."""
+        arguments = [self.bubblewrap, *_NAMESPACES, *_no_nested(self.bubblewrap), *_system()]
         shown = [*map(Path, _SYSTEM)]
         for path in sorted(set(self.reads)):
             if not _is_below(path, shown) and path.exists():
-                words += ["--ro-bind", str(path), str(path)]
+                arguments += ["--ro-bind", str(path), str(path)]
                 shown.append(path)
         for path, target in (self.links or {}).items():
             if not _is_below(path, shown):
-                words += ["--symlink", str(target), str(path)]
+                arguments += ["--symlink", str(target), str(path)]
         if self.folder is not None:
-            words += ["--bind", str(self.folder), str(self.folder)]
-        return [*words, "--chdir", str(self.folder or "/"), "--", *command]
+            arguments += ["--bind", str(self.folder), str(self.folder)]
+        return [*arguments, "--chdir", str(self.folder or "/"), "--", *command]
 
 
 async def bubblewrap(environ: Mapping[str, str], unconfined: Unconfined, what: str, instead: str = "") -> str | None:
-    """The bubblewrap that confines foreign code here; None: there is none, and `unconfined` allows to do without.
+    """The working bubblewrap of this machine; None: there is none, and `unconfined` allows that.
 
-    It is found by running it once: many systems have the program and forbid what it does. what: would run, for the
-    message: "building tool 1.0". instead: what else the user may do, for the hint.
+    It is run once as a test: many systems have the program and forbid namespaces. what: the work, for the message:
+    "building tool 1.0". instead: an alternative for the user, for the hint.
 
     Raises:
-        NoConfinement: there is none, and it is not allowed to do without.
+        NoConfinement: there is none, and `unconfined` does not allow that.
     """
     program = shutil.which("bwrap", path=environ.get("PATH", os.defpath)) if sys.platform == "linux" else None
     why = await asyncio.to_thread(_why_not, program) if program else "bubblewrap is not installed"
@@ -114,9 +115,9 @@ async def bubblewrap(environ: Mapping[str, str], unconfined: Unconfined, what: s
     if unconfined is Unconfined.ALLOWED:
         return None
     raise NoConfinement(
-        f"{what} runs code from outside, and nothing on this machine confines it: {why}",
+        f"{what} runs foreign code, and nothing on this machine confines it: {why}",
         hint="install bubblewrap on a Linux that allows unprivileged user namespaces"
-        f"{'; or ' if instead else ''}{instead}; or permit by `--unconfined` that it runs with your rights, files and "
+        f"{'; or ' if instead else ''}{instead}; or allow it by `--unconfined` to run with your rights, files and "
         "network",
     )
 
@@ -130,28 +131,28 @@ async def run_confined(
     environ: Mapping[str, str],
     stdin: str = "",
 ) -> Finished:
-    """Run `command` in the sandbox, with an index at PROXY; as `envspec.io.process.run` otherwise.
+    """`envspec.io.process.run` in the sandbox, with an index at PROXY.
 
-    python: the path of an interpreter that the user trusts; it may be a link or a venv's. Inside it is the Python that
-    this one leads to. listen: is given what listens at PROXY.
+    python: a trusted interpreter, which may be a link or a venv's; its real Python is linked there inside. listen:
+    gets the listener at PROXY.
     """
-    program, *prefixes = await _places(python)
-    reads = [program, INIT, *(prefix / name for prefix in prefixes for name in _OF_PREFIX)]
+    program, *prefixes = await _installation_of(python)
+    reads = [program, INIT, *(prefix / name for prefix in prefixes for name in _PREFIX_FOLDERS)]
     sandbox = replace(sandbox, reads=(*sandbox.reads, *reads), links={python: program})
     ours, theirs = socket.socketpair()
     with ours:
-        handing = asyncio.ensure_future(_hand_over(ours, listen))
+        serving = asyncio.ensure_future(_serve(ours, listen))
         try:
             init = [str(program), "-I", "-S", str(INIT), str(theirs.fileno()), str(PORT)]
-            words = sandbox.words([*init, *command])
-            return await run(words, environ=environ, cwd=Path("/"), stdin=stdin, bond=Bond(holds=theirs.fileno()))
+            confined = sandbox.command_for([*init, *command])
+            return await run(confined, environ=environ, cwd=Path("/"), stdin=stdin, inherited_fd=theirs.fileno())
         finally:
             theirs.close()
-            await _ended(handing)
+            await _cancelled(serving)
 
 
-async def _handed(channel: socket.socket) -> socket.socket | None:
-    """The listener that `confine_init.py` sends; None: it is gone without."""
+async def _received_listener(channel: socket.socket) -> socket.socket | None:
+    """The listener that `confine_init.py` sends; None: it ended without."""
     loop, arrived = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(channel, arrived.set)
     try:
@@ -163,22 +164,22 @@ async def _handed(channel: socket.socket) -> socket.socket | None:
 
 
 @contextlib.asynccontextmanager
-async def door(listen: Listen) -> AsyncIterator[Path]:
-    """A folder to mount in one container without a network: by its SOCKET `confine_init.py` there hands a listener out.
+async def index_socket(listen: Listen) -> AsyncIterator[Path]:
+    """A folder to mount in one container without a network, with SOCKET for the listener of its `confine_init.py`.
 
-    The folder around it is this user's alone; a container's root need not be this user.
+    Its parent is this user's only; a container's root may be another user.
     """
-    with _offering() as (folder, waiting):
-        handing = asyncio.ensure_future(_accept(waiting, listen))
+    with _socket_folder() as (folder, waiting):
+        serving = asyncio.ensure_future(_accept(waiting, listen))
         try:
             yield folder
         finally:
-            await _ended(handing)
+            await _cancelled(serving)
 
 
 @contextlib.contextmanager
-def _offering() -> Iterator[tuple[Path, socket.socket]]:
-    # Not the user's folder for temporary files: the path of a socket has 107 bytes at most.
+def _socket_folder() -> Iterator[tuple[Path, socket.socket]]:
+    # Not the user's TMPDIR: the path of a socket has at most 107 bytes.
     private = tempfile.TemporaryDirectory(prefix="envspec-", dir="/tmp")
     with private as root, socket.socket(socket.AF_UNIX) as waiting:
         folder = Path(root, "index")
@@ -192,21 +193,21 @@ def _offering() -> Iterator[tuple[Path, socket.socket]]:
 
 
 async def _accept(waiting: socket.socket, listen: Listen) -> None:
-    """Take the one listener that is offered; what connects later finds nobody."""
+    """Accept one connection, and no later ones."""
     channel, _ = await asyncio.get_running_loop().sock_accept(waiting)
     waiting.close()
     with channel:
-        await _hand_over(channel, listen)
+        await _serve(channel, listen)
 
 
-async def _ended(task: asyncio.Future[None]) -> None:
+async def _cancelled(task: asyncio.Future[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
 
 
-async def _hand_over(channel: socket.socket, listen: Listen) -> None:
-    if (listener := await _handed(channel)) is not None:
+async def _serve(channel: socket.socket, listen: Listen) -> None:
+    if (listener := await _received_listener(channel)) is not None:
         listener.setblocking(False)  # noqa: FBT003 (its name is the standard library's)
         channel.send(b"!")
         await listen(listener)
@@ -214,52 +215,52 @@ async def _hand_over(channel: socket.socket, listen: Listen) -> None:
 
 @cache
 def _why_not(program: str) -> str | None:
-    """Why bubblewrap does not work here, None where it does."""
+    """Why bubblewrap does not work; None if it does."""
     python = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
-    reads = (python, *(Path(os.path.realpath(sys.base_prefix), name) for name in _OF_PREFIX))
-    words = Sandbox(program, reads).words([str(python), "-I", "-S", "-c", ""])
+    reads = (python, *(Path(os.path.realpath(sys.base_prefix), name) for name in _PREFIX_FOLDERS))
+    arguments = Sandbox(program, reads).command_for([str(python), "-I", "-S", "-c", ""])
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_PROBE_S, check=False, env={})  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired) as fault:
-        return f"{program} does not run ({fault})"
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=_PROBE_S, check=False, env={})  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{program} does not run ({error})"
     if done.returncode == 0:
         return None
-    told = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-    return f"{program} does not work here ({told.removeprefix('bwrap: ')})"
+    reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+    return f"{program} does not work ({reason.removeprefix('bwrap: ')})"
 
 
 @cache
-def _no_further(program: str) -> tuple[str, ...]:
-    """Forbids user namespaces inside, which would put more of the kernel within reach. Since bubblewrap 0.8."""
+def _no_nested(program: str) -> tuple[str, ...]:
+    """Forbids nested user namespaces, which give access to more of the kernel. Since bubblewrap 0.8."""
     option = "--disable-userns"
-    words = [program, *_NAMESPACES, option, *_system(), "--", "/bin/sh", "-c", ":"]
+    arguments = [program, *_NAMESPACES, option, *_system(), "--", "/bin/sh", "-c", ":"]
     try:
-        done = subprocess.run(words, capture_output=True, timeout=_PROBE_S, check=False, env={})  # noqa: S603
+        done = subprocess.run(arguments, capture_output=True, timeout=_PROBE_S, check=False, env={})  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return ()
     return () if done.returncode else (option,)
 
 
 def _system() -> list[str]:
-    words = []
+    arguments = []
     for path in map(Path, _SYSTEM):
         if path.is_symlink():
-            words += ["--symlink", str(path.readlink()), str(path)]
+            arguments += ["--symlink", str(path.readlink()), str(path)]
         elif path.exists():
-            words += ["--ro-bind", str(path), str(path)]
-    return words
+            arguments += ["--ro-bind", str(path), str(path)]
+    return arguments
 
 
-async def _places(python: Path) -> list[Path]:
-    """The program that an interpreter is in the end, and its prefixes."""
-    done = await run([str(python), "-I", "-S", "-c", _WHERE], environ={}, cwd=Path("/"))
+async def _installation_of(python: Path) -> list[Path]:
+    """The real program of an interpreter, and its prefixes."""
+    done = await run([str(python), "-I", "-S", "-c", _PRINT_PREFIXES], environ={}, cwd=Path("/"))
     try:
         return [Path(each) for each in json.loads(done.lines[-1])]
-    except (ValueError, IndexError) as fault:
+    except (ValueError, IndexError) as error:
         raise UnfitMachine(
-            f"{python} does not tell where it is installed: {done.stderr.strip()}",
+            f"{python} does not report where it is installed: {done.stderr.strip()}",
             hint="put a CPython of that series first on PATH",
-        ) from fault
+        ) from error
 
 
 def _is_below(path: Path, folders: Sequence[Path]) -> bool:

@@ -1,11 +1,10 @@
-"""The first program in a sandbox or a build's container: it makes the index reachable there, then becomes the build.
+"""The first program in a sandbox or a build's container: connects the index, then executes the build.
 
     python -I -S confine_init.py CHANNEL PORT COMMAND...
 
-It listens on 127.0.0.1:PORT, which in a network namespace of its own nothing outside can reach and from which nothing
-outside can be reached, and hands that listener to envspec over CHANNEL, a Unix socket: the number of an inherited
-descriptor, or a path. From then on envspec answers what connects to the port. No foreign code has run before, and
-nothing of CHANNEL is left when it does.
+It listens on 127.0.0.1:PORT, in a network namespace without a connection to the outside, and sends the listener to
+envspec over CHANNEL, a Unix socket (an inherited descriptor's number, or a path), which then serves the port. No
+foreign code runs before CHANNEL is closed.
 
 Standard library alone, for Python 3.9 and newer.
 """
@@ -15,7 +14,7 @@ import os
 import socket
 import sys
 
-#: What programs look names up in; a container has its own.
+#: For name lookups; a container has its own.
 _FILES = {
     "/etc/hosts": "127.0.0.1 localhost\n",
     "/etc/passwd": "build:x:1000:1000::/:/bin/sh\n",
@@ -30,7 +29,7 @@ def main() -> None:
             file.write(text)
     with socket.create_server(("127.0.0.1", int(port)), backlog=256) as listener, _opened(channel) as envspec:
         socket.send_fds(envspec, [b"!"], [listener.fileno()])
-        # Until envspec has it: what a sender that is gone has sent may be dropped by some kernels' emulations.
+        # Wait for the receipt: some emulated kernels drop messages of a sender that has exited.
         envspec.recv(1)
     os.execvp(command[0], command)  # noqa: S606 (no shell: that is the point)
 

@@ -1,29 +1,61 @@
-"""Where a fetch's bytes go: into a file of the cache, counted and hashed while they come, and written by threads."""
+"""Files being downloaded: bytes are counted and hashed as they arrive, and written by threads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
+import os
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from envspec.io.cache import CannotKeep
+from envspec.io.cache import CacheError
+from envspec.io.file_locks import lock_file
 from envspec.io.files import write_all
 
-#: How much is gathered before a thread writes and hashes it; twice as much may be in memory for each file.
+#: Bytes buffered before a thread writes and hashes them; each file may have twice as many in memory.
 CHUNK: Final = 1 << 20
 
 
-class Sink:
-    """One file that is being fetched.
+@dataclass(slots=True)
+class PartialFile:
+    """`<path>.part`, locked. keep: leave it for the next run to resume."""
 
-    file: unbuffered. folder: what a fault is told of. limit: how many bytes it has, where that is known; what comes
-    beyond is not written. algorithm: hashlib's name of the hash.
-    size: how many bytes came. moved: when the last of them did. is_joined: whether what an earlier answer brought, in
-    this run or in another, is a part of it.
+    file: IO[bytes]
+    part: Path
+    path: Path
+    keep: bool = False
+
+    def finish(self) -> None:
+        """Give it its final name."""
+        self.part.replace(self.path)
+        self.keep = True
+
+
+@contextlib.asynccontextmanager
+async def partial_file(path: Path) -> AsyncIterator[PartialFile]:
+    """Lock `<path>.part` against other processes; removed at the end unless finished or kept."""
+    part = path.with_name(f"{path.name}.part")
+    descriptor = await lock_file(part)
+    with os.fdopen(descriptor, "r+b", buffering=0) as file:
+        partial = PartialFile(file, part, path)
+        try:
+            yield partial
+        finally:
+            if not partial.keep:
+                with contextlib.suppress(OSError):
+                    part.unlink()
+
+
+class DownloadFile:
+    """One file being downloaded.
+
+    file: unbuffered. folder: named in errors. limit: the expected size, None if unknown; bytes beyond it are counted
+    and not written. algorithm: hashlib's name of the hash.
+    size: bytes received. last_byte_at: when, `time.monotonic`. is_resumed: whether an earlier response brought a part.
     """
 
     def __init__(
@@ -31,99 +63,96 @@ class Sink:
         file: IO[bytes],
         folder: Path,
         limit: int | None,
-        progress: Callable[[int], None],
+        on_progress: Callable[[int], None],
         algorithm: str = "sha256",
     ) -> None:
         self.size = 0
-        self.moved = time.monotonic()
-        self.is_joined = False
+        self.last_byte_at = time.monotonic()
+        self.is_resumed = False
         self.limit = limit
         self._file = file
         self._folder = folder
-        self._progress = progress
+        self._on_progress = on_progress
         self._hash = hashlib.new(algorithm)
-        self._told = 0
-        self._gathered: list[bytes] = []
-        self._gathered_bytes = 0
+        self._reported = 0
+        self._buffer = bytearray()
         self._writing: asyncio.Future[None] | None = None
 
     @property
     def digest(self) -> str:
-        """Of what was written, hexadecimal; `settle` first."""
+        """Hexadecimal hash of the written bytes; `flush` first."""
         return self._hash.hexdigest()
 
     def write(self, data: bytes) -> int:
-        """Take bytes at once; rattler calls it from threads of its own, one at a time."""
+        """Write at once; rattler calls it from threads of its own, one at a time."""
         self._count(len(data))
-        if self._is_within:
-            self._put(data)
+        if self._is_within_limit:
+            self._write_now(data)
         return len(data)
 
-    async def take(self, data: bytes) -> None:
-        """Take bytes from the event loop; waits while the disk is behind.
+    async def feed(self, data: bytes) -> None:
+        """Add bytes from the event loop; waits while the disk is slower.
 
         Raises:
-            CannotKeep: the file can't be written. No OSError, which would count as the connection's.
+            CacheError: the file can't be written. No OSError, which would count as the connection's.
         """
         self._count(len(data))
-        self._gathered.append(data)
-        self._gathered_bytes += len(data)
-        if self._gathered_bytes >= CHUNK:
-            await self._flush()
+        self._buffer += data
+        if len(self._buffer) >= CHUNK:
+            await self._start_write()
+
+    async def flush(self) -> None:
+        """Wait until all bytes are in the file.
+
+        Raises:
+            CacheError
+        """
+        await self._start_write()
+        await self._wait_for_write()
 
     async def settle(self) -> None:
-        """Wait until all that was taken is in the file.
+        """`flush`, ignoring errors: afterwards no thread writes and the file can be closed."""
+        with contextlib.suppress(CacheError):
+            await self.flush()
+
+    async def resume(self) -> None:
+        """Continue after the bytes that an interrupted run left in the file.
 
         Raises:
-            CannotKeep
-        """
-        await self._flush()
-        await self._written()
-
-    async def rest(self) -> None:
-        """Have in the file what came, as far as that goes, and wait until no thread writes: then it can be closed."""
-        with contextlib.suppress(CannotKeep):
-            await self.settle()
-
-    async def adopt(self) -> None:
-        """Begin behind what the file holds already, from a run that did not come to its end.
-
-        Raises:
-            CannotKeep: it can't be read.
+            CacheError: it can't be read.
         """
         try:
-            size = await asyncio.to_thread(self._read)
-        except OSError as fault:
-            raise CannotKeep(self._folder, fault) from fault
-        self.is_joined = size > 0
+            size = await asyncio.to_thread(self._hash_existing)
+        except OSError as error:
+            raise CacheError(self._folder, error) from error
+        self.is_resumed = size > 0
         self._count(size)
 
     async def restart(self) -> None:
-        """Begin anew with an empty file."""
-        self._gathered.clear()
-        self._gathered_bytes = 0
-        await self._written()
-        if self._told:
-            self._progress(-self._told)
-        self.size = self._told = 0
-        self.is_joined = False
+        """Start over with an empty file."""
+        self._buffer = bytearray()
+        await self._wait_for_write()
+        if self._reported:
+            self._on_progress(-self._reported)
+        self.size = self._reported = 0
+        self.is_resumed = False
         self._hash = hashlib.new(self._hash.name)
         self._file.seek(0)
         self._file.truncate()
 
     @property
-    def _is_within(self) -> bool:
+    def _is_within_limit(self) -> bool:
         return self.limit is None or self.size <= self.limit
 
     def _count(self, more: int) -> None:
         self.size += more
-        self.moved = time.monotonic()
-        told = self.size if self.limit is None else min(self.size, self.limit)
-        if told != self._told:
-            self._progress(told - self._told)
-            self._told = told
+        self.last_byte_at = time.monotonic()
+        within = self.size if self.limit is None else min(self.size, self.limit)
+        if within != self._reported:
+            self._on_progress(within - self._reported)
+            self._reported = within
 
-    def _read(self) -> int:
+    def _hash_existing(self) -> int:
         self._file.seek(0)
         size = 0
         while data := self._file.read(CHUNK):
@@ -131,15 +160,13 @@ class Sink:
             size += len(data)
         return size
 
-    async def _flush(self) -> None:
-        data = b"".join(self._gathered)
-        self._gathered.clear()
-        self._gathered_bytes = 0
-        await self._written()
-        if data and self._is_within:
-            self._writing = asyncio.get_running_loop().run_in_executor(None, self._put, data)
+    async def _start_write(self) -> None:
+        data, self._buffer = self._buffer, bytearray()
+        await self._wait_for_write()
+        if data and self._is_within_limit:
+            self._writing = asyncio.get_running_loop().run_in_executor(None, self._write_now, data)
 
-    async def _written(self) -> None:
+    async def _wait_for_write(self) -> None:
         writing, self._writing = self._writing, None
         if writing is None:
             return
@@ -149,9 +176,9 @@ class Sink:
         except asyncio.CancelledError:
             await asyncio.gather(writing, return_exceptions=True)
             raise
-        except OSError as fault:
-            raise CannotKeep(self._folder, fault) from fault
+        except OSError as error:
+            raise CacheError(self._folder, error) from error
 
-    def _put(self, data: bytes) -> None:
+    def _write_now(self, data: bytes | bytearray) -> None:
         self._hash.update(data)
         write_all(self._file, data)

@@ -1,26 +1,26 @@
-"""Locks of the system's on files and folders that may be renamed or removed while somebody waits for them.
+"""System locks on files and folders that may be renamed or removed while another process waits for them.
 
-Importing it costs next to nothing: it is on the way of commands that find all done already.
+Cheap to import: commands that find all work done already import it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Final
 
-#: Network shares without locks: nothing is held there.
+#: Network shares without locks: nothing is locked there.
 _UNLOCKABLE: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
-def try_hold(path: Path, opened: Callable[[], int]) -> int | None:
-    """A descriptor that holds `path` against others; None while somebody else does.
+def try_lock(path: Path, opened: Callable[[], int]) -> int | None:
+    """A descriptor that locks `path`; None if another process has it locked.
 
-    opened: opens `path`, making it where it is not there. The lock belongs to the open file: a program that inherits
-    the descriptor holds it as well, and the system lets go when the last of them has ended, however it ended.
+    opened: opens `path`, creating it if necessary. The lock belongs to the open file: a program that inherits the
+    descriptor shares it, and the system releases it when the last of them has ended, however it ended.
     """
     import fcntl
 
@@ -31,52 +31,62 @@ def try_hold(path: Path, opened: Callable[[], int]) -> int | None:
         except BlockingIOError:
             os.close(descriptor)
             return None
-        except OSError as fault:
-            if fault.errno not in _UNLOCKABLE:
+        except OSError as error:
+            if error.errno not in _UNLOCKABLE:
                 os.close(descriptor)
                 raise
-        # Whoever held it before may have renamed or removed it since it was opened: then this lock is of nothing.
-        if is_still(path, descriptor):
+        # The previous owner may have renamed or removed it since it was opened: then this locks nothing.
+        if is_same_file(path, descriptor):
             return descriptor
         os.close(descriptor)
 
 
-async def hold(path: Path, opened: Callable[[], int], every_s: float = 0.1) -> int:
-    """As `try_hold`; while somebody else holds it, waits for their end."""
+def wait_for_lock(
+    path: Path, opened: Callable[[], int], every_s: float, on_wait: Callable[[], None] = lambda: None
+) -> int:
+    """`try_lock` until it succeeds, in a thread or a program without an event loop. on_wait: called once."""
+    descriptor = try_lock(path, opened)
+    if descriptor is None:
+        on_wait()
+        while (descriptor := try_lock(path, opened)) is None:
+            time.sleep(every_s)
+    return descriptor
+
+
+async def lock(path: Path, opened: Callable[[], int], every_s: float = 0.1) -> int:
+    """`try_lock` until it succeeds."""
     import asyncio
 
-    for _ in count():
-        descriptor = try_hold(path, opened)
-        if descriptor is not None:
-            return descriptor
+    # flock has no asynchronous form: there is no event to wait for.
+    while (descriptor := try_lock(path, opened)) is None:  # noqa: ASYNC110
         await asyncio.sleep(every_s)
-    raise AssertionError("count() has no end")
+    return descriptor
 
 
-async def hold_file(path: Path, every_s: float = 0.1) -> int:
-    """Opens a file, made where it is not there, and holds it; while somebody else does, waits for their end."""
-    return await hold(path, lambda: _open_file(path), every_s)
+async def lock_file(path: Path, every_s: float = 0.1) -> int:
+    """Open a file for reading and writing, created if necessary, and lock it."""
+
+    def opened() -> int:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+
+    return await lock(path, opened, every_s)
 
 
-async def hold_folder(path: Path, every_s: float = 0.1) -> int:
-    """As `hold_file`, for a folder."""
-    return await hold(path, lambda: _open_folder(path), every_s)
+async def lock_folder(path: Path, every_s: float = 0.1) -> int:
+    """Like `lock_file`, for a folder."""
+    return await lock(path, lambda: open_folder(path), every_s)
 
 
-def is_still(path: Path, descriptor: int) -> bool:
-    """Whether what is at `path` is what was opened there."""
+def open_folder(path: Path) -> int:
+    """A descriptor of a folder, created if necessary."""
+    path.mkdir(parents=True, exist_ok=True)
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def is_same_file(path: Path, descriptor: int) -> bool:
+    """Whether the file at `path` is the open one."""
     try:
-        there = path.lstat()
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
-    return os.path.samestat(there, os.fstat(descriptor))
-
-
-def _open_file(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-
-
-def _open_folder(path: Path) -> int:
-    path.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_RDONLY)

@@ -1,8 +1,8 @@
 """Atomic writes, foreign files and hashes of trees.
 
-Synced are the spec and the lock, which nothing can make again: they are on the disk before they get their names. All
-else follows from them: whoever reads a file of a cache checks it, so that a power cut costs that file, where syncing
-would cost every run. `docs/design.md` says how each is checked.
+Only the spec and the lock are synced to the disk before they get their names: nothing can generate them again. Cached
+files are checked when they are read, so that a power cut costs a file, and no run pays for syncing. See
+`docs/design.md` for each check.
 """
 
 from __future__ import annotations
@@ -19,21 +19,28 @@ from pathlib import Path
 from typing import IO, Final
 from urllib.parse import urlsplit
 
-from envspec.errors import UsageError
-from envspec.io.file_locks import try_hold
+from envspec.errors import EnvspecError, UsageError
+from envspec.io.file_locks import try_lock
 
-#: No room: another way of writing would not find any either.
+#: Errors of a full disk.
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-#: What systems without fsync for directories answer (some network shares).
+#: Errors of systems without fsync for directories (some network shares).
 _NO_SYNC: Final = frozenset({errno.EBADF, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+
+
+class DiskFull(EnvspecError):
+    """The disk is full, or would be."""
+
+    exit_code = 6
+
+
 _MARK: Final = ".envspec-"
 _BUFFER: Final = 1 << 20
 
 
 @contextlib.contextmanager
-def beside(path: Path) -> Iterator[Path]:
-    """A name to write a file under, which becomes `path` when this is left, and goes where that is by a fault."""
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name, which is renamed to `path` at the end, or removed after an error."""
     new = _new_name(path)
     try:
         yield new
@@ -43,52 +50,52 @@ def beside(path: Path) -> Iterator[Path]:
         raise
 
 
-def place(path: Path, data: bytes) -> None:
-    """Write a small file, with the folders that it is in.
+def write_file(path: Path, data: bytes) -> None:
+    """Write a small file atomically, and its folders.
 
     Raises:
-        OSError: it can't be written; what stood there is untouched.
+        OSError: it can't be written; the old file is untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with beside(path) as new:
+    with replacing(path) as new:
         new.write_bytes(data)
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Put another file with the same mode where one is. The old one is not written to: it may be a hard link.
+def replace_content(path: Path, data: bytes) -> None:
+    """Replace a file by one with the same mode; the old one, which may be a hard link, is not written to.
 
     Raises:
-        OSError: it can't be written; what stood there is untouched.
+        OSError: it can't be written; the old file is untouched.
     """
-    with beside(path) as new, new.open("xb") as file:
+    with replacing(path) as new, new.open("xb") as file:
         new.chmod(path.stat().st_mode & 0o7777)
         file.write(data)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """As `replace`, for a file of the user's: synced, and a link stays one while its target is replaced.
+def replace_user_file(path: Path, data: bytes) -> None:
+    """As `replace_content`, for a file of the user's: synced, and a link stays one while its target is replaced.
 
     Raises:
         UsageError: the file can't be written; what stood there is untouched.
     """
     real = Path(os.path.realpath(path))
     try:
-        with beside(real) as new, new.open("xb") as file:
+        with replacing(real) as new, new.open("xb") as file:
             new.chmod(real.stat().st_mode & 0o7777)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-    except OSError as fault:
+    except OSError as error:
         raise UsageError(
-            f"{path} can't be written: {fault.strerror}", hint="make it and its folder writable"
-        ) from fault
+            f"{path} can't be written: {error.strerror}", hint="make it and its folder writable"
+        ) from error
 
 
 @contextlib.contextmanager
-def placing(path: Path) -> Iterator[IO[bytes]]:
-    """As `beside`, for a large file in a folder of the user's: it is held against other processes while it is written.
+def open_replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Like `replacing`, for a large file in a folder of the user; locked while it is written.
 
-    What a killed run left is then held by nobody, and `sweep` takes it away.
+    `remove_leftovers` removes the unlocked ones of killed runs.
 
     Raises:
         OSError: it can't be written.
@@ -96,8 +103,8 @@ def placing(path: Path) -> Iterator[IO[bytes]]:
     descriptor = None
     while descriptor is None:
         new = _new_name(path)
-        # 0666 less the umask: it is a file of the user's as any.
-        descriptor = try_hold(new, partial(os.open, new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        # 0666 minus the umask, like any file of the user.
+        descriptor = try_lock(new, partial(os.open, new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
     try:
         with os.fdopen(descriptor, "wb", buffering=_BUFFER) as file:
             yield file
@@ -135,8 +142,8 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def open_foreign(path: Path) -> IO[bytes]:
-    """A file where others may write, a container or an engine: nothing but a file of that folder, and never waiting.
+def open_untrusted(path: Path) -> IO[bytes]:
+    """Open a regular file in a folder that containers or engines write to, without blocking.
 
     Raises:
         OSError: there is none, or it is a link, a pipe, a device or a folder.
@@ -145,43 +152,43 @@ def open_foreign(path: Path) -> IO[bytes]:
     descriptor = os.open(path, flags | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no file", str(path))
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
 
 
-def read_foreign(path: Path, most_bytes: int) -> bytes:
-    """The whole of such a file.
+def read_untrusted(path: Path, most_bytes: int) -> bytes:
+    """The content of such a file.
 
     Raises:
-        OSError: as `open_foreign`; or it is larger than this.
+        OSError: like `open_untrusted`, or it is larger than `most_bytes`.
     """
-    with open_foreign(path) as file:
+    with open_untrusted(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
     return data
 
 
-def write_all(file: IO[bytes], data: bytes) -> None:
-    """Write to an unbuffered file: the system may take less than it is given, on a disk that is almost full."""
+def write_all(file: IO[bytes], data: bytes | bytearray) -> None:
+    """Write to an unbuffered file: on an almost full disk, one call may write a part."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a file is one that is written beside its place here, or was when its writer was killed."""
+    """Whether a file is a temporary one of `replacing`, of a running or killed process."""
     return path.name.startswith(".") and _MARK in path.name
 
 
-def sweep(folder: Path, name: str = "*") -> None:
-    """Remove what killed runs left of `placing` in a folder. name: of the file that was to be, any where left out."""
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Remove temporary files of killed runs of `open_replacing`. name: of the final file, by default any."""
     from glob import escape
 
     pattern = name if name == "*" else escape(name)
     for left in folder.glob(f".{pattern}{_MARK}*"):
         with contextlib.suppress(FileNotFoundError):
-            descriptor = try_hold(left, partial(os.open, left, os.O_RDWR | os.O_CLOEXEC))
+            descriptor = try_lock(left, partial(os.open, left, os.O_RDWR | os.O_CLOEXEC))
             if descriptor is not None:
                 left.unlink()
                 os.close(descriptor)
@@ -191,31 +198,31 @@ def _new_name(path: Path) -> Path:
     return path.with_name(f".{path.name}{_MARK}{os.urandom(6).hex()}")
 
 
-#: What a build, a test or an editor leaves, and no build reads.
-_LEFT: Final = (
+#: Files of builds, tests and editors, which no build reads.
+_GENERATED: Final = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", "*.egg-info", ".venv", "venv", ".tox", ".nox", "node_modules"),
     *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", ".idea", ".vscode", ".DS_Store"),
 )
-#: The same at the top alone.
-_LEFT_AT_TOP: Final = ("build", "dist")
-#: A folder with this is a lock: it follows from the project, and not the other way round.
+#: The same at the top only.
+_GENERATED_AT_TOP: Final = ("build", "dist")
+#: A folder with this file is a lock, which depends on the project.
 _OF_LOCKS: Final = "envspec.lock"
 
 
-def files_of(root: Path) -> Iterator[str]:
+def project_files(root: Path) -> Iterator[str]:
     """The files and links below `root`, as paths relative to it with `/`, in order."""
     found: list[str] = []
     for folder, names, files in os.walk(root):
         inner = os.path.relpath(folder, root).replace(os.sep, "/")
-        names[:] = [name for name in names if not _is_left(name, inner) and not _is_lock(folder, name)]
+        names[:] = [name for name in names if not _is_generated(name, inner) and not _is_lock(folder, name)]
         links = [name for name in names if os.path.islink(os.path.join(folder, name))]  # noqa: PTH114, PTH118
-        kept = [name for name in (*files, *links) if not _is_left(name, inner)]
-        found += kept if inner == "." else [f"{inner}/{name}" for name in kept]
+        included = [name for name in (*files, *links) if not _is_generated(name, inner)]
+        found += included if inner == "." else [f"{inner}/{name}" for name in included]
     yield from sorted(found)
 
 
 def tree_sha256(root: Path) -> str:
-    """SHA-256 (hexadecimal) over the names, contents and rights to run of a project's files; of a file, its content's.
+    """SHA-256 (hexadecimal) over the names, contents and executable bits of a project's files; of a file, its content.
 
     Raises:
         OSError: a file can't be read.
@@ -223,7 +230,7 @@ def tree_sha256(root: Path) -> str:
     if root.is_file():
         return hashlib.sha256(root.read_bytes()).hexdigest()
     digest = hashlib.sha256()
-    for name in files_of(root):
+    for name in project_files(root):
         path = root / name
         if path.is_symlink():
             kind, content = "link", os.fsencode(path.readlink())
@@ -235,7 +242,7 @@ def tree_sha256(root: Path) -> str:
 
 
 def local_path(address: str, folder: Path) -> Path:
-    """Where a local project is: by a `file:` URL, or by a path as seen from the spec's folder."""
+    """The path of a local project: from a `file:` URL, or relative to the spec's folder."""
     if address.startswith("file:"):
         from urllib.request import url2pathname  # imports email, http and ssl: 15 ms
 
@@ -243,8 +250,8 @@ def local_path(address: str, folder: Path) -> Path:
     return folder / Path(address).expanduser()
 
 
-def _is_left(name: str, folder: str) -> bool:
-    patterns = (*_LEFT, *_LEFT_AT_TOP) if folder == "." else _LEFT
+def _is_generated(name: str, folder: str) -> bool:
+    patterns = (*_GENERATED, *_GENERATED_AT_TOP) if folder == "." else _GENERATED
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

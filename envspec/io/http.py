@@ -12,11 +12,11 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import envspec
 from envspec.credentials import shown
+from envspec.errors import NetworkError
 from envspec.io import http_settings
 from envspec.io.http_settings import Proxies, ca_bundle, is_loopback, leads_inward, proxies, tls_context
 from envspec.io.http_types import (
@@ -24,14 +24,14 @@ from envspec.io.http_types import (
     BadStatus,
     BadUrl,
     Credential,
-    Elsewhere,
-    Patience,
     Response,
-    Sink,
-    Stalled,
+    Retry,
+    Timeouts,
     TooLarge,
+    Writable,
+    WrongServer,
     describe,
-    is_passing,
+    is_transient,
     retry_after_s,
 )
 from envspec.origins import Bounds
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 
 def next_hop(url: URL, location: str | None) -> URL:
-    """Where a `Location` leads, without a user name.
+    """The target of a `Location`, without a user name.
 
     Raises:
-        BadRedirect: nowhere, from https to plain http on another machine, or from another machine into this one.
+        BadRedirect: no target, from https to plain http on another machine, or from another machine into this one.
     """
     try:
         target = url.join(type(url)(location)) if location else None
@@ -59,27 +59,27 @@ def next_hop(url: URL, location: str | None) -> URL:
         raise BadRedirect(
             str(url),
             f"redirects from https to {shown(str(target))}, where anyone on the way can change the answer",
-            hint="name the https address of the server that has it",
+            hint="use the https URL of the server that has it",
         )
     if leads_inward(url.host or "", target.host):
         raise BadRedirect(
             str(url),
             f"redirects to {shown(str(target))}, which is a service of this machine's own",
-            hint="tell whoever runs the server, or name the address itself if you trust it",
+            hint="contact the server's operator, or use that URL itself if you trust it",
         )
     return target.with_user(None).with_fragment(None)
 
 
-async def read_whole(answer: ClientResponse, max_bytes: int, longest_s: float = math.inf) -> bytes:
-    """The body in memory; TooLarge as soon as it is known to be, a timeout where it still comes after `longest_s`."""
+async def read_whole(response: ClientResponse, max_bytes: int, longest_s: float = math.inf) -> bytes:
+    """The body in memory; raises TooLarge as early as possible, and TimeoutError after `longest_s`."""
     until = time.monotonic() + longest_s
-    if answer.method != "HEAD" and (answer.content_length or 0) > max_bytes:
-        raise TooLarge(str(answer.url), max_bytes)
+    if response.method != "HEAD" and (response.content_length or 0) > max_bytes:
+        raise TooLarge(str(response.url), max_bytes)
     chunks, total = [], 0
-    async for chunk in answer.content.iter_any():
+    async for chunk in response.content.iter_any():
         total += len(chunk)
         if total > max_bytes:
-            raise TooLarge(str(answer.url), max_bytes)
+            raise TooLarge(str(response.url), max_bytes)
         if time.monotonic() > until:
             raise asyncio.TimeoutError
         chunks.append(chunk)
@@ -89,17 +89,14 @@ async def read_whole(answer: ClientResponse, max_bytes: int, longest_s: float = 
 #: A simple page of the largest projects is below 20 MB; what is larger than this is no page.
 PAGE_BYTES: Final = 64 * 1024 * 1024
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_PASSING_STATUS: Final = frozenset({429, 502, 503, 504})
+_TRANSIENT_STATUS: Final = frozenset({429, 502, 503, 504})
 _SECRET_HEADERS: Final = frozenset({"authorization", "cookie", "proxy-authorization"})
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Ask:
-    """One request as the caller wants it. more: headers that each attempt asks for anew.
-
-    within: the servers that it may reach; None: any.
-    """
+class _HttpRequest:
+    """more: gives further headers for each attempt. within: the servers that it may reach; None: any."""
 
     method: str
     url: URL
@@ -111,7 +108,7 @@ class _Ask:
 
 
 class Http:
-    """Requests with retries, bounds and clear errors. Open one with `open_http`."""
+    """An HTTP client with retries, bounds and clear errors; `open_http` makes it."""
 
     def __init__(
         self,
@@ -119,8 +116,8 @@ class Http:
         *,
         routes: Proxies,
         credentials: Mapping[str, Credential],
-        patience: Patience,
-        notice: Callable[[str], None],
+        timeouts: Timeouts,
+        on_retry: Callable[[str], None],
     ) -> None:
         from aiohttp import ClientTimeout
         from yarl import URL
@@ -128,11 +125,11 @@ class Http:
         self._session = session
         self._routes = routes
         self._credentials = {_origin(URL(url)): credential.basic for url, credential in credentials.items()}
-        self.patience = patience
-        self.notice = notice
+        self.timeouts = timeouts
+        self.on_retry = on_retry
         self._url = URL
-        self._whole = ClientTimeout(total=patience.total_s, sock_connect=patience.connect_s, sock_read=patience.stall_s)
-        self._open_ended = ClientTimeout(sock_connect=patience.connect_s, sock_read=patience.stall_s)
+        self._whole = ClientTimeout(total=timeouts.total_s, sock_connect=timeouts.connect_s, sock_read=timeouts.stall_s)
+        self._open_ended = ClientTimeout(sock_connect=timeouts.connect_s, sock_read=timeouts.stall_s)
         self._proxy_of: dict[tuple[str, str, int | None], str | None] = {}
 
     async def get(
@@ -143,14 +140,14 @@ class Http:
         max_bytes: int = PAGE_BYTES,
         within: Bounds | None = None,
     ) -> Response:
-        """Fetch a whole answer, whatever its status (`Response.checked` refuses other than 2xx).
+        """Fetch a whole response of any status.
 
         A user and password in `url` are sent as basic authentication, to that origin only. within: the servers that
         may be reached, by redirects too; None: any.
 
         Raises:
-            Elsewhere: it leads to another server than `within` allows.
-            NetworkError: no answer, after the retries that `Patience` allows, or one larger than `max_bytes`.
+            WrongServer: the URL or a redirect is not within `within`.
+            NetworkError: no response after all retries, or one larger than `max_bytes`.
         """
         return await self.request("GET", url, headers=headers, max_bytes=max_bytes, within=within)
 
@@ -164,46 +161,43 @@ class Http:
         max_bytes: int = PAGE_BYTES,
         within: Bounds | None = None,
     ) -> Response:
-        """As `get`, with another method; only GET and HEAD follow redirects."""
-        ask = self._ask(method, url, headers, body, self._whole, within)
+        """Like `get`, with another method; only GET and HEAD follow redirects."""
+        request = self._request_for(method, url, headers, body, self._whole, within)
 
-        async def read(answer: ClientResponse) -> Response:
-            return Response(str(answer.url), answer.status, answer.headers, await read_whole(answer, max_bytes))
+        async def read(response: ClientResponse) -> Response:
+            return Response(str(response.url), response.status, response.headers, await read_whole(response, max_bytes))
 
-        return await self._persist(ask, read)
+        return await self._with_retries(request, read)
 
     async def download(
         self,
         url: str,
-        start: Callable[[], Sink],
+        start: Callable[[], Writable],
         *,
         headers: Mapping[str, str] | None = None,
         max_bytes: int,
         within: Bounds | None = None,
     ) -> int:
-        """Write the body of a 2xx answer, as it was sent, to `start()`; the number of bytes.
-
-        start: called for every attempt, so that one which broke off leaves nothing in the next one's sink.
-        within: as in `get`.
+        """Write the body of a 2xx response, as sent, to `start()`, which is called for every attempt; its size.
 
         Raises:
-            NetworkError: no answer, another status, a body larger than `max_bytes` or one that broke off.
+            NetworkError: no response, another status, a body larger than `max_bytes` or an incomplete one.
         """
-        wanted = {"Accept-Encoding": "identity", **(headers or {})}
-        ask = self._ask("GET", url, wanted, None, self._open_ended, within)
+        headers = {"Accept-Encoding": "identity", **(headers or {})}
+        request = self._request_for("GET", url, headers, None, self._open_ended, within)
 
-        async def pour(answer: ClientResponse) -> int:
-            if not 200 <= answer.status < 300:
-                raise BadStatus(str(answer.url), answer.status, retry_after=answer.headers.get("Retry-After"))
+        async def pour(response: ClientResponse) -> int:
+            if not 200 <= response.status < 300:
+                raise BadStatus(str(response.url), response.status, retry_after=response.headers.get("Retry-After"))
             sink, total = start(), 0
-            async for chunk in answer.content.iter_any():
+            async for chunk in response.content.iter_any():
                 total += len(chunk)
                 if total > max_bytes:
-                    raise TooLarge(str(answer.url), max_bytes)
+                    raise TooLarge(str(response.url), max_bytes)
                 sink.write(chunk)
             return total
 
-        return await self._persist(ask, pour)
+        return await self._with_retries(request, pour)
 
     async def stream(
         self,
@@ -213,16 +207,15 @@ class Http:
         headers: Callable[[], Mapping[str, str]] = dict,
         within: Bounds | None = None,
     ) -> _T:
-        """What `use` makes of the answer to a GET, whatever its status; it reads as much of the body as it wants.
+        """The result of `use` on the response to a GET, of any status; `use` reads as much of the body as it needs.
 
-        headers: called for every attempt, which may so go on where the one before broke off. use: an OSError in it
-        counts as the connection's. within: as in `get`.
+        headers: called for every attempt, which can so resume. use: an OSError in it counts as the connection's.
 
         Raises:
-            NetworkError: no answer, or one that broke off, after the retries that `Patience` allows.
+            NetworkError: no complete response after all retries.
         """
-        ask = self._ask("GET", url, {"Accept-Encoding": "identity"}, None, self._open_ended, within)
-        return await self._persist(replace(ask, more=headers), use)
+        request = self._request_for("GET", url, {"Accept-Encoding": "identity"}, None, self._open_ended, within)
+        return await self._with_retries(replace(request, more=headers), use)
 
     @asynccontextmanager
     async def open(
@@ -235,43 +228,40 @@ class Http:
         answer_s: float | None = None,
         within: Bounds | None = None,
     ) -> AsyncIterator[ClientResponse]:
-        """One request, sent once; its answer, of any status, with its body still to be read inside the context.
+        """Send one request once; the response, of any status, with its body unread.
 
-        For whoever can do better after a fault than to ask the same again. body: of `streamed`, or bytes. answer_s:
-        seconds to wait for the next byte of the answer, where that is more than a server usually needs. within: as in
-        `get`.
+        body: of `streamed`, or bytes. answer_s: seconds to wait for each byte of the response, by default `stall_s`.
 
         Raises:
-            NetworkError: no answer, or one that breaks off while it is read. What a streamed body's source raises
-                comes as it is.
+            NetworkError: no response, or an incomplete one. Errors of a streamed body's source pass unchanged.
         """
         from aiohttp import ClientError
 
         timeout = self._open_ended
         if answer_s is not None:
-            timeout = type(timeout)(sock_connect=self.patience.connect_s, sock_read=answer_s)
-        ask = self._ask(method, url, headers, body, timeout, within)
-        answer = None
+            timeout = type(timeout)(sock_connect=self.timeouts.connect_s, sock_read=answer_s)
+        request = self._request_for(method, url, headers, body, timeout, within)
+        response = None
         try:
-            answer = await self._follow(ask)
-            yield answer
-        except (ClientError, asyncio.TimeoutError, OSError) as fault:
+            response = await self._follow(request)
+            yield response
+        except (ClientError, asyncio.TimeoutError, OSError) as error:
             if body is not None and not isinstance(body, bytes):
-                body.check(shown(str(ask.url)))
-            raise describe(fault, str(ask.url), self.patience.connect_s, self.patience.stall_s) from fault
+                body.check(shown(str(request.url)))
+            raise describe(error, str(request.url), self.timeouts.connect_s, self.timeouts.stall_s) from error
         finally:
-            if answer is not None:
-                answer.release()
+            if response is not None:
+                response.release()
             if body is not None and not isinstance(body, bytes):
                 await body.settle()
 
     def streamed(self, pieces: Callable[[], AsyncGenerator[bytes | memoryview, None]], size_bytes: int) -> Streamed:
-        """A body that is made while it is sent. pieces: gives it from its start, and may be called more than once."""
+        """A body generated while it is sent. pieces: yields it from its start; called for each attempt."""
         from envspec.io.http_body import Streamed
 
-        return Streamed(pieces, size_bytes, self.patience.stall_s)
+        return Streamed(pieces, size_bytes, self.timeouts.stall_s)
 
-    def _ask(
+    def _request_for(
         self,
         method: str,
         url: str,
@@ -279,7 +269,7 @@ class Http:
         body: bytes | Streamed | None,
         timeout: ClientTimeout,
         within: Bounds | None,
-    ) -> _Ask:
+    ) -> _HttpRequest:
         try:
             target = self._url(url)
             if target.scheme not in {"http", "https"} or not target.host:
@@ -290,74 +280,63 @@ class Http:
                 target = target.with_user(None)
         except ValueError:
             raise BadUrl(url) from None
-        return _Ask(method, target.with_fragment(None), headers or {}, body, timeout, within=within)
+        return _HttpRequest(method, target.with_fragment(None), headers or {}, body, timeout, within=within)
 
-    async def _persist(self, ask: _Ask, use: Callable[[ClientResponse], Awaitable[_T]]) -> _T:
-        """Try until there is an answer, the fault is not one that passes, or patience ends."""
+    async def _with_retries(self, request: _HttpRequest, use: Callable[[ClientResponse], Awaitable[_T]]) -> _T:
         from aiohttp import ClientError
 
-        stalls = 0
-        for attempt in count(1):
+        url = str(request.url)
+        retry = Retry(self.timeouts, url)
+        while True:
             try:
-                answer = await self._follow(ask)
+                response = await self._follow(request)
                 try:
-                    pause = self._pause_before_retry(answer, attempt)
-                    if pause is None:
-                        return await use(answer)
-                    what = f"{shown(str(ask.url))}: HTTP {answer.status}"
+                    requested_s = retry_after_s(response.headers.get("Retry-After"))
+                    is_retried = response.status in _TRANSIENT_STATUS and not retry.is_last
+                    if not is_retried or (requested_s or 0) > self.timeouts.retry_after_s:
+                        return await use(response)
+                    error: NetworkError = NetworkError(f"{shown(url)}: HTTP {response.status}")
                 finally:
-                    answer.release()
-            except (ClientError, asyncio.TimeoutError, OSError) as fault:
-                known = describe(fault, str(ask.url), self.patience.connect_s, self.patience.stall_s)
-                stalls += isinstance(known, Stalled)
-                if attempt >= self.patience.attempts or stalls >= 2 or not is_passing(fault):
-                    raise known from fault
-                pause, what = self.patience.pause_s(str(ask.url), attempt), known.message
-            self.notice(f"{what}; trying again in {pause:.1f} s")
-            await asyncio.sleep(pause)
-        raise AssertionError("count() has no end")
+                    response.release()
+                pause_s = retry.next_pause_s(error, transient=True, requested_s=requested_s)
+            except (ClientError, asyncio.TimeoutError, OSError) as cause:
+                error = describe(cause, url, self.timeouts.connect_s, self.timeouts.stall_s)
+                error.__cause__ = cause
+                pause_s = retry.next_pause_s(error, transient=is_transient(cause))
+            self.on_retry(f"{error.message}; trying again in {pause_s:.1f} s")
+            await asyncio.sleep(pause_s)
 
-    async def _follow(self, ask: _Ask) -> ClientResponse:
+    async def _follow(self, request: _HttpRequest) -> ClientResponse:
         """Send, and follow redirects of GET and HEAD.
 
-        Each hop carries the credentials of its own origin and nothing else: what was meant for the first origin does
-        not reach the second, nor does a user name that a server writes into `Location`.
+        Each hop carries the credentials of its own origin only; a user name in a `Location` is dropped.
 
         Raises:
-            Elsewhere: a hop is not within the servers that may answer.
+            WrongServer: a hop is not within `request.within`.
         """
-        url, headers = ask.url, {**ask.headers, **ask.more()}
-        for hop in range(self.patience.redirects + 1):
-            if ask.within is not None and not ask.within.allows(str(url), redirected=hop > 0):
-                raise Elsewhere(str(ask.url), str(url), ask.within, redirected=hop > 0)
+        url, headers = request.url, {**request.headers, **request.more()}
+        for hop in range(self.timeouts.redirects + 1):
+            if request.within is not None and not request.within.allows(str(url), redirected=hop > 0):
+                raise WrongServer(str(request.url), str(url), request.within, redirected=hop > 0)
             if self._credentials and "Authorization" not in headers and (mine := self._credentials.get(_origin(url))):
                 headers = {**headers, "Authorization": mine}
-            answer = await self._session.request(
-                ask.method,
+            response = await self._session.request(
+                request.method,
                 url,
                 headers=headers,
-                data=ask.body,
-                timeout=ask.timeout,
+                data=request.body,
+                timeout=request.timeout,
                 proxy=self._proxy(url),
                 allow_redirects=False,
             )
-            if answer.status not in _REDIRECTS or ask.method not in {"GET", "HEAD"}:
-                return answer
-            answer.release()
-            following = next_hop(url, answer.headers.get("Location"))
+            if response.status not in _REDIRECTS or request.method not in {"GET", "HEAD"}:
+                return response
+            response.release()
+            following = next_hop(url, response.headers.get("Location"))
             if following.origin() != url.origin():
                 headers = {name: value for name, value in headers.items() if name.lower() not in _SECRET_HEADERS}
             url = following
-        raise BadRedirect(str(ask.url), "redirects without an end", hint="look at the URL with curl -L")
-
-    def _pause_before_retry(self, answer: ClientResponse, attempt: int) -> float | None:
-        """Seconds to wait before asking again; None to take the answer as it is."""
-        if answer.status not in _PASSING_STATUS or attempt >= self.patience.attempts:
-            return None
-        wanted = retry_after_s(answer.headers.get("Retry-After"))
-        if wanted is None:
-            return self.patience.pause_s(str(answer.url), attempt)
-        return wanted if wanted <= self.patience.retry_after_s else None
+        raise BadRedirect(str(request.url), "redirects without an end", hint="look at the URL with curl -L")
 
     def _proxy(self, url: URL) -> str | None:
         key = (url.scheme, url.host or "", url.port)
@@ -375,15 +354,15 @@ async def open_http(
     environ: Mapping[str, str],
     *,
     credentials: Mapping[str, Credential] | None = None,
-    patience: Patience | None = None,
+    timeouts: Timeouts | None = None,
     per_host: int = 32,
-    notice: Callable[[str], None] = lambda _: None,
+    on_retry: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[Http]:
-    """Open the door: connections are kept alive and shared until the context ends.
+    """An `Http` whose connections are kept alive and shared until the context ends.
 
-    environ: CA bundle, proxies and changes to `patience` are read from it; netrc never is: what a lock holds must not
-    depend on it. credentials: by origin (`https://host`, `https://host:8443`), sent to that origin alone. per_host:
-    connections to one host at a time. notice: told of every retry, one line each.
+    environ: names the CA bundle, the proxies and changes to `timeouts`; netrc is never read: a lock must not depend on
+    it. credentials: by origin (`https://host`, `https://host:8443`), sent to that origin only. per_host: connections
+    to one host at a time. on_retry: called with one line for every retry.
 
     Raises:
         UsageError: the environment names a CA bundle or a proxy that cannot be used.
@@ -412,8 +391,8 @@ async def open_http(
             session,
             routes=routes,
             credentials=credentials or {},
-            patience=http_settings.patience(environ, patience or Patience()),
-            notice=notice,
+            timeouts=http_settings.timeouts(environ, timeouts or Timeouts()),
+            on_retry=on_retry,
         )
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from envspec.credentials import is_misread, shown
 from envspec.errors import UsageError
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.origins import origin_of
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def ca_bundle(environ: Mapping[str, str]) -> Path | None:
-    """The file or directory of CA certificates that the environment names, None for the system's own.
+    """The file or directory of CA certificates in the environment's variables; None: the system's own.
 
     SSL_CERT_FILE is OpenSSL's variable, REQUESTS_CA_BUNDLE that of requests and pip, CURL_CA_BUNDLE that of curl; the
     first that is set wins, in this order.
 
     Raises:
-        UsageError: the variable names something that is not there. (OpenSSL would go on with no certificate at all and
-            every request would then fail with a message that doesn't name the variable.)
+        UsageError: the path does not exist. (OpenSSL would continue without certificates, and every request would
+            fail with a message that does not name the variable.)
     """
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
         if value := environ.get(name):
@@ -48,30 +48,30 @@ def tls_context(bundle: Path | None) -> ssl.SSLContext:
             context = ssl.create_default_context(capath=str(bundle))
         else:
             context = ssl.create_default_context(cafile=str(bundle))
-    except (ssl.SSLError, OSError) as fault:
+    except (ssl.SSLError, OSError) as error:
         raise UsageError(
-            f"{bundle}: not a bundle of CA certificates ({fault})",
+            f"{bundle}: not a bundle of CA certificates ({error})",
             hint="SSL_CERT_FILE, REQUESTS_CA_BUNDLE and CURL_CA_BUNDLE name a PEM file or a hashed directory",
-        ) from fault
+        ) from error
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
-def patience(environ: Mapping[str, str], usual: Patience) -> Patience:
-    """`usual`, with what `ENVSPEC_HTTP_<FIELD>` says of a field instead: `ENVSPEC_HTTP_STALL_S=120` on a slow network.
+def timeouts(environ: Mapping[str, str], usual: Timeouts) -> Timeouts:
+    """`usual` with the fields that `ENVSPEC_HTTP_<FIELD>` sets: `ENVSPEC_HTTP_STALL_S=120` on a slow network.
 
     Raises:
-        UsageError: one of them is no positive number, or for a count no whole one.
+        UsageError: a value is not a positive number, or for a count not a whole one.
     """
     changed: dict[str, Any] = {}
-    for field in fields(Patience):
+    for field in fields(Timeouts):
         name = f"ENVSPEC_HTTP_{field.name.upper()}"
         if text := environ.get(name):
             whole = isinstance(field.default, int)
             if not re.fullmatch(r"\d{1,6}" if whole else r"\d{1,6}(\.\d*)?|\.\d+", text) or not float(text):
                 raise UsageError(
                     f"{name}={text}: not a positive {'whole ' if whole else ''}number",
-                    hint=f"correct {name}, or unset it: then it is {getattr(usual, field.name):g}",
+                    hint=f"correct {name}, or unset it: the default is {getattr(usual, field.name):g}",
                 )
             changed[field.name] = int(text) if whole else float(text)
     return replace(usual, **changed)
@@ -79,16 +79,13 @@ def patience(environ: Mapping[str, str], usual: Patience) -> Patience:
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """Which proxy a request goes through.
-
-    by_scheme: `http`, `https` or `all` to the proxy's URL. exempt: the entries of NO_PROXY.
-    """
+    """by_scheme: `http`, `https` or `all` -> the proxy's URL. exempt: the entries of NO_PROXY."""
 
     by_scheme: Mapping[str, str]
     exempt: tuple[str, ...] = ()
 
     def of(self, scheme: str, host: str, port: int | None) -> str | None:
-        """The proxy's URL for a request to `host`, None to go straight there."""
+        """The proxy's URL for a request to `host`, None: connect directly."""
         proxy = self.by_scheme.get(scheme) or self.by_scheme.get("all")
         if not proxy or is_loopback(host) or any(_exempts(entry, host, port) for entry in self.exempt):
             return None
@@ -124,7 +121,6 @@ def proxies(environ: Mapping[str, str]) -> Proxies:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is this machine by name or by address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     import ipaddress
@@ -136,10 +132,10 @@ def is_loopback(host: str) -> bool:
 
 
 def leads_inward(host: str, to: str) -> bool:
-    """Whether a server at `host` may not send us to `to`: this machine's own services, or link-local ones.
+    """Whether a server at `host` must not redirect to `to`: this machine's own services, or link-local ones.
 
-    Those of a cloud's machine hand out its keys (169.254.169.254). What is on this machine may lead to itself. Names
-    are not resolved: one that has such an address is not found.
+    A cloud machine's metadata service hands out its keys (169.254.169.254). Servers on this machine may redirect to
+    it. Names are not resolved: a name with such an address is not detected.
     """
     import ipaddress
     import socket
@@ -157,7 +153,7 @@ def leads_inward(host: str, to: str) -> bool:
 
 
 def keeps_logins(url: str) -> bool:
-    """Whether a login that is kept for a host, without a scheme, may be sent to an address: not over plain http."""
+    """Whether a login stored by host, without a scheme, may be sent to a URL: not over plain http."""
     try:
         parts = urlsplit(url)
         return parts.scheme != "http" or is_loopback(parts.hostname or "")
@@ -189,12 +185,12 @@ def _exempts(entry: str, host: str, port: int | None) -> bool:
 def default_index_url(environ: Mapping[str, str]) -> str:
     """The address of the default index's simple pages, with a closing slash.
 
-    `ENVSPEC_DEFAULT_INDEX` names a mirror that stands in for it: its address, too, is never written to a lock.
+    `ENVSPEC_DEFAULT_INDEX` names a mirror of it, whose URL is never written to a lock either.
     """
     named = environ.get("ENVSPEC_DEFAULT_INDEX")
     if named:
         return named.rstrip("/") + "/"
-    # The one place where pip states it; importing it runs nothing and reads no configuration.
+    # pip defines it here; importing it runs nothing and reads no configuration.
     from pip._internal.models.index import PyPI
 
     return PyPI.simple_url.rstrip("/") + "/"

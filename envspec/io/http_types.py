@@ -12,77 +12,77 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final, Protocol
 
 from envspec.credentials import shown
-from envspec.errors import NetworkError
+from envspec.errors import EnvspecError, NetworkError
 from envspec.origins import Bounds
 
 if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
 
-class RequestFault(NetworkError):
-    """A request that gave no usable answer. url: without credentials."""
+class RequestError(NetworkError):
+    """A request without a usable response. url: without credentials."""
 
     def __init__(self, url: str, what: str, *, hint: str) -> None:
         self.url = shown(url)
         super().__init__(f"{self.url}: {what}", hint=hint)
 
 
-class BadUrl(RequestFault):
+class BadUrl(RequestError):
     """Not an http(s) URL."""
 
     def __init__(self, url: str) -> None:
-        super().__init__(url, "not a URL that can be asked", hint="give a URL of the form https://host/path")
+        super().__init__(url, "not an http(s) URL", hint="use a URL of the form https://host/path")
 
 
-class Unreachable(RequestFault):
+class Unreachable(RequestError):
     """No connection: the name is unknown, the port is closed, or the connection broke before an answer."""
 
 
-class ProxyFault(RequestFault):
-    """The proxy refused, or cannot be reached."""
+class ProxyError(RequestError):
+    """The proxy refuses the request or cannot be reached."""
 
 
-class TlsFault(RequestFault):
+class TlsError(RequestError):
     """The server's certificate isn't trusted, or the server doesn't speak TLS."""
 
 
-class Stalled(RequestFault):
-    """The server took longer than `Patience` allows."""
+class Stalled(RequestError):
+    """The server took longer than `Timeouts` allow."""
 
 
-class BrokenOff(RequestFault):
-    """The answer ended before its announced end, or isn't HTTP."""
+class IncompleteResponse(RequestError):
+    """The response ended early or is not HTTP."""
 
 
-class TooLarge(RequestFault):
-    """The answer is larger than anything that is expected at this URL."""
+class TooLarge(RequestError):
+    """The response exceeds the limit for this URL."""
 
     def __init__(self, url: str, max_bytes: int) -> None:
         limit = f"{max_bytes / 1e6:.0f} MB" if max_bytes >= 1e6 else f"{max_bytes} bytes"
         super().__init__(
             url,
-            f"the answer is larger than {limit}",
-            hint="the server sends something other than what is asked for: look at the URL with curl",
+            f"the response is larger than {limit}",
+            hint="look at the URL with curl: the server sends something other than the requested document",
         )
 
 
-class BadRedirect(RequestFault):
-    """A redirect that leads nowhere, in a circle, or from https to plain http."""
+class BadRedirect(RequestError):
+    """A redirect without a valid target, without an end, or from https to plain http."""
 
 
-class Elsewhere(BadRedirect):
-    """A request that leads to a server that may not answer for its source. target: where it leads."""
+class WrongServer(BadRedirect):
+    """A request or redirect to a server outside the allowed bounds. target: its URL."""
 
     def __init__(self, url: str, target: str, bounds: Bounds, *, redirected: bool) -> None:
         self.target = shown(target)
         what = f"redirects to {self.target}, which" if redirected else ""
         super().__init__(
-            url, f"{what} is not on a server of {bounds.of}: nothing was taken".lstrip(), hint=bounds.way_out(target)
+            url, f"{what} is not on a server of {bounds.of}: nothing was read".lstrip(), hint=bounds.way_out(target)
         )
 
 
-class BadStatus(RequestFault):
-    """An answer with another status than 2xx. status: HTTP's. retry_after: the header, as it was sent."""
+class BadStatus(RequestError):
+    """A response whose status is not 2xx. retry_after: the header as sent."""
 
     def __init__(self, url: str, status: int, *, retry_after: str | None = None) -> None:
         self.status = status
@@ -95,23 +95,22 @@ _STATUS: Final[Mapping[int, tuple[str, str]]] = {
     401: (" (credentials needed, or wrong)", "give credentials for this host"),
     403: (" (forbidden)", "the credentials for this host don't allow it, or the host blocks this machine"),
     404: (" (not found)", "check the spelling, and that the URL belongs to the server that has it"),
-    407: (" (the proxy wants credentials)", "put them into HTTPS_PROXY: http://user:password@proxy:port"),
-    410: (" (gone)", "the server had it once and has it no more"),
+    407: (" (the proxy requires credentials)", "put them into HTTPS_PROXY: http://user:password@proxy:port"),
+    410: (" (gone)", "the server deleted it"),
 }
 
 
 def _status_words(status: int, retry_after: str | None) -> tuple[str, str]:
-    """What a status means and what to do about it."""
     if status == 429:
         when = f"in {retry_after} s" if re.fullmatch(r"[0-9]{1,9}", retry_after or "") else "later"
         return " (too many requests)", f"try again {when}, or with credentials, which have a higher limit"
     if status >= 500:
-        return " (the server failed)", "try again later; if it stays, tell whoever runs the server"
+        return " (the server failed)", "try again later; if it persists, contact the server's operator"
     return _STATUS.get(status, ("", "the server refuses this request"))
 
 
 def retry_after_s(header: str | None, now: datetime | None = None) -> float | None:
-    """Seconds that a `Retry-After` header asks for (a number or a date, RFC 9110 10.2.3); None when it says nothing."""
+    """Seconds in a `Retry-After` header (a number or a date, RFC 9110 10.2.3); None if there are none."""
     if not header:
         return None
     if re.fullmatch(r"[0-9]+", header.strip()):
@@ -127,49 +126,50 @@ def retry_after_s(header: str | None, now: datetime | None = None) -> float | No
         return None
 
 
-def is_passing(fault: BaseException) -> bool:
-    """Whether asking again may help: yes for broken connections and stalls, no for certificates and bad URLs."""
+def is_transient(error: BaseException) -> bool:
+    """Whether a retry may help: yes for broken connections and stalls, no for certificates and bad URLs."""
     import socket
 
     import aiohttp
 
-    if isinstance(fault, aiohttp.ClientConnectorDNSError):
-        return fault.os_error.errno == socket.EAI_AGAIN  # the name server failed; others say that there is no such name
-    return not isinstance(fault, (aiohttp.ClientSSLError, aiohttp.InvalidURL, aiohttp.ClientHttpProxyError))
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return error.os_error.errno == socket.EAI_AGAIN  # the name server failed; other codes: there is no such name
+    return not isinstance(error, (aiohttp.ClientSSLError, aiohttp.InvalidURL, aiohttp.ClientHttpProxyError))
 
 
-def describe(fault: BaseException, url: str, connect_s: float, stall_s: float) -> RequestFault:
-    """The fault that aiohttp or the system raised, in words for the user."""
+def describe(cause: BaseException, url: str, connect_s: float, stall_s: float) -> RequestError:
+    """An error of aiohttp or the system as envspec's own."""
     import asyncio
 
     import aiohttp
 
-    again = "try again; if it stays, look at the server"
-    # The first row that fits decides: aiohttp's special errors inherit from its general ones.
-    rows: tuple[tuple[type[BaseException], type[RequestFault], str, str], ...] = (
+    again = "try again; if it persists, check the server"
+    reason, status = _reason(cause), getattr(cause, "status", "")
+    # The first match counts: aiohttp's special errors inherit from its general ones.
+    errors: tuple[tuple[type[BaseException], type[RequestError], str, str], ...] = (
         (
             aiohttp.ClientConnectorCertificateError,
-            TlsFault,
-            f"the server's certificate is not trusted ({_reason(fault)})",
-            "name the bundle that holds your organisation's certificate in SSL_CERT_FILE",
+            TlsError,
+            f"the server's certificate is not trusted ({reason})",
+            "name the bundle with your organisation's certificate in SSL_CERT_FILE",
         ),
-        (aiohttp.ClientSSLError, TlsFault, f"no TLS connection ({_reason(fault)})", "is this an http:// server?"),
+        (aiohttp.ClientSSLError, TlsError, f"no TLS connection ({reason})", "is this an http:// server?"),
         (
             aiohttp.ClientProxyConnectionError,
-            ProxyFault,
-            f"the proxy can't be reached ({_reason(fault)})",
+            ProxyError,
+            f"the proxy can't be reached ({reason})",
             "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
         ),
         (
             aiohttp.ClientHttpProxyError,
-            ProxyFault,
-            f"the proxy lets nothing through (HTTP {getattr(fault, 'status', '')})",
-            "check HTTPS_PROXY and NO_PROXY; 407 means that the proxy wants http://user:password@proxy",
+            ProxyError,
+            f"the proxy refuses the request (HTTP {status})",
+            "check HTTPS_PROXY and NO_PROXY; 407 means that the proxy requires http://user:password@proxy",
         ),
         (
             aiohttp.ClientConnectorDNSError,
             Unreachable,
-            "the host's name is not known here",
+            "the host name can't be resolved",
             "check the spelling, DNS and HTTPS_PROXY",
         ),
         (
@@ -179,26 +179,20 @@ def describe(fault: BaseException, url: str, connect_s: float, stall_s: float) -
             "is there a firewall in between, or a proxy to name in HTTPS_PROXY?",
         ),
         (aiohttp.ServerTimeoutError, Stalled, f"the server stalled: no byte for {stall_s:g} s", again),
-        (asyncio.TimeoutError, Stalled, "the answer isn't complete after the longest time allowed", again),
-        (
-            aiohttp.ClientConnectorError,
-            Unreachable,
-            f"no connection ({_reason(fault)})",
-            "is the server up, and the port right?",
-        ),
-        (aiohttp.ClientPayloadError, BrokenOff, "the answer broke off before its end", again),
-        (aiohttp.ClientResponseError, BrokenOff, "the answer is not HTTP", again),
-        (OSError, Unreachable, f"the connection broke ({_reason(fault)})", again),
+        (asyncio.TimeoutError, Stalled, "the response is not complete within the time limit", again),
+        (aiohttp.ClientConnectorError, Unreachable, f"no connection ({reason})", "is the server up, the port right?"),
+        (aiohttp.ClientPayloadError, IncompleteResponse, "the response ended early", again),
+        (aiohttp.ClientResponseError, IncompleteResponse, "the response is not HTTP", again),
+        (OSError, Unreachable, f"the connection broke ({reason})", again),
     )
-    for kind, error, what, hint in rows:
-        if isinstance(fault, kind):
+    for kind, error, what, hint in errors:
+        if isinstance(cause, kind):
             return error(url, what, hint=hint)
-    return Unreachable(url, "the connection broke before an answer", hint=again)
+    return Unreachable(url, "the connection broke before a response", hint=again)
 
 
-def _reason(fault: BaseException) -> str:
-    """The system's or OpenSSL's short reason behind an error of aiohttp's."""
-    cause = getattr(fault, "certificate_error", None) or getattr(fault, "os_error", None) or fault
+def _reason(error: BaseException) -> str:
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
     if isinstance(cause, ConnectionError) and cause.errno:
         # asyncio writes the address in its place.
         return os.strerror(cause.errno)
@@ -219,12 +213,12 @@ class Credential:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait and how often to try, in seconds.
+class Timeouts:
+    """Time limits in seconds, and how often to try.
 
-    connect_s: for a connection with its TLS. stall_s: for the next byte. total_s: for a whole answer in memory (a
-    download has no such bound). attempts: tries in all for faults that pass; a stalled server gets two.
-    backoff_s: the first pause, doubled each time. retry_after_s: the longest `Retry-After` that is waited for.
+    connect_s: a connection with its TLS. stall_s: until the next byte. total_s: a whole response in memory (downloads
+    have no such limit). attempts: tries in all for transient errors; a stalled server gets two. backoff_s: the first
+    pause, doubled each time. retry_after_s: the longest `Retry-After` to wait for.
     """
 
     connect_s: float = 15.0
@@ -236,15 +230,56 @@ class Patience:
     redirects: int = 8
 
     def pause_s(self, url: str, attempt: int) -> float:
-        """How long to wait after a try that failed; attempt: its number, from 1 on."""
+        """The pause after the failed attempt number `attempt`, from 1 on."""
         # Spread by the URL: the retries of many requests that failed together should not arrive together.
         spread = 0.75 + (zlib.crc32(f"{url}{attempt}".encode()) % 1000) / 2000
         return self.backoff_s * float(2 ** (attempt - 1)) * spread
 
 
+#: The longest pause that no server requested, in seconds.
+_LONGEST_PAUSE_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class Retry:
+    """The one retry policy: counts failed attempts in a row. key: spreads the pauses, usually the URL."""
+
+    timeouts: Timeouts
+    key: str
+    failed: int = 0
+    _stalls: int = 0
+    _furthest: int = 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the attempt under way is the last one."""
+        return self.failed + 1 >= self.timeouts.attempts
+
+    def next_pause_s(
+        self, error: EnvspecError, *, transient: bool, requested_s: float | None = None, reached: int = 0
+    ) -> float:
+        """Count a failed attempt; the pause before the next one.
+
+        requested_s: the server's `Retry-After`. reached: progress in bytes; an attempt that came further than all
+        before starts the count anew.
+
+        Raises:
+            `error` if it is not transient, the attempts are used up, or `requested_s` is too long.
+        """
+        if reached > self._furthest:
+            self._furthest, self.failed, self._stalls = reached, 0, 0
+        self.failed += 1
+        self._stalls += isinstance(error, Stalled)
+        is_too_long = (requested_s or 0) > self.timeouts.retry_after_s
+        if not transient or is_too_long or self.failed >= self.timeouts.attempts or self._stalls >= 2:
+            raise error from error.__cause__
+        pause_s = self.timeouts.pause_s(self.key, self.failed) if requested_s is None else requested_s
+        return min(pause_s, max(_LONGEST_PAUSE_S, self.timeouts.retry_after_s))
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole answer. url: where it came from after redirects, without credentials. headers: case doesn't matter."""
+    """A whole response. url: after redirects, without credentials. headers: case-insensitive."""
 
     url: str
     status: int
@@ -252,13 +287,13 @@ class Response:
     body: bytes = field(repr=False)
 
     def checked(self) -> Response:
-        """Itself when the status is 2xx; BadStatus otherwise."""
+        """Itself if the status is 2xx; raises BadStatus otherwise."""
         if 200 <= self.status < 300:
             return self
         raise BadStatus(self.url, self.status, retry_after=self.headers.get("Retry-After"))
 
 
-class Sink(Protocol):
-    """Where a download's bytes go; `write` may be called from the event loop and must not block for long."""
+class Writable(Protocol):
+    """Takes a download's bytes; `write` is called from the event loop and must not block for long."""
 
     def write(self, chunk: bytes, /) -> object: ...

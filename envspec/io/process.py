@@ -1,8 +1,8 @@
-"""Subprocesses that end with us.
+"""Subprocesses that end with their parent.
 
-The program ends when this process's stdin does, which is when the run that holds the other end has ended, killed or
-not. It is over before this process is, and with it the lock on the folder that both hold. Linux could do that by itself
-(prctl), macOS could not.
+Run as a script, this file starts a program and kills it when its own stdin ends, which is when the run at the other end
+has ended, killed or not. The program ends before this process does, and with it the lock on the folder that both hold.
+Linux could do that by itself (prctl), macOS could not.
 """
 
 from __future__ import annotations
@@ -21,36 +21,35 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-#: How long a program may take to see that it is to end, in seconds.
+#: How long a program may take to stop after the end of its stdin, in seconds.
 _GRACE_S: Final = 10.0
-#: The longest line of a program's stdout that is read by lines: an error of rattler's may be one.
+#: The longest line of stdout in `run_streaming`: an error of rattler may be one.
 _LINE_BYTES: Final = 1 << 20
 
 
-class Ending(Enum):
-    """How a program learns that it is to end."""
+class StopBy(Enum):
+    """How a cancelled program is stopped."""
 
-    KILLED = "it is killed, with all of its group"
-    STDIN = "by the end of its stdin; it is killed if it takes no notice"
+    KILL = "it is killed, with its process group"
+    STDIN = "its stdin ends; it is killed if it does not stop"
 
 
 @dataclass(frozen=True, slots=True)
-class Bond:
-    """How a program is bound to this process.
+class ParentLink:
+    """How a program is connected to this process.
 
-    holds: a descriptor that it inherits: with it the lock on where it writes, or a channel to this process. ending:
-    with STDIN it is given some time before it is killed. stdin: written at once; the pipe stays open while this process
-    lives, so that the program can see its end.
+    inherited_fd: a descriptor that it inherits: with it the lock on its folder, or a channel to this process.
+    stdin: written at once; the pipe stays open while this process lives.
     """
 
-    holds: int | None = None
-    ending: Ending = Ending.KILLED
+    inherited_fd: int | None = None
+    stop_by: StopBy = StopBy.KILL
     stdin: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a program left: its exit status (negative: ended by that signal) and its output."""
+    """A program's exit status (negative: the signal that killed it) and output."""
 
     status: int
     stdout: str
@@ -58,84 +57,84 @@ class Finished:
 
     @property
     def lines(self) -> list[str]:
-        """stdout, by line feeds."""
+        """stdout, split at line feeds."""
         return self.stdout.removesuffix("\n").split("\n") if self.stdout else []
 
 
 async def run(
-    command: Sequence[str], *, environ: Mapping[str, str], cwd: Path, stdin: str = "", bond: Bond | None = None
-) -> Finished:
-    """Run a program to its end. When the caller is cancelled it is killed with all that it started, not left behind.
-
-    Raises:
-        FileNotFoundError, PermissionError: the program can't be started.
-    """
-    async with _started(command, environ, cwd, bond or Bond()) as process:
-        stdout, stderr = await process.communicate(stdin.encode())
-    return _finished(process, stdout, stderr)
-
-
-async def attend(
     command: Sequence[str],
     *,
     environ: Mapping[str, str],
     cwd: Path,
-    bond: Bond,
-    told: Callable[[str], None] = lambda _: None,
+    stdin: str = "",
+    inherited_fd: int | None = None,
 ) -> Finished:
-    """As `run`, for a program that writes where it must not be left half-way, or that is long at it.
+    """Run a program to its end. If the caller is cancelled, it is killed with its process group.
 
-    told: called with every line of its stdout.
+    Raises:
+        FileNotFoundError, PermissionError: the program can't be started.
     """
-    async with _started(command, environ, cwd, bond) as process:
+    async with _started(command, environ, cwd, ParentLink(inherited_fd)) as process:
+        stdout, stderr = await process.communicate(stdin.encode())
+    return _finished(process, stdout, stderr)
+
+
+async def run_streaming(
+    command: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    parent: ParentLink,
+    on_line: Callable[[str], None] = lambda _: None,
+) -> Finished:
+    """Like `run`, for long programs and those that must not be stopped halfway. on_line: gets each line of stdout."""
+    async with _started(command, environ, cwd, parent) as process:
         assert process.stdin and process.stdout and process.stderr  # noqa: S101 (they are pipes: for the type checker)
-        errors = asyncio.ensure_future(process.stderr.read())
+        stderr = asyncio.ensure_future(process.stderr.read())
         lines = []
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            process.stdin.write(bond.stdin)
+            process.stdin.write(parent.stdin)
             await process.stdin.drain()
         async for line in process.stdout:
             lines.append(line)
-            told(line.decode("utf-8", "replace").rstrip("\n"))
+            on_line(line.decode("utf-8", "replace").rstrip("\n"))
         await process.wait()
         process.stdin.close()
-        return _finished(process, b"".join(lines), await errors)
+        return _finished(process, b"".join(lines), await stderr)
 
 
 @contextlib.asynccontextmanager
 async def _started(
-    command: Sequence[str],
-    environ: Mapping[str, str],
-    cwd: Path,
-    bond: Bond,
+    command: Sequence[str], environ: Mapping[str, str], cwd: Path, parent: ParentLink
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A program that is over when this is left, however that is."""
+    """A program that has ended when the context does."""
+    pipe = asyncio.subprocess.PIPE
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
             env=dict(environ),
             cwd=cwd,
-            pass_fds=() if bond.holds is None else (bond.holds,),
-            # A session of its own: Ctrl-C is for this process alone, which ends the program and all that it started.
+            pass_fds=() if parent.inherited_fd is None else (parent.inherited_fd,),
+            # A session of its own: Ctrl-C is for this process only, which then stops the program and its children.
             start_new_session=True,
             limit=_LINE_BYTES,
         )
     )
     try:
-        # A start that is cancelled half-way loses the program's end, and asyncio says so on stderr.
+        # A start that is cancelled halfway loses the program's end, and asyncio reports it on stderr.
         yield await asyncio.shield(starting)
     except BaseException:
         process = await starting
-        if bond.ending is Ending.KILLED or not await _has_seen_its_end(process):
+        if parent.stop_by is StopBy.KILL or not await _stopped_by_stdin(process):
             _kill(process)
             await process.wait()
         raise
 
 
-async def _has_seen_its_end(process: asyncio.subprocess.Process) -> bool:
+async def _stopped_by_stdin(process: asyncio.subprocess.Process) -> bool:
     if process.stdin is not None:
         process.stdin.close()
     with contextlib.suppress(asyncio.TimeoutError):
@@ -157,26 +156,26 @@ def _finished(process: asyncio.subprocess.Process, stdout: bytes, stderr: bytes)
 
 
 def output_of(command: Sequence[str], cwd: Path) -> bytes:
-    """The standard output of a short program such as `git show`.
+    """stdout of a short program such as `git show`.
 
     Raises:
         FileNotFoundError: there is no such program.
-        subprocess.CalledProcessError: it failed; `stderr` has its words.
+        subprocess.CalledProcessError: it failed; `stderr` says why.
     """
-    return subprocess.run(command, cwd=cwd, check=True, capture_output=True).stdout  # noqa: S603 (no shell; the words are ours)
+    return subprocess.run(command, cwd=cwd, check=True, capture_output=True).stdout  # noqa: S603 (no shell; the arguments are ours)
 
 
-_ASK: Final = (
+_PROBE: Final = (
     "import importlib.util, json, platform, sys, sysconfig; print(json.dumps([platform.python_version(),"
     "platform.python_implementation(), bool(sysconfig.get_config_var('Py_GIL_DISABLED')),"
     "int.from_bytes(importlib.util.MAGIC_NUMBER[:2], 'little')]))"
 )
-_KEPT: Final = ("PATH", "HOME", "SYSTEMROOT")
+_PROBE_VARIABLES: Final = ("PATH", "HOME", "SYSTEMROOT")
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """path: what to run. version, magic (of its bytecode): what it says of itself."""
+    """A CPython. magic: of its bytecode."""
 
     path: Path
     version: str
@@ -187,23 +186,23 @@ class Interpreter:
         return ".".join(self.version.split(".")[:2])
 
 
-async def ask(path: Path, environ: Mapping[str, str]) -> Interpreter | None:
-    """What an interpreter says of itself; None where it is no CPython with a lock of its own that runs."""
-    variables = {name: environ[name] for name in _KEPT if name in environ}
+async def probe_interpreter(path: Path, environ: Mapping[str, str]) -> Interpreter | None:
+    """Version and magic of an interpreter; None if it does not run or is not a CPython with a GIL."""
+    variables = {name: environ[name] for name in _PROBE_VARIABLES if name in environ}
     try:
-        done = await run([str(path), "-I", "-c", _ASK], environ=variables, cwd=Path("/"))
+        done = await run([str(path), "-I", "-c", _PROBE], environ=variables, cwd=Path("/"))
         version, implementation, is_free_threaded, magic = json.loads(done.lines[-1])
     except (OSError, ValueError, IndexError):
         return None
-    is_usual = implementation == "CPython" and not is_free_threaded
-    return Interpreter(path, version, magic) if is_usual else None
+    is_supported = implementation == "CPython" and not is_free_threaded
+    return Interpreter(path, version, magic) if is_supported else None
 
 
-def main() -> int:
-    """The program's exit status; 137 when it was ended here."""
-    # What it installs are hard links into its cache: whoever may write to a file of an environment would write there.
+def bound_to_parent() -> int:
+    """Run the program in `sys.argv` until it or this stdin ends; its exit status, 137 if it was killed."""
+    # Installed files are hard links into its cache: write access to an environment would be write access to the cache.
     os.umask(os.umask(0) | 0o022)
-    child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, close_fds=False)  # noqa: S603 (the words are ours)
+    child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, close_fds=False)  # noqa: S603 (the arguments are ours)
 
     def watch() -> None:
         while os.read(0, 4096):
@@ -217,5 +216,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.stdout.flush()
-    # Not `sys.exit`, which would wait for the thread that reads.
-    os._exit(main())
+    # Not `sys.exit`, which would wait for the reading thread.
+    os._exit(bound_to_parent())

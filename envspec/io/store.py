@@ -1,9 +1,8 @@
-"""What the index remembers on disk: pages as they were answered, what views made of them, metadata, answers.
+"""The index's cache on disk: pages, views' selections from them, metadata, resolutions.
 
-A page is good for every `as_of` up to the moment when it was asked for, unless upload times may yet be filled in on it
-(`select.py`); everything else is named by what it was made from and good for ever: what rests on a page that may yet
-change is not remembered. One SQLite file: a stack has 400 entries, and as many files would cost more than fetching them
-again.
+A page is valid for every `as_of` up to the time of its request, unless upload times may still be added to it
+(`selection.py`); all else is named by a hash of its inputs and always valid: nothing that follows from a page that may
+change is cached. One SQLite file: a stack has 400 entries, and as many files would cost more than fetching them again.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import Any, Final
 
 from envspec.verifier.record import BadRecord, wheel_sha256
 
-#: Changes whenever the form of what is stored changes; older files are then not read any more.
+#: Changes with the format; older files are then ignored.
 LAYOUT: Final = "v1"
 
 _TABLES: Final = """
@@ -37,7 +36,7 @@ CREATE TABLE IF NOT EXISTS answer (question TEXT PRIMARY KEY, body TEXT) WITHOUT
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """One answer of an index. status: 200 or 404. asked: when the request was sent (UTC)."""
+    """One response of an index. status: 200 or 404. asked: when the request was sent (UTC)."""
 
     status: int
     asked: datetime
@@ -49,28 +48,27 @@ class StoredPage:
 
 @dataclass(frozen=True, slots=True)
 class StoredMetadata:
-    """A wheel's METADATA file. size_bytes: the wheel's, None where it was never told."""
+    """A wheel's METADATA file. size_bytes: the wheel's, None if unknown."""
 
     body: bytes
     size_bytes: int | None
 
 
 class Store:
-    """The memory in `<root>/index/`; many processes may share it.
+    """The cache in `<root>/index/`, which processes may share.
 
-    It only saves time: what can't be read counts as absent, what can't be written is not remembered, and a file that is
-    no database any more is put aside. What is remembered is written by a thread of its own, in one transaction that
-    `save` ends: pages come in while engines and network are waited for.
+    Unreadable entries count as absent, failed writes are ignored, and a damaged database is renamed. A thread writes,
+    in one transaction that `save` ends: pages arrive while resolvers and the network are waited for.
 
-    is_settled: whether what this run makes will be made again by every later one, however late; who finds that it will
-    not says so here, and a whole lock is then not remembered.
+    is_settled: whether every later run will give the same result; set to False by code that finds otherwise, and the
+    lock is then not cached.
     """
 
     def __init__(self, root: Path) -> None:
         self.is_settled = True
         self._path = root / "index" / f"{LAYOUT}.sqlite"
         self._opened: sqlite3.Connection | None = None
-        self._fresh: dict[tuple[str, ...], Any] = {}
+        self._unsaved: dict[tuple[str, ...], Any] = {}
         self._writer: _Writer | None = None
 
     def page(self, index_key: str, name: str) -> StoredPage | None:
@@ -83,58 +81,58 @@ class Store:
             return StoredPage(row[0], datetime.fromisoformat(row[1]), *row[2:]) if row else None
         return None
 
-    def remember_page(self, index_key: str, name: str, page: StoredPage) -> None:
+    def put_page(self, index_key: str, name: str, page: StoredPage) -> None:
         row = (index_key, name, page.status, page.asked.isoformat(), page.url, page.content_type, page.etag, page.body)
         self._put("INSERT OR REPLACE INTO page VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
 
     def metadata(self, key: str) -> StoredMetadata | None:
-        fresh: StoredMetadata | None = self._fresh.get(("metadata", key))
-        if fresh is not None:
-            return fresh
+        unsaved: StoredMetadata | None = self._unsaved.get(("metadata", key))
+        if unsaved is not None:
+            return unsaved
         row = self._row("SELECT body, size_bytes FROM metadata WHERE wheel = ?", key)
         return StoredMetadata(*row) if row else None
 
-    def remember_metadata(self, key: str, metadata: StoredMetadata) -> None:
-        self._fresh["metadata", key] = metadata
+    def put_metadata(self, key: str, metadata: StoredMetadata) -> None:
+        self._unsaved["metadata", key] = metadata
         self._put("INSERT OR REPLACE INTO metadata VALUES (?, ?, ?)", key, metadata.size_bytes, metadata.body)
 
     def contents(self, wheel: str) -> str | None:
-        """The digest of a wheel's contents (`envspec.verifier.record`), by the wheel's SHA-256.
+        """The digest of a wheel's contents (`envspec.verifier.record`), by its SHA-256.
 
-        Empty where none can be told, None where nobody has looked.
+        Empty if it has none, None if it is not cached.
         """
-        fresh: str | None = self._fresh.get(("contents", wheel))
-        if fresh is not None:
-            return fresh
+        unsaved: str | None = self._unsaved.get(("contents", wheel))
+        if unsaved is not None:
+            return unsaved
         row = self._row("SELECT sha256 FROM contents WHERE wheel = ?", wheel)
         return str(row[0]) if row else None
 
-    def remember_record(self, wheel: str, record: bytes | None) -> None:
-        """Remember the digest of a wheel's contents by its RECORD; None for a wheel that has none that can be read."""
+    def put_record(self, wheel: str, record: bytes | None) -> None:
+        """Store the digest of a wheel's contents. record: None for a wheel without a readable one."""
         contents: str | None = None
         with suppress(BadRecord):
             contents = wheel_sha256(record) if record is not None else None
-        self._fresh["contents", wheel] = contents or ""
+        self._unsaved["contents", wheel] = contents or ""
         self._put("INSERT OR REPLACE INTO contents VALUES (?, ?)", wheel, contents or "")
 
     def selection(self, view_key: str, name: str) -> dict[str, Any] | None:
-        """What a view made of a project's page: a JSON object."""
+        """A view's selection from a project's page: a JSON object."""
         return _object(self._row("SELECT body FROM selection WHERE view = ? AND name = ?", view_key, name))
 
-    def remember_selection(self, view_key: str, name: str, value: dict[str, Any]) -> None:
+    def put_selection(self, view_key: str, name: str, value: dict[str, Any]) -> None:
         body = json.dumps(value, separators=(",", ":"))
         self._put("INSERT OR REPLACE INTO selection VALUES (?, ?, ?)", view_key, name, body)
 
     def answer(self, key: str) -> dict[str, Any] | None:
-        """What was resolved for a question: a JSON object."""
+        """A cached result: a JSON object."""
         return _object(self._row("SELECT body FROM answer WHERE question = ?", key))
 
-    def remember_answer(self, key: str, value: dict[str, Any]) -> None:
+    def put_answer(self, key: str, value: dict[str, Any]) -> None:
         body = json.dumps(value, separators=(",", ":"), default=datetime.isoformat)
         self._put("INSERT OR REPLACE INTO answer VALUES (?, ?)", key, body)
 
     def save(self) -> None:
-        """Write what is not yet written, and end the transaction."""
+        """Write all, and end the transaction."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.finish()
@@ -157,26 +155,25 @@ class Store:
             self._opened = self._opened or sqlite3.connect(self._path, timeout=0.5)
             row: tuple[Any, ...] | None = self._opened.execute(query, values).fetchone()
         except sqlite3.OperationalError:
-            # Locked for long, or no table in it yet.
+            # Locked for long, or without tables.
             return None
         except sqlite3.DatabaseError:
-            self._put_aside()
+            self._rename_damaged()
             return None
         return row
 
-    def _put_aside(self) -> None:
+    def _rename_damaged(self) -> None:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
         with suppress(OSError):
             self._path.replace(self._path.with_suffix(".damaged"))
-            # What was written to it last must not be read into the file that follows it.
+            # Their contents must not be read into a new file.
             for kind in ("-wal", "-shm"):
                 self._path.with_name(self._path.name + kind).unlink(missing_ok=True)
 
 
 def _object(row: tuple[Any, ...] | None) -> dict[str, Any] | None:
-    """The JSON object in a row's one column."""
     with suppress(ValueError):
         found = json.loads(row[0]) if row else None
         return found if isinstance(found, dict) else None
@@ -184,7 +181,7 @@ def _object(row: tuple[Any, ...] | None) -> dict[str, Any] | None:
 
 
 class _Writer:
-    """One transaction, written by a thread. A disk that is full or read-only ends it, and nothing is remembered."""
+    """One transaction, written by a thread. On a full or read-only disk nothing is written."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -204,9 +201,9 @@ class _Writer:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             database = sqlite3.connect(self._path, timeout=20)
             try:
-                # Readers, this process's own among them, must never wait for a writer.
+                # Readers must never wait for a writer.
                 database.execute("PRAGMA journal_mode = WAL")
-                # Losing the memory to a power cut costs a download; waiting for the disk costs every run.
+                # A power cut costs a download; waiting for the disk would cost every run.
                 database.execute("PRAGMA synchronous = OFF")
                 database.executescript(_TABLES)
                 with database:

@@ -7,27 +7,28 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
-_T = TypeVar("_T")
+T = TypeVar("T")
+#: How long the loop may take to notice a Ctrl-C while it computes, in seconds.
+_NOTICED_S = 1.0
 
 
-async def together(work: Iterable[Awaitable[_T]], at_once: int | None = None) -> list[_T]:
-    """Await all and give their results in order. at_once: how many may be under way, any number where left out.
+async def gather_or_cancel(work: Iterable[Awaitable[T]], limit: int | None = None) -> list[T]:
+    """The results of all, in order. limit: how many run at once, by default all.
 
     Raises:
-        What the first of them raises; the others are cancelled, and have ended by then.
+        The first error; the others are cancelled and have ended by then.
     """
-    slots = asyncio.Semaphore(at_once) if at_once is not None else None
+    slots = asyncio.Semaphore(limit) if limit is not None else nullcontext()
 
-    async def one(each: Awaitable[_T]) -> _T:
-        if slots is None:
-            return await each
+    async def one(each: Awaitable[T]) -> T:
         async with slots:
             return await each
 
+    work = list(work)
     tasks = [asyncio.ensure_future(one(each)) for each in work]
     try:
         return await asyncio.gather(*tasks)
@@ -35,22 +36,20 @@ async def together(work: Iterable[Awaitable[_T]], at_once: int | None = None) ->
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for each in work:
+            # One that was never started would be warned about.
+            if asyncio.iscoroutine(each):
+                each.close()
 
 
-T = TypeVar("T")
-#: How long the loop may take to notice a Ctrl-C, in seconds: it computes, and may go on so for long.
-_NOTICED_S = 1.0
-
-
-def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run`; on Ctrl-C `work` is cancelled by its loop and cleans up, and then KeyboardInterrupt is raised.
 
-    Python 3.10 raises KeyboardInterrupt in the middle of whatever runs: programs and connections are left open. Later
-    ones cancel from within the signal's handler, also in the middle of what the loop does: a future that was just about
-    to get its result is cancelled between the look and the step, and the loop complains of it on stderr.
+    Python 3.10 raises KeyboardInterrupt in the middle of whatever runs and leaves programs and connections open. Later
+    versions cancel from within the signal handler, in the middle of what the loop does: a future that was about to get
+    its result is cancelled at the wrong moment, and the loop reports it on stderr.
 
-    If the loop does not come to it within a second, KeyboardInterrupt is raised there after all: something computes,
-    such as a parser on what somebody made to take long.
+    If the loop does not react within a second, because something computes, KeyboardInterrupt is raised directly.
     """
     if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         return asyncio.run(work)
@@ -69,7 +68,7 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
                 waiting.pop().cancel()
             task.cancel()
 
-        def hear(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
+        def on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 (the signal module's signature)
             if waiting:
                 raise KeyboardInterrupt
             waiting.append(threading.Timer(_NOTICED_S, signal.pthread_kill, (main, signal.SIGINT)))
@@ -77,7 +76,7 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
             waiting[0].start()
             loop.call_soon_threadsafe(interrupt)
 
-        before = signal.signal(signal.SIGINT, hear)
+        before = signal.signal(signal.SIGINT, on_signal)
         try:
             return await task
         finally:
@@ -93,10 +92,10 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-async def apart(work: Callable[..., T], *arguments: object) -> T:
-    """What `work` gives, called in a thread that nothing waits for once this is cancelled.
+async def run_in_thread(work: Callable[..., T], *arguments: object) -> T:
+    """The result of `work`, called in a daemon thread that a cancellation abandons.
 
-    For what only computes, perhaps for long: `asyncio.to_thread`'s threads keep the process from ending.
+    For long computations: `asyncio.to_thread`'s threads keep the process from ending.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
@@ -107,7 +106,7 @@ async def apart(work: Callable[..., T], *arguments: object) -> T:
         if error is not None:
             done.set_exception(error)
         else:
-            done.set_result(value)  # type: ignore[arg-type]  # (there is a value where there is no error)
+            done.set_result(value)  # type: ignore[arg-type]  # (without an error there is a value)
 
     def call() -> None:
         value, error = None, None
@@ -115,7 +114,7 @@ async def apart(work: Callable[..., T], *arguments: object) -> T:
             value = work(*arguments)
         except BaseException as fault:
             error = fault
-        # The loop is closed where the process ends meanwhile.
+        # The loop is closed if the process ends meanwhile.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, value, error)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from envspec.errors import StaleLock, UsageError
-from envspec.io.file_locks import try_hold
+from envspec.io.file_locks import try_lock
 from envspec.io.files import FULL, make_directories, sync_directory
 from envspec.lockfile.header import LOCK_FILE, DamagedLock, verify_checksum
 from envspec.names import FILE_NAME
@@ -407,7 +407,7 @@ def _exclusive(directory: Path, wait_s: float) -> Iterator[None]:
 def _lock(directory: Path, until: float) -> int | None:
     while True:
         try:
-            descriptor = try_hold(directory, partial(os.open, directory, os.O_RDONLY))
+            descriptor = try_lock(directory, partial(os.open, directory, os.O_RDONLY))
         except (ImportError, PermissionError):
             return None
         except OSError as error:

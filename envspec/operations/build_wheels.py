@@ -12,9 +12,9 @@ from typing import Final
 
 from envspec.base_image.cuda import NoSuchImage, Release
 from envspec.base_image.plan import choose_image, custom_image
-from envspec.build.reproducible import check_release, contents_of, is_loaded, metadata_of, record_of
-from envspec.build.types import BuildFailed, BuildOrder, BuildTools, Made, Room, WrongWheel
-from envspec.build.wheel import Wanted, make, of_folder, of_git, of_sdist
+from envspec.build.reproducible import check_release, is_loaded, metadata_of, record_digest, record_of
+from envspec.build.types import BuildContainer, BuildRequest, BuildTools, CachedWheel, WheelBuildFailed, WrongWheel
+from envspec.build.wheel import WheelRequest, build_wheel, folder_request, git_request, sdist_request
 from envspec.context import SILENT, Context, Step
 from envspec.credentials import without_credentials
 from envspec.diagnostics.machine import this_platform
@@ -22,15 +22,15 @@ from envspec.errors import NetworkError, StaleLock, UnfitMachine, UsageError
 from envspec.facts import Facts
 from envspec.facts.tables import load_facts
 from envspec.fetch.download import Downloads
-from envspec.fetch.sources import PLACE, commit_of, fetch_sdist, find_built
+from envspec.fetch.sources import BUILT_WHEELS, commit_of, fetch_sdist, find_built
 from envspec.fetch.types import archive_path, python_archive
 from envspec.fetch.wheels import PYTORCH, fetch_wheels
 from envspec.image.options import ImageOptions
 from envspec.installer.types import InstallRequest
-from envspec.io.cache import keeping
-from envspec.io.files import beside, local_path, tree_sha256
+from envspec.io.cache import as_cache_error
+from envspec.io.files import local_path, replacing, tree_sha256
 from envspec.io.store import StoredMetadata
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity, public_indexes
 from envspec.models import (
     DEFAULT_INDEX,
@@ -52,7 +52,7 @@ from envspec.models import (
 from envspec.operations.lock_state import SOURCE, LockState, Sources, Upgrade
 from envspec.operations.session import Session
 from envspec.registry.client import resolve_digests
-from envspec.registry.reference import endpoint, parse
+from envspec.registry.reference import endpoint_of, parse
 from envspec.resolve.pypi.index.routing import BuiltSource, OfflineMiss
 from envspec.resolve.pypi.request import indexes_of, sources_of
 from envspec.spec import Requirement, RequirementKind, Spec
@@ -75,7 +75,7 @@ class WheelBuilder:
             local = None
         return BuildTools(local, self._interpreter, self._room)
 
-    async def make(self, order: BuildOrder, interpreter: Path | None = None) -> Made:
+    async def build_wheel(self, order: BuildRequest, interpreter: Path | None = None) -> CachedWheel:
         """A wheel, out of the cache or built. interpreter: the Python that builds it, instead of one that is found."""
         tools = self.tools()
         if interpreter is not None:
@@ -85,7 +85,7 @@ class WheelBuilder:
                 return found
 
             tools = replace(tools, interpreter=named)
-        return await make(order, self._context, tools)
+        return await build_wheel(order, self._context, tools)
 
     async def _interpreter(self, python: Python) -> Path | None:
         from envspec.image.sources.bytecode import find_compiler
@@ -96,7 +96,7 @@ class WheelBuilder:
         except UnfitMachine:
             return None
 
-    async def _room(self, target: Target) -> Room:
+    async def _room(self, target: Target) -> BuildContainer:
         """The devel flavour of the lock's base, by its digest, and a Python to build with."""
         base = self._base
         if base is None:
@@ -106,10 +106,10 @@ class WheelBuilder:
             )
         name = devel_of(base)
         digest = await self._digest(name, base, target.platform)
-        place = endpoint(parse(f"{name}@{digest}"), dict(self._context.mirrors))
+        place = endpoint_of(parse(f"{name}@{digest}"), dict(self._context.mirrors))
         host = place.base.partition("://")[2].partition("/")[0]
         python = await self._standalone(target)
-        return Room(f"{host}/{place.repository}@{digest}", place.is_plain, python)
+        return BuildContainer(f"{host}/{place.repository}@{digest}", place.is_plain, python)
 
     async def _digest(self, name: str, base: BaseImage, platform: Platform) -> str:
         if name == f"{base.repository}:{base.tag}":
@@ -133,7 +133,7 @@ class WheelBuilder:
             rows = load_facts().standalone_pythons(python.series, target.platform)
             same = tuple(each for each in rows if each.version == python.version)
             if not rows:
-                raise BuildFailed(
+                raise WheelBuildFailed(
                     f"Python {python.series}", f"no standalone build of it is known for {target.platform.value}"
                 )
             chosen = (same or rows)[0]
@@ -175,7 +175,7 @@ class _Found:
     index: str
     url: str
     sdist: WheelFile | None
-    order: BuildOrder | None
+    order: BuildRequest | None
     wheel: Path | None = None
 
 
@@ -183,10 +183,10 @@ def build_sources(state: LockState, targets: Sequence[Target]) -> Sources:
     """Build everything that the spec names as a source, for each target.
 
     Raises:
-        BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder does not exist.
+        WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`. UsageError: a folder does not exist.
     """
     wanted = {target: sources_of(state.spec, target) for target in targets}
-    return run_to_end(_build(state, wanted))
+    return run_interruptible(_build(state, wanted))
 
 
 async def _build(state: LockState, wanted: Mapping[Target, Sequence[Requirement]]) -> Sources:
@@ -223,11 +223,11 @@ class _Making:
         else:
             # A build remembers pages, too, and would wait for the end of this transaction.
             self._state.store.save()
-            made = await self._builder.make(found.order)
+            made = await self._builder.build_wheel(found.order)
             built, path = made.wheel, made.path
         metadata = StoredMetadata(await asyncio.to_thread(metadata_of, path, name), built.size_bytes)
-        self._state.store.remember_metadata(built.sha256, metadata)
-        self._state.store.remember_record(built.sha256, await asyncio.to_thread(record_of, path))
+        self._state.store.put_metadata(built.sha256, metadata)
+        self._state.store.put_record(built.sha256, await asyncio.to_thread(record_of, path))
         return BuiltSource(
             found.sdist or WheelFile(found.index, built.filename, built.sha256, built.size_bytes, found.url), built
         )
@@ -251,16 +251,16 @@ class _Making:
         return next((package for package in packages if package.name == name), None)
 
     async def _find(self, requirement: Requirement, target: Target) -> _Found:
-        wanted = Wanted(requirement.name, None, target, self._state.as_of, self._indexes)
+        wanted = WheelRequest(requirement.name, None, target, self._state.as_of, self._indexes)
         if requirement.kind is RequirementKind.GIT:
             return await self._find_git(requirement, wanted)
         if requirement.kind is RequirementKind.LOCAL:
             return await asyncio.to_thread(self._find_local, requirement, wanted)
         state, now = self._state, self._context.now()
         row, path = await fetch_sdist(requirement, state.as_of, now, state.store, self._context)
-        return _Found(DIRECT_URL, row.url or "", row, of_sdist(wanted, row.sha256, _existing(path)))
+        return _Found(DIRECT_URL, row.url or "", row, sdist_request(wanted, row.sha256, _existing(path)))
 
-    async def _find_git(self, requirement: Requirement, wanted: Wanted) -> _Found:
+    async def _find_git(self, requirement: Requirement, wanted: WheelRequest) -> _Found:
         address = read_git(requirement.url or "")
         commit = self._commits.get(str(requirement)) or self._commit_before(requirement)
         if commit is None:
@@ -272,7 +272,7 @@ class _Making:
         why = f"the commit that {address.ref or 'the default branch'} is at"
         what = SOURCE + requirement.name
         self.decisions[what] = Decision(what, url, why, str(requirement))
-        order = of_git(wanted, address, commit, self._context.environ, self._context.connectivity)
+        order = git_request(wanted, address, commit, self._context.environ, self._context.connectivity)
         return _Found(GIT, url, None, order)
 
     def _commit_before(self, requirement: Requirement) -> str | None:
@@ -285,16 +285,16 @@ class _Making:
                 return read_git(decision.value).ref
         return None
 
-    def _find_local(self, requirement: Requirement, wanted: Wanted) -> _Found:
+    def _find_local(self, requirement: Requirement, wanted: WheelRequest) -> _Found:
         address = (requirement.url or "").partition("#")[0]
         path = local_path(address, self._state.request.spec_path.parent)
         of = f"pip.dependencies: {requirement.name}"
         if path.is_dir():
             sha256 = tree_sha256(path)
-            order: BuildOrder | None = of_folder(wanted, path, sha256)
+            order: BuildRequest | None = folder_request(wanted, path, sha256)
         elif path.is_file():
             sha256 = tree_sha256(path)
-            order = None if path.name.endswith(".whl") else of_sdist(wanted, sha256, _existing(path))
+            order = None if path.name.endswith(".whl") else sdist_request(wanted, sha256, _existing(path))
         else:
             raise UsageError(
                 f"{of}: {address} does not exist", hint="correct the path: it is relative to the spec's folder"
@@ -317,9 +317,9 @@ class _Making:
             )
         sha256 = found.url.rpartition("=")[2]
         kept = archive_path(self._context.cache, name, sha256, path.name)
-        with keeping(kept.parent):
+        with as_cache_error(kept.parent):
             kept.parent.mkdir(parents=True, exist_ok=True)
-            with beside(kept) as new:
+            with replacing(kept) as new:
                 shutil.copyfile(path, new)
         return BuiltWheel(path.name, sha256, kept.stat().st_size), kept
 
@@ -338,7 +338,7 @@ async def with_built(options: ImageOptions, session: Session) -> ImageOptions:
     """The options with the wheels of all sources in its lock, built where that has none yet.
 
     Raises:
-        BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
+        WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
     """
     lock = options.lock
     for platform in options.platforms:
@@ -365,7 +365,7 @@ class Builds:
         """The lock with the wheel of every source of one platform that has none yet.
 
         Raises:
-            BuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
+            WheelBuildFailed, UnfitMachine, NetworkError: see `envspec.build.wheel`.
         """
         resolutions = []
         for part in self._lock.resolutions:
@@ -379,7 +379,7 @@ class Builds:
         """SHA-256 -> file in the cache, of the built wheels among these: from the cache, from others, else built again.
 
         Raises:
-            OtherWheel: the build gave other bytes than the lock records; and as `record`.
+            UnexpectedWheel: the build gave other bytes than the lock records; and as `record`.
         """
         wanted = [each for each in packages if each.built]
         if not wanted:
@@ -387,7 +387,7 @@ class Builds:
         found = dict(await find_built(wanted, self._context))
         for each in wanted:
             if each.built and each.built.sha256 not in found:
-                found[each.built.sha256] = (await self._builder.make(await self._order(each, part))).path
+                found[each.built.sha256] = (await self._builder.build_wheel(await self._order(each, part))).path
         return found
 
     async def install(self, part: Resolution, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
@@ -405,7 +405,7 @@ class Builds:
             if not _is_open(each):
                 packages.append(each)
                 continue
-            made = await self._builder.make(replace(await self._order(each, part), compiles=True), python)
+            made = await self._builder.build_wheel(replace(await self._order(each, part), compiles=True), python)
             found[made.wheel.sha256] = made.path
             packages.append(replace(each, built=made.wheel))
         return replace(part, packages=tuple(packages)), found
@@ -413,10 +413,10 @@ class Builds:
     async def _recorded(self, package: Package, part: Resolution) -> Package:
         if not _is_open(package):
             return package
-        made = await self._builder.make(await self._order(package, part))
-        return replace(package, built=made.wheel, record_sha256=await asyncio.to_thread(contents_of, made.path))
+        made = await self._builder.build_wheel(await self._order(package, part))
+        return replace(package, built=made.wheel, record_sha256=await asyncio.to_thread(record_digest, made.path))
 
-    async def _order(self, package: Package, part: Resolution) -> BuildOrder:
+    async def _order(self, package: Package, part: Resolution) -> BuildRequest:
         async def fetch() -> Path:
             # The sdist itself, not a wheel built of it.
             kept = await fetch_wheels([replace(package, built=None)], self._context)
@@ -426,17 +426,17 @@ class Builds:
         as_of = (
             lock.as_of if file.index in {DIRECT_URL, GIT} else max(lock.as_of, self._moments.get(package.name, _EVER))
         )
-        wanted = Wanted(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
+        wanted = WheelRequest(package.name, package.version, part.target, as_of, self._indexes(package), package.built)
         if file.index == LOCAL:
             raise NetworkError(
-                f"{wanted.of} was built of {(file.url or '').partition('#')[0]}; its wheel is not in the cache",
-                hint=f"set {PLACE} to where the `archives` folder of the cache that it was locked with is served",
+                f"{wanted.of} was built of the folder {(file.url or '').partition('#')[0]}, and its wheel is not here",
+                hint=f"set {BUILT_WHEELS} to the `archives` folder of the cache where it was locked, or a copy",
             )
         if file.index == GIT:
             address = read_git(file.url or "")
             context, own = self._context, self._named(package.name, address)
-            return of_git(wanted, own, address.ref, context.environ, context.connectivity)
-        return of_sdist(wanted, file.sha256, fetch)
+            return git_request(wanted, own, address.ref, context.environ, context.connectivity)
+        return sdist_request(wanted, file.sha256, fetch)
 
     def _named(self, name: str, address: GitAddress) -> GitAddress:
         """The address with the ref of which the spec takes the commit, where no branch and no tag may have it."""

@@ -22,26 +22,26 @@ from envspec.conformance.request import LockedGpuCode, LockedStack, Nodes, Suite
 from envspec.conformance.suite import NO_GPU
 from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
-from envspec.engine.client import Engine, Present, inspected, open_engine, present
+from envspec.engine.client import Engine, EngineImage, ensure_image, find_image, open_engine
 from envspec.engine.container import (
-    Access,
+    ContainerOptions,
     ContainerSettings,
-    Folders,
     Gpus,
+    HostFolders,
     Mount,
-    Options,
+    MountAccess,
     Terminal,
     User,
     container_settings,
 )
-from envspec.engine.errors import EngineRefused, NoGpuRuntime
+from envspec.engine.errors import EngineError, NoGpuRuntime
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
 from envspec.escaping import blanked
 from envspec.image.options import ImageStage
-from envspec.io.files import read_foreign
-from envspec.io.process import Bond, Ending, Finished, attend
-from envspec.io.tasks import run_to_end
+from envspec.io.files import read_untrusted
+from envspec.io.process import Finished, ParentLink, StopBy, run_streaming
+from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity
 from envspec.lockfile.folder import find_lock, read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE
@@ -315,15 +315,15 @@ def settings_of(
     compiled: a folder of this machine for what the driver compiles from PTX, so that a second run is warm.
     """
     words = ("python", f"{INSIDE}/{RUN}", f"{INSIDE}/{ORDER}", f"{RESULTS_INSIDE}/{DOCUMENT}")
-    options = Options(
+    options = ContainerOptions(
         command=words,
         gpus=gpus if request.device is Device.CUDA else Gpus.NONE,
-        mounts=(Mount(str(stage.suite), INSIDE, Access.READ_ONLY), Mount(str(stage.results), RESULTS_INSIDE)),
+        mounts=(Mount(str(stage.suite), INSIDE, MountAccess.READ_ONLY), Mount(str(stage.results), RESULTS_INSIDE)),
         # The ranks of several machines have to reach each other.
         network="host" if request.nodes.count > 1 else None,
         terminal=Terminal.PIPES,
     )
-    return container_settings(request.lock, user, engine.facts, Folders(compiled=compiled), options)
+    return container_settings(request.lock, user, engine.facts, HostFolders(compiled=compiled), options)
 
 
 def run_in_container(
@@ -332,7 +332,7 @@ def run_in_container(
     """Run the suite to its end. image: as the engine calls it. The container is gone afterwards.
 
     Raises:
-        NoGpuRuntime, NoSuchProgram, CannotStart, EngineRefused, EngineSilent: as `engine.run` says.
+        NoGpuRuntime, NoSuchProgram, CannotStart, EngineError, EngineUnreachable: as `engine.run` says.
     """
     lines, errors = _Lines(lambda line: _report_line(line, on_check)), _Tail()
     status = run(engine, image, settings, Streams(None, lines, errors), warn)
@@ -401,15 +401,15 @@ def run_local(python: Path, stage: Stage, environ: Mapping[str, str], on_check: 
     """
     # It ends when its stdin does, also where this process is killed: nothing of it is left.
     command = [str(python), str(stage.run), "--until-stdin-ends", str(stage.order), str(stage.document)]
-    work = attend(
+    work = run_streaming(
         command,
         environ=environ,
         cwd=stage.results,
-        bond=Bond(ending=Ending.STDIN),
-        told=lambda line: _report_line(line, on_check),
+        parent=ParentLink(stop_by=StopBy.STDIN),
+        on_line=lambda line: _report_line(line, on_check),
     )
     try:
-        return run_to_end(work)
+        return run_interruptible(work)
     except OSError as error:
         raise UnfitMachine(
             f"{python} can't be started: {error.strerror}", hint="name another one by --python"
@@ -523,16 +523,16 @@ def _run_in_container(
             return _receipt(request, order, where, context, observer, _results(stage, finished))
 
 
-def _image(engine: Engine, locked: Lock, platform: Platform, location: SuiteLocation, context: Context) -> Present:
+def _image(engine: Engine, locked: Lock, platform: Platform, location: SuiteLocation, context: Context) -> EngineImage:
     def pulling(done: int, total: int) -> None:
         context.reporter.progress(Step(ImageStage.PULLING, 0, 0, done, total))
 
     if location.image:
-        return present(engine, location.image, pulling)
+        return ensure_image(engine, location.image, pulling)
     name = image_in_engine(engine, locked, platform, context, bytecode=location.bytecode)
-    found = inspected(engine, name)
+    found = find_image(engine, name)
     if found is None:
-        raise EngineRefused(
+        raise EngineError(
             f"image {name} was removed from the engine ({engine.facts}) meanwhile", hint="run the same command again"
         )
     return found
@@ -604,7 +604,7 @@ def _results(stage: Stage, finished: Finished) -> Mapping[str, Any]:
 
 
 def _read(stage: Stage) -> Mapping[str, Any]:
-    results = json.loads(read_foreign(stage.document, _MOST_BYTES).decode("utf-8"))
+    results = json.loads(read_untrusted(stage.document, _MOST_BYTES).decode("utf-8"))
     if not isinstance(results, dict):
         raise ValueError("no JSON object")
     return results

@@ -12,19 +12,19 @@ from pathlib import Path
 from envspec.context import Context
 from envspec.engine.client import Engine, open_engine
 from envspec.engine.container import (
-    Access,
+    ContainerOptions,
     ContainerSettings,
-    Folders,
     Gpus,
+    HostFolders,
     Mount,
-    Options,
+    MountAccess,
     Port,
-    Start,
+    StartMode,
     Terminal,
     User,
     container_settings,
 )
-from envspec.engine.errors import EngineRefused
+from envspec.engine.errors import EngineError
 from envspec.engine.run import Streams, run
 from envspec.errors import UnfitMachine, UsageError
 from envspec.image.engine import find_image
@@ -35,14 +35,14 @@ from envspec.models import Lock, Platform
 
 #: The values that a request is made of, for callers.
 __all__ = [
-    "Access",
     "Container",
+    "ContainerOptions",
     "ContainerRequest",
     "Gpus",
     "Mount",
-    "Options",
+    "MountAccess",
     "Port",
-    "Start",
+    "StartMode",
     "Streams",
     "Terminal",
     "compiled_folder",
@@ -61,7 +61,7 @@ class ContainerRequest:
     Face's cache and what compilers keep. platform: None for the engine's own.
     """
 
-    options: Options
+    options: ContainerOptions
     work: Path | None = None
     caches: bool = True
     platform: Platform | None = None
@@ -94,11 +94,11 @@ class Container:
         _make_folders(folders, [mount.source for mount in settings.mounts])
         return run(self._engine, image, settings, streams, report)
 
-    def _settings(self, folders: Folders) -> ContainerSettings:
+    def _settings(self, folders: HostFolders) -> ContainerSettings:
         user = this_user(self._context.environ)
         return container_settings(self._lock, user, self._engine.facts, folders, self._request.options)
 
-    def _shared_folders(self) -> Folders:
+    def _shared_folders(self) -> HostFolders:
         request = self._request
         if self._engine.address.is_remote:
             if request.work is not None:
@@ -106,9 +106,9 @@ class Container:
                     f"the engine at {self._engine.address} is another machine, without the folders of this one",
                     hint="`--no-work` starts with an empty folder; `--mount SRC:DST` mounts folders of that machine",
                 )
-            return Folders()
+            return HostFolders()
         work = None if request.work is None else str(request.work.absolute())
-        return Folders(work=work, hub=_hub(self._context) if request.caches else ())
+        return HostFolders(work=work, hub=_hub(self._context) if request.caches else ())
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def open_container(lock: Lock, request: ContainerRequest, context: Context) -> I
     """Connect to the engine and check the request.
 
     Raises:
-        NoEngine, EngineSilent: no engine answers. UsageError, UnfitMachine: the lock or the request does not fit it.
+        NoEngine, EngineUnreachable: no engine answers. UsageError, UnfitMachine: the lock or request does not fit.
     """
     with open_engine(context.environ) as engine:
         yield Container(lock, request, engine, context)
@@ -133,7 +133,7 @@ def image_in_engine(engine: Engine, lock: Lock, platform: Platform, context: Con
     (image,) = build(options, Destinations(load=tag, tag=tag), context).images
     loaded = find_image(engine, image)
     if loaded is None:
-        raise EngineRefused(
+        raise EngineError(
             f"image {image.id} was removed from the engine ({engine.facts}) meanwhile",
             hint="run the same command again",
         )
@@ -189,7 +189,7 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
-def _make_folders(folders: Folders, mounted: Sequence[str]) -> None:
+def _make_folders(folders: HostFolders, mounted: Sequence[str]) -> None:
     """Make those of envspec's and Hugging Face's folders that are mounted and do not exist yet."""
     ours = {folders.compiled, *(path for _, path in folders.hub)}
     for path in mounted:

@@ -16,15 +16,15 @@ from envspec.image.config import OCI_CONFIG, annotations_of, index_of
 from envspec.image.layers.types import Image, Layer
 from envspec.image.options import Bytecode, ImageOptions, ImageStage
 from envspec.image.outputs import tar_of
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import ImageId, Lock, Platform
 from envspec.operations.image_session import ImageSession
 from envspec.operations.lock import lock_files
 from envspec.operations.session import Session
-from envspec.registry.copy import Document, Elsewhere, push_image
-from envspec.registry.errors import RegistryFault
-from envspec.registry.push import held_digest
+from envspec.registry.copy import ManifestBody, RemoteBlob, push_image
+from envspec.registry.errors import RegistryError
+from envspec.registry.push import tag_digest
 from envspec.registry.reference import parse
 from envspec.registry.types import OCI_INDEX, OCI_MANIFEST, Blob, Descriptor, digest_of
 
@@ -62,7 +62,7 @@ def build(options: ImageOptions, destinations: Destinations, context: Context) -
         OtherImage: an image has another ID than the lock records; nothing was written or pushed.
         NetworkError, UsageError, UnfitMachine, NoSolution: as the stages say.
     """
-    return run_to_end(_build(options, destinations, context))
+    return run_interruptible(_build(options, destinations, context))
 
 
 async def identify(options: ImageOptions, context: Context) -> Lock:
@@ -81,7 +81,7 @@ async def identify(options: ImageOptions, context: Context) -> Lock:
 
 def mirror(lock: Lock, target: str, context: Context) -> str:
     """Copy the base image of a lock, by its digest and for all of its platforms; its new name."""
-    return run_to_end(_mirror(lock, target, context))
+    return run_interruptible(_mirror(lock, target, context))
 
 
 def diff(first: str, second: str, platform: Platform, context: Context) -> ImageDiff:
@@ -89,7 +89,7 @@ def diff(first: str, second: str, platform: Platform, context: Context) -> Image
 
     Each is a registry's reference, a layout, a tar, or a lock, whose image is built if it is not in the cache.
     """
-    return run_to_end(_diff(first, second, platform, context))
+    return run_interruptible(_diff(first, second, platform, context))
 
 
 async def _mirror(lock: Lock, target: str, context: Context) -> str:
@@ -165,7 +165,7 @@ async def load(session: ImageSession, assembled: Sequence[BuiltImage], tag: str)
     """Load an image into the engine under a name; its ID there. Layers that the engine has are not sent.
 
     Raises:
-        UsageError: several platforms. NoEngine, EngineSilent, EngineRefused: the engine fails.
+        UsageError: several platforms. NoEngine, EngineUnreachable, EngineError: the engine fails.
     """
     if len(assembled) > 1:
         raise UsageError("an engine loads the image of one platform", hint="choose it by --platform")
@@ -224,18 +224,18 @@ async def push(session: ImageSession, assembled: Sequence[BuiltImage], index: by
     """
     target = parse(name)
     registry = await session.clients.registry()
-    blobs: dict[str, Blob | Elsewhere] = {}
+    blobs: dict[str, Blob | RemoteBlob] = {}
     for each in assembled:
         source = parse(each.base.name)
         for layer in each.base.layers:
             kept = session.blobs.open(layer.blob) if session.blobs.has(layer.blob) else None
-            blobs[layer.blob.digest] = Elsewhere(layer.blob, source, kept=kept)
+            blobs[layer.blob.digest] = RemoteBlob(layer.blob, source, local=kept)
         for layer in each.image.layers[len(each.base.layers) :]:
             blobs.setdefault(layer.blob.digest, _Lazy(session, layer))
         config = Descriptor(OCI_CONFIG, each.image.id, len(each.image.config))
         blobs[config.digest] = _InMemory(config, each.image.config)
-    documents = [Document(each.image.manifest, OCI_MANIFEST) for each in assembled]
-    documents += [Document(index, OCI_INDEX)] if index is not None else []
+    documents = [ManifestBody(each.image.manifest, OCI_MANIFEST) for each in assembled]
+    documents += [ManifestBody(index, OCI_INDEX)] if index is not None else []
 
     def report(done: int, total: int) -> None:
         session.context.reporter.progress(Step(ImageStage.PUSHING, 0, 0, done, total))
@@ -248,16 +248,16 @@ def is_pushed(name: str, digest: str, context: Context) -> bool:
     """Whether the tag names this digest; False as well if the registry does not answer: the push then reports why.
 
     Raises:
-        RequestFault: the registry can't be reached.
+        RequestError: the registry can't be reached.
     """
-    return run_to_end(_is_pushed(name, digest, context))
+    return run_interruptible(_is_pushed(name, digest, context))
 
 
 async def _is_pushed(name: str, digest: str, context: Context) -> bool:
     async with Session(context) as session:
         try:
-            return await held_digest(await session.registry(), parse(name)) == digest
-        except RegistryFault:
+            return await tag_digest(await session.registry(), parse(name)) == digest
+        except RegistryError:
             return False
 
 
@@ -277,7 +277,7 @@ def record_images_of(spec_path: Path, directory: Path, context: Context) -> tupl
     context = context.with_spec(spec.registry.mirrors, unconfined=spec.pip.unconfined_builds)
 
     def on(lock: Lock, platform: Platform) -> Lock:
-        return run_to_end(identify(ImageOptions(lock, identity(lock), (platform,)), context))
+        return run_interruptible(identify(ImageOptions(lock, identity(lock), (platform,)), context))
 
     changed = record_images(directory, on, context.reporter.warning)
     store = Store(context.cache)

@@ -12,7 +12,7 @@ from envspec.context import Context, Step
 from envspec.errors import StaleLock, UsageError
 from envspec.image.diff import ComparedImage, compared_image
 from envspec.image.options import ImageOptions, ImageStage
-from envspec.io.files import read_foreign
+from envspec.io.files import read_untrusted
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Lock, Platform
 from envspec.operations.image_session import ImageSession
@@ -20,7 +20,7 @@ from envspec.operations.session import Session
 from envspec.registry.client import CONFIG_BYTES
 from envspec.registry.errors import shortened
 from envspec.registry.reference import is_digest, parse
-from envspec.registry.types import OCI_PLATFORMS, Kind
+from envspec.registry.types import OCI_PLATFORMS, ManifestKind
 
 
 class NoImage(UsageError):
@@ -69,7 +69,7 @@ def _of_path(name: str, platform: Platform) -> ComparedImage | None:
     """A layout or a tar; None where the name is neither."""
     path = Path(name)
     if (path / "oci-layout").is_file():
-        return _of_files(name, platform, lambda inner: read_foreign(path / inner, CONFIG_BYTES))
+        return _of_files(name, platform, lambda inner: read_untrusted(path / inner, CONFIG_BYTES))
     if not path.is_file() or path.name == LOCK_FILE:
         return None
     try:
@@ -158,7 +158,7 @@ async def _of_registry(name: str, platform: Platform, context: Context) -> Compa
     async with Session(context) as session:
         registry = await session.registry()
         manifest = await registry.manifest(reference)
-        if manifest.kind is Kind.INDEX:
+        if manifest.kind is ManifestKind.INDEX:
             child = manifest.child(platform)
             if child is None:
                 raise NoImage(name, f"it has {manifest.platforms_in_words}: choose by --platform")

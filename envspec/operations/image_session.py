@@ -18,8 +18,8 @@ from envspec.image.layers.store import BlobStore, LayerStore
 from envspec.image.layers.threads import CancellableBlob
 from envspec.image.layers.types import Image, Layer
 from envspec.image.options import ImageOptions, ImageStage
-from envspec.io.cache import keeping
-from envspec.io.tasks import together
+from envspec.io.cache import as_cache_error
+from envspec.io.tasks import gather_or_cancel
 from envspec.models import Package
 from envspec.operations.session import Session
 from envspec.registry.reference import parse
@@ -54,7 +54,7 @@ class ImageSession:
 
     async def build(self) -> list[BuiltImage]:
         """The images of all platforms, their layers written."""
-        with keeping(self.context.cache):
+        with as_cache_error(self.context.cache):
             found = [await self._builder.build(platform) for platform in self.options.platforms]
         for each in found:
             own = each.image.layers[len(each.base.layers) :]
@@ -79,7 +79,7 @@ class ImageSession:
         except ArchiveMissing:
             platforms = self.options.platforms
             parts = [part for part in self.options.lock.resolutions if part.target.platform in platforms]
-            with keeping(self.context.cache):
+            with as_cache_error(self.context.cache):
                 await self._builder.fetch_wheels([each for part in parts for each in part.packages])
             return await use()
 
@@ -116,16 +116,16 @@ class ImageSession:
             fetch_blob(registry, parse(base.name), blob, self.blobs.path(blob.digest), moved)
             for base, blob in missing.values()
         ]
-        await together(fetched, self.context.jobs)
+        await gather_or_cancel(fetched, self.context.jobs)
 
     def _look_at_gpu_code(self, assembled: BuiltImage) -> None:
         """Keep what the wheels hold for `explain`, and compare it with what the lock records."""
         from envspec.facts.tables import load_facts
         from envspec.image.gpu_code import compare
-        from envspec.io.cache import keep
+        from envspec.io.cache import write_gpu_code
 
         for sha256, code in assembled.gpu_code.items():
-            keep(self.context.cache, sha256, code)
+            write_gpu_code(self.context.cache, sha256, code)
         if self.options.lock.gpu_code:
             for text in compare(self.options.lock, assembled.image.platform, assembled.gpu_code, load_facts()):
                 self.context.reporter.warning(text)

@@ -26,10 +26,10 @@ def explain(lock: Lock, package: str | None, context: Context) -> Explanation | 
         UsageError: the package is not in the lock.
     """
     from envspec.diagnostics.explain import explain_lock, explain_package
-    from envspec.io.cache import seen
+    from envspec.io.cache import read_gpu_code
 
     def read(sha256: str) -> GpuCodeFound | None:
-        return seen(context.cache, sha256)
+        return read_gpu_code(context.cache, sha256)
 
     if package is not None:
         return explain_package(lock, package, read)

@@ -13,14 +13,14 @@ from pathlib import Path
 from envspec.context import Context, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, UnfitMachine, UsageError
-from envspec.fetch.conda import archives_of
-from envspec.fetch.download import Downloads, missing_bytes
+from envspec.fetch.download import Downloads, conda_archives, missing_bytes
 from envspec.fetch.types import Archive, WrongArchive, python_archive
 from envspec.installer import conda, preflight, python, staging, uv
 from envspec.installer import conda as owners
 from envspec.installer.staging import relocate
 from envspec.installer.types import InstallRequest, InstallStage
-from envspec.io.tasks import run_to_end
+from envspec.io.files import DiskFull
+from envspec.io.tasks import run_interruptible
 from envspec.lockfile.folder import find_lock, read_current, read_lock
 from envspec.lockfile.header import LOCK_FILE
 from envspec.models import Platform, Resolution
@@ -52,7 +52,7 @@ def install_request(
     return InstallRequest(
         lock=locked,
         lock_sha256=hashlib.sha256(read_current(folder, LOCK_FILE)).hexdigest(),
-        resolution=preflight.part_for(locked, this_platform(), platform),
+        resolution=preflight.resolution_for(locked, this_platform(), platform),
         # Texts in the environment name it: they must hold wherever a program is started from.
         prefix=Path(os.path.realpath(prefix)),
         python=python,
@@ -64,24 +64,24 @@ def install(request: InstallRequest, context: Context) -> Outcome:
 
     Raises:
         UsageError: the folder is something else's, or can't be made. UnfitMachine: this machine can't run it, or has
-            no Python for it. NetworkError: a file is not to be had, or is not the locked one. OwnedTwice: two packages
-            have the same file. NoSpace: the disk is full.
+            no Python for it. NetworkError: a file is not available, or not the locked one. FileConflict: two packages
+            have the same file. DiskFull: the disk is full.
     """
     if sys.platform == "win32":
         raise UnfitMachine(
             "envspec installs on Linux and macOS only: programs that pip makes on Windows can't be moved",
             hint="make a venv and run `uv pip sync --require-hashes` with the lock's requirements file",
         )
-    wanted = staging.describe(request)
-    if staging.look(request.prefix, wanted) is staging.Found.SAME:
+    wanted = staging.record_of(request)
+    if staging.inspect_prefix(request.prefix, wanted) is staging.PrefixState.SAME:
         return Outcome.UNCHANGED
     _check(request)
-    with staging.building(request.prefix, lambda: context.reporter.progress(Step(InstallStage.WAITING))) as site:
+    with staging.staging(request.prefix, lambda: context.reporter.progress(Step(InstallStage.WAITING))) as site:
         # Another process may have installed it meanwhile.
-        if staging.look(request.prefix, wanted) is staging.Found.SAME:
+        if staging.inspect_prefix(request.prefix, wanted) is staging.PrefixState.SAME:
             return Outcome.UNCHANGED
-        run_to_end(_build(request, context, site))
-        staging.write(site.path, wanted)
+        run_interruptible(_build(request, context, site))
+        staging.write_record(site.path, wanted)
         site.finish()
     return Outcome.MADE
 
@@ -95,10 +95,10 @@ def _check(request: InstallRequest) -> None:
                 f"--python {request.python}: the Python of {request.lock.name} is conda's", hint="remove --python"
             )
     virtual = preflight.virtual_packages if request.resolution.conda else dict
-    preflight.check(request.resolution, preflight.read_host(request.platform, conda=virtual))
+    preflight.check_machine(request.resolution, preflight.read_host(request.platform, conda=virtual))
 
 
-async def _build(request: InstallRequest, context: Context, site: staging.Site) -> None:
+async def _build(request: InstallRequest, context: Context, site: staging.StagingFolder) -> None:
     if request.resolution.conda:
         await _conda(request, context, site)
     else:
@@ -106,15 +106,15 @@ async def _build(request: InstallRequest, context: Context, site: staging.Site) 
     await put_wheels(request, context, site)
 
 
-async def put_wheels(request: InstallRequest, context: Context, site: staging.Site) -> None:
+async def put_wheels(request: InstallRequest, context: Context, site: staging.StagingFolder) -> None:
     """Install the lock's wheels into an environment that has its Python, and check what they did.
 
     Raises:
-        NetworkError, NoSpace, UnfitMachine, UvFault: see `wheels.install`. OwnedTwice, Touched, LeadsOut: see
+        NetworkError, DiskFull, UnfitMachine, UvError: see `wheels.install`. FileConflict, FileChanged, PathEscapes: see
         `owners.check`. NotMovable: see `relocate`.
     """
     before = owners.files_before(site.path)
-    were = owners.states(site.path, before)
+    were = owners.file_states(site.path, before)
 
     async def build_sources(request: InstallRequest, python: Path) -> tuple[Resolution, Mapping[str, Path]]:
         # Imports half of what images need.
@@ -124,18 +124,18 @@ async def put_wheels(request: InstallRequest, context: Context, site: staging.Si
 
     await uv.install(request, context, site, build_sources)
     context.reporter.progress(Step(InstallStage.CHECKING))
-    owners.check(site.path, before, were)
+    owners.check_ownership(site.path, before, were)
     relocate(site.path)
 
 
-async def _conda(request: InstallRequest, context: Context, site: staging.Site) -> None:
-    archives = archives_of(request.resolution.conda)
+async def _conda(request: InstallRequest, context: Context, site: staging.StagingFolder) -> None:
+    archives = conda_archives(request.resolution.conda)
     _check_space(request, context, archives)
     kept = await Downloads(context).fetch(archives)
     await conda.link(request, context, site, kept)
 
 
-async def _venv(request: InstallRequest, context: Context, site: staging.Site) -> None:
+async def _venv(request: InstallRequest, context: Context, site: staging.StagingFolder) -> None:
     wanted = request.resolution.target.python
     build = python_archive(wanted.version, wanted.url, wanted.sha256) if wanted.url and wanted.sha256 else None
     _check_space(request, context, [])
@@ -143,7 +143,7 @@ async def _venv(request: InstallRequest, context: Context, site: staging.Site) -
         kept = await _build_of_python(request, Downloads(context), build)
         interpreter = await python.unpack(kept[build.sha256], site, wanted, context)
     else:
-        interpreter = await python.find(request, context)
+        interpreter = await python.find_python(request, context)
     await python.make_venv(interpreter, request, context, site)
 
 
@@ -167,12 +167,12 @@ def _check_space(request: InstallRequest, context: Context, archives: Sequence[A
     uv's cache is unknown.
 
     Raises:
-        NoSpace: less is free than is needed at least.
+        DiskFull: less is free than is needed at least.
     """
     missing = missing_bytes(archives, context.cache)
     free = shutil.disk_usage(_existing(context.cache)).free
     if 2 * missing > free:
-        raise staging.NoSpace(
+        raise DiskFull(
             f"{context.cache} needs at least {_megabytes(2 * missing)} for {request.lock.name}, "
             f"and {_megabytes(free)} are free",
             hint="free space, or set ENVSPEC_CACHE_DIR to a folder on another disk",

@@ -15,7 +15,7 @@ from envspec.credentials import has_open_secret, unset
 from envspec.errors import NetworkError, NoSolution, StaleLock, UsageError
 from envspec.facts import Facts, load_facts
 from envspec.facts.gpu import find_gpu
-from envspec.io.files import replace_file
+from envspec.io.files import replace_user_file
 from envspec.io.store import Store
 from envspec.lockfile.check import Why, check
 from envspec.lockfile.check_entries import mismatches
@@ -206,7 +206,7 @@ def set_as_of(path: Path, text: str) -> None:
     if as_of > now:
         raise UsageError(f"--as-of {text} is in the future", hint="use `now`, or a time that has passed")
     load_spec(path, now)
-    replace_file(path, with_as_of(path.read_bytes().decode("utf-8"), as_of).encode())
+    replace_user_file(path, with_as_of(path.read_bytes().decode("utf-8"), as_of).encode())
 
 
 def _time(text: str) -> datetime:

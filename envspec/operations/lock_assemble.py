@@ -16,7 +16,7 @@ from envspec.base_image.settings import DecidedSettings, decide_settings
 from envspec.context import Context
 from envspec.errors import NetworkError
 from envspec.facts import Facts
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 from envspec.lockfile.document import identity, public_indexes
 from envspec.lockfile.export.conda import without_md5
 from envspec.lockfile.header import FORMAT
@@ -192,7 +192,7 @@ def _with_digests(
     missing = [d.platform for d in base.digests if known[d.platform] is d and d.source != "spec"]
     if missing and not context.is_offline:
         try:
-            known |= {d.platform: d for d in run_to_end(_registry_digests(context, base, missing))}
+            known |= {d.platform: d for d in run_interruptible(_registry_digests(context, base, missing))}
         except NetworkError as error:
             # A lock must not need a registry: the recorded digests are right, too.
             failure = error

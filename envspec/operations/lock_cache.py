@@ -72,7 +72,7 @@ def recall(store: Store, key: str) -> Recalled | None:
 
 def remember(store: Store, key: str, files: Mapping[str, bytes], warnings: Sequence[str]) -> None:
     texts = {name: content.decode() for name, content in files.items()}
-    store.remember_answer(key, {"files": texts, "warnings": list(warnings)})
+    store.put_answer(key, {"files": texts, "warnings": list(warnings)})
 
 
 def is_ours(store: Store, document: bytes) -> bool:
@@ -81,7 +81,7 @@ def is_ours(store: Store, document: bytes) -> bool:
 
 
 def remember_ours(store: Store, document: bytes) -> None:
-    store.remember_answer(_own(document), {"made": True})
+    store.put_answer(_own(document), {"made": True})
 
 
 def without_resolving(spec_path: Path, directory: Path, resolver: str, context: Context) -> Sequence[Path] | None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from envspec.errors import NetworkError, NoSolution
 from envspec.facts.tables import conda_names
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 from envspec.models import CondaPackage, Lock, Platform
 from envspec.operations.lock_state import CondaResult, LockState, Upgrade
 from envspec.resolve import solver
@@ -40,7 +40,7 @@ def resolve_conda(state: LockState, upgraded: Sequence[str]) -> CondaResult:
     spec = state.spec
     channels = channels_of(spec, state.context.environ, state.request.channel_repodata)
     moments, answers = _Solver(state, channels, upgraded).solve()
-    packages = run_to_end(_with_provides(state, channels, answers))
+    packages = run_interruptible(_with_provides(state, channels, answers))
     return CondaResult(
         packages=packages,
         channels=answers[0].channels,
@@ -114,7 +114,7 @@ class _Solver:
         if state.context.is_offline:
             seen.check(moments.others or moments.as_of)
         try:
-            answers = run_to_end(solve_all(requests, solver(state.request.conda_resolver), state.context))
+            answers = run_interruptible(solve_all(requests, solver(state.request.conda_resolver), state.context))
             if not state.context.is_offline:
                 seen.save(state.started)
             return answers

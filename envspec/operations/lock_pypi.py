@@ -13,7 +13,7 @@ from importlib import import_module
 from envspec.context import ReporterOf
 from envspec.io.http import open_http
 from envspec.io.http_settings import default_index_url
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 from envspec.models import Lock, Platform, Resolution, Target
 from envspec.operations.lock_state import LockState, PypiResult, Sources, Upgrade
 from envspec.origins import INDEX_FAMILY, PYTORCH_INDEX
@@ -50,7 +50,7 @@ class Pypi:
         self._warn_once = cache(state.context.reporter.warning)
         environ = state.context.environ
         self._urls = IndexUrls(default_index_url(environ), environ.get("ENVSPEC_PYTORCH_INDEX") or PYTORCH_INDEX)
-        self._wheels = run_to_end(_fetch_wheels(state, wheel_urls(state.spec)))
+        self._wheels = run_interruptible(_fetch_wheels(state, wheel_urls(state.spec)))
         self._sources = _sources(state, targets)
 
     def resolve(self) -> PypiResult:
@@ -117,7 +117,7 @@ class Pypi:
     def _ask(self, questions: Sequence[TargetRequest]) -> tuple[Resolution, ...]:
         state = self._state
         once = replace(state.context, reporter=ReporterOf(state.context.reporter, warning=self._warn_once))
-        return run_to_end(resolve_all(questions, resolver(state.request.resolver), state.store, once, _later))
+        return run_interruptible(resolve_all(questions, resolver(state.request.resolver), state.store, once, _later))
 
 
 def _kept_moments(state: LockState) -> dict[str, datetime]:

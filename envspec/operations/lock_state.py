@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from envspec.context import Context
 from envspec.facts import Facts
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.io.store import Store
 from envspec.models import CondaChannel, CondaPackage, Decision, Lock, Platform, Resolution, Target
 from envspec.spec import Spec
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 #: For a registry that a lock does not depend on: one that is silent is not waited for like an index.
-BRIEF: Final = Patience(connect_s=5, stall_s=10, attempts=2)
+BRIEF: Final = Timeouts(connect_s=5, stall_s=10, attempts=2)
 
 #: Decisions about sources: `source.<name>`.
 SOURCE: Final = "source."

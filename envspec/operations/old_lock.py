@@ -16,12 +16,12 @@ from envspec.base_image.plan import pinned_digest
 from envspec.context import Context
 from envspec.facts import Facts
 from envspec.fetch.sources import commit_of, is_reachable, unreachable
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 from envspec.models import BaseImage, Decision, Lock, Package, PinnedDigest, Resolution, WheelFile
 from envspec.operations.lock_state import BRIEF, SOURCE
 from envspec.operations.session import Session
 from envspec.registry.client import Registry, resolve_digests
-from envspec.registry.errors import NotThere
+from envspec.registry.errors import ImageNotFound
 from envspec.registry.reference import Reference, parse
 from envspec.spec import RequirementKind, Spec
 from envspec.spec.requirements import read_git
@@ -62,7 +62,7 @@ def checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> Checked:
         NetworkError: a registry or a repository can't be read, and no recorded fact decides.
         UnfitMachine: the spec has git sources, and there is no git.
     """
-    return run_to_end(_checked(lock, spec, facts, context))
+    return run_interruptible(_checked(lock, spec, facts, context))
 
 
 async def _checked(lock: Lock, spec: Spec, facts: Facts, context: Context) -> Checked:
@@ -146,6 +146,6 @@ async def _pinned(reference: Reference, locked: PinnedDigest, registry: Registry
     """The registry's digest for the platform; None if it has none."""
     try:
         [found] = await resolve_digests(reference, [locked.platform], registry)
-    except NotThere:
+    except ImageNotFound:
         return None
     return found

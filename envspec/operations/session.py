@@ -13,7 +13,7 @@ from envspec.context import SILENT, Context, Step
 if TYPE_CHECKING:
     from envspec.engine.client import Engine
     from envspec.io.http import Http
-    from envspec.io.http_types import Patience
+    from envspec.io.http_types import Timeouts
     from envspec.registry.client import Registry
 
 
@@ -23,7 +23,7 @@ class Session:
     timeouts: instead of the context's, for what a command does not depend on: then retries are not reported.
     """
 
-    def __init__(self, context: Context, timeouts: Patience | None = None) -> None:
+    def __init__(self, context: Context, timeouts: Timeouts | None = None) -> None:
         self.context = context
         self.stack = AsyncExitStack()
         self._timeouts = timeouts or context.timeouts
@@ -52,8 +52,8 @@ class Session:
             context = self.context
             opening = open_http(
                 context.environ,
-                patience=self._timeouts,
-                notice=self._notice,
+                timeouts=self._timeouts,
+                on_retry=self._notice,
                 per_host=max(8, context.jobs),
             )
             self._http = await self.stack.enter_async_context(opening)

@@ -1,9 +1,8 @@
 """Tokens and logins of registries.
 
 Sources: docker/cli, `config.json` and the credential helper protocol (docker/docker-credential-helpers);
-containers-auth.json(5) for podman's file and its order. Read 2026-11.
-
-Sources: RFC 9110 11.6.1 for challenges; distribution's "Token Authentication" and "OAuth2" for tokens. Read 2026-11.
+containers-auth.json(5) for podman's file and its order; RFC 9110 11.6.1 for challenges; distribution's "Token
+Authentication" and "OAuth2" for tokens. Read 2026-11.
 """
 
 from __future__ import annotations
@@ -14,28 +13,39 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from envspec.io.http_types import Credential, Response
 from envspec.io.process import Finished, run
-from envspec.registry.errors import AccessRefused, RegistryFault, access_refused, rate_limited, shortened, spoken
+from envspec.registry.errors import RegistryError, access_refused, error_text, rate_limited, shortened
 from envspec.registry.reference import DOCKER_HUB, Action, Endpoint
 
-#: Docker's key for Docker Hub, from the time of its first API; helpers are asked for it by this name.
+#: Docker's key for Docker Hub, from its first API, in files and helpers.
 HUB_KEY: Final = "https://index.docker.io/v1/"
-#: A helper may open a key store that asks its user for a password.
+#: A helper may wait for the user to unlock a key store.
 _HELPER_S: Final = 60.0
-#: The user name under which helpers hand out an identity token.
-_TOKEN_USER: Final = "<token>"  # noqa: S105 (the protocol's word, no secret)
+#: The user name of an identity token in a helper's output.
+_TOKEN_USER: Final = "<token>"  # noqa: S105 (a marker of the protocol, no secret)
+
+
+_TOKEN_BYTES: Final = 1024 * 1024
+#: Servers accept headers of 8 to 64 KiB.
+_MAX_TOKEN_CHARACTERS: Final = 64 * 1024
+_MAX_TOKEN_S: Final = 24 * 3600
+#: The lifetime of a token without `expires_in`.
+_TOKEN_S: Final = 60.0
+_PART: Final = re.compile(
+    r"""(?P<name>[\w-]+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s,"]+))|(?P<scheme>[\w-]+)"""
+)
 
 
 class LoginKind(Enum):
-    """What the secret of a login is."""
+    """The kind of a login's secret."""
 
     PASSWORD = "password"  # noqa: S105 (a kind, no secret)
     IDENTITY_TOKEN = "identity token"  # noqa: S105
@@ -44,38 +54,27 @@ class LoginKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A login and where it was found; the secret is in no repr."""
+    """source: the file or helper that it comes from."""
 
     credential: Credential
     kind: LoginKind
     source: str
 
 
-class Run(Protocol):
-    """`envspec.io.process.run`."""
-
-    def __call__(
-        self, command: Sequence[str], *, environ: Mapping[str, str], cwd: Path, stdin: str = ""
-    ) -> Awaitable[Finished]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Keychain:
-    """Where logins are looked for, and how.
-
-    warn: told, one line each, of files and helpers that can't be used; the search goes on. No line holds a secret.
-    """
+    """Finds logins. warn: called with one line for each unusable file or helper; no line contains a secret."""
 
     environ: Mapping[str, str] = field(repr=False)
     home: Path
     warn: Callable[[str], None] = field(repr=False, default=lambda _: None)
-    run: Run = field(repr=False, default=run)
+    run: Callable[..., Awaitable[Finished]] = field(repr=False, default=run)
     helper_s: float = _HELPER_S
 
     async def login(self, registry: str, repository: str = "") -> Login | None:
-        """The login for a registry; None when no file and no helper knows one.
+        """The login for a registry; None if no file and no helper has one.
 
-        registry: `docker.io`, `registry.corp:5000`. repository: for podman's logins that hold for part of a registry.
+        registry: `docker.io`, `registry.corp:5000`. repository: podman's logins may be for a part of a registry.
         """
         for path in auth_files(self.environ, self.home):
             config = self._config(path)
@@ -88,8 +87,8 @@ class Keychain:
             document = json.loads(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except OSError as fault:
-            self.warn(f"{path} can't be read ({fault.strerror}): its logins are not used")
+        except OSError as error:
+            self.warn(f"{path} can't be read ({error.strerror}): its logins are not used")
             return None
         except (ValueError, RecursionError):
             document = None
@@ -119,12 +118,12 @@ class Keychain:
         return None
 
     async def _from_helper(self, helper: str, registry: str, path: Path) -> Login | None:
-        """Ask `docker-credential-<helper> get`. Its output may hold secrets and is never shown."""
+        """Run `docker-credential-<helper> get`, whose output may contain secrets and is never shown."""
         program = f"docker-credential-{helper}"
         if not helper.replace("-", "").replace("_", "").replace(".", "").isalnum():
-            self.warn(f"{path} names a credential helper that can't be one: {helper!r}")
+            self.warn(f"{path} names an invalid credential helper: {helper!r}")
             return None
-        without = f"{registry} is asked without its login"
+        without = f"no login is sent to {registry}"
         server = HUB_KEY if registry == DOCKER_HUB else registry
         try:
             done = await asyncio.wait_for(
@@ -134,10 +133,10 @@ class Keychain:
             self.warn(f"{program}, named in {path}, is not installed: {without}")
             return None
         except asyncio.TimeoutError:
-            self.warn(f"{program} gave no answer within {self.helper_s:g} s: {without}")
+            self.warn(f"{program} did not finish within {self.helper_s:g} s: {without}")
             return None
-        except OSError as fault:
-            self.warn(f"{program} can't be run ({fault.strerror}): {without}")
+        except OSError as error:
+            self.warn(f"{program} can't be run ({error.strerror}): {without}")
             return None
         if done.status != 0 and "credentials not found" in done.stdout + done.stderr:
             return None
@@ -146,16 +145,13 @@ class Keychain:
             self.warn(
                 f"{program} failed (exit status {done.status}): {without}; try `echo {server} | {program} get`"
                 if done.status
-                else f"{program} answered something that is no login: {without}"
+                else f"{program} printed no valid login: {without}"
             )
         return found
 
 
 def auth_files(environ: Mapping[str, str], home: Path) -> Iterator[Path]:
-    """The files that may hold logins, the first to be asked first.
-
-    What a variable names goes before what is found by habit, docker's file before podman's.
-    """
+    """The files that may have logins, by priority: named by a variable, docker's, podman's."""
     if named := environ.get("REGISTRY_AUTH_FILE"):
         yield Path(named)
     yield Path(environ.get("DOCKER_CONFIG") or home / ".docker") / "config.json"
@@ -165,7 +161,7 @@ def auth_files(environ: Mapping[str, str], home: Path) -> Iterator[Path]:
 
 
 def _helpers(config: Mapping[str, object], registry: str) -> Iterator[str]:
-    """The helper for this registry, then the one for all."""
+    """The helper of this registry, then the default one."""
     by_registry = config.get("credHelpers")
     if isinstance(by_registry, dict):
         names = (registry, "index.docker.io", HUB_KEY) if registry == DOCKER_HUB else (registry,)
@@ -176,7 +172,7 @@ def _helpers(config: Mapping[str, object], registry: str) -> Iterator[str]:
 
 
 def _normal(key: str) -> str:
-    """`https://host/v1/` and `host` are one key; a repository after the host stays."""
+    """`https://host/v1/` and `host` are one key; a repository is kept."""
     bare = key.partition("://")[2] or key
     bare = bare.rstrip("/")
     for version in ("/v1", "/v2"):
@@ -185,13 +181,13 @@ def _normal(key: str) -> str:
 
 
 def _keys(registry: str, repository: str) -> Iterator[str]:
-    """The keys under which a login may stand, the most exact first."""
+    """The possible keys of a login, the most specific first."""
     parts = [registry, *filter(None, repository.split("/"))]
     yield from ("/".join(parts[:end]) for end in range(len(parts), 0, -1))
 
 
 def _from_entry(entry: object, source: str) -> Login | None:
-    """One entry of `auths`; None for the empty ones that docker leaves where a helper has the login.
+    """One entry of `auths`; None for the empty ones that docker writes if a helper has the login.
 
     Raises:
         ValueError: `auth` is not base64 of user:password.
@@ -218,8 +214,8 @@ def _from_helper_output(done: Finished, program: str) -> Login | None:
     if done.status != 0:
         return None
     try:
-        answer = json.loads(done.stdout)
-        user, secret = answer["Username"], answer["Secret"]
+        response = json.loads(done.stdout)
+        user, secret = response["Username"], response["Secret"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     if not isinstance(user, str) or not isinstance(secret, str) or not secret:
@@ -228,41 +224,16 @@ def _from_helper_output(done: Finished, program: str) -> Login | None:
     return Login(Credential(user, secret), kind, program)
 
 
-_TOKEN_BYTES: Final = 1024 * 1024
-#: Servers take headers of 8 to 64 KiB.
-_LONGEST_TOKEN: Final = 64 * 1024
-_LONGEST_S: Final = 24 * 3600
-#: How long a token lasts whose server doesn't say.
-_TOKEN_S: Final = 60.0
-_PART: Final = re.compile(
-    r"""(?P<name>[\w-]+)\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s,"]+))|(?P<scheme>[\w-]+)"""
-)
-
-
-class Request(Protocol):
-    """`Http.request`."""
-
-    async def __call__(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        max_bytes: int = ...,
-    ) -> Response: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """One way in that a server offers. scheme: lower case. parameters: realm, service, scope..."""
+    """One authentication scheme that a server offers. scheme: lower case. parameters: realm, service, scope..."""
 
     scheme: str
     parameters: Mapping[str, str]
 
 
 def challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
-    """Read `WWW-Authenticate` headers; each may hold several challenges."""
+    """Parse `WWW-Authenticate` headers, each of which may have several challenges."""
     found: list[tuple[str, dict[str, str]]] = []
     for header in headers:
         for part in _PART.finditer(header):
@@ -276,29 +247,33 @@ def challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """What is to be done at a registry. also: repositories beside the place's own that blobs are mounted from."""
+class RepositoryAccess:
+    """An action on a repository. also: other repositories that blobs are mounted from."""
 
-    place: Endpoint
+    endpoint: Endpoint
     action: Action = Action.PULL
     also: tuple[str, ...] = ()
 
-    def scope(self, challenge: Challenge) -> tuple[str, ...]:
-        """The scopes to ask a token for: what the registry names, and what else will be needed.
+    @property
+    def repository_url(self) -> str:
+        return f"{self.endpoint.base}/{self.endpoint.repository}"
 
-        A push begins with questions, for which a registry names the scope `pull` alone; one token then does for all.
+    def scope(self, challenge: Challenge) -> tuple[str, ...]:
+        """The scopes of a token: those in the challenge, and all that will be needed.
+
+        A push begins with reads, for which a registry requires the scope `pull` only; one token is then enough.
         """
-        own = f"repository:{self.place.repository}"
+        own = f"repository:{self.endpoint.repository}"
         named = challenge.parameters.get("scope", "").split() or [f"{own}:{Action.PULL.value}"]
         if self.action is Action.PUSH:
             named = [f"{own}:{self.action.value}" if scope.startswith(f"{own}:") else scope for scope in named]
-        mounted = (f"repository:{name}:{Action.PULL.value}" for name in self.also if name != self.place.repository)
+        mounted = (f"repository:{name}:{Action.PULL.value}" for name in self.also if name != self.endpoint.repository)
         return tuple(dict.fromkeys([*named, *mounted]))
 
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """An Authorization header's value. lasts_s: seconds that it is good for. login_source: None without a login."""
+    """value: of the header. lasts_s: its lifetime in seconds. login_source: None without a login."""
 
     value: str = field(repr=False)
     lasts_s: float
@@ -306,16 +281,19 @@ class Authorization:
 
 
 async def authorize(
-    offered: Iterable[Challenge], access: Access, login: Login | None, request: Request
+    offered: Iterable[Challenge],
+    access: RepositoryAccess,
+    login: Login | None,
+    request: Callable[..., Awaitable[Response]],
 ) -> Authorization | None:
-    """What to send so that the registry lets in; None when it offers no way that we know.
+    """The authorization for an access; None if no offered scheme is supported.
 
     Raises:
-        AccessRefused: it wants a login and there is none, or the login is refused.
-        RegistryFault: the token server fails, or is one that no login may be sent to.
+        AccessRefused: a login is required and there is none, or it is refused.
+        RegistryError: the token server fails, or is one that no login may be sent to.
     """
     by_scheme = {challenge.scheme: challenge for challenge in reversed(list(offered))}
-    place, source = access.place, login.source if login else None
+    endpoint, source = access.endpoint, login.source if login else None
     if login is not None and login.kind is LoginKind.BEARER:
         return Authorization(f"Bearer {login.credential.secret}", math.inf, source)
     if bearer := by_scheme.get("bearer"):
@@ -324,14 +302,16 @@ async def authorize(
     if "basic" not in by_scheme:
         return None
     if login is None or login.kind is not LoginKind.PASSWORD:
-        raise access_refused(f"{place.registry}/{place.repository}", place, None)
+        raise access_refused(f"{endpoint.registry}/{endpoint.repository}", endpoint, None)
     return Authorization(login.credential.basic, math.inf, source)
 
 
-async def _token(bearer: Challenge, access: Access, login: Login | None, request: Request) -> tuple[str, float]:
-    """Ask the token server for a token, and the seconds that it lasts."""
-    place = access.place
-    realm = _realm(bearer, place)
+async def _token(
+    bearer: Challenge, access: RepositoryAccess, login: Login | None, request: Callable[..., Awaitable[Response]]
+) -> tuple[str, float]:
+    """A token from the token server, and its lifetime in seconds."""
+    endpoint = access.endpoint
+    realm = _realm(bearer, endpoint)
     service, scope = bearer.parameters.get("service"), access.scope(bearer)
     form = [("service", service)] if service else []
     if login is not None and login.kind is LoginKind.IDENTITY_TOKEN:
@@ -341,7 +321,7 @@ async def _token(bearer: Challenge, access: Access, login: Login | None, request
             ("client_id", "envspec"),
             ("refresh_token", login.credential.secret),
         ]
-        answer = await request(
+        response = await request(
             "POST",
             realm,
             headers={"Content-Type": "application/x-www-form-urlencoded"},
@@ -353,58 +333,63 @@ async def _token(bearer: Challenge, access: Access, login: Login | None, request
         form += [("scope", one) for one in scope]
         query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), *form])
         headers = {"Authorization": login.credential.basic} if login else {}
-        answer = await request("GET", urlunsplit(parts._replace(query=query)), headers=headers, max_bytes=_TOKEN_BYTES)
-    if answer.status != 200:
-        raise _refused(answer, access, login)
-    return _read_token(answer, place)
+        response = await request(
+            "GET", urlunsplit(parts._replace(query=query)), headers=headers, max_bytes=_TOKEN_BYTES
+        )
+    if response.status != 200:
+        raise _refused(response, access, login)
+    return _read_token(response, endpoint)
 
 
-def _realm(bearer: Challenge, place: Endpoint) -> str:
-    """The token server's address. Which host it is on is the registry's affair: Docker Hub's is on another one."""
+def _realm(bearer: Challenge, endpoint: Endpoint) -> str:
+    """The token server's URL, which may be on another host, as Docker Hub's is."""
     realm = bearer.parameters.get("realm", "")
     try:
         parts = urlsplit(realm)
     except ValueError:
         parts = urlsplit("")
     if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
-        raise RegistryFault(
-            f"{place.registry}: its token server is not a URL", hint="tell whoever runs the registry: `realm` is wrong"
+        raise RegistryError(
+            f"{endpoint.registry}: its token server is not a URL",
+            hint="contact the registry's operator: `realm` is wrong",
         )
-    if not place.may_name(realm):
+    if not endpoint.may_name(realm):
         plain = "is plain http" if parts.scheme == "http" else "is a service of this machine's own"
-        raise RegistryFault(
-            f"{place.registry}: its token server {shortened(parts.hostname)} {plain}, and no login is sent there",
-            hint="tell whoever runs the registry: `realm` has to be https, and a server that others reach too",
+        raise RegistryError(
+            f"{endpoint.registry}: its token server {shortened(parts.hostname)} {plain}, and no login is sent there",
+            hint="contact the registry's operator: `realm` must be https, and a server that others reach too",
         )
     return realm
 
 
-def _refused(answer: Response, access: Access, login: Login | None) -> RegistryFault:
-    place, source = access.place, login.source if login else None
-    host = urlsplit(answer.url).netloc
-    if answer.status == 429:
-        return rate_limited(place, answer.headers, source, access.action)
-    if answer.status in {400, 401, 403}:
-        refused: AccessRefused = access_refused(
-            f"{place.registry}/{place.repository}", place, source, spoken(answer.body)
-        )
-        return refused
-    return RegistryFault(
-        f"{place.registry}: its token server {host} answers HTTP {answer.status}",
-        hint="try again later; if it stays, tell whoever runs the registry",
+def _refused(response: Response, access: RepositoryAccess, login: Login | None) -> RegistryError:
+    endpoint, source = access.endpoint, login.source if login else None
+    host = urlsplit(response.url).netloc
+    if response.status == 429:
+        return rate_limited(endpoint, response.headers, source, access.action)
+    if response.status in {400, 401, 403}:
+        return access_refused(f"{endpoint.registry}/{endpoint.repository}", endpoint, source, error_text(response.body))
+    return RegistryError(
+        f"{endpoint.registry}: its token server {host} answers HTTP {response.status}",
+        hint="try again later; if it persists, contact the registry's operator",
     )
 
 
-def _read_token(answer: Response, place: Endpoint) -> tuple[str, float]:
+def _read_token(response: Response, endpoint: Endpoint) -> tuple[str, float]:
     try:
-        document = json.loads(answer.body)
+        document = json.loads(response.body)
         token, lasts_s = document.get("token") or document.get("access_token"), document.get("expires_in")
     except (ValueError, AttributeError, RecursionError):
         token = lasts_s = None
-    if not isinstance(token, str) or not token.isascii() or not token.isprintable() or len(token) > _LONGEST_TOKEN:
-        raise RegistryFault(
-            f"{place.registry}: its token server {urlsplit(answer.url).netloc} answers no token",
-            hint="is there a proxy with a login page in between?",
+    if (
+        not isinstance(token, str)
+        or not token.isascii()
+        or not token.isprintable()
+        or len(token) > _MAX_TOKEN_CHARACTERS
+    ):
+        raise RegistryError(
+            f"{endpoint.registry}: its token server {urlsplit(response.url).netloc} sends no token",
+            hint="check for a proxy with a login page in between",
         )
-    known = isinstance(lasts_s, (int, float)) and not isinstance(lasts_s, bool) and lasts_s > 0
-    return token, float(min(lasts_s, _LONGEST_S)) if known else _TOKEN_S
+    is_valid = isinstance(lasts_s, (int, float)) and not isinstance(lasts_s, bool) and lasts_s > 0
+    return token, float(min(lasts_s, _MAX_TOKEN_S)) if is_valid else _TOKEN_S

@@ -1,4 +1,4 @@
-"""Manifests and configs of a registry; retries."""
+"""The client of registries: manifests, configs, logins and retries."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 from envspec.credentials import shown
 from envspec.errors import NetworkError, UsageError
 from envspec.io.http import read_whole
-from envspec.io.http_types import Patience, RequestFault, Response, Stalled, is_passing, retry_after_s
+from envspec.io.http_types import RequestError, Response, Retry, is_transient, retry_after_s
 from envspec.models import PinnedDigest, Platform
 from envspec.origins import same_origin
-from envspec.registry.auth import Access, Authorization, Keychain, Login, authorize, challenges
-from envspec.registry.errors import NotThere, RegistryFault, WrongDigest, refusal, shortened
-from envspec.registry.reference import Endpoint, Reference, endpoint
+from envspec.registry.auth import Authorization, Keychain, Login, RepositoryAccess, authorize, challenges
+from envspec.registry.errors import ImageNotFound, RegistryError, WrongDigest, refusal, shortened
+from envspec.registry.reference import Endpoint, Reference, endpoint_of
 from envspec.registry.types import (
     ACCEPT,
     MANIFEST_BYTES,
     OCI_PLATFORMS,
-    Kind,
     Manifest,
+    ManifestKind,
     digest_of,
     read_json,
     read_manifest,
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from envspec.io.http_body import Streamed
 
 
-#: Configs hold the history of every layer; the largest seen are a tenth of this.
+#: Configs contain the history of every layer; the largest known are a tenth of this.
 CONFIG_BYTES: Final = 8 * 1024 * 1024
-#: Of an answer that has nothing to tell but its status and, where it is a refusal, why.
-_WORDS_BYTES: Final = 1024 * 1024
-#: A token is not used for a request in its last seconds, or in its last quarter where it is a short one.
+#: Of a response whose body is at most an error document.
+SMALL_BYTES: Final = 1024 * 1024
+#: A token is not used in its last seconds, or in the last quarter of a short lifetime.
 _TOKEN_MARGIN_S: Final = 10.0
 
 
@@ -49,63 +49,65 @@ async def resolve_digests(
 ) -> tuple[PinnedDigest, ...]:
     """The digest to pin for each platform, in the order given.
 
-    An index gives its own digest for every platform that it has (kind `index`); the note says which manifest is the
-    platform's. A single manifest gives its digest for the one platform that its config names (kind `manifest`).
+    An index has one digest for all of its platforms (kind `index`); the note names the platform's manifest. A single
+    manifest is for the platform in its config (kind `manifest`).
 
     Raises:
-        NotThere: no such image, or none for a platform.
-        AccessRefused, RateLimited, WrongDigest, BadManifest, NetworkError: the registry gives no usable answer.
-        UsageError: a platform that has no container images.
+        ImageNotFound: no such image, or none for a platform.
+        AccessRefused, RateLimited, WrongDigest, BadManifest, NetworkError: no usable response.
+        UsageError: a platform without container images.
     """
-    wanted = tuple(platforms)
-    for platform in wanted:
+    requested = tuple(platforms)
+    for platform in requested:
         if platform not in OCI_PLATFORMS:
             raise UsageError(
                 f"{reference}: there are no container images for {platform.value}",
-                hint=f"images are for {', '.join(known.value for known in OCI_PLATFORMS)}",
+                hint=f"use one of {', '.join(known.value for known in OCI_PLATFORMS)}",
             )
     manifest = await registry.manifest(reference)
     found = await registry.platforms(reference, manifest)
-    missing = [platform for platform in wanted if platform not in found]
+    missing = [platform for platform in requested if platform not in found]
     if missing:
         has = manifest.platforms_in_words or ", ".join("/".join(OCI_PLATFORMS[platform]) for platform in found)
-        raise NotThere(
+        raise ImageNotFound(
             f"{reference} is not published for {', '.join(platform.value for platform in missing)}",
-            hint=f"it has {has or 'no platform that envspec builds for'}; take another image or leave the platform out",
+            hint=f"it has {has or 'no platform that envspec supports'}; use another image or remove the platform",
         )
     return tuple(
         PinnedDigest(platform, manifest.digest, "registry", manifest.kind.value, _note(manifest, found[platform]))
-        for platform in wanted
+        for platform in requested
     )
 
 
 @dataclass(slots=True)
 class Registry:
-    """A client for every registry of one run: mirrors, logins, and the tokens that were given so far.
+    """A client for all registries of one run, with their logins and tokens.
 
-    mirrors: `[registry.mirrors]`; what is found there is named by the original all the same.
+    mirrors: `[registry.mirrors]`; images from a mirror are named by the original.
     """
 
     http: Http
     keychain: Keychain
     mirrors: Mapping[str, str] = field(default_factory=dict)
-    _authorizations: dict[Access, tuple[Authorization, float]] = field(default_factory=dict, repr=False)
+    _authorizations: dict[RepositoryAccess, tuple[Authorization, float]] = field(default_factory=dict, repr=False)
     _logins: dict[tuple[str, str], Login | None] = field(default_factory=dict, repr=False)
-    _asking: dict[Access, asyncio.Lock] = field(default_factory=dict, repr=False)
+    _locks: dict[RepositoryAccess, asyncio.Lock] = field(default_factory=dict, repr=False)
 
     async def manifest(self, reference: Reference) -> Manifest:
-        """What the registry has under `reference` (its digest if it has one, else its tag), checked."""
-        place = endpoint(reference, self.mirrors)
-        where = f"{reference} at {place.registry}" if place.registry != reference.registry else str(reference)
-        answer = await self._get(place, f"manifests/{reference.asked}", reference.asked, MANIFEST_BYTES)
+        """The manifest of `reference` (by digest if it has one, else by tag), checked."""
+        endpoint = endpoint_of(reference, self.mirrors)
+        where = f"{reference} at {endpoint.registry}" if endpoint.registry != reference.registry else str(reference)
+        response = await self._get(
+            endpoint, f"manifests/{reference.tag_or_digest}", reference.tag_or_digest, MANIFEST_BYTES
+        )
         algorithm = (reference.digest or "sha256:").partition(":")[0]
-        # Checked before anything is read from it: damaged bytes are a damage, whatever they say.
-        _check_digest(where, digest_of(answer.body, algorithm), reference.digest, answer)
-        return read_manifest(answer.body, answer.headers.get("Content-Type", ""), where=where, algorithm=algorithm)
+        # Checked before it is parsed.
+        _check_digest(where, digest_of(response.body, algorithm), reference.digest, response)
+        return read_manifest(response.body, response.headers.get("Content-Type", ""), where=where, algorithm=algorithm)
 
     async def platforms(self, reference: Reference, manifest: Manifest) -> dict[Platform, str]:
-        """The platforms that `manifest` has, with the digest of each one's own manifest."""
-        if manifest.kind is Kind.INDEX:
+        """The platforms of `manifest`, with the digest of each one's own manifest."""
+        if manifest.kind is ManifestKind.INDEX:
             children = ((platform, manifest.child(platform)) for platform in OCI_PLATFORMS)
             return {platform: child.digest for platform, child in children if child}
         config = await self.config(reference, manifest)
@@ -113,28 +115,28 @@ class Registry:
         return {platform: manifest.digest for platform, name in OCI_PLATFORMS.items() if name == own}
 
     async def config(self, reference: Reference, manifest: Manifest) -> Mapping[str, object]:
-        """The config of a single manifest, its bytes checked against its digest."""
+        """The config of a single manifest, checked."""
         body = await self.config_bytes(reference, manifest)
         return read_json(body, "application/octet-stream", where=f"{reference.name}: config {manifest.config}")
 
     async def config_bytes(self, reference: Reference, manifest: Manifest) -> bytes:
-        """The config as the registry has it, checked."""
+        """The bytes of the config, checked."""
         manifest.check_is_single(str(reference))
-        place = endpoint(reference, self.mirrors)
+        endpoint = endpoint_of(reference, self.mirrors)
         where = f"{reference.name}: config {manifest.config}"
-        answer = await self._get(place, f"blobs/{manifest.config}", manifest.config, CONFIG_BYTES)
-        _check_digest(where, digest_of(answer.body, manifest.config.partition(":")[0]), manifest.config, answer)
-        if len(answer.body) != manifest.config_bytes:
+        response = await self._get(endpoint, f"blobs/{manifest.config}", manifest.config, CONFIG_BYTES)
+        _check_digest(where, digest_of(response.body, manifest.config.partition(":")[0]), manifest.config, response)
+        if len(response.body) != manifest.config_bytes:
             raise WrongDigest(
-                f"{where}: it has {len(answer.body)} bytes, and {manifest.config_bytes} by its manifest",
-                hint="the registry's copy is damaged: don't use it",
+                f"{where}: it has {len(response.body)} bytes, but {manifest.config_bytes} in its manifest",
+                hint="don't use it: the registry's copy is damaged",
             )
-        return answer.body
+        return response.body
 
     @asynccontextmanager
     async def open(
         self,
-        access: Access,
+        access: RepositoryAccess,
         method: str,
         url: str,
         *,
@@ -142,26 +144,25 @@ class Registry:
         body: bytes | Streamed | None = None,
         answer_s: float | None = None,
     ) -> AsyncIterator[ClientResponse]:
-        """One request, as `Http.open`; sent a second time where the registry wants a login, or another token.
+        """Like `Http.open`; sent again if the registry requires a login or another token.
 
-        The login goes to the registry's own origin, and only the registry's own answer asks for it: a `Location` may
-        lead elsewhere, and what is there gets none.
+        The login is sent to the registry's own origin only, not to a server that a `Location` names.
         """
-        own = same_origin(url, access.place.base)
-        known = self._known(access) if own else None
+        own = same_origin(url, access.endpoint.base)
+        known = self._valid(access) if own else None
         given = {**(headers or {}), "Authorization": known.value} if known else headers
-        async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as answer:
-            if answer.status != 401 or not same_origin(str(answer.url), access.place.base):
-                yield answer
+        async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as response:
+            if response.status != 401 or not same_origin(str(response.url), access.endpoint.base):
+                yield response
                 return
-            offered = answer.headers.getall("WWW-Authenticate", [])
+            offered = response.headers.getall("WWW-Authenticate", [])
         given = {**(headers or {}), "Authorization": await self._authorize(access, offered, known)}
-        async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as answer:
-            yield answer
+        async with self.http.open(method, url, headers=given, body=body, answer_s=answer_s) as response:
+            yield response
 
-    async def ask(
+    async def request(
         self,
-        access: Access,
+        access: RepositoryAccess,
         method: str,
         url: str,
         *,
@@ -169,152 +170,122 @@ class Registry:
         body: bytes | Streamed | None = None,
         answer_s: float | None = None,
     ) -> Response:
-        """`open`, for answers that are small."""
-        async with self.open(access, method, url, headers=headers, body=body, answer_s=answer_s) as answer:
-            # A body that is sent may take long; a short answer may not.
-            words = await read_whole(answer, _WORDS_BYTES, self.http.patience.total_s)
-            return Response(str(answer.url), answer.status, answer.headers, words)
+        """`open`, for small responses."""
+        async with self.open(access, method, url, headers=headers, body=body, answer_s=answer_s) as response:
+            # Sending a body may take long, reading a short response may not.
+            content = await read_whole(response, SMALL_BYTES, self.http.timeouts.total_s)
+            return Response(str(response.url), response.status, response.headers, content)
 
-    def login_source(self, access: Access) -> str | None:
-        """Where the login comes from that was sent; None when none was."""
-        held = self._authorizations.get(access)
-        return held[0].login_source if held else None
+    def login_source(self, access: RepositoryAccess) -> str | None:
+        """The source of the login that was sent; None without one."""
+        authorization, _ = self._authorizations.get(access, (None, 0.0))
+        return authorization.login_source if authorization else None
 
-    async def _get(self, place: Endpoint, path: str, asked: str, max_bytes: int) -> Response:
-        """GET below a repository; authenticates when the registry asks for it."""
-        url, access = f"{place.base}/{place.repository}/{path}", Access(place)
+    async def _get(self, endpoint: Endpoint, path: str, requested: str, max_bytes: int) -> Response:
+        """GET below a repository, with a login if the registry requires one."""
+        url, access = f"{endpoint.base}/{endpoint.repository}/{path}", RepositoryAccess(endpoint)
 
-        async def ask(authorization: str | None) -> Response:
+        async def get(authorization: str | None) -> Response:
             headers = {"Accept": ACCEPT} | ({"Authorization": authorization} if authorization else {})
             return await self.http.get(url, headers=headers, max_bytes=max_bytes)
 
-        known = self._known(access)
-        answer = await ask(known.value if known else None)
-        if answer.status == 401 and same_origin(answer.url, place.base):
-            offered = answer.headers.getall("WWW-Authenticate", [])
-            answer = await ask(await self._authorize(access, offered, known))
-        if answer.status != 200:
-            raise refusal(answer, place, asked, self.login_source(access))
-        return answer
+        known = self._valid(access)
+        response = await get(known.value if known else None)
+        if response.status == 401 and same_origin(response.url, endpoint.base):
+            offered = response.headers.getall("WWW-Authenticate", [])
+            response = await get(await self._authorize(access, offered, known))
+        if response.status != 200:
+            raise refusal(response, endpoint, requested, self.login_source(access))
+        return response
 
-    def _known(self, access: Access) -> Authorization | None:
+    def _valid(self, access: RepositoryAccess) -> Authorization | None:
         authorization, until = self._authorizations.get(access, (None, 0.0))
         return authorization if time.monotonic() < until else None
 
-    async def _authorize(self, access: Access, headers: Sequence[str], sent: Authorization | None) -> str:
-        """The value to send now. sent: what was refused; whoever was refused with it at the same time asks once."""
-        async with self._asking.setdefault(access, asyncio.Lock()):
-            known = self._known(access)
-            if known is not None and known is not sent:
+    async def _authorize(self, access: RepositoryAccess, headers: Sequence[str], refused: Authorization | None) -> str:
+        """The header's value. refused: was sent and refused; concurrent requests refused with it log in once."""
+        async with self._locks.setdefault(access, asyncio.Lock()):
+            known = self._valid(access)
+            if known is not None and known is not refused:
                 return known.value
-            place, offered = access.place, challenges(headers)
-            key = (place.registry, place.repository)
+            endpoint, offered = access.endpoint, challenges(headers)
+            key = (endpoint.registry, endpoint.repository)
             if key not in self._logins:
                 self._logins[key] = await self.keychain.login(*key)
             authorization = await authorize(offered, access, self._logins[key], self.http.request)
             if authorization is None:
                 schemes = shortened(", ".join(challenge.scheme for challenge in offered)) or "nothing"
-                raise RegistryFault(
-                    f"{place.registry}: HTTP 401, and it offers {schemes} to log in with; "
-                    "envspec knows Bearer and Basic",
-                    hint=f"is {place.base} a registry, or a proxy in front of one?",
+                raise RegistryError(
+                    f"{endpoint.registry}: HTTP 401, and it offers {schemes} for logins; "
+                    "envspec supports Bearer and Basic",
+                    hint=f"check that {endpoint.base} is a registry, not a proxy in front of one",
                 )
             margin_s = min(_TOKEN_MARGIN_S, authorization.lasts_s / 4)
             self._authorizations[access] = (authorization, time.monotonic() + authorization.lasts_s - margin_s)
             return authorization.value
 
 
-def _check_digest(where: str, computed: str, asked: str | None, answer: Response) -> None:
-    """Bytes against the digest that was asked for, and against the one that the registry names for them."""
-    hint = "a proxy changed it on the way, or the registry's copy is damaged: don't use it"
-    if asked and computed != asked:
-        raise WrongDigest(f"{where}: the bytes that came have the digest {computed}", hint=hint)
-    named = answer.headers.get("Docker-Content-Digest", "").strip()
+def _check_digest(where: str, computed: str, requested: str | None, response: Response) -> None:
+    """Compare the bytes' digest with the requested one and with the registry's header."""
+    hint = "don't use it: a proxy changed it, or the registry's copy is damaged"
+    if requested and computed != requested:
+        raise WrongDigest(f"{where}: the received bytes have the digest {computed}", hint=hint)
+    named = response.headers.get("Docker-Content-Digest", "").strip()
     if named and named.partition(":")[0] == computed.partition(":")[0] and named != computed:
-        raise WrongDigest(
-            f"{where}: named {shortened(named)} by the registry, and the bytes have {computed}", hint=hint
-        )
+        raise WrongDigest(f"{where}: the registry names {shortened(named)}, but the bytes have {computed}", hint=hint)
 
 
 def _note(manifest: Manifest, own: str) -> str:
-    return f"{own} in this index" if manifest.kind is Kind.INDEX else ""
+    return f"{own} in this index" if manifest.kind is ManifestKind.INDEX else ""
 
 
-#: Not implemented, and a version of HTTP that the server doesn't speak: these stay.
-_LASTING: Final = frozenset({501, 505})
-#: The longest pause between two tries that nobody asked for, in seconds.
-_LONGEST_PAUSE_S: Final = 30.0
+#: "Not implemented" and "HTTP version not supported" are permanent.
+_PERMANENT: Final = frozenset({501, 505})
 _T = TypeVar("_T")
 
 
-class TryAgain(Exception):
-    """An answer that another try may better.
+class RetryableError(Exception):
+    """A response that a retry may improve. error: to raise if none does. wait_s: the registry's `Retry-After`."""
 
-    fault: what to tell where none does. wait_s: what the registry asks to wait.
-    """
-
-    def __init__(self, fault: NetworkError, wait_s: float | None = None) -> None:
-        super().__init__(fault.message)
-        self.fault = fault
+    def __init__(self, error: NetworkError, wait_s: float | None = None) -> None:
+        super().__init__(error.message)
+        self.error = error
         self.wait_s = wait_s
 
 
-def passes(status: int) -> bool:
-    """Whether a status may be another one a little later: 408, 429, most of 5xx."""
-    return status in {408, 429} or (status >= 500 and status not in _LASTING)
+def is_transient_status(status: int) -> bool:
+    """Whether a retry may get another status: 408, 429, most of 5xx."""
+    return status in {408, 429} or (status >= 500 and status not in _PERMANENT)
 
 
-def refuse(answer: Response, fault: NetworkError) -> NoReturn:
-    """Raise `fault` for an answer that is a refusal, as TryAgain where it may pass."""
-    if passes(answer.status):
-        raise TryAgain(fault, retry_after_s(answer.headers.get("Retry-After")))
-    raise fault
+def raise_refusal(response: Response, error: NetworkError) -> NoReturn:
+    """Raise `error`, as RetryableError if the response's status is transient."""
+    if is_transient_status(response.status):
+        raise RetryableError(error, retry_after_s(response.headers.get("Retry-After")))
+    raise error
 
 
-@dataclass(slots=True)
-class Tries:
-    """Counts tries in a row that brought nothing on.
+async def wait_to_retry(http: Http, retry: Retry, error: NetworkError | RetryableError, reached: int = 0) -> None:
+    """Wait before the next attempt. reached: progress in bytes, see `Retry.next_pause_s`.
 
-    url: what is asked, for messages. notice: told of every pause, one line.
+    Raises:
+        NetworkError: the error is permanent, or no attempt is left.
     """
-
-    patience: Patience
-    notice: Callable[[str], None]
-    url: str
-    _failed: int = 0
-    _stalls: int = 0
-    _furthest: int = 0
-
-    async def after(self, fault: NetworkError | TryAgain, reached: int = 0) -> None:
-        """Wait as long as is due; raises the fault where it is none that passes, or patience has ended.
-
-        reached: how far the work is, in bytes. A try that came further than all before starts the count anew.
-        """
-        if reached > self._furthest:
-            self._furthest, self._failed, self._stalls = reached, 0, 0
-        self._failed += 1
-        self._stalls += isinstance(fault, Stalled)
-        pause = self.patience.pause_s(self.url, self._failed)
-        if isinstance(fault, TryAgain):
-            known, lasting = fault.fault, (fault.wait_s or 0) > self.patience.retry_after_s
-            pause = pause if fault.wait_s is None else fault.wait_s
-        else:
-            known = fault
-            lasting = not isinstance(fault, RequestFault) or fault.__cause__ is None or not is_passing(fault.__cause__)
-        if lasting or self._failed >= self.patience.attempts or self._stalls >= 2:
-            raise known
-        pause = min(pause, max(_LONGEST_PAUSE_S, self.patience.retry_after_s))
-        self.notice(f"{known.message}; trying again in {pause:.1f} s")
-        await asyncio.sleep(pause)
+    if isinstance(error, RetryableError):
+        known, transient, wait_s = error.error, True, error.wait_s
+    else:
+        cause = error.__cause__ if isinstance(error, RequestError) else None
+        known, transient, wait_s = error, cause is not None and is_transient(cause), None
+    pause_s = retry.next_pause_s(known, transient=transient, requested_s=wait_s, reached=reached)
+    http.on_retry(f"{known.message}; trying again in {pause_s:.1f} s")
+    await asyncio.sleep(pause_s)
 
 
-async def persist(
-    patience: Patience, notice: Callable[[str], None], url: str, action: Callable[[], Awaitable[_T]]
-) -> _T:
-    """What `action` gives, after as many tries as patience has. It has to be one that may happen twice."""
-    tries = Tries(patience, notice, shown(url))
+async def with_retries(http: Http, url: str, action: Callable[[], Awaitable[_T]]) -> _T:
+    """The result of an idempotent action, with retries."""
+    retry = Retry(http.timeouts, shown(url))
     while True:
         try:
             return await action()
-        except (NetworkError, TryAgain) as fault:
-            await tries.after(fault)
+        except (NetworkError, RetryableError) as error:
+            await wait_to_retry(http, retry, error)

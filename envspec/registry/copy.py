@@ -1,11 +1,10 @@
-"""Images from one repository to another, and new images into one: blobs first, the tag last.
+"""Images into a registry, from this machine or another repository: blobs first, the tag last.
 
-A blob goes from registry to registry without touching this machine's disk; within one registry it is mounted.
+A blob is streamed from registry to registry without a local copy; within one registry it is mounted.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -14,35 +13,36 @@ from functools import partial
 from typing import Final
 
 from envspec.errors import UsageError
-from envspec.io.http_types import RequestFault
+from envspec.io.http_types import RequestError
+from envspec.io.tasks import gather_or_cancel
 from envspec.models import Platform
 from envspec.registry.client import Registry
-from envspec.registry.errors import RegistryFault, WrongDigest
-from envspec.registry.pull import contents, pull_manifest, receive
-from envspec.registry.push import How, Moved, Sending, held_digest, push_blob, push_manifest, push_pieces
-from envspec.registry.reference import Reference, endpoint
-from envspec.registry.types import OCI_PLATFORMS, BadManifest, Blob, Descriptor, Kind, Manifest, digest_of
+from envspec.registry.errors import RegistryError, WrongDigest
+from envspec.registry.pull import image_blobs, pull_manifest, read_blob
+from envspec.registry.push import BlobTransfer, Transfer, push_access, push_blob, push_manifest, push_pieces, tag_digest
+from envspec.registry.reference import Reference, endpoint_of
+from envspec.registry.types import OCI_PLATFORMS, BadManifest, Blob, Descriptor, Manifest, ManifestKind, digest_of
 
-#: Blobs on their way at once.
+#: Concurrent transfers of blobs.
 JOBS: Final = 4
-#: Manifests below an index. An index inside of an index is rare, and each names as many more.
-_MOST_MANIFESTS: Final = 1000
-_DEEPEST: Final = 4
+#: Manifests below an index; nested indexes are rare.
+_MAX_MANIFESTS: Final = 1000
+_MAX_DEPTH: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """A blob that another repository holds. kept: a copy of it on this machine. is_foreign: see `pull.Row`."""
+class RemoteBlob:
+    """A blob in another repository. local: a copy on this machine. is_foreign: see `LayerDescriptor`."""
 
     descriptor: Descriptor
     source: Reference
-    kept: Blob | None = None
+    local: Blob | None = None
     is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
-    """A manifest or an index to push. algorithm: of the digest by which others name it."""
+class ManifestBody:
+    """A manifest or an index to push. algorithm: of the digest in references to it."""
 
     body: bytes
     media_type: str
@@ -50,71 +50,75 @@ class Document:
 
     @property
     def digest(self) -> str:
-        """Of its body."""
         return digest_of(self.body, self.algorithm)
 
 
 @dataclass(frozen=True, slots=True)
-class Mirrored:
-    """What stands under the target's name now. moved: what was done for each blob, none where all was there."""
+class MirrorResult:
+    """What the target names now. transfers: of each blob, empty if the image was complete before."""
 
     digest: str
     media_type: str
-    moved: tuple[Moved, ...]
+    transfers: tuple[BlobTransfer, ...]
 
 
 async def copy_blob(
-    registry: Registry, target: Reference, blob: Elsewhere, report: Callable[[int], None] = lambda _: None
-) -> Moved:
-    """See to it that `target`'s repository has a blob of another one, mounted where both are of one registry.
+    registry: Registry, target: Reference, blob: RemoteBlob, report: Callable[[int], None] = lambda _: None
+) -> BlobTransfer:
+    """Ensure that `target`'s repository has a blob of another one, mounted if both are in one registry.
 
     Raises:
-        NetworkError: one of the registries refuses, or patience has ended. WrongDigest: the source's bytes are others.
+        NetworkError: one of the registries refuses. WrongDigest: the source has other bytes.
     """
     if blob.is_foreign:
         report(blob.descriptor.size_bytes)
-        return Moved(blob.descriptor, How.LEFT)
-    source = endpoint(blob.source, registry.mirrors)
-    mount_from = (source.repository,) if source.base == endpoint(target).base else ()
-    if blob.kept is not None:
-        return await push_blob(registry, target, blob.kept, mount_from, report)
+        return BlobTransfer(blob.descriptor, Transfer.LEFT)
+    source = endpoint_of(blob.source, registry.mirrors)
+    mount_from = (source.repository,) if source.base == endpoint_of(target).base else ()
+    if blob.local is not None:
+        return await push_blob(registry, target, blob.local, mount_from, report)
     pieces = partial(_pieces, registry, blob, _Checked(blob))
-    return await push_pieces(registry, target, blob.descriptor, pieces, Sending(mount_from, report))
+    return await push_pieces(registry, push_access(target, mount_from), blob.descriptor, pieces, report)
 
 
 async def push_image(
     registry: Registry,
     target: Reference,
-    blobs: Sequence[Blob | Elsewhere],
-    documents: Sequence[Document],
+    blobs: Sequence[Blob | RemoteBlob],
+    documents: Sequence[ManifestBody],
     mount_from: Sequence[str] = (),
     report: Callable[[int, int], None] = lambda _done, _total: None,
-) -> tuple[Moved, ...]:
-    """An image whose blobs are here, in other repositories, or both; what was done for each blob.
+) -> tuple[BlobTransfer, ...]:
+    """Push an image whose blobs are local or in other repositories; what was done for each blob.
 
-    documents: manifests, and last what gets the tag: the image's own manifest, or the index of those before it. Until
-    all else is there the tag names what it named before; where it names the right thing already, nothing is asked for.
-    mount_from: repositories of the same registry that may have the blobs. report: bytes done, bytes in all.
+    documents: manifests; the last one gets the tag, after all others are there. If the tag already has its digest,
+    nothing is pushed. mount_from: repositories of the same registry that may have the blobs. report: bytes done, bytes
+    in all.
 
     Raises:
-        NetworkError: the registry doesn't take it. The first fault ends the other uploads.
+        NetworkError: the registry refuses it. The first error cancels the other uploads.
     """
     *children, last = documents
-    if await held_digest(registry, target) == last.digest:
+    if await tag_digest(registry, target) == last.digest:
         return ()
-    total = _Total(sum(blob.descriptor.size_bytes for blob in blobs), report)
+    size_bytes, done_bytes = sum(blob.descriptor.size_bytes for blob in blobs), 0
 
-    def send(blob: Blob | Elsewhere) -> Awaitable[Moved]:
-        if isinstance(blob, Elsewhere):
-            return copy_blob(registry, target, blob, total.add)
-        return push_blob(registry, target, blob, mount_from, total.add)
+    def add(count: int) -> None:
+        nonlocal done_bytes
+        done_bytes += count
+        report(done_bytes, size_bytes)
 
-    moved = await _each([partial(send, blob) for blob in blobs])
+    def send(blob: Blob | RemoteBlob) -> Awaitable[BlobTransfer]:
+        if isinstance(blob, RemoteBlob):
+            return copy_blob(registry, target, blob, add)
+        return push_blob(registry, target, blob, mount_from, add)
+
+    transfers = await gather_or_cancel([send(blob) for blob in blobs], JOBS)
     for child in children:
         by_digest = replace(target, tag=None, digest=child.digest)
         await push_manifest(registry, by_digest, child.body, child.media_type)
     await push_manifest(registry, target, last.body, last.media_type)
-    return moved
+    return tuple(transfers)
 
 
 async def mirror(
@@ -123,54 +127,53 @@ async def mirror(
     target: Reference,
     platforms: Sequence[Platform] | None = None,
     report: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Mirrored:
-    """Copy an image, or an index with all that it names, under the same digests.
+) -> MirrorResult:
+    """Copy an image, or an index with all of its images, under the same digests.
 
-    target: without a tag it gets the source's, and where that has none either the image is there by its digest alone.
-    platforms: of an index one platform's manifest can be taken alone, and its digest is then what stands there; an
-    index can't be cut, since that would be another digest. report: bytes done, bytes in all.
+    target: without a tag it gets the source's, if that has one. platforms: all of an index, or one, whose manifest is
+    then copied alone; a subset of an index would have another digest. report: bytes done, bytes in all.
 
     Raises:
-        UsageError: several platforms, and not all that the index has.
-        NotThere, WrongDigest, BadManifest, NetworkError: of one of the registries. The target's tag is as it was.
+        UsageError: several platforms, but not all of the index.
+        ImageNotFound, WrongDigest, BadManifest, NetworkError: of one of the registries; the target's tag is unchanged.
     """
     manifest = await pull_manifest(registry, source)
-    if manifest.kind is Kind.INDEX and platforms is not None:
+    if manifest.kind is ManifestKind.INDEX and platforms is not None:
         manifest = await _of_platforms(registry, source, manifest, platforms)
     if target.digest not in {None, manifest.digest}:
         raise UsageError(
-            f"{target}: {source} has the digest {manifest.digest}", hint="name the target by a tag, or by this digest"
+            f"{target}: {source} has the digest {manifest.digest}", hint="use a tag for the target, or this digest"
         )
     target = replace(target, tag=target.tag or source.tag, digest=manifest.digest)
-    if await held_digest(registry, target) == manifest.digest:
-        return Mirrored(manifest.digest, manifest.media_type, ())
+    if await tag_digest(registry, target) == manifest.digest:
+        return MirrorResult(manifest.digest, manifest.media_type, ())
     documents = await _with_children(registry, source, manifest)
-    blobs: dict[str, Elsewhere] = {}
+    blobs: dict[str, RemoteBlob] = {}
     for single in documents:
-        if single.kind is Kind.MANIFEST:
-            held = contents(single, f"{source.name}@{single.digest}")
-            blobs[held.config.digest] = Elsewhere(held.config, source)
+        if single.kind is ManifestKind.MANIFEST:
+            found = image_blobs(single, f"{source.name}@{single.digest}")
+            blobs[found.config.digest] = RemoteBlob(found.config, source)
             blobs |= {
-                row.descriptor.digest: Elsewhere(row.descriptor, source, is_foreign=row.is_foreign)
-                for row in held.layers
+                layer.descriptor.digest: RemoteBlob(layer.descriptor, source, is_foreign=layer.is_foreign)
+                for layer in found.layers
             }
-    moved = await push_image(
+    transfers = await push_image(
         registry,
         target,
         tuple(blobs.values()),
-        [Document(each.body, each.media_type, each.digest.partition(":")[0]) for each in documents],
+        [ManifestBody(each.body, each.media_type, each.digest.partition(":")[0]) for each in documents],
         report=report,
     )
-    return Mirrored(manifest.digest, manifest.media_type, moved)
+    return MirrorResult(manifest.digest, manifest.media_type, transfers)
 
 
 async def _of_platforms(
     registry: Registry, source: Reference, index: Manifest, platforms: Sequence[Platform]
 ) -> Manifest:
-    """The index itself when all of its platforms are wanted, else the one platform's manifest."""
+    """The index itself if all of its platforms are requested, else the one platform's manifest."""
     has = set(index.platforms)
-    wanted = {"/".join(OCI_PLATFORMS[platform]) for platform in platforms if platform in OCI_PLATFORMS}
-    if has and has <= wanted:
+    requested = {"/".join(OCI_PLATFORMS[platform]) for platform in platforms if platform in OCI_PLATFORMS}
+    if has and has <= requested:
         return index
     if len(platforms) != 1:
         raise UsageError(
@@ -181,55 +184,40 @@ async def _of_platforms(
 
 
 async def _with_children(registry: Registry, source: Reference, manifest: Manifest) -> list[Manifest]:
-    """All manifests below one, each once and before what names it, itself last.
+    """All manifests below one, each once and before its index, itself last.
 
     Raises:
-        BadManifest: there are more than any image has.
+        BadManifest: too many, or too deep.
     """
     found: dict[str, Manifest] = {}
 
-    async def look(at: Manifest, depth: int) -> None:
-        for child in at.children:
+    async def visit(index: Manifest, depth: int) -> None:
+        for child in index.children:
             if child.digest in found:
                 continue
-            if depth == _DEEPEST or len(found) >= _MOST_MANIFESTS:
+            if depth == _MAX_DEPTH or len(found) >= _MAX_MANIFESTS:
                 raise BadManifest(
-                    f"{source}: more than {_MOST_MANIFESTS} manifests, or indexes more than {_DEEPEST} deep",
+                    f"{source}: more than {_MAX_MANIFESTS} manifests, or indexes more than {_MAX_DEPTH} deep",
                     hint="mirror one platform's image by its digest",
                 )
             below = await registry.manifest(replace(source, tag=None, digest=child.digest))
-            await look(below, depth + 1)
+            await visit(below, depth + 1)
             found[below.digest] = below
 
-    await look(manifest, 0)
+    await visit(manifest, 0)
     return [*found.values(), manifest]
 
 
-@dataclass(slots=True)
-class _Total:
-    size_bytes: int
-    report: Callable[[int, int], None]
-    done_bytes: int = 0
-
-    def add(self, count: int) -> None:
-        self.done_bytes += count
-        self.report(self.done_bytes, self.size_bytes)
-
-
 class _Checked:
-    """The hash of a blob that passes by. What is read a second time, after a fault, is not counted again."""
+    """The hash of a streamed blob. Bytes that are read again after an error are skipped."""
 
-    def __init__(self, blob: Elsewhere) -> None:
+    def __init__(self, blob: RemoteBlob) -> None:
         self._blob = blob
         self._hash = hashlib.new(blob.descriptor.digest.partition(":")[0])
         self._size = 0
 
-    def take(self, at: int, piece: bytes) -> None:
-        """Bytes from `at` on.
-
-        Raises:
-            WrongDigest: they were the last, and it is another blob.
-        """
+    def add(self, at: int, piece: bytes) -> None:
+        """Add the bytes from `at` on; raises WrongDigest if they complete another blob."""
         new = piece[max(0, self._size - at) :]
         self._hash.update(new)
         self._size += len(new)
@@ -238,38 +226,21 @@ class _Checked:
         found = f"{self._hash.name}:{self._hash.hexdigest()}"
         if found != self._blob.descriptor.digest:
             raise WrongDigest(
-                f"{self._blob.source.name}: blob {self._blob.descriptor.digest}: the bytes that came have the digest "
-                f"{found}",
-                hint="a proxy changed it on the way, or the registry's copy is damaged: don't use it",
+                f"{self._blob.source.name}: blob {self._blob.descriptor.digest}: the received bytes have the "
+                f"digest {found}",
+                hint="don't use it: a proxy changed it, or the registry's copy is damaged",
             )
 
 
-async def _pieces(registry: Registry, blob: Elsewhere, checked: _Checked, start: int) -> AsyncGenerator[bytes, None]:
-    """A blob from its source. Its last bytes are given when all of them are known to be right."""
+async def _pieces(registry: Registry, blob: RemoteBlob, checked: _Checked, start: int) -> AsyncGenerator[bytes, None]:
+    """A blob from its source. The last bytes are yielded after the digest is verified."""
     at = start
     try:
-        async with aclosing(receive(registry, blob.source, blob.descriptor, start)) as stream:
+        async with aclosing(read_blob(registry, blob.source, blob.descriptor, start)) as stream:
             async for piece in stream:
-                checked.take(at, piece)
+                checked.add(at, piece)
                 at += len(piece)
                 yield piece
-    except RequestFault as fault:
-        # Patience with the source has ended; to the upload this is no fault of its own that passes.
-        raise RegistryFault(fault.message, hint=fault.hint) from fault
-
-
-async def _each(calls: Sequence[Callable[[], Awaitable[Moved]]]) -> tuple[Moved, ...]:
-    """All results, a few at a time; the first fault ends the rest."""
-    slots = asyncio.Semaphore(JOBS)
-
-    async def call(make: Callable[[], Awaitable[Moved]]) -> Moved:
-        async with slots:
-            return await make()
-
-    tasks = [asyncio.ensure_future(call(make)) for make in calls]
-    try:
-        return tuple(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    except RequestError as error:
+        # All retries of the source failed: the upload must not retry.
+        raise RegistryError(error.message, hint=error.hint) from error

@@ -1,4 +1,4 @@
-"""What a registry can answer instead of an image, in words of what to do."""
+"""Errors of registries."""
 
 from __future__ import annotations
 
@@ -14,93 +14,97 @@ from envspec.origins import same_origin
 from envspec.registry.reference import DOCKER_HUB, Action, Endpoint
 
 
-class RegistryFault(NetworkError):
-    """A registry refused, or answered what can't be used."""
+class RegistryError(NetworkError):
+    """A registry refused a request, or sent an unusable response."""
 
 
-class NotThere(RegistryFault):
+class ImageNotFound(RegistryError):
     """The registry has no such image, or not for this platform."""
 
 
-class AccessRefused(RegistryFault):
+class AccessRefused(RegistryError):
     """A login is missing, wrong, or not enough."""
 
 
-class RateLimited(RegistryFault):
+class RateLimited(RegistryError):
     """Too many requests."""
 
 
-class WrongDigest(RegistryFault):
-    """The registry's bytes are not what their digest says."""
+class WrongDigest(RegistryError):
+    """The registry's bytes do not have the expected digest."""
 
 
 def refusal(
-    answer: Response, place: Endpoint, asked: str, login_source: str | None, action: Action = Action.PULL
-) -> RegistryFault:
-    """The error for an answer other than 200.
-
-    asked: tag or digest. login_source: where the login that was sent comes from, None when none was. action: what it
-    was asked for.
-    """
-    what = f"{place.registry}/{place.repository}{'@' if ':' in asked else ':'}{asked}"
-    said = spoken(answer.body)
-    if not same_origin(answer.url, place.base):
-        # Of another server: its 401 is no question for the registry's login, and its 404 no word of the registry's.
-        kind = NotThere if answer.status == 404 else RegistryFault
+    response: Response, endpoint: Endpoint, requested: str, login_source: str | None, action: Action = Action.PULL
+) -> RegistryError:
+    """The error for a status other than 200. requested: tag or digest. login_source: None if no login was sent."""
+    what = f"{endpoint.registry}/{endpoint.repository}{'@' if ':' in requested else ':'}{requested}"
+    text = error_text(response.body)
+    if not same_origin(response.url, endpoint.base):
+        # Of another server: its 401 is not for the registry's login, and its 404 not the registry's.
+        kind = ImageNotFound if response.status == 404 else RegistryError
+        status = f"HTTP {response.status}{_quoted(text)}"
         return kind(
-            f"{what}: the registry leads to {shown(answer.url)}, which answers HTTP {answer.status}{_quoted(said)}",
-            hint="tell whoever runs the registry; its login is not sent to another server",
+            f"{what}: the registry redirects to {shown(response.url)}, which answers {status}",
+            hint="contact the registry's operator; its login is not sent to another server",
         )
-    if answer.status == 404:
-        return _not_there(what, place, asked, said)
-    if answer.status in {401, 403}:
-        return access_refused(what, place, login_source, said)
-    if answer.status == 429:
-        return rate_limited(place, answer.headers, login_source, action)
-    return RegistryFault(
-        f"{what}: the registry answers HTTP {answer.status}{_quoted(said)}",
-        hint="try again later; if it stays, tell whoever runs the registry"
-        if answer.status >= 500
-        else f"is {place.base} a registry? It has to speak the OCI distribution API",
+    if response.status == 404:
+        return _not_there(what, endpoint, requested, text)
+    if response.status in {401, 403}:
+        return access_refused(what, endpoint, login_source, text)
+    if response.status == 429:
+        return rate_limited(endpoint, response.headers, login_source, action)
+    return RegistryError(
+        f"{what}: the registry answers HTTP {response.status}{_quoted(text)}",
+        hint="try again later; if it persists, contact the registry's operator"
+        if response.status >= 500
+        else f"check that {endpoint.base} is a registry with the OCI distribution API",
     )
 
 
-def access_refused(what: str, place: Endpoint, login_source: str | None, said: str = "") -> AccessRefused:
-    """No login, or one that the registry doesn't accept."""
+def access_refused(what: str, endpoint: Endpoint, login_source: str | None, text: str = "") -> AccessRefused:
+    """The error for a missing or refused login."""
     if login_source is None:
-        hidden = " (Docker Hub says the same of a repository that isn't there)" if place.registry == DOCKER_HUB else ""
+        hidden = (
+            " (or the repository does not exist: Docker Hub sends the same response)"
+            if endpoint.registry == DOCKER_HUB
+            else ""
+        )
         return AccessRefused(
-            f"{what}: the registry wants a login and none was found{hidden}{_quoted(said)}",
-            hint=f"check the name, then `{login_command(place.registry)}`",
+            f"{what}: the registry requires a login and none was found{hidden}{_quoted(text)}",
+            hint=f"check the name, then `{login_command(endpoint.registry)}`",
         )
     return AccessRefused(
-        f"{what}: the registry refuses the login from {login_source}{_quoted(said)}",
-        hint=f"ask for access to {place.repository}, or log in again: `{login_command(place.registry)}`",
+        f"{what}: the registry refuses the login from {login_source}{_quoted(text)}",
+        hint=f"get access to {endpoint.repository}, or log in again: `{login_command(endpoint.registry)}`",
     )
 
 
 def login_command(registry: str) -> str:
-    """What to type for a login."""
     return "docker login" if registry == DOCKER_HUB else f"docker login {registry}"
 
 
-def rate_limited(place: Endpoint, headers: Mapping[str, str], login_source: str | None, action: Action) -> RateLimited:
-    """HTTP 429, with what the registry says of its limit (`ratelimit-limit: 100;w=21600` at Docker Hub)."""
+def rate_limited(
+    endpoint: Endpoint, headers: Mapping[str, str], login_source: str | None, action: Action
+) -> RateLimited:
+    """The error for HTTP 429, with the registry's limit (`ratelimit-limit: 100;w=21600` at Docker Hub)."""
     limit = re.fullmatch(r"(\d{1,9});w=(\d{1,9})", headers.get("ratelimit-limit", ""))
     allowed = f" ({limit[1]} in {int(limit[2]) / 3600:g} h)" if limit else ""
     after = headers.get("Retry-After", "")
     when = f"in {after} s" if re.fullmatch(r"[0-9]{1,9}", after) else "later"
-    way = "" if login_source else f", log in (`{login_command(place.registry)}`)"
-    # Mirrors are for reading: nothing is pushed to one.
-    instead = {
-        Action.PULL: f', or name a mirror: [registry.mirrors] "{place.registry}" = "HOST"',
-        Action.PUSH: "; what has come there already is not sent again",
+    login = "" if login_source else f", log in (`{login_command(endpoint.registry)}`)"
+    # Nothing is pushed to mirrors.
+    other = {
+        Action.PULL: f', or name a mirror: [registry.mirrors] "{endpoint.registry}" = "HOST"',
+        Action.PUSH: "; finished blobs are not sent again",
     }
-    return RateLimited(f"{place.registry}: too many requests{allowed}", hint=f"try again {when}{way}{instead[action]}")
+    return RateLimited(
+        f"{endpoint.registry}: too many requests{allowed}", hint=f"try again {when}{login}{other[action]}"
+    )
 
 
-def spoken(body: bytes) -> str:
-    """The registry's own words in an error document of the distribution API, at most a line of them."""
+def error_text(body: bytes) -> str:
+    """The text of an error document of the distribution API, at most one line."""
     try:
         first = json.loads(body)["errors"][0]
         text = f"{first.get('code', '')}: {first.get('message', '')}".strip(": ")
@@ -110,25 +114,25 @@ def spoken(body: bytes) -> str:
 
 
 def shortened(text: object, most: int = 200) -> str:
-    """What a registry says, as a message may hold it: part of a line, and nothing that steers a terminal."""
+    """A registry's text for a message: at most one line, without control characters."""
     whole = str(text)
     return blanked(whole if len(whole) <= most else f"{whole[:most]}…")
 
 
-def _quoted(said: str) -> str:
-    return f" ({said})" if said else ""
+def _quoted(text: str) -> str:
+    return f" ({text})" if text else ""
 
 
-def _not_there(what: str, place: Endpoint, asked: str, said: str) -> NotThere:
-    if said.startswith("NAME_UNKNOWN"):
-        hint = f"the registry has no repository {place.repository}: check its spelling"
-    elif ":" in asked:
-        hint = "the registry deleted it, or the mirror never had it; `envspec lock --upgrade` takes a current one"
-    elif place.repository.endswith("nvidia/cuda"):
+def _not_there(what: str, endpoint: Endpoint, requested: str, text: str) -> ImageNotFound:
+    if text.startswith("NAME_UNKNOWN"):
+        hint = f"check the spelling: the registry has no repository {endpoint.repository}"
+    elif ":" in requested:
+        hint = "run `envspec lock --upgrade` for a current one: the registry deleted it, or the mirror never had it"
+    elif endpoint.repository.endswith("nvidia/cuda"):
         hint = (
-            "check the tag; NVIDIA deletes a release's tags six months after its end of life, "
-            "then a newer [cuda] version helps"
+            "check the tag, or use a newer [cuda] version: NVIDIA deletes a release's tags six months after its "
+            "end of life"
         )
     else:
         hint = "check the tag's spelling"
-    return NotThere(f"{what}: not there{_quoted(said)}", hint=hint)
+    return ImageNotFound(f"{what}: not found{_quoted(text)}", hint=hint)

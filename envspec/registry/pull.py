@@ -1,11 +1,10 @@
-"""Blobs, manifests and configs out of a registry, each checked against its digest."""
+"""Blobs and manifests from a registry, each checked against its digest."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import hashlib
-import os
 import re
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
@@ -13,31 +12,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envspec.errors import NetworkError
-from envspec.io.cache import keeping
-from envspec.io.download import CHUNK, Sink
-from envspec.io.file_locks import hold_file
+from envspec.io.cache import as_cache_error
+from envspec.io.download import CHUNK, DownloadFile, partial_file
 from envspec.io.http import read_whole
-from envspec.io.http_types import BrokenOff, Response
+from envspec.io.http_types import IncompleteResponse, Response, Retry
 from envspec.models import Platform
-from envspec.registry.auth import Access
-from envspec.registry.client import Registry, Tries, TryAgain, refuse
-from envspec.registry.errors import NotThere, WrongDigest, refusal, shortened
-from envspec.registry.reference import Reference, endpoint, is_digest
-from envspec.registry.types import MOST_ROWS, BadManifest, Descriptor, Kind, Manifest, is_size, read_json
+from envspec.registry.auth import RepositoryAccess
+from envspec.registry.client import SMALL_BYTES, Registry, RetryableError, raise_refusal, wait_to_retry
+from envspec.registry.errors import ImageNotFound, WrongDigest, refusal, shortened
+from envspec.registry.reference import Reference, endpoint_of, is_digest
+from envspec.registry.types import MAX_ENTRIES, BadManifest, Descriptor, Manifest, ManifestKind, is_size, read_json
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
 
-_WORDS_BYTES: Final = 1024 * 1024
+_DAMAGED: Final = "don't use it: a proxy changed it, or the registry's copy is damaged"
 _FOREIGN: Final = ("application/vnd.docker.image.rootfs.foreign.", "application/vnd.oci.image.layer.nondistributable.")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A blob as its manifest names it.
+class LayerDescriptor:
+    """A layer in a manifest.
 
-    is_foreign: whether it is named by URLs of its owner's, who lets no registry hand it out. Nothing is fetched from
-    them: whoever makes a manifest could have any address asked for.
+    is_foreign: it has URLs of its owner, who forbids distribution by registries. Nothing is fetched from them: the
+    author of a manifest could name any URL.
     """
 
     descriptor: Descriptor
@@ -45,55 +43,55 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """What a single manifest is made of. layers: the lowest first."""
+class ImageBlobs:
+    """The blobs of a single manifest. layers: the lowest first."""
 
     config: Descriptor
-    layers: tuple[Row, ...]
+    layers: tuple[LayerDescriptor, ...]
 
 
 async def pull_manifest(registry: Registry, reference: Reference, platform: Platform | None = None) -> Manifest:
-    """What `reference` names; with a platform, that platform's own manifest where it names an index.
+    """The manifest of `reference`; of an index, the manifest of `platform` if there is one.
 
     Raises:
-        NotThere: no such image, or not for the platform. WrongDigest, BadManifest, NetworkError: no usable answer.
+        ImageNotFound: no such image, or not for the platform. WrongDigest, BadManifest, NetworkError: not usable.
     """
     manifest = await registry.manifest(reference)
-    if platform is None or manifest.kind is Kind.MANIFEST:
+    if platform is None or manifest.kind is ManifestKind.MANIFEST:
         return manifest
     child = manifest.child(platform)
     if child is None:
-        raise NotThere(
+        raise ImageNotFound(
             f"{reference} is not published for {platform.value}",
-            hint=f"it has {manifest.platforms_in_words or 'no platform that envspec builds for'}",
+            hint=f"it has {manifest.platforms_in_words or 'no platform that envspec supports'}",
         )
     return await registry.manifest(replace(reference, tag=None, digest=child.digest))
 
 
-def contents(manifest: Manifest, where: str) -> Contents:
+def image_blobs(manifest: Manifest, where: str) -> ImageBlobs:
     """The blobs of a single manifest.
 
     Raises:
-        BadManifest: it is an index, or its rows are no descriptors.
+        BadManifest: it is an index, or has invalid descriptors.
     """
     document = read_json(manifest.body, manifest.media_type, where=where)
     layers = document.get("layers")
     manifest.check_is_single(where)
-    if not isinstance(layers, list) or len(layers) > MOST_ROWS:
-        raise BadManifest(f"{where}: no layers in it, or more than {MOST_ROWS}", hint="take another image")
-    config = _row(document.get("config"), where)
-    return Contents(config.descriptor, tuple(_row(layer, where) for layer in layers))
+    if not isinstance(layers, list) or len(layers) > MAX_ENTRIES:
+        raise BadManifest(f"{where}: it has no layers, or more than {MAX_ENTRIES}", hint="use another image")
+    config = _layer(document.get("config"), where)
+    return ImageBlobs(config.descriptor, tuple(_layer(layer, where) for layer in layers))
 
 
-def _row(value: object, where: str) -> Row:
-    row = value if isinstance(value, dict) else {}
-    digest, size = row.get("digest"), row.get("size")
+def _layer(value: object, where: str) -> LayerDescriptor:
+    entry = value if isinstance(value, dict) else {}
+    digest, size = entry.get("digest"), entry.get("size")
     if not is_digest(digest) or not is_size(size):
         raise BadManifest(
-            f"{where}: a blob without digest or size, or of a size that none has", hint="the registry's copy is damaged"
+            f"{where}: a blob without a valid digest and size", hint="use another image: the registry's copy is damaged"
         )
-    kind = shortened(row.get("mediaType", ""))
-    return Row(Descriptor(kind, str(digest), size), bool(row.get("urls")) and kind.startswith(_FOREIGN))
+    kind = shortened(entry.get("mediaType", ""))
+    return LayerDescriptor(Descriptor(kind, str(digest), size), bool(entry.get("urls")) and kind.startswith(_FOREIGN))
 
 
 async def fetch_blob(
@@ -103,62 +101,56 @@ async def fetch_blob(
     path: Path,
     report: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """A blob of `reference`'s repository into `path`, which is there with the right bytes or not at all.
+    """Fetch a blob into `path`, which has the right bytes or does not exist.
 
-    Goes on where an earlier try, of this process or another, broke off; two processes fetch it once. report: told of
-    every change of how much is there, in bytes.
+    Resumes an earlier attempt; of two processes one fetches it. report: called with the change of bytes done.
 
     Raises:
-        WrongDigest: other bytes, or another size. NotThere, AccessRefused, NetworkError: not to be had.
-        CannotKeep: the folder can't be written.
+        WrongDigest: other bytes, or another size. ImageNotFound, AccessRefused, NetworkError: not to be had.
+        CacheError: the folder can't be written.
     """
-    unfinished = path.with_name(f"{path.name}.part")
-    with keeping(path.parent):
+    with as_cache_error(path.parent):
         if await asyncio.to_thread(_is_whole, path, descriptor):
             report(descriptor.size_bytes)
             return
-        held = await hold_file(unfinished)
-        with os.fdopen(held, "r+b", buffering=0) as file:
+        async with partial_file(path) as partial:
+            # Another process may have fetched it meanwhile.
             if await asyncio.to_thread(_is_whole, path, descriptor):
                 report(descriptor.size_bytes)
-                unfinished.unlink(missing_ok=True)
                 return
-            sink = Sink(file, path.parent, descriptor.size_bytes, report, descriptor.digest.partition(":")[0])
+            algorithm = descriptor.digest.partition(":")[0]
+            file = DownloadFile(partial.file, path.parent, descriptor.size_bytes, report, algorithm)
+            # For the next run to resume, unless it is wrong.
+            partial.keep = True
             try:
-                is_right = await _fill(registry, reference, descriptor, sink)
+                await _fill(registry, reference, descriptor, file)
             except WrongDigest:
-                unfinished.unlink()
+                partial.keep = False
                 raise
             finally:
-                await sink.rest()
-            # Not for the next run to go on with: it is whole, or wrong.
-            unfinished.replace(path) if is_right else unfinished.unlink()
-    if not is_right:
-        raise WrongDigest(
-            f"{reference.name}: blob {descriptor.digest}: the bytes that came have another digest",
-            hint="a proxy changed it on the way, or the registry's copy is damaged: don't use it",
-        )
+                await file.settle()
+            partial.finish()
 
 
-async def receive(
+async def read_blob(
     registry: Registry, reference: Reference, descriptor: Descriptor, start: int = 0
 ) -> AsyncGenerator[bytes, None]:
-    """A blob's bytes from `start` to its end, over as many requests as it takes. Whoever takes them checks the digest.
+    """A blob's bytes from `start` to its end, with retries; the caller checks the digest.
 
     Raises:
-        WrongDigest: the registry's blob has another size. NotThere, AccessRefused, NetworkError: not to be had.
+        WrongDigest: the registry's blob has another size. ImageNotFound, AccessRefused, NetworkError: not to be had.
     """
-    place, http = endpoint(reference, registry.mirrors), registry.http
-    access = Access(place)
-    url = f"{place.base}/{place.repository}/blobs/{descriptor.digest}"
-    tries = Tries(http.patience, http.notice, f"{reference.name}: blob {descriptor.digest}")
+    endpoint, http = endpoint_of(reference, registry.mirrors), registry.http
+    access = RepositoryAccess(endpoint)
+    url = f"{access.repository_url}/blobs/{descriptor.digest}"
+    retry = Retry(http.timeouts, f"{reference.name}: blob {descriptor.digest}")
     at = start
     while at < descriptor.size_bytes:
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={at}-"} if at else {})
         try:
-            async with registry.open(access, "GET", url, headers=headers) as answer:
-                skip = await _skip(answer, at, descriptor, registry, access)
-                async for chunk in answer.content.iter_any():
+            async with registry.open(access, "GET", url, headers=headers) as response:
+                skip = await _skip(response, at, descriptor, registry, access)
+                async for chunk in response.content.iter_any():
                     piece = chunk[skip:]
                     skip -= len(chunk) - len(piece)
                     if at + len(piece) > descriptor.size_bytes:
@@ -167,73 +159,78 @@ async def receive(
                     if piece:
                         yield piece
             if at < descriptor.size_bytes:
-                raise TryAgain(
-                    BrokenOff(url, "the answer broke off before its end", hint="try again; if it stays, look there")
+                raise RetryableError(
+                    IncompleteResponse(
+                        url, "the response ended early", hint="try again; if it persists, check the server"
+                    )
                 )
-        except (NetworkError, TryAgain) as fault:
-            await tries.after(fault, at)
+        except (NetworkError, RetryableError) as error:
+            await wait_to_retry(http, retry, error, at)
 
 
-async def _skip(answer: ClientResponse, at: int, descriptor: Descriptor, registry: Registry, access: Access) -> int:
-    """How many bytes of an answer come before `at`: none, or all of them where the server knows no ranges."""
-    if answer.status == 206:
-        found = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", answer.headers.get("Content-Range", ""))
+async def _skip(
+    response: ClientResponse, at: int, descriptor: Descriptor, registry: Registry, access: RepositoryAccess
+) -> int:
+    """How many bytes of a response are before `at`: none, or all of them if the server ignores ranges."""
+    if response.status == 206:
+        found = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18}|\*)", response.headers.get("Content-Range", ""))
         if found is None or int(found[1]) != at:
-            raise _other_size(descriptor, access, "another part than was asked for")
+            raise _other_size(descriptor, access, "another part than requested")
         if found[2] not in {"*", str(descriptor.size_bytes)}:
             raise _other_size(descriptor, access, found[2])
         return 0
-    if answer.status == 200:
-        length = answer.content_length
-        if length not in {None, descriptor.size_bytes} and "Content-Encoding" not in answer.headers:
+    if response.status == 200:
+        length = response.content_length
+        if length not in {None, descriptor.size_bytes} and "Content-Encoding" not in response.headers:
             raise _other_size(descriptor, access, str(length))
         return at
-    if answer.status == 416:
+    if response.status == 416:
         raise _other_size(descriptor, access, "less")
     whole = Response(
-        str(answer.url),
-        answer.status,
-        answer.headers,
-        await read_whole(answer, _WORDS_BYTES, registry.http.patience.total_s),
+        str(response.url),
+        response.status,
+        response.headers,
+        await read_whole(response, SMALL_BYTES, registry.http.timeouts.total_s),
     )
-    return refuse(whole, refusal(whole, access.place, descriptor.digest, registry.login_source(access)))
+    return raise_refusal(whole, refusal(whole, access.endpoint, descriptor.digest, registry.login_source(access)))
 
 
-def _other_size(descriptor: Descriptor, access: Access, found: str) -> WrongDigest:
-    place = access.place
+def _other_size(descriptor: Descriptor, access: RepositoryAccess, found: str) -> WrongDigest:
+    endpoint = access.endpoint
     return WrongDigest(
-        f"{place.registry}/{place.repository}: blob {descriptor.digest} has {descriptor.size_bytes} bytes by its "
-        f"manifest, and the registry gives {found}",
-        hint="a proxy changed it on the way, or the registry's copy is damaged: don't use it",
+        f"{endpoint.registry}/{endpoint.repository}: blob {descriptor.digest} has {descriptor.size_bytes} bytes in its "
+        f"manifest, and the registry sends {found}",
+        hint=_DAMAGED,
     )
 
 
-async def _fill(registry: Registry, reference: Reference, descriptor: Descriptor, sink: Sink) -> bool:
-    """Bring what is missing; whether it then is the blob."""
-    await sink.adopt()
-    if sink.size > descriptor.size_bytes:
-        await sink.restart()
+async def _fill(registry: Registry, reference: Reference, descriptor: Descriptor, file: DownloadFile) -> None:
+    await file.resume()
+    if file.size > descriptor.size_bytes:
+        await file.restart()
     while True:
-        is_first = not sink.size
-        async with contextlib.aclosing(receive(registry, reference, descriptor, sink.size)) as stream:
+        is_first = not file.size
+        async with contextlib.aclosing(read_blob(registry, reference, descriptor, file.size)) as stream:
             async for piece in stream:
-                await sink.take(piece)
-        await sink.settle()
-        if sink.digest == descriptor.digest.partition(":")[2]:
-            return True
+                await file.feed(piece)
+        await file.flush()
+        if file.digest == descriptor.digest.partition(":")[2]:
+            return
         if is_first:
-            return False
-        # What an earlier run left may be what is wrong.
-        await sink.restart()
+            raise WrongDigest(
+                f"{reference.name}: blob {descriptor.digest}: the received bytes have another digest", hint=_DAMAGED
+            )
+        # The part of an earlier run may be wrong.
+        await file.restart()
 
 
 def _is_whole(path: Path, descriptor: Descriptor) -> bool:
     algorithm, _, digest = descriptor.digest.partition(":")
-    seen = hashlib.new(algorithm)
+    found = hashlib.new(algorithm)
     try:
         with path.open("rb", buffering=0) as file:
             while data := file.read(CHUNK):
-                seen.update(data)
+                found.update(data)
     except FileNotFoundError:
         return False
-    return seen.hexdigest() == digest
+    return found.hexdigest() == digest

@@ -17,7 +17,7 @@ from envspec.errors import UsageError
 from envspec.io.http_settings import is_loopback, leads_inward
 
 DOCKER_HUB: Final = "docker.io"
-#: Docker Hub is named docker.io and answers here.
+#: The host of docker.io.
 _DOCKER_HUB_HOST: Final = "registry-1.docker.io"
 _DOCKER_HUB_NAMES: Final = frozenset({DOCKER_HUB, "index.docker.io", _DOCKER_HUB_HOST})
 _LABEL: Final = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
@@ -29,14 +29,14 @@ _LONGEST_NAME: Final = 255
 
 
 class BadReference(UsageError):
-    """Not the name of an image."""
+    """An invalid image name."""
 
     def __init__(self, text: str, why: str, hint: str = "the form is registry/repository:tag@sha256:digest") -> None:
         super().__init__(f"{without_registry_login(text)!r} is not the name of an image: {why}", hint=hint)
 
 
 class Action(Enum):
-    """What is done with an image at its registry, in the words of a token's scope."""
+    """An action on a repository, as in a token's scope."""
 
     PULL = "pull"
     PUSH = "pull,push"
@@ -44,11 +44,11 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One image's name, with every part that a short form leaves out.
+    """The full name of an image.
 
     registry: host and port, `docker.io` for Docker Hub. repository: `nvidia/cuda`, `library/ubuntu`.
-    tag: None when the name has none. digest: `sha256:` (or `sha512:`) and lower-case hex.
-    scheme: `https` or `http` where the name says it, empty where it doesn't.
+    digest: `sha256:` (or `sha512:`) and lower-case hex.
+    scheme: `https`, `http` or empty.
     """
 
     registry: str
@@ -63,8 +63,8 @@ class Reference:
         return f"{self.registry}/{self.repository}"
 
     @property
-    def asked(self) -> str:
-        """What the registry is asked for: the digest if there is one, else the tag, else `latest` as docker does it."""
+    def tag_or_digest(self) -> str:
+        """The digest if there is one, else the tag, else `latest` like docker."""
         return self.digest or self.tag or "latest"
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a reference is asked for: the registry itself or the mirror that stands in for it.
+    """The registry of a reference, or its mirror.
 
     registry: the key of its credentials. base: `https://host:port/v2`. repository: with the mirror's prefix.
     """
@@ -93,14 +93,14 @@ class Endpoint:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is asked without TLS."""
+        """Whether it is used without TLS."""
         return self.base.startswith("http://")
 
     def may_name(self, url: str) -> bool:
-        """Whether the registry may send blobs, or its login, to another address that it names.
+        """Whether blobs, or the login, may be sent to another URL that the registry names.
 
-        Plain http is for the host of a registry that is asked in plain http itself, at whatever port: who wrote
-        `http://` trusts the way to that host. Nobody sends us to this machine's own services but one that is here.
+        Plain http only to the host of a plain http registry, at any port: the user trusts the way to that host. This
+        machine's own services only if the registry is on this machine.
         """
         parts = urlsplit(url)
         host, other = urlsplit(self.base).hostname or "", parts.hostname or ""
@@ -120,12 +120,12 @@ def parse(text: str) -> Reference:
     first, slash, _ = rest.partition("/")
     named, at, digest = rest.rpartition("@") if "@" in rest else (rest, "", "")
     if (slash and "@" in first) or (is_digest(digest) and "@" in named and not is_digest(named.rpartition("@")[2])):
-        raise BadReference(text, "a login stood before its host", "log in with `docker login HOST`, and name the image")
+        raise BadReference(text, "it contains a login", "log in with `docker login HOST`, and use the name without it")
     if at and ("@" in named or not is_digest(digest)):
         raise BadReference(
             text,
-            "what follows `@` is not sha256: and 64 lower-case hex digits",
-            "a login does not belong into a name: `docker login HOST`",
+            "the part after `@` is not sha256: and 64 lower-case hex digits",
+            "for a login, use `docker login HOST`",
         )
     rest = named
     path, colon, tag = rest.rpartition(":")
@@ -135,7 +135,7 @@ def parse(text: str) -> Reference:
         raise BadReference(text, f"{tag!r} is not a tag", "a tag has letters, digits, `_`, `.` and `-`, at most 128")
     registry, repository = _split_registry(path)
     if not _REGISTRY.fullmatch(registry):
-        raise BadReference(text, f"{registry!r} is not a registry's host and port")
+        raise BadReference(text, f"{registry!r} is not a registry (host and port)")
     if not _REPOSITORY.fullmatch(repository):
         lower = "; repositories are lower case" if repository != repository.lower() else ""
         raise BadReference(text, f"{repository!r} is not a repository{lower}")
@@ -144,26 +144,26 @@ def parse(text: str) -> Reference:
     return Reference(registry, repository, tag or None, digest or None, scheme)
 
 
-def endpoint(reference: Reference, mirrors: Mapping[str, str] | None = None) -> Endpoint:
-    """Where to ask for `reference`.
+def endpoint_of(reference: Reference, mirrors: Mapping[str, str] | None = None) -> Endpoint:
+    """The endpoint of `reference`.
 
-    mirrors: `[registry.mirrors]`, a registry (or a registry and the first parts of a repository) to what stands in for
-    it, which may have a path of its own (`registry.corp/hub-cache`) and may say `http://`. The longest match wins, and
-    the original is never asked in its place. Plain http is for loopback, and for what says `http://`.
+    mirrors: `[registry.mirrors]`, a registry (or a registry and the first parts of a repository) -> its mirror, which
+    may have a path (`registry.corp/hub-cache`) and start with `http://`. The longest match counts; the original is then
+    never used. Plain http is for loopback, and for names with `http://`.
 
     Raises:
-        BadReference: a mirror that is no registry.
+        BadReference: a mirror that is not a registry.
     """
     for prefix in _prefixes(reference.name):
-        if stand_in := (mirrors or {}).get(prefix):
-            scheme, place = _split_scheme(stand_in)
-            registry, _, path = place.rstrip("/").partition("/")
+        if mirror := (mirrors or {}).get(prefix):
+            scheme, name = _split_scheme(mirror)
+            registry, _, path = name.rstrip("/").partition("/")
             below = reference.name[len(prefix) :].strip("/")
             repository = "/".join(part for part in (path, below) if part)
             if not _REGISTRY.fullmatch(registry) or not _REPOSITORY.fullmatch(repository):
                 raise BadReference(
-                    stand_in,
-                    f"the mirror of {prefix} has to be a registry",
+                    mirror,
+                    f"the mirror of {prefix} must be a registry",
                     '[registry.mirrors] "docker.io" = "host:port"',
                 )
             return _endpoint(registry, repository, scheme)
@@ -171,7 +171,7 @@ def endpoint(reference: Reference, mirrors: Mapping[str, str] | None = None) -> 
 
 
 def is_digest(value: object) -> bool:
-    """Whether `value` is a digest of an algorithm that the image specification registers, in its canonical form."""
+    """Whether `value` is a SHA-256 or SHA-512 digest in canonical form."""
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
@@ -194,7 +194,7 @@ def _split_scheme(text: str) -> tuple[str, str]:
 
 
 def _split_registry(path: str) -> tuple[str, str]:
-    """Docker's rule: the first part is a registry if it has a dot, a colon or a capital, or is `localhost`."""
+    """Docker's rule: the first part is a registry if it has a dot, colon or capital, or is `localhost`."""
     first, slash, rest = path.partition("/")
     if not slash or not (re.search(r"[.:\[A-Z]", first) or first == "localhost"):
         first, rest = DOCKER_HUB, path

@@ -108,14 +108,14 @@ def write_receipt(receipt: Receipt, folder: Path) -> list[Path]:
     Raises:
         UsageError: the folder can't be written.
     """
-    from envspec.io.files import place
+    from envspec.io.files import write_file
 
     written = []
     for name, form in RECEIPT_FILES.items():
         path = folder / name
         content = RECEIPT.render(form, receipt)
         try:
-            place(path, content.encode())
+            write_file(path, content.encode())
         except OSError as error:
             raise _unwritable(path, error) from error
         written.append(path)

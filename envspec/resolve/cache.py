@@ -30,7 +30,7 @@ def get(store: Store, key: str, target: Target) -> Resolution | None:
 
 def put(store: Store, key: str, resolution: Resolution) -> None:
     packages = [asdict(package) for package in resolution.packages]
-    store.remember_answer(key, {"packages": packages, "warnings": list(resolution.warnings)})
+    store.put_answer(key, {"packages": packages, "warnings": list(resolution.warnings)})
 
 
 def _package(fields: dict[str, Any]) -> Package:

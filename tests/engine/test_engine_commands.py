@@ -182,7 +182,7 @@ def test_what_follows_the_commands_name_is_the_commands(place: Place, separator:
 def test_refused_before_anything_is_made(place: Place) -> None:
     place.writes("lock")
     user = place.user
-    assert "what is to be run" in refused(user.runs("run", "lock"), 2)
+    assert "no command to run" in refused(user.runs("run", "lock"), 2)
     assert "has no services" in refused(user.runs("run", "lock", "--services", "--", "sh"), 2)
     assert "--gpus many" in refused(user.runs("run", "lock", "--gpus", "many", "--", "sh"), 2)
     assert "--mount here" in refused(user.runs("run", "lock", "--mount", "here", "--", "sh"), 2)
@@ -190,7 +190,7 @@ def test_refused_before_anything_is_made(place: Place) -> None:
     assert "--shm-size much" in refused(user.runs("run", "lock", "--shm-size", "much", "--", "sh"), 2)
     assert "linux-aarch64" in refused(user.runs("run", "lock", "--platform", "linux-aarch64", "--", "sh"), 2)
     nowhere = {"DOCKER_HOST": "unix:///nowhere/docker.sock"}
-    assert "no engine answers" in refused(user.runs("run", "lock", "--", "sh", environ=nowhere), 6)
+    assert "no engine responds" in refused(user.runs("run", "lock", "--", "sh", environ=nowhere), 6)
     remote = {"DOCKER_HOST": "tcp://engine.invalid:2375"}
-    assert "does not answer" in refused(user.runs("shell", "lock", environ=remote), 5)
+    assert "does not respond" in refused(user.runs("shell", "lock", environ=remote), 5)
     assert not any((user.folder / "cache").iterdir())

@@ -11,7 +11,7 @@ import pytest
 from docker import DockerClient
 
 from envspec.engine.client import Engine, open_engine
-from envspec.engine.errors import EngineRefused
+from envspec.engine.errors import EngineError
 from envspec.image import engine as loading
 from envspec.image.config import RunConfig, annotations_of, image_config, image_of
 from envspec.image.layers.types import Image, Layer
@@ -101,7 +101,7 @@ def test_layers_that_are_there_are_not_sent_again(engine: DockerClient, opened: 
 def test_a_layer_that_is_neither_there_nor_sent(opened: Engine) -> None:
     made = Made()
     image = made.image("one")
-    with pytest.raises(EngineRefused, match=r"loading the image: the engine says: "):
+    with pytest.raises(EngineError, match=r"loading the image: the engine reports: "):
         made.load(opened, image, there=2)
 
 
@@ -110,5 +110,5 @@ def test_a_layer_with_other_bytes_than_its_name(opened: Engine, engine: DockerCl
     image = made.image("one")
     digest = image.layers[1].blob.digest
     made.bodies[digest] = plain_tar({"one": b"x" * len(f"one {made.run}")})
-    with removed(engine, image.id), pytest.raises(EngineRefused):
+    with removed(engine, image.id), pytest.raises(EngineError):
         made.load(opened, image)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import pytest
 from docker import DockerClient
 
-from envspec.engine.client import Engine, Present, open_engine, present
-from envspec.engine.errors import EngineRefused
+from envspec.engine.client import Engine, EngineImage, ensure_image, open_engine
+from envspec.engine.errors import EngineError
 from envspec.registry.reference import BadReference
 from tests.engine.test_engine_load import Made
 from tests.support.machines.engine import removed
@@ -29,8 +29,8 @@ class Pushed:
     ids: dict[str, str]
     digests: dict[str, str]
 
-    def ask(self, reference: str) -> Present:
-        return present(self.engine, reference, lambda done, total: None)
+    def ask(self, reference: str) -> EngineImage:
+        return ensure_image(self.engine, reference, lambda done, total: None)
 
 
 @pytest.fixture
@@ -77,11 +77,11 @@ def test_what_only_the_engine_knows_is_taken_as_it_is(engine: DockerClient, push
     with removed(engine, f"{tag}:latest"):
         there = made.load(pushed.engine, made.image("local"), [f"{tag}:latest"])
         for reference in (tag, f"{tag}:latest", there, there.removeprefix("sha256:")[:12]):
-            assert pushed.ask(reference) == Present(reference, there)
+            assert pushed.ask(reference) == EngineImage(reference, there)
 
 
 def test_what_is_nowhere_is_refused_with_its_name(pushed: Pushed) -> None:
-    with pytest.raises(EngineRefused, match=f"{pushed.name}:two") as refused:
+    with pytest.raises(EngineError, match=f"{pushed.name}:two") as refused:
         pushed.ask(f"{pushed.name}:two")
     assert refused.value.hint
 

@@ -329,7 +329,7 @@ def test_folders_that_may_only_be_read(image: str, tmp_path: Path) -> None:
 def test_a_folder_that_the_engine_does_not_see(image: str, tmp_path: Path) -> None:
     done = ran(image, "cat", work=str(tmp_path / "nowhere"))
     assert done.returncode == 2
-    assert f"error: the engine finds no {tmp_path}/nowhere on its machine" in done.stderr.decode()
+    assert f"error: {tmp_path}/nowhere, which was to be mounted, is not on the engine's machine" in done.stderr.decode()
 
 
 def test_shared_memory_is_half_of_the_machines(image: str, engine: DockerClient) -> None:
@@ -420,7 +420,7 @@ def test_a_services_port_that_is_taken_becomes_another(image: str, served: dict[
             other = listens_at(process)
             assert other != service_port
             assert fetched(other, process) == b"served"
-            told = f"warning: port {service_port} of this machine is taken, and jupyter gets another one\n"
+            told = f"warning: port {service_port} of this machine is in use, and jupyter gets another one\n"
             assert ended(process) == told
 
 
@@ -446,7 +446,7 @@ def test_a_port_of_the_users_that_is_taken(image: str) -> None:
         port = int(taken.getsockname()[1])
         done = ran(image, "cat", ports=[[8888, port]])
     assert done.returncode == 6
-    assert done.stderr.decode().startswith(f"error: port {port} of this machine is taken\n  hint: ")
+    assert done.stderr.decode().startswith(f"error: port {port} of this machine is in use\n  hint: ")
 
 
 def test_gpus_where_the_engine_has_no_toolkit(image: str, engine: DockerClient) -> None:
@@ -477,10 +477,10 @@ def test_gpus_are_asked_for_where_the_lock_has_cuda(gpu_engine: OwnEngine) -> No
 @pytest.mark.parametrize(
     ("host", "code", "said"),
     [
-        ("unix:///nowhere/docker.sock", 6, "no engine answers at unix:///nowhere/docker.sock (DOCKER_HOST)"),
-        ("tcp://127.0.0.1:1", 6, "no engine answers at tcp://127.0.0.1:1 (DOCKER_HOST): connection refused"),
-        ("carrier://pigeon", 6, "carrier://pigeon (DOCKER_HOST) is no engine's address"),
-        ("tcp://engine.invalid:2375", 5, "the engine at tcp://engine.invalid:2375 (DOCKER_HOST) does not answer"),
+        ("unix:///nowhere/docker.sock", 6, "no engine responds at unix:///nowhere/docker.sock (DOCKER_HOST)"),
+        ("tcp://127.0.0.1:1", 6, "no engine responds at tcp://127.0.0.1:1 (DOCKER_HOST): connection refused"),
+        ("carrier://pigeon", 6, "carrier://pigeon (DOCKER_HOST) is not an engine's address"),
+        ("tcp://engine.invalid:2375", 5, "the engine at tcp://engine.invalid:2375 (DOCKER_HOST) does not respond"),
     ],
 )
 def test_no_engine_where_the_user_says(host: str, code: int, said: str) -> None:
@@ -521,7 +521,7 @@ def test_no_engine_runs_here() -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("DOCKER_")}
     done = ran("none", "true", within=hidden, environ=environ)
     assert done.returncode == 6
-    assert b"error: Docker is installed and not running: no such file or directory" in done.stderr
+    assert b"error: Docker is installed but not running: no such file or directory" in done.stderr
     done = ran("none", "true", within=hidden, environ={**environ, "PATH": "/nowhere"})
     assert done.returncode == 6
-    assert b"error: no container engine is installed here" in done.stderr
+    assert b"error: no container engine is installed" in done.stderr

@@ -448,7 +448,7 @@ def test_a_connection_that_drops_once_is_tried_again(tmp_path: Path) -> None:
     ("url", "said"),
     [
         ("http://127.0.0.1:9/forge", r"^http://127.0.0.1:9/forge/\S+: no connection \(Connection refused\)"),
-        ("http://channels.invalid/forge", r"^http://channels.invalid/forge/\S+: the host's name is not known here"),
+        ("http://channels.invalid/forge", r"^http://channels.invalid/forge/\S+: the host name can't be resolved"),
         ("file:///nowhere/forge", r"^/nowhere/forge/\S+/repodata.json: no such file, so no channel"),
     ],
     ids=["closed", "unknown", "folder"],

@@ -18,7 +18,7 @@ from envspec.context import Connectivity, Context, ReporterOf, Step
 from envspec.errors import EnvspecError, NetworkError, UsageError
 from envspec.fetch.types import Truncated, WrongArchive
 from envspec.fetch.wheels import fetch_wheels, wheel_path
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.io.store import Store
 from envspec.models import Package
 from envspec.resolve.pypi.index.routing import PackageIndex
@@ -32,7 +32,7 @@ from tests.support.servers.index import IndexServer
 APP: Final = wheel("app", "1.0")
 #: Larger than what is gathered before a thread writes it.
 BIG: Final = wheel("big", "2.0", files={"big/data.bin": padding(5 << 20)})
-HASTY: Final = Patience(backoff_s=0.01, stall_s=5)
+HASTY: Final = Timeouts(backoff_s=0.01, stall_s=5)
 
 
 @dataclass
@@ -133,7 +133,7 @@ def test_an_address_that_is_gone_is_looked_up_again(fetcher: Fetcher, serve: Ser
     key = PackageIndex("default", fetcher.index).key
     page = store.page(key, "app")
     assert page is not None
-    store.remember_page(key, "app", replace(page, url=page.url.replace("/simple/", "/old/simple/"), etag=None))
+    store.put_page(key, "app", replace(page, url=page.url.replace("/simple/", "/old/simple/"), etag=None))
     store.close()
     index.forget()
     assert APP.sha256 in fetcher.fetches(pin(APP))

@@ -18,7 +18,7 @@ import pytest
 from envspec.context import Context, ReporterOf, Step
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import NetworkError, NoSolution
-from envspec.fetch.conda_link import BadPackage
+from envspec.fetch.conda_link import BadCondaPackage
 from envspec.image.base_layers import BaseLayers, PythonLayers
 from envspec.image.config import Base
 from envspec.image.layers.ownership import OwningSource
@@ -347,7 +347,7 @@ def test_links_stay_as_they_are(builder: Builder) -> None:
     ],
 )
 def test_what_would_be_written_elsewhere_is_refused_before(names: tuple[str, ...], what: str, builder: Builder) -> None:
-    with pytest.raises(BadPackage) as caught:
+    with pytest.raises(BadCondaPackage) as caught:
         builder.entries(builder.rows(*names))
     assert what in caught.value.message and caught.value.exit_code == 5 and caught.value.hint
     assert builder.linked == []
@@ -379,7 +379,7 @@ def test_keys_follow_from_the_rows(builder: Builder, tmp_path: Path) -> None:
 
 def test_an_archive_that_is_not_the_locked_one(builder: Builder) -> None:
     (row,) = builder.rows("oldstyle")
-    with pytest.raises(NetworkError, match="is not the file that the lock names"):
+    with pytest.raises(NetworkError, match="is not the locked file"):
         builder.entries([replace(row, sha256="0" * 64)])
 
 

@@ -119,7 +119,7 @@ def scene(tmp_path: Path, right: str) -> Iterator[Scene]:
     [
         (Corrupt(), "SHA-256"),
         (Truncate(50), "50 of"),
-        (Drop(100), "broke off"),
+        (Drop(100), "the response ended early"),
         (Status(404), "404"),
         (Status(500), "500"),
     ],
@@ -234,7 +234,7 @@ def last_layer(base: BaseMade) -> str:
 BASE_FAULTS: Final[dict[str, tuple[Fault, str]]] = {
     "429": (Say(429, {"Retry-After": "3600"}), "3600"),
     "500": (Say(500), "500"),
-    "half": (Cut(100), "broke off"),
+    "half": (Cut(100), "the response ended early"),
     "mute": (Mute(), ""),
     "login": (Say(401, {"WWW-Authenticate": 'Basic realm="x"'}), "docker login"),
     "forbidden": (Say(403), "docker login"),

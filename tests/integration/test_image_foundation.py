@@ -20,7 +20,7 @@ from envspec.image.layers.partition import partition
 from envspec.image.layers.store import LayerStore
 from envspec.image.layers.types import PREFIX, Compression, Layer
 from envspec.image.sources.bytecode import PycCompiler
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.models import CondaPackage, Package, Python, Resolution, Target
 from tests.support.builders import standalone
 from tests.support.builders.environments import make_lock, pin
@@ -39,7 +39,7 @@ def below(
 
 
 def parts(cache: Path) -> PythonLayers:
-    context = Context({}, cache, cache, jobs=2, timeouts=Patience(backoff_s=0.01))
+    context = Context({}, cache, cache, jobs=2, timeouts=Timeouts(backoff_s=0.01))
     return PythonLayers(context, this_platform(), lambda _: False)
 
 

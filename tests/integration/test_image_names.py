@@ -117,8 +117,8 @@ def test_a_base_that_is_not_reached_is_named_with_the_way_to_a_mirror(scene: Sce
 def test_a_registry_that_is_not_reached_is_not_asked_twice_over(scene: Scene) -> None:
     lock = scene.builder.writes_lock(scene.lock)
     scene.builder.id_of(lock, "--no-pyc")
-    patience = {"ENVSPEC_HTTP_ATTEMPTS": "2", "ENVSPEC_HTTP_BACKOFF_S": "0.01"}
-    ran = scene.builder.image("build", lock, "--no-pyc", "--push", "127.0.0.1:9/team/app:1", **patience)
+    timeouts = {"ENVSPEC_HTTP_ATTEMPTS": "2", "ENVSPEC_HTTP_BACKOFF_S": "0.01"}
+    ran = scene.builder.image("build", lock, "--no-pyc", "--push", "127.0.0.1:9/team/app:1", **timeouts)
     assert "127.0.0.1:9" in refused(ran, 5)
     assert ran.stderr.count("trying again") == 1
 

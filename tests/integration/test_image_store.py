@@ -23,7 +23,7 @@ from envspec.image.layers.gzip import ArchiveMissing, BadArchive
 from envspec.image.layers.recipe import LayerDamaged
 from envspec.image.layers.store import LayerStore, UnknownLayer, WrongBlob
 from envspec.image.layers.types import Compression, Entry, Layer, OnDisk
-from envspec.io.cache import CannotKeep
+from envspec.io.cache import CacheError
 from envspec.models import GpuCodeFound
 from tests.support.builders.entries import Listed, file, folder, wheel_like
 from tests.support.tries import tries
@@ -181,7 +181,7 @@ def _on_a_full_disk(cache: Path, source: Listed, compression: Compression, limit
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     try:
         LayerStore(cache).write(source, compression)
-    except CannotKeep as fault:
+    except CacheError as fault:
         os.write(os.open(told, os.O_WRONLY), str(fault).encode()[:limit])
         os._exit(fault.exit_code)
 
@@ -213,7 +213,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
     try:
         source = Listed((folder("opt"), *(file(f"opt/{number}", NOISE[number:]) for number in range(9))), "generated")
         for compression in Compression:
-            with pytest.raises(CannotKeep, match="No space left on device"):
+            with pytest.raises(CacheError, match="No space left on device"):
                 LayerStore(place).write(source, compression)
             assert not kept(place)
     finally:
@@ -222,7 +222,7 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
 
 def test_a_cache_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "image-layers").write_text("a file in the way")
-    with pytest.raises(CannotKeep, match="can't be used"):
+    with pytest.raises(CacheError, match="can't be used"):
         LayerStore(tmp_path).write(Listed((), "empty"), Compression.GZIP)
 
 

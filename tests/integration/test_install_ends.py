@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from envspec.diagnostics.machine import this_platform
-from envspec.installer.staging import partial_of
+from envspec.installer.staging import staging_path
 from tests.conftest import Serve
 from tests.support.builders import conda_packages
 from tests.support.builders.conda_archive import archive
@@ -110,7 +110,7 @@ class Scene:
             self.server.fail(archive_path, Stall(), times=1)
         if moment == "wheels":
             self.index.fail(wheel_path, Stall(2.0), times=1)
-        linked = partial_of(self.prefix) / "share/many"
+        linked = staging_path(self.prefix) / "share/many"
         signs: dict[str, Callable[[], object]] = {
             "fetching": lambda: self.server.requests_for(archive_path),
             "linking": linked.is_dir,
@@ -261,7 +261,7 @@ def test_a_disk_that_can_not_be_written(user: User, lock: Path) -> None:
 def test_a_mount_point_is_refused_with_what_to_do(user: User, lock: Path) -> None:
     disk = user.folder / "disk"
     ran, left = on_its_own(user, lock, "size=2m", "--prefix", str(disk))
-    assert f"name a folder inside it: --prefix {disk}/env" in refused(ran, 2) and left == []
+    assert f"use a folder inside it: --prefix {disk}/env" in refused(ran, 2) and left == []
 
 
 @needs_mounts

@@ -141,7 +141,7 @@ def test_the_environment_of_another_lock_stays(user: User, lock: Path) -> None:
     assert installs(user, lock).status == 0
     before = tree(user.folder / "env")
     other = write_lock(user.folder / "other", make_lock(wheels=[pin(OTHER)], name="second"))
-    assert "it holds the environment of another lock (small)" in refused(installs(user, other), 2)
+    assert "it has the environment of another lock (small)" in refused(installs(user, other), 2)
     assert tree(user.folder / "env") == before
 
 
@@ -159,7 +159,7 @@ def test_a_parent_that_may_not_be_written(user: User, lock: Path) -> None:
 
 
 def test_a_parent_that_can_not_be_made(user: User, lock: Path) -> None:
-    assert "can't be made" in refused(installs(user, lock, prefix="/proc/nowhere/env"), 2)
+    assert "can't be created" in refused(installs(user, lock, prefix="/proc/nowhere/env"), 2)
 
 
 def test_offline_with_a_full_cache_and_with_an_empty_one(user: User, lock: Path, index: IndexServer) -> None:
@@ -301,7 +301,7 @@ def test_another_patch_is_a_warning_and_another_series_is_refused(user: User) ->
 
 def test_a_python_that_is_none(user: User, lock: Path) -> None:
     told = refused(user.runs("install", lock, "--prefix", "env", "--python", "/bin/sh"), 2)
-    assert "/bin/sh is not a CPython that runs here" in told
+    assert "/bin/sh is not a CPython that runs on this machine" in told
 
 
 def standalone(series: str = SERIES) -> bytes:
@@ -359,7 +359,7 @@ def test_another_build_than_the_locked_one(user: User, build: Python) -> None:
     (user.folder / "cpython.tar.gz").write_bytes(standalone()[:-1] + b"x")
     lock = write_lock(user.folder / "lock", make_lock(python=build))
     told = refused(environments.installs(user, lock), 5)
-    assert f"Python {RUNNING}" in told and "is not the file that the lock names" in told
+    assert f"Python {RUNNING}" in told and "is not the locked file" in told
     assert nothing_is_left(user)
 
 
@@ -385,7 +385,7 @@ def test_a_build_that_writes_elsewhere(user: User) -> None:
     path.write_bytes(buffer.getvalue())
     build = Python(RUNNING, "standalone", path.as_uri(), hashlib.sha256(path.read_bytes()).hexdigest())
     ran = environments.installs(user, write_lock(user.folder / "lock", make_lock(python=build)))
-    assert "not under python/" in refused(ran, 1) and nothing_is_left(user)
+    assert "not below python/" in refused(ran, 1) and nothing_is_left(user)
 
 
 def test_the_record_says_which_lock_it_is(user: User, lock: Path) -> None:

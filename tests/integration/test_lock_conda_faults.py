@@ -43,7 +43,7 @@ CASES: Final[dict[str, Case]] = {
     "404": Case(Status(404), ("/forge", "HTTP 404 (not found): there is no such channel", "[conda] channels")),
     "403": Case(Status(403), ("/forge", "HTTP 403")),
     "401": Case(Status(401), ("/forge", "HTTP 401", "credentials")),
-    "drops": Case(Drop(100), ("/forge", "broke off"), PLAIN_ROWS),
+    "drops": Case(Drop(100), ("/forge", "the response ended early"), PLAIN_ROWS),
     "drops-before-a-byte": Case(Drop(0), ("/forge", "broke"), PLAIN_ROWS),
     "stalls": Case(Stall(), ("/forge", "no complete answer within 3 s", "ENVSPEC_HTTP_TOTAL_S"), ROWS),
     "drips": Case(Drip(), ("/forge", "no complete answer within 3 s"), PLAIN_ROWS),
@@ -102,8 +102,8 @@ class World:
             for file, data in old.items():
                 (user.lock / file).write_bytes(data)
             slow = isinstance(case.fault, (Stall, Drip))
-            patience = {} if case.expected_message else {"ENVSPEC_HTTP_ATTEMPTS": "2"}
-            return Outcome(user.locks(**patience, **(IMPATIENT if slow else {})), old, user, server.root)
+            timeouts = {} if case.expected_message else {"ENVSPEC_HTTP_ATTEMPTS": "2"}
+            return Outcome(user.locks(**timeouts, **(IMPATIENT if slow else {})), old, user, server.root)
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,7 @@ def test_a_file_that_changed_is_seen_when_its_moment_moves(tmp_path: Path, index
     [
         (Status(500), f"{KIT}: HTTP 500"),
         (Status(403), f"{KIT}: HTTP 403"),
-        (Drop(100), f"{KIT}: the answer broke off before its end"),
+        (Drop(100), f"{KIT}: the response ended early"),
         (Stall(), f"{KIT}: the server stalled"),
         (Redirects(), f"{KIT}: redirects without an end"),
         (Truncate(300), f"{KIT} is no usable wheel"),

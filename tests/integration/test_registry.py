@@ -16,17 +16,17 @@ import pytest
 
 from envspec.errors import EnvspecError, NetworkError, UsageError
 from envspec.io.http import open_http
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.models import PinnedDigest, Platform
 from envspec.registry import errors
 from envspec.registry.auth import HUB_KEY, Keychain
 from envspec.registry.client import Registry, resolve_digests
 from envspec.registry.reference import parse
-from envspec.registry.types import BadManifest, Kind, Manifest
+from envspec.registry.types import BadManifest, Manifest, ManifestKind
 from tests.support.servers import registry as content
 from tests.support.servers.loopback import CLOSE, RESET, Answer, Asked, RawServer, noting, reply
 
-QUICK = Patience(connect_s=1.0, stall_s=0.3, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)
+QUICK = Timeouts(connect_s=1.0, stall_s=0.3, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)
 BOTH = (Platform.LINUX_64, Platform.LINUX_AARCH64)
 AMD = content.manifest(content.config())
 ARM = content.manifest(content.config(architecture="arm64"))
@@ -71,7 +71,7 @@ class World:
                 (self.home / ".docker").mkdir(exist_ok=True)
                 (self.home / ".docker" / "config.json").write_text(json.dumps({"auths": auths}))
                 mirrors = {key: value.replace("HOST", server.host) for key, value in self.mirrors.items()}
-                async with open_http({}, patience=QUICK) as http:
+                async with open_http({}, timeouts=QUICK) as http:
                     keychain = Keychain({}, self.home, self.warnings.append)
                     return await use(Registry(http, keychain, mirrors))
 
@@ -141,7 +141,7 @@ def test_the_type_may_be_only_in_the_header_or_only_in_the_shape(world: World) -
 def test_a_digest_is_asked_for_and_its_tag_is_not_looked_at(world: World) -> None:
     world.held.add("nvidia/cuda:v1", ARM)
     got = world.fetch(f"HOST/nvidia/cuda:v1@{INDEX.digest}")
-    assert (got.kind, got.digest, got.platforms) == (Kind.INDEX, INDEX.digest, ("linux/amd64", "linux/arm64"))
+    assert (got.kind, got.digest, got.platforms) == (ManifestKind.INDEX, INDEX.digest, ("linux/amd64", "linux/arm64"))
     assert [asked.path for asked in world.asked] == [f"/v2/nvidia/cuda/manifests/{INDEX.digest}"]
 
 
@@ -157,7 +157,7 @@ def test_a_digest_of_sha512_is_checked_by_sha512(world: World) -> None:
 def test_a_mirror_stands_in_and_the_original_is_named(world: World) -> None:
     world.mirrors = {"docker.io": "HOST"}
     assert world.resolve("nvidia/cuda:v1")[0].digest == INDEX.digest
-    with pytest.raises(errors.NotThere, match=r"127\.0\.0\.1:\d+/nvidia/cuda:v2"):
+    with pytest.raises(errors.ImageNotFound, match=r"127\.0\.0\.1:\d+/nvidia/cuda:v2"):
         world.resolve("nvidia/cuda:v2")
 
 
@@ -234,7 +234,7 @@ def refused(world: World, kind: type[EnvspecError], *words: str, name: str = "HO
 
 def test_no_login_where_one_is_wanted(world: World) -> None:
     world.held.basic = ("user", "hunter2")
-    refused(world, errors.AccessRefused, "wants a login and none was found", f"docker login {'127.0.0.1'}")
+    refused(world, errors.AccessRefused, "requires a login and none was found", f"docker login {'127.0.0.1'}")
 
 
 def test_a_wrong_password(world: World) -> None:
@@ -260,7 +260,7 @@ def test_a_login_that_may_not_pull(world: World) -> None:
         return reply(401, b"", {"WWW-Authenticate": "Basic realm=x"})
 
     world.answer = answer
-    refused(world, errors.AccessRefused, "DENIED: requested access", "ask for access to nvidia/cuda")
+    refused(world, errors.AccessRefused, "DENIED: requested access", "get access to nvidia/cuda")
 
 
 # -------------------------------------------------------------------------------------------------------- bad days
@@ -268,12 +268,12 @@ def test_a_login_that_may_not_pull(world: World) -> None:
 
 def test_a_401_without_a_challenge(world: World) -> None:
     world.answer = always(reply(401))
-    refused(world, errors.RegistryFault, "HTTP 401", "offers nothing")
+    refused(world, errors.RegistryError, "HTTP 401", "offers nothing")
 
 
 def test_a_401_with_a_challenge_of_another_kind(world: World) -> None:
     world.answer = always(reply(401, b"", {"WWW-Authenticate": "Negotiate"}))
-    refused(world, errors.RegistryFault, "offers negotiate")
+    refused(world, errors.RegistryError, "offers negotiate")
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_a_401_with_a_challenge_of_another_kind(world: World) -> None:
 def test_a_token_server_that_no_login_may_be_sent_to(world: World, realm: str) -> None:
     world.login(basic())
     world.answer = always(reply(401, b"", {"WWW-Authenticate": f'Bearer realm="{realm}",service="x"'}))
-    refused(world, errors.RegistryFault, "token server")
+    refused(world, errors.RegistryError, "token server")
     assert len(world.asked) == 1
 
 
@@ -292,17 +292,17 @@ def test_a_token_server_that_no_login_may_be_sent_to(world: World, realm: str) -
         (reply(500), "HTTP 500"),
         (reply(503), "HTTP 503"),
         (reply(404), "HTTP 404"),
-        (reply(200, b"<html>log in</html>"), "answers no token"),
-        (reply(200, {"token": ""}), "answers no token"),
-        (reply(200, {"token": 7}), "answers no token"),
-        (reply(200, {"token": "a\r\nX-Injected: b"}), "answers no token"),
-        (reply(200, []), "answers no token"),
+        (reply(200, b"<html>log in</html>"), "sends no token"),
+        (reply(200, {"token": ""}), "sends no token"),
+        (reply(200, {"token": 7}), "sends no token"),
+        (reply(200, {"token": "a\r\nX-Injected: b"}), "sends no token"),
+        (reply(200, []), "sends no token"),
     ],
 )
 def test_a_token_server_that_fails(world: World, token_answer: Answer, words: str) -> None:
     world.held.token = 9
     world.answer = lambda asked: token_answer if asked.path == "/token" else world.held.answer(asked)
-    refused(world, errors.RegistryFault, "its token server 127.0.0.1", words)
+    refused(world, errors.RegistryError, "its token server 127.0.0.1", words)
 
 
 def test_a_token_server_that_is_too_busy(world: World) -> None:
@@ -315,7 +315,7 @@ def test_a_token_server_that_is_too_busy(world: World) -> None:
 def test_a_token_that_is_not_accepted_ends_the_talk(world: World) -> None:
     world.held.token = 9
     world.answer = lambda asked: reply(200, {"token": "wrong"}) if asked.path == "/token" else world.held.answer(asked)
-    refused(world, errors.AccessRefused, "wants a login")
+    refused(world, errors.AccessRefused, "requires a login")
     assert len(world.asked) == 3
 
 
@@ -337,26 +337,30 @@ def test_a_short_limit_is_waited_for(world: World) -> None:
 
 
 def test_a_tag_that_is_not_there(world: World) -> None:
-    refused(world, errors.NotThere, "v2: not there", "six months after its end of life", name="HOST/nvidia/cuda:v2")
+    refused(
+        world, errors.ImageNotFound, "v2: not found", "six months after its end of life", name="HOST/nvidia/cuda:v2"
+    )
 
 
 def test_a_repository_that_is_not_there(world: World) -> None:
-    refused(world, errors.NotThere, "NAME_UNKNOWN", "no repository nvidia/cudda", name="HOST/nvidia/cudda:v2")
+    refused(world, errors.ImageNotFound, "NAME_UNKNOWN", "no repository nvidia/cudda", name="HOST/nvidia/cudda:v2")
 
 
 def test_a_digest_that_is_not_there(world: World) -> None:
-    refused(world, errors.NotThere, "not there", "--upgrade", name=f"HOST/nvidia/cuda@sha256:{'0' * 64}")
+    refused(world, errors.ImageNotFound, "not found", "--upgrade", name=f"HOST/nvidia/cuda@sha256:{'0' * 64}")
 
 
 def test_a_platform_that_is_not_there(world: World) -> None:
     world.held.add("nvidia/cuda:v1", content.index({"linux/amd64": AMD, "windows/amd64": ARM}))
-    refused(world, errors.NotThere, "not published for linux-aarch64", "linux/amd64, windows/amd64")
+    refused(world, errors.ImageNotFound, "not published for linux-aarch64", "linux/amd64, windows/amd64")
 
 
 def test_a_single_manifest_of_another_platform(world: World) -> None:
     config = content.config(architecture="riscv64")
     world.held.add("nvidia/cuda:v1", config, content.manifest(config))
-    refused(world, errors.NotThere, "not published for linux-64, linux-aarch64", "no platform that envspec builds")
+    refused(
+        world, errors.ImageNotFound, "not published for linux-64, linux-aarch64", "no platform that envspec supports"
+    )
 
 
 def test_a_platform_without_images(world: World) -> None:
@@ -370,27 +374,27 @@ def test_other_bytes_than_the_digest_says(world: World) -> None:
     refused(
         world,
         errors.WrongDigest,
-        f"the bytes that came have the digest {AMD.digest}",
+        f"the received bytes have the digest {AMD.digest}",
         name=f"HOST/nvidia/cuda@{INDEX.digest}",
     )
 
 
 def test_other_bytes_than_the_header_says(world: World) -> None:
     world.answer = always(reply(200, INDEX.body, {"Docker-Content-Digest": AMD.digest}))
-    refused(world, errors.WrongDigest, f"named {AMD.digest} by the registry", INDEX.digest)
+    refused(world, errors.WrongDigest, f"the registry names {AMD.digest}", INDEX.digest)
 
 
 def test_a_config_of_other_bytes(world: World) -> None:
     config, other = content.config(), content.config(architecture="arm64")
     world.held.add("nvidia/cuda:v1", config, content.manifest(config))
     world.held.blobs["nvidia/cuda"][config.digest] = other.body
-    refused(world, errors.WrongDigest, "the bytes that came have the digest", other.digest)
+    refused(world, errors.WrongDigest, "the received bytes have the digest", other.digest)
 
 
 @pytest.mark.parametrize(
     ("body", "content_type", "words"),
     [
-        (b"<html>Please log in</html>", "text/html; charset=utf-8", "answers with text/html that is not a JSON object"),
+        (b"<html>Please log in</html>", "text/html; charset=utf-8", "response is text/html, not a JSON object"),
         (b"", "", "not a JSON object"),
         (b"[]", content.OCI_INDEX, "not a JSON object"),
         (b"[" * 100_000, content.OCI_INDEX, "not a JSON object"),
@@ -414,12 +418,12 @@ def test_what_is_no_manifest_is_refused(world: World, body: bytes, content_type:
 
 def test_a_registry_that_fails(world: World) -> None:
     world.answer = always(reply(500, {"errors": [{"code": "UNKNOWN", "message": "unknown\x1b[31m error"}]}))
-    assert "\x1b" not in refused(world, errors.RegistryFault, "HTTP 500 (UNKNOWN: unknown")
+    assert "\x1b" not in refused(world, errors.RegistryError, "HTTP 500 (UNKNOWN: unknown")
 
 
 def test_something_else_in_the_registry_s_place(world: World) -> None:
     world.answer = always(reply(405))
-    refused(world, errors.RegistryFault, "HTTP 405", "OCI distribution API")
+    refused(world, errors.RegistryError, "HTTP 405", "OCI distribution API")
 
 
 @pytest.mark.parametrize(
@@ -427,7 +431,7 @@ def test_something_else_in_the_registry_s_place(world: World) -> None:
     [
         ([30.0], "stalled"),
         ([b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", 30.0], "stalled"),
-        ([b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", CLOSE], "broke off"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", CLOSE], "ended early"),
         ([RESET], "connection broke"),
         ([CLOSE], "connection broke"),
         ([b"HTTP/1.1 200 OK\r\n\r\n", *([b"x" * 65536] * 100)], "larger than 4 MB"),
@@ -460,7 +464,7 @@ def test_a_redirect_to_another_host_gets_no_login(world: World) -> None:
                     return reply(307, b"", {"Location": f"{store.url}{asked.path}?signature=hunter2"})
                 return world.held.answer(asked)
 
-            async with RawServer(answer) as server, open_http({}, patience=QUICK) as http:
+            async with RawServer(answer) as server, open_http({}, timeouts=QUICK) as http:
                 (world.home / ".docker").mkdir()
                 (world.home / ".docker" / "config.json").write_text(json.dumps({"auths": {server.host: basic()}}))
                 registry = Registry(http, Keychain({}, world.home))
@@ -477,7 +481,7 @@ def test_plain_http_is_for_loopback_alone(world: World) -> None:
     async def run() -> list[Asked]:
         async with RawServer(lambda _: reply(502)) as proxy:
             environ = {"HTTP_PROXY": proxy.url, "HTTPS_PROXY": proxy.url}
-            async with open_http(environ, patience=QUICK) as http:
+            async with open_http(environ, timeouts=QUICK) as http:
                 registry = Registry(http, Keychain({}, world.home))
                 with pytest.raises(NetworkError):
                     await resolve_digests(parse("registry.corp/x:v1"), (Platform.LINUX_64,), registry)

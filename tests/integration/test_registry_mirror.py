@@ -14,9 +14,9 @@ from envspec.errors import UsageError
 from envspec.models import Platform
 from envspec.registry import errors
 from envspec.registry.client import Registry
-from envspec.registry.copy import Document, Elsewhere, Mirrored, copy_blob, mirror, push_image
-from envspec.registry.pull import contents, pull_manifest
-from envspec.registry.push import How, Moved
+from envspec.registry.copy import ManifestBody, MirrorResult, RemoteBlob, copy_blob, mirror, push_image
+from envspec.registry.pull import image_blobs, pull_manifest
+from envspec.registry.push import BlobTransfer, Transfer
 from envspec.registry.reference import parse
 from envspec.registry.types import BadManifest, Descriptor
 from tests.support.registry_clients import BODY, CHUNK, DESCRIPTOR, QUICK, Bytes, holding, nth, talk_to
@@ -59,8 +59,8 @@ def copy(
     target: PushRegistry,
     names: tuple[str, str] = ("nvidia/cuda:v1", "keep/cuda:v1"),
     **options: Any,
-) -> Mirrored:
-    def use(registry: Registry) -> Awaitable[Mirrored]:
+) -> MirrorResult:
+    def use(registry: Registry) -> Awaitable[MirrorResult]:
         return mirror(registry, parse(f"{source.host}/{names[0]}"), parse(f"{target.host}/{names[1]}"), **options)
 
     return talk_to(home, use, *([source] if source is target else [source, target]))
@@ -72,19 +72,19 @@ def test_an_index_is_mirrored_whole_under_the_same_digest(tmp_path: Path) -> Non
     assert (done.digest, done.media_type) == (INDEX.digest, INDEX.media_type)
     assert target.tags["keep/cuda"] == source.tags["nvidia/cuda"]
     assert target.blobs["keep/cuda"] == source.blobs["nvidia/cuda"]
-    assert {moved.how for moved in done.moved} == {How.UPLOADED}
-    assert told[-1][0] == told[-1][1] == sum(moved.descriptor.size_bytes for moved in done.moved)
+    assert {moved.how for moved in done.transfers} == {Transfer.UPLOADED}
+    assert told[-1][0] == told[-1][1] == sum(moved.descriptor.size_bytes for moved in done.transfers)
     puts = [ask.path for ask in target.asked if ask.method == "PUT"]
     assert puts[-1].endswith("/manifests/v1")
     target.asked.clear()
-    assert copy(tmp_path, source, target).moved == ()
+    assert copy(tmp_path, source, target).transfers == ()
     assert target.methods() == ["HEAD"]
 
 
 def test_within_a_registry_blobs_are_mounted(tmp_path: Path) -> None:
     held = published()
     done = copy(tmp_path, held, held)
-    assert {moved.how for moved in done.moved} == {How.MOUNTED}
+    assert {moved.how for moved in done.transfers} == {Transfer.MOUNTED}
     assert held.tags["keep/cuda"] == held.tags["nvidia/cuda"]
 
 
@@ -123,7 +123,7 @@ def test_a_foreign_layer_stays_where_it_is(tmp_path: Path) -> None:
     top = image("amd64", row(b"windows", kind) | {"urls": ["https://elsewhere.example/layer"]})
     source, target = published(top), PushRegistry()
     done = copy(tmp_path, source, target)
-    assert [moved.how for moved in done.moved].count(How.LEFT) == 1
+    assert [moved.how for moved in done.transfers].count(Transfer.LEFT) == 1
     assert target.tags["keep/cuda"]["v1"][1] == top.body
     assert digest(b"windows") not in target.blobs["keep/cuda"]
 
@@ -135,27 +135,27 @@ def test_a_mirror_survives_what_breaks_off(tmp_path: Path, method: str) -> None:
     source.hold("a/b", body)
     target = PushRegistry(fault=nth(method, {0}, Cut(CHUNK)))
     moved = talk_to(tmp_path, lambda registry: copy_one(registry, source, target), source, target)
-    assert moved.how is How.UPLOADED
+    assert moved.how is Transfer.UPLOADED
     assert target.blobs["keep/it"][DESCRIPTOR.digest] == body
 
 
-def copy_one(registry: Registry, source: PushRegistry, target: PushRegistry) -> Awaitable[Moved]:
+def copy_one(registry: Registry, source: PushRegistry, target: PushRegistry) -> Awaitable[BlobTransfer]:
     where = parse(f"{source.host}/a/b:v1")
-    return copy_blob(registry, parse(f"{target.host}/keep/it:v1"), Elsewhere(DESCRIPTOR, where))
+    return copy_blob(registry, parse(f"{target.host}/keep/it:v1"), RemoteBlob(DESCRIPTOR, where))
 
 
 @pytest.mark.parametrize("verifies", [True, False])
 def test_wrong_bytes_reach_no_registry(tmp_path: Path, verifies: bool) -> None:
     """Not even one that doesn't look at what it is given."""
     source, target = holding(BODY[:-1] + b"?"), PushRegistry(verifies=verifies)
-    with pytest.raises(errors.WrongDigest, match=r"/a/b: blob sha256:\w+: the bytes that came have the digest"):
+    with pytest.raises(errors.WrongDigest, match=r"/a/b: blob sha256:\w+: the received bytes have the digest"):
         talk_to(tmp_path, lambda registry: copy_one(registry, source, target), source, target)
     assert target.blobs == {} == target.uploads
 
 
 def test_a_source_that_is_gone_is_named_once_patience_ends(tmp_path: Path) -> None:
     source, target = holding(fault=lambda ask: Cut(0)), PushRegistry()
-    with pytest.raises(errors.RegistryFault) as caught:
+    with pytest.raises(errors.RegistryError) as caught:
         talk_to(tmp_path, lambda registry: copy_one(registry, source, target), source, target)
     assert source.host in caught.value.message
     assert len(source.asked) <= 2 * QUICK.attempts
@@ -189,7 +189,7 @@ def test_nothing_stands_under_the_tag_unless_all_is_there(tmp_path: Path, name: 
     of_source, of_target = FAILURES[name]
     before = ("kind", b"what was there")
     target = PushRegistry(fault=of_target, tags={"keep/cuda": {"v1": before}})
-    with pytest.raises(errors.RegistryFault):
+    with pytest.raises(errors.RegistryError):
         copy(tmp_path, published(fault=of_source), target)
     assert target.tags["keep/cuda"]["v1"] == before
     assert INDEX.digest not in target.tags["keep/cuda"]
@@ -203,22 +203,22 @@ def test_an_image_from_here_and_from_elsewhere(tmp_path: Path) -> None:
     )
     base, target = published(), PushRegistry()
 
-    async def use(registry: Registry) -> tuple[Moved, ...]:
+    async def use(registry: Registry) -> tuple[BlobTransfer, ...]:
         where = parse(f"{base.host}/nvidia/cuda:v1")
-        below = [Elsewhere(Descriptor(GZIP, digest(body), len(body)), where) for body in list(LAYERS.values())[::2]]
+        below = [RemoteBlob(Descriptor(GZIP, digest(body), len(body)), where) for body in list(LAYERS.values())[::2]]
         return await push_image(
             registry,
             parse(f"{target.host}/team/app:v1"),
             [
                 *below,
-                Elsewhere(Descriptor(GZIP, digest(LAYERS["amd64"]), len(LAYERS["amd64"])), where),
+                RemoteBlob(Descriptor(GZIP, digest(LAYERS["amd64"]), len(LAYERS["amd64"])), where),
                 Bytes(own),
                 Bytes(config),
             ],
-            [Document(top, content.OCI_MANIFEST)],
+            [ManifestBody(top, content.OCI_MANIFEST)],
         )
 
-    assert {moved.how for moved in talk_to(tmp_path, use, base, target)} == {How.UPLOADED}
+    assert {moved.how for moved in talk_to(tmp_path, use, base, target)} == {Transfer.UPLOADED}
     assert target.tags["team/app"]["v1"] == (content.OCI_MANIFEST, top)
     target.asked.clear()
     assert talk_to(tmp_path, use, base, target) == ()
@@ -230,15 +230,15 @@ def test_a_manifest_for_a_platform_and_what_is_in_it(tmp_path: Path) -> None:
         name = parse(f"{held.host}/nvidia/cuda:v1")
         manifest = await pull_manifest(registry, name, Platform.LINUX_AARCH64)
         assert manifest.digest == ARM.digest
-        inside = contents(manifest, str(name))
+        inside = image_blobs(manifest, str(name))
         assert inside.config.digest == CONFIGS["arm64"].digest
         assert [each.descriptor.digest for each in inside.layers] == [digest(LAYERS["both"]), digest(LAYERS["arm64"])]
         assert (await registry.config(name, manifest))["architecture"] == "arm64"
         index = await pull_manifest(registry, name)
         assert index.digest == INDEX.digest
-        with pytest.raises(BadManifest, match="an index, where the image of one platform is meant"):
-            contents(index, str(name))
-        with pytest.raises(errors.NotThere, match="not published for osx-arm64"):
+        with pytest.raises(BadManifest, match="an index, not the image of one platform"):
+            image_blobs(index, str(name))
+        with pytest.raises(errors.ImageNotFound, match="not published for osx-arm64"):
             await pull_manifest(registry, name, Platform.OSX_ARM64)
 
     held = published()
@@ -252,5 +252,5 @@ def test_a_layer_that_is_no_descriptor(tmp_path: Path, layer: object) -> None:
     document = json.loads(AMD.body)
     document["layers"].append(layer)
     broken = replace(AMD, body=content.encode(document))
-    with pytest.raises(BadManifest, match="without digest or size"):
+    with pytest.raises(BadManifest, match="without a valid digest and size"):
         copy(tmp_path, published(broken), PushRegistry())

@@ -10,7 +10,7 @@ import pytest
 
 from envspec.errors import EnvspecError
 from envspec.io import http_types
-from envspec.io.cache import CannotKeep
+from envspec.io.cache import CacheError
 from envspec.registry import errors
 from envspec.registry.client import Registry
 from envspec.registry.pull import fetch_blob
@@ -85,7 +85,7 @@ def test_what_an_earlier_run_left_may_be_wrong(tmp_path: Path, left: bytes) -> N
 
 def test_patience_that_ends_leaves_what_came(tmp_path: Path) -> None:
     """Two tries get something, the rest nothing; the next run has only the rest to fetch."""
-    with pytest.raises(http_types.RequestFault):
+    with pytest.raises(http_types.RequestError):
         fetch(holding(fault=lambda ask: Cut(CHUNK if ask.number < 2 else 0)), tmp_path)
     assert files(tmp_path) == ["it.part"]
     held = holding()
@@ -107,10 +107,10 @@ def test_two_at_once_fetch_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (BODY[:-1], f"has {len(BODY)} bytes by its manifest, and the registry gives {len(BODY) - 1}"),
-        (BODY + b"?", f"the registry gives {len(BODY) + 1}"),
-        (BODY[:-1] + b"?", "the bytes that came have another digest"),
-        (b"", "the registry gives 0"),
+        (BODY[:-1], f"has {len(BODY)} bytes in its manifest, and the registry sends {len(BODY) - 1}"),
+        (BODY + b"?", f"the registry sends {len(BODY) + 1}"),
+        (BODY[:-1] + b"?", "the received bytes have another digest"),
+        (b"", "the registry sends 0"),
     ],
 )
 def test_another_blob_under_the_digest(tmp_path: Path, body: bytes, words: str) -> None:
@@ -122,7 +122,7 @@ def test_another_blob_under_the_digest(tmp_path: Path, body: bytes, words: str) 
 
 def test_a_body_without_a_length_that_is_too_long(tmp_path: Path) -> None:
     endless = Say(200, {"Content-Length": str(len(BODY) * 2), "Content-Encoding": "identity"}, BODY * 2)
-    with pytest.raises(errors.WrongDigest, match="the registry gives more"):
+    with pytest.raises(errors.WrongDigest, match="the registry sends more"):
         fetch(holding(fault=nth("GET", {0}, endless)), tmp_path)
 
 
@@ -131,8 +131,8 @@ def test_a_body_without_a_length_that_is_too_long(tmp_path: Path) -> None:
     [
         (Say(206, {"Content-Range": f"bytes 5-{len(BODY) - 1}/{len(BODY)}"}, BODY[5:]), "another part"),
         (Say(206, {}, BODY), "another part"),
-        (Say(206, {"Content-Range": f"bytes {CHUNK}-9/77"}, BODY), "the registry gives 77"),
-        (Say(416), "the registry gives less"),
+        (Say(206, {"Content-Range": f"bytes {CHUNK}-9/77"}, BODY), "the registry sends 77"),
+        (Say(416), "the registry sends less"),
     ],
 )
 def test_an_answer_to_another_question(tmp_path: Path, answer: Say, words: str) -> None:
@@ -150,9 +150,9 @@ def test_a_status_that_passes(tmp_path: Path, fault: Fault) -> None:
 @pytest.mark.parametrize(
     ("fault", "kind", "words"),
     [
-        (Say(500), errors.RegistryFault, "HTTP 500"),
-        (Say(404), errors.NotThere, "not there"),
-        (Say(403), errors.AccessRefused, "wants a login"),
+        (Say(500), errors.RegistryError, "HTTP 500"),
+        (Say(404), errors.ImageNotFound, "not found"),
+        (Say(403), errors.AccessRefused, "requires a login"),
         (Say(429), errors.RateLimited, "too many"),
         (Sleep(9), http_types.Stalled, "stalled"),
     ],
@@ -189,5 +189,5 @@ def test_a_redirect_to_where_blobs_lie_carries_no_login(tmp_path: Path) -> None:
 
 def test_a_folder_that_can_t_be_written(tmp_path: Path) -> None:
     (tmp_path / "blobs").write_text("a file where a folder should be")
-    with pytest.raises(CannotKeep, match="envspec's cache can't be used"):
+    with pytest.raises(CacheError, match="envspec's cache can't be used"):
         fetch(holding(), tmp_path)

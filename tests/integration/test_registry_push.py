@@ -11,7 +11,7 @@ import pytest
 
 from envspec.registry import errors
 from envspec.registry.client import Registry
-from envspec.registry.push import How, Moved, push_blob, push_manifest
+from envspec.registry.push import BlobTransfer, Transfer, push_blob, push_manifest
 from envspec.registry.reference import Reference, parse
 from tests.support.registry_clients import BODY, CHUNK, QUICK, REPOSITORY, Bytes, has, nth, push, talk
 from tests.support.servers.loopback import Asked
@@ -21,14 +21,14 @@ from tests.support.servers.registry import Cut, Fault, Mute, PushRegistry, Say, 
 def test_a_blob_goes_in_chunks_and_is_not_sent_again(tmp_path: Path) -> None:
     held = PushRegistry()
     moved = push(held, tmp_path)
-    assert (moved.how, moved.sent_bytes) == (How.UPLOADED, len(BODY))
+    assert (moved.how, moved.sent_bytes) == (Transfer.UPLOADED, len(BODY))
     assert has(held)
     assert held.methods() == ["HEAD", "POST", *["PATCH"] * 6, "PUT"]
     ranges = [ask.headers["content-range"] for ask in held.asked if ask.method == "PATCH"]
     assert ranges[:2] == [f"0-{CHUNK - 1}", f"{CHUNK}-{2 * CHUNK - 1}"]
     assert ranges[-1] == f"{5 * CHUNK}-{len(BODY) - 1}"
     held.asked.clear()
-    assert push(held, tmp_path).how is How.EXISTS
+    assert push(held, tmp_path).how is Transfer.EXISTS
     assert held.methods() == ["HEAD"]
 
 
@@ -49,7 +49,7 @@ def test_a_small_blob_goes_in_one_request(tmp_path: Path, size: int) -> None:
 @pytest.mark.parametrize("status", [400, 404, 405, 415, 501])
 def test_a_registry_that_takes_no_chunks_gets_it_whole(tmp_path: Path, status: int) -> None:
     held = PushRegistry(fault=lambda ask: Say(status) if ask.method == "PATCH" else None)
-    assert push(held, tmp_path).how is How.UPLOADED
+    assert push(held, tmp_path).how is Transfer.UPLOADED
     assert has(held)
     assert held.methods().count("PATCH") == 1
     assert held.methods()[-2:] == ["POST", "PUT"]
@@ -58,12 +58,12 @@ def test_a_registry_that_takes_no_chunks_gets_it_whole(tmp_path: Path, status: i
 
 def test_a_proxy_that_limits_requests_gets_smaller_ones(tmp_path: Path) -> None:
     held = PushRegistry(most_body=CHUNK)
-    assert push(held, tmp_path, chunk_bytes=16 * CHUNK).how is How.UPLOADED
+    assert push(held, tmp_path, chunk_bytes=16 * CHUNK).how is Transfer.UPLOADED
     assert has(held)
 
 
 def test_a_proxy_that_lets_nothing_through_is_named(tmp_path: Path) -> None:
-    with pytest.raises(errors.RegistryFault, match="HTTP 413") as caught:
+    with pytest.raises(errors.RegistryError, match="HTTP 413") as caught:
         push(PushRegistry(most_body=1000), tmp_path)
     assert "client_max_body_size" in str(caught.value.hint)
 
@@ -75,7 +75,7 @@ def test_chunks_are_as_large_as_the_registry_wants_them(tmp_path: Path) -> None:
 
 
 def test_an_upload_at_an_absolute_url(tmp_path: Path) -> None:
-    async def use(registry: Registry, name: Reference) -> Moved:
+    async def use(registry: Registry, name: Reference) -> BlobTransfer:
         held.location = f"http://{held.host}"
         return await push_blob(registry, name, Bytes(BODY))
 
@@ -88,7 +88,7 @@ def test_a_mount_moves_nothing(tmp_path: Path) -> None:
     held = PushRegistry()
     held.hold("nvidia/cuda", BODY)
     moved = push(held, tmp_path, mount_from=(REPOSITORY, "nvidia/none", "nvidia/cuda"))
-    assert (moved.how, moved.sent_bytes) == (How.MOUNTED, 0)
+    assert (moved.how, moved.sent_bytes) == (Transfer.MOUNTED, 0)
     assert has(held)
     # a mount that is not granted begins an upload
     assert held.methods() == ["HEAD", "POST", "DELETE", "POST"]
@@ -97,7 +97,7 @@ def test_a_mount_moves_nothing(tmp_path: Path) -> None:
 
 def test_a_mount_that_is_not_granted_becomes_an_upload(tmp_path: Path) -> None:
     held = PushRegistry(mounts=False)
-    assert push(held, tmp_path, mount_from=("nvidia/cuda",)).how is How.UPLOADED
+    assert push(held, tmp_path, mount_from=("nvidia/cuda",)).how is Transfer.UPLOADED
     assert has(held)
     assert held.methods().count("POST") == 1
 
@@ -105,7 +105,7 @@ def test_a_mount_that_is_not_granted_becomes_an_upload(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", [400, 403, 404, 405])
 def test_a_mount_that_is_refused_becomes_an_upload(tmp_path: Path, status: int) -> None:
     held = PushRegistry(fault=lambda ask: Say(status) if "mount=" in ask.target else None)
-    assert push(held, tmp_path, mount_from=("nvidia/cuda",)).how is How.UPLOADED
+    assert push(held, tmp_path, mount_from=("nvidia/cuda",)).how is Transfer.UPLOADED
     assert has(held)
 
 
@@ -129,18 +129,18 @@ def test_one_token_does_for_questions_and_pushes(tmp_path: Path) -> None:
 
 
 def test_blobs_that_go_at_once_share_one_token(tmp_path: Path) -> None:
-    async def use(registry: Registry, name: Reference) -> list[Moved]:
+    async def use(registry: Registry, name: Reference) -> list[BlobTransfer]:
         return list(await asyncio.gather(*(push_blob(registry, name, Bytes(bytes([n]) * 99)) for n in range(6))))
 
     held = PushRegistry(token=99)
-    assert {moved.how for moved in talk(held, use, tmp_path)} == {How.UPLOADED}
+    assert {moved.how for moved in talk(held, use, tmp_path)} == {Transfer.UPLOADED}
     assert len(held.scopes) == 1
 
 
 def test_a_mount_asks_for_the_right_to_read_there(tmp_path: Path) -> None:
     held = PushRegistry(token=99)
     held.hold("nvidia/cuda", BODY)
-    assert push(held, tmp_path, mount_from=("nvidia/cuda",)).how is How.MOUNTED
+    assert push(held, tmp_path, mount_from=("nvidia/cuda",)).how is Transfer.MOUNTED
     assert held.scopes == [[f"repository:{REPOSITORY}:pull,push", "repository:nvidia/cuda:pull"]]
 
 
@@ -149,7 +149,7 @@ def test_a_token_server_that_refuses_the_mount_s_repository(tmp_path: Path) -> N
         return Say(403) if ask.path == "/token" and "nvidia" in ask.target else None
 
     held = PushRegistry(token=99, fault=refuse)
-    assert push(held, tmp_path, mount_from=("nvidia/cuda",)).how is How.UPLOADED
+    assert push(held, tmp_path, mount_from=("nvidia/cuda",)).how is Transfer.UPLOADED
     assert has(held)
 
 
@@ -168,7 +168,7 @@ def test_tokens_that_expire_midway(tmp_path: Path, uses: int, at_once: bool) -> 
 
     held = PushRegistry(token=uses, fault=early)
     moved = push(held, tmp_path)
-    assert moved.how is How.UPLOADED
+    assert moved.how is Transfer.UPLOADED
     assert has(held)
     assert len(held.scopes) > 2
 
@@ -176,12 +176,12 @@ def test_tokens_that_expire_midway(tmp_path: Path, uses: int, at_once: bool) -> 
 def test_a_token_that_never_suffices(tmp_path: Path) -> None:
     challenge = {"WWW-Authenticate": 'Bearer realm="http://HOST/token",service="test"'}
 
-    async def use(registry: Registry, name: Reference) -> Moved:
+    async def use(registry: Registry, name: Reference) -> BlobTransfer:
         challenge["WWW-Authenticate"] = challenge["WWW-Authenticate"].replace("HOST", held.host)
         return await push_blob(registry, name, Bytes(BODY))
 
     held = PushRegistry(token=99, fault=lambda ask: Say(401, challenge) if ask.method == "PATCH" else None)
-    with pytest.raises(errors.AccessRefused, match="wants a login"):
+    with pytest.raises(errors.AccessRefused, match="requires a login"):
         talk(held, use, tmp_path)
     assert held.methods().count("PATCH") == 2
 
@@ -215,7 +215,7 @@ def test_a_manifest_goes_under_its_tag(tmp_path: Path) -> None:
 
 def test_a_manifest_without_its_blobs_is_refused(tmp_path: Path) -> None:
     held = PushRegistry()
-    with pytest.raises(errors.RegistryFault, match="MANIFEST_BLOB_UNKNOWN"):
+    with pytest.raises(errors.RegistryError, match="MANIFEST_BLOB_UNKNOWN"):
         put(held, tmp_path, manifest(b"config"))
     assert held.tags[REPOSITORY] == {}
 
@@ -229,13 +229,13 @@ def test_a_manifest_is_put_again(tmp_path: Path, fault: Fault) -> None:
 
 def test_an_answer_that_names_another_digest(tmp_path: Path) -> None:
     held = PushRegistry(fault=nth("PUT", {0}, Say(201, {"Docker-Content-Digest": digest(b"other")})))
-    with pytest.raises(errors.WrongDigest, match="the registry keeps"):
+    with pytest.raises(errors.WrongDigest, match="the registry has"):
         put(held, tmp_path, manifest(b"config"))
 
 
 def test_an_answer_that_names_no_digest_is_looked_after(tmp_path: Path) -> None:
     held, body = PushRegistry(fault=nth("PUT", {0}, Say(201))), manifest(b"config")
-    with pytest.raises(errors.WrongDigest, match="keeps nothing there"):
+    with pytest.raises(errors.WrongDigest, match="has nothing there"):
         put(held, tmp_path, body)
     held = PushRegistry(fault=nth("PUT", {0}, Say(201)), tags={REPOSITORY: {"v1": (KIND, body)}})
     assert put(held, tmp_path, body) == digest(body)

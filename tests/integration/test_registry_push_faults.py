@@ -16,7 +16,7 @@ from envspec.errors import EnvspecError
 from envspec.io import http_types
 from envspec.registry import errors
 from envspec.registry.client import Registry
-from envspec.registry.push import How, Moved, ShortBlob, push_blob
+from envspec.registry.push import BlobTransfer, Transfer, TruncatedBlob, push_blob
 from envspec.registry.reference import Reference
 from envspec.registry.types import Descriptor
 from tests.support.registry_clients import BODY, CHUNK, QUICK, REPOSITORY, Bytes, has, nth, push, talk
@@ -45,7 +45,7 @@ def test_a_chunk_that_breaks_off_goes_on_from_where_the_registry_is(
 def test_a_status_that_passes_is_waited_out(tmp_path: Path, status: int, method: str, at_once: bool) -> None:
     notices: list[str] = []
     held = PushRegistry(fault=nth(method, {0, 1}, Say(status, at_once=at_once)))
-    assert push(held, tmp_path, notices=notices).how is How.UPLOADED
+    assert push(held, tmp_path, notices=notices).how is Transfer.UPLOADED
     assert has(held)
     assert len(notices) == 2
     assert all("trying again in" in line for line in notices)
@@ -123,7 +123,7 @@ def test_damage_on_the_way_is_sent_again_once(tmp_path: Path) -> None:
     push(held, tmp_path)
     assert has(held)
     spoilt, held = {0, 1, 2}, PushRegistry(fault=damage)
-    with pytest.raises(errors.WrongDigest, match=r"the registry finds another digest.*DIGEST_INVALID"):
+    with pytest.raises(errors.WrongDigest, match=r"the registry received bytes with another digest.*DIGEST_INVALID"):
         push(held, tmp_path)
     assert not has(held)
 
@@ -192,7 +192,7 @@ def test_progress_starts_patience_anew(tmp_path: Path) -> None:
 def test_a_registry_that_fails_is_told(tmp_path: Path, method: str) -> None:
     words = json.dumps({"errors": [{"code": "UNKNOWN", "message": "disk full"}]}).encode()
     held = PushRegistry(fault=lambda ask: Say(500, {}, words) if ask.method == method else None)
-    with pytest.raises(errors.RegistryFault, match="HTTP 500") as caught:
+    with pytest.raises(errors.RegistryError, match="HTTP 500") as caught:
         push(held, tmp_path)
     assert caught.value.exit_code == 5
     assert not held.blobs
@@ -202,15 +202,15 @@ def test_a_registry_that_fails_is_told(tmp_path: Path, method: str) -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        (403, "wants a login and none was found"),
+        (403, "requires a login and none was found"),
         (404, "no such repository"),
-        (405, "takes nothing"),
+        (405, "accepts no push"),
         (400, "answers HTTP 400"),
     ],
 )
 def test_a_registry_that_takes_nothing(tmp_path: Path, status: int, words: str) -> None:
     held = PushRegistry(fault=lambda ask: Say(status) if ask.method == "POST" else None)
-    with pytest.raises(errors.RegistryFault, match=words):
+    with pytest.raises(errors.RegistryError, match=words):
         push(held, tmp_path)
     assert held.methods() == ["HEAD", "POST"]
 
@@ -218,7 +218,7 @@ def test_a_registry_that_takes_nothing(tmp_path: Path, status: int, words: str) 
 def test_another_host_gets_the_blob_and_no_login(tmp_path: Path) -> None:
     other = PushRegistry(uploads={"u2": bytearray()})
 
-    async def use(registry: Registry, name: Reference) -> Moved:
+    async def use(registry: Registry, name: Reference) -> BlobTransfer:
         async with other:
             held.location = f"http://{other.host}"
             return await push_blob(registry, name, Bytes(BODY[:CHUNK]))
@@ -229,7 +229,7 @@ def test_another_host_gets_the_blob_and_no_login(tmp_path: Path) -> None:
         return None
 
     held = PushRegistry(token=99, fault=name_upload)
-    assert talk(held, use, tmp_path).how is How.UPLOADED
+    assert talk(held, use, tmp_path).how is Transfer.UPLOADED
     assert has(other, BODY[:CHUNK])
     assert any("authorization" in ask.headers for ask in held.asked)
     assert not any("authorization" in ask.headers for ask in other.asked)
@@ -239,15 +239,15 @@ def test_another_host_gets_the_blob_and_no_login(tmp_path: Path) -> None:
     ("location", "words"),
     [
         ("http://registry.example/v2/x", "plain http"),
-        ("ftp://127.0.0.1/x", "no URL"),
-        ("https://user:secret@127.0.0.1/x", "no URL"),
-        ("http://[::1/x", "no URL"),
-        ("", "doesn't say where"),
+        ("ftp://127.0.0.1/x", "for an upload is invalid"),
+        ("https://user:secret@127.0.0.1/x", "for an upload is invalid"),
+        ("http://[::1/x", "for an upload is invalid"),
+        ("", "starts an upload without a URL"),
     ],
 )
 def test_an_upload_at_a_place_where_nothing_may_be_sent(tmp_path: Path, location: str, words: str) -> None:
     held = PushRegistry(fault=nth("POST", {0}, Say(202, {"Location": location} if location else {})))
-    with pytest.raises(errors.RegistryFault, match=words) as caught:
+    with pytest.raises(errors.RegistryError, match=words) as caught:
         push(held, tmp_path)
     assert "secret" not in str(caught.value)
 
@@ -255,14 +255,14 @@ def test_an_upload_at_a_place_where_nothing_may_be_sent(tmp_path: Path, location
 def test_a_copy_on_this_machine_that_is_not_whole(tmp_path: Path) -> None:
     held = PushRegistry()
     short = Bytes(BODY[:-1], Descriptor("", digest(BODY), len(BODY)))
-    with pytest.raises(ShortBlob, match=f"has {len(BODY) - 1} bytes of {len(BODY)}"):
+    with pytest.raises(TruncatedBlob, match=f"has {len(BODY) - 1} bytes of {len(BODY)}"):
         talk(held, lambda registry, name: push_blob(registry, name, short), tmp_path)
     assert held.uploads == {} == held.blobs
 
 
 def test_a_copy_on_this_machine_that_is_damaged(tmp_path: Path) -> None:
     wrong = Bytes(BODY[:-1] + b"?", Descriptor("", digest(BODY), len(BODY)))
-    with pytest.raises(errors.WrongDigest, match="its copy on this machine has the digest"):
+    with pytest.raises(errors.WrongDigest, match="its local copy has the digest"):
         talk(PushRegistry(), lambda registry, name: push_blob(registry, name, wrong), tmp_path)
 
 
@@ -286,7 +286,7 @@ def test_what_the_blob_s_source_raises_comes_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["PATCH", "PUT"])
 def test_an_upload_that_fails_is_let_go(tmp_path: Path, status: int, method: str) -> None:
     held = PushRegistry(fault=lambda ask: Say(status) if ask.method == method else None)
-    with pytest.raises(errors.RegistryFault):
+    with pytest.raises(errors.RegistryError):
         push(held, tmp_path)
     assert held.uploads == {}
 
@@ -327,7 +327,7 @@ def test_an_upload_whose_registry_is_silent_does_not_hold_the_end_up(tmp_path: P
     held = PushRegistry(fault=lambda ask: answers.get(ask.method))
     start = time.monotonic()
     with pytest.raises(errors.AccessRefused):
-        push(held, tmp_path, patience=replace(QUICK, stall_s=30.0, total_s=60.0))
+        push(held, tmp_path, timeouts=replace(QUICK, stall_s=30.0, total_s=60.0))
     assert "DELETE" in held.methods()
     assert time.monotonic() - start < 10
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from envspec.io.http import open_http
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.models import PinnedDigest, Platform
 from envspec.registry import errors
 from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry, resolve_digests
 from envspec.registry.reference import parse
-from envspec.registry.types import Kind
+from envspec.registry.types import ManifestKind
 from tests.support.servers import registry as content
 from tests.support.servers.docker_registry import HTPASSWD, LOGIN, PROGRAM, TokenServer, docker_registry, push
 from tests.support.servers.loopback import RawServer, basic
@@ -40,7 +40,7 @@ def resolve(
     home: Path, name: str, platforms: tuple[Platform, ...] = BOTH, mirrors: Mapping[str, str] | None = None
 ) -> tuple[PinnedDigest, ...]:
     async def run() -> tuple[PinnedDigest, ...]:
-        async with open_http({}, patience=Patience(backoff_s=0.01)) as http:
+        async with open_http({}, timeouts=Timeouts(backoff_s=0.01)) as http:
             return await resolve_digests(parse(name), platforms, Registry(http, Keychain({}, home), mirrors or {}))
 
     return asyncio.run(run())
@@ -63,11 +63,11 @@ def test_an_index_a_list_and_a_single_manifest(tmp_path: Path) -> None:
         for tag, platform, single in (("amd64", BOTH[0], DOCKER[0]), ("arm64", BOTH[1], OCI[1])):
             pins = resolve(tmp_path, f"{host}/nvidia/cuda:{tag}", (platform,))
             assert pins == (PinnedDigest(platform, single.digest, "registry", "manifest"),)
-        with pytest.raises(errors.NotThere, match="not published for linux-aarch64"):
+        with pytest.raises(errors.ImageNotFound, match="not published for linux-aarch64"):
             resolve(tmp_path, f"{host}/nvidia/cuda:amd64")
-        with pytest.raises(errors.NotThere, match="MANIFEST_UNKNOWN"):
+        with pytest.raises(errors.ImageNotFound, match="MANIFEST_UNKNOWN"):
             resolve(tmp_path, f"{host}/nvidia/cuda:none")
-        with pytest.raises(errors.NotThere, match="not there"):
+        with pytest.raises(errors.ImageNotFound, match="not found"):
             resolve(tmp_path, f"{host}/nvidia/none:v1")
         assert resolve(tmp_path, "nvidia/cuda:oci", mirrors={"docker.io": host})[0].digest == INDEX.digest
 
@@ -87,7 +87,7 @@ def test_skopeo_names_the_same_digest(tmp_path: Path) -> None:
 
 
 def test_a_tag_that_was_overwritten_does_not_matter_to_a_digest(tmp_path: Path) -> None:
-    async def fetch(name: str) -> tuple[Kind, str]:
+    async def fetch(name: str) -> tuple[ManifestKind, str]:
         async with open_http({}) as http:
             got = await Registry(http, Keychain({}, tmp_path)).manifest(parse(name))
             return got.kind, got.digest
@@ -97,7 +97,7 @@ def test_a_tag_that_was_overwritten_does_not_matter_to_a_digest(tmp_path: Path) 
         pinned = resolve(tmp_path, f"{host}/nvidia/cuda:v1")[0].digest
         push(host, "nvidia/cuda:v1", *DOCKER, LIST)
         assert resolve(tmp_path, f"{host}/nvidia/cuda:v1")[0].digest == LIST.digest
-        assert asyncio.run(fetch(f"{host}/nvidia/cuda:v1@{pinned}")) == (Kind.INDEX, INDEX.digest)
+        assert asyncio.run(fetch(f"{host}/nvidia/cuda:v1@{pinned}")) == (ManifestKind.INDEX, INDEX.digest)
 
 
 def test_a_blob_that_was_damaged_on_its_disk_is_refused(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_token_server(tmp_path: Path) -> None:
             with docker_registry(tmp_path, server.settings(tokens.url)) as host:
                 given = {"Authorization": f"Bearer {server.token('repository:nvidia/cuda:pull,push')}"}
                 push(host, "nvidia/cuda:v1", *CONFIGS, *OCI, INDEX, headers=given)
-                async with open_http({}, patience=Patience(backoff_s=0.01)) as http:
+                async with open_http({}, timeouts=Timeouts(backoff_s=0.01)) as http:
                     reference = parse(f"{host}/nvidia/cuda:v1")
                     log_in(tmp_path, host, LOGIN[0], "wrong")
                     with pytest.raises(errors.AccessRefused, match="no such user"):

@@ -41,7 +41,7 @@ WRITES: Final = {
     ("workflows/refresh.yml", "propose"): {"contents", "pull-requests"},
     ("workflows/gpu-conformance.yml", "push"): {"packages"},
 }
-#: What runs code from outside: builds, and whatever environment they leave behind.
+#: What runs foreign code: builds, and whatever environment they leave behind.
 FOREIGN: Final = re.compile(r"\benvspec (?!-)|refresh\.sh|lock-check\.sh|lock-diff\.sh|nox|pip\b|\.ci/run")
 ACTIONS: Final = {
     "actions/checkout",

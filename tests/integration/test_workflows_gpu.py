@@ -243,7 +243,7 @@ def test_the_real_command_takes_these_words(tmp_path: Path) -> None:
     runner.program("envspec", (runner.programs / "envspec").read_text().rpartition("fi\n")[2])
     ran = runner.runs(SUITE)
     assert ran.failed == ["Run the suite"] and ran.status["Run the suite"] == 6, ran.said
-    assert "no engine answers at" in ran.said["Run the suite"] and ran.unrun == []
+    assert "no engine responds at" in ran.said["Run the suite"] and ran.unrun == []
     assert "no receipt was written" in ran.summary and not engine.holds(IMAGE).exists()
 
 

@@ -16,10 +16,10 @@ from multidict import CIMultiDict, CIMultiDictProxy
 
 from envspec.io.http_settings import is_loopback
 from envspec.io.http_types import Response
-from envspec.registry.auth import Access
-from envspec.registry.errors import RegistryFault
-from envspec.registry.push import Cursor, ShortBlob, held_bytes, next_location, pieces_of
-from envspec.registry.reference import endpoint, parse
+from envspec.registry.auth import RepositoryAccess
+from envspec.registry.errors import RegistryError
+from envspec.registry.push import TruncatedBlob, UploadStream, next_location, read_ahead, received_bytes
+from envspec.registry.reference import endpoint_of, parse
 from envspec.registry.types import Descriptor
 
 BODY = bytes(range(256)) * 8
@@ -56,10 +56,10 @@ def test_what_is_taken_is_what_was_asked_for(sizes: tuple[int, ...], takes: list
 
     async def run() -> None:
         blob = Cut(sizes)
-        cursor = Cursor(blob.descriptor, partial(pieces_of, blob))
-        for (start, end), patience in takes:
-            got, left = bytearray(), patience
-            async with aclosing(cursor.take(start, end)) as pieces:
+        cursor = UploadStream(blob.descriptor, partial(read_ahead, blob))
+        for (start, end), timeouts in takes:
+            got, left = bytearray(), timeouts
+            async with aclosing(cursor.read(start, end)) as pieces:
                 async for piece in pieces:
                     got += piece
                     left -= 1
@@ -81,7 +81,7 @@ def test_a_read_that_was_broken_off_is_begun_anew() -> None:
         yield BODY[start + 100 :]
 
     async def run() -> None:
-        cursor = Cursor(Cut((1,)).descriptor, slow)
+        cursor = UploadStream(Cut((1,)).descriptor, slow)
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(whole(cursor, 0), 0.05)
         assert await whole(cursor, 100) == BODY[100:]
@@ -91,17 +91,17 @@ def test_a_read_that_was_broken_off_is_begun_anew() -> None:
     asyncio.run(run())
 
 
-async def whole(cursor: Cursor, start: int) -> bytes:
-    async with aclosing(cursor.take(start, len(BODY))) as pieces:
+async def whole(cursor: UploadStream, start: int) -> bytes:
+    async with aclosing(cursor.read(start, len(BODY))) as pieces:
         return b"".join([bytes(piece) async for piece in pieces])
 
 
 def test_a_blob_that_ends_early_is_refused() -> None:
     async def run() -> None:
         blob = Cut((100,), BODY[:-1])
-        cursor = Cursor(blob.descriptor, partial(pieces_of, blob))
-        with pytest.raises(ShortBlob, match=f"has {len(BODY) - 1} bytes of {len(BODY)}"):
-            async with aclosing(cursor.take(0, len(BODY))) as pieces:
+        cursor = UploadStream(blob.descriptor, partial(read_ahead, blob))
+        with pytest.raises(TruncatedBlob, match=f"has {len(BODY) - 1} bytes of {len(BODY)}"):
+            async with aclosing(cursor.read(0, len(BODY))) as pieces:
                 async for _ in pieces:
                     continue
         await cursor.close()
@@ -114,14 +114,14 @@ def says(**headers: str) -> Response:
     return Response("https://registry.corp/v2/a/blobs/uploads/", 202, CIMultiDictProxy(CIMultiDict(given_)), b"")
 
 
-PLACE = Access(endpoint(parse("registry.corp/a/b")))
+PLACE = RepositoryAccess(endpoint_of(parse("registry.corp/a/b")))
 
 
 @given(st.text(max_size=60) | st.from_regex(r"(https?:)?//[\[\]:@./a-z0-9%?#-]{0,30}", fullmatch=True))
 def test_an_upload_goes_on_over_tls_or_not_at_all(location: str) -> None:
     try:
         target = next_location(says(Location=location), PLACE)
-    except RegistryFault:
+    except RegistryError:
         return
     parts = urlsplit(target)
     assert parts.hostname
@@ -145,4 +145,4 @@ def test_locations(location: str, target: str) -> None:
     [("0-9", 10), ("bytes=0-9", 10), ("0-0", 0), ("", None), ("5-9", None), ("0--1", None), ("0-1e9", None)],
 )
 def test_how_much_a_registry_has(header: str, held: int | None) -> None:
-    assert held_bytes(says(Range=header)) == held
+    assert received_bytes(says(Range=header)) == held

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.build.types import BuildOrder
+from envspec.build.types import BuildRequest
 from envspec.lockfile.folder import read_lock, write_folder
 from envspec.models import BuiltWheel, NamedIndex, Platform, Python, Target
 from envspec.operations.lock import lock_files
@@ -414,7 +414,7 @@ def test_an_address_in_the_requirements_is_refused(
     wanted = elsewhere.fill(address)
     user = local_user(tmp_path, public, routes_to(corp.url), project(f'["corp-backend @ {wanted}"]'))
     error = refused(user.locks(), 4)
-    assert error.startswith(f"own: its build requires corp-backend from {wanted}, and builds take")
+    assert error.startswith(f"own: its build requires corp-backend from {wanted}, but builds take")
     assert elsewhere.index.requests == [] and user.files() == {}
 
 
@@ -469,7 +469,7 @@ def test_routes_are_part_of_an_order_and_not_of_an_image() -> None:
         return folder
 
     moment = datetime(2026, 6, 1, tzinfo=timezone.utc)
-    order = BuildOrder("own", "1.0", "ab" * 32, lay_out, target, moment)
+    order = BuildRequest("own", "1.0", "ab" * 32, lay_out, target, moment)
     assert order.key("https://index.example/") == KEY_WITHOUT_ROUTES
     corp = NamedIndex("corp", "https://me:sesame@corp.example/simple", ("corp-*",))
     routed_order = replace(order, indexes=(corp,))

@@ -20,8 +20,8 @@ import pytest
 
 from envspec.diagnostics.machine import this_platform
 from envspec.facts import load_facts
-from envspec.installer.staging import partial_of
-from envspec.io.cache import OpenCache, cache_root, why_open
+from envspec.installer.staging import staging_path
+from envspec.io.cache import UnsafeCache, cache_problem, cache_root
 from envspec.models import Python
 from tests.conftest import Serve
 from tests.support.builders.environments import BASE, installs, make_lock, pin, write_lock
@@ -170,7 +170,7 @@ _CASES = [*_BY_ANYBODY, *(pytest.param(case, marks=as_root) for case in _BY_ROOT
 @pytest.mark.parametrize("case", _CASES)
 def test_a_folder_that_others_could_write_to_is_refused(case: Callable[[Path], Path], shared: Path) -> None:
     root = case(shared)
-    with pytest.raises(OpenCache) as found:
+    with pytest.raises(UnsafeCache) as found:
         cache_root({"ENVSPEC_CACHE_DIR": str(root)})
     assert found.value.exit_code == 6
     assert str(root) in found.value.message and "mode " in found.value.message
@@ -231,8 +231,8 @@ def test_a_folder_that_another_renames_to_the_caches_name(shared: Path) -> None:
     """In a sticky folder everybody may make the cache first, or put theirs there when it is not there yet."""
     folder_in(shared / "theirs", 0o755, OTHER)
     (shared / "theirs").rename(shared / "cache")
-    assert why_open(shared / "cache") is not None
-    with pytest.raises(OpenCache, match="owner 54321, mode 0755"):
+    assert cache_problem(shared / "cache") is not None
+    with pytest.raises(UnsafeCache, match="owner 54321, mode 0755"):
         cache_root({"ENVSPEC_CACHE_DIR": str(shared / "cache")})
 
 
@@ -240,7 +240,7 @@ def test_the_doctor_says_so_and_changes_nothing(shared: Path, tmp_path: Path) ->
     folder_in(shared / "cache", 0o777)
     ran = User(tmp_path, "http://127.0.0.1:9", ENVSPEC_CACHE_DIR=str(shared / "cache")).runs("doctor")
     assert ran.status == 6
-    assert f"{shared}/cache can be written by them" in ran.stdout and f"rm -r {shared}/cache" in ran.stdout
+    assert f"{shared}/cache is writable by others" in ran.stdout and f"rm -r {shared}/cache" in ran.stdout
     assert stat.S_IMODE((shared / "cache").stat().st_mode) == 0o777
 
 
@@ -356,7 +356,7 @@ def test_an_environment_is_not_built_in_a_folder_of_another(shared: Path, tmp_pa
     index = serve([File(APP)])
     user = User(tmp_path, index.url)
     lock = write_lock(tmp_path / "lock", make_lock(wheels=[pin(APP)]))
-    folder_in(partial_of(shared / "env"), 0o777, OTHER)
+    folder_in(staging_path(shared / "env"), 0o777, OTHER)
     told = refused(installs(user, lock, "--python", BASE, prefix=str(shared / "env")), 2)
     assert "belongs to another user" in told
     assert not (shared / "env").exists()

@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.engine.container import Folders, Mount, Options, container_settings, moved_services
-from envspec.engine.errors import EngineRefused
-from envspec.engine.run import file_of
+from envspec.engine.container import ContainerOptions, HostFolders, Mount, container_settings, moved_services
+from envspec.engine.errors import EngineError
+from envspec.engine.run import only_file
 from envspec.errors import UsageError
 from envspec.image.services import ServicesSource, workdir_path
 from envspec.image.sources.system import BadChange, read_changes
 from envspec.image.sources.system_container import folder_files
-from envspec.io.files import open_foreign, read_foreign
+from envspec.io.files import open_untrusted, read_untrusted
 from envspec.models import ImageSettings, Platform, Service
 from envspec.operations.conformance import Begun, _Lines, read_event
 from envspec.operations.image_diff import NoImage, _of_path
@@ -55,8 +55,8 @@ LEFT: Final[dict[str, tuple[Callable[[Path], object], str]]] = {
     "a link": (a_link, "symbolic links"),
     "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "symbolic links"),
     "a link in a circle": (lambda path: path.symlink_to(path), "symbolic links"),
-    "a pipe": (os.mkfifo, "no file"),
-    "a folder": (Path.mkdir, "no file"),
+    "a pipe": (os.mkfifo, "not a regular file"),
+    "a folder": (Path.mkdir, "not a regular file"),
     "10 GiB": (a_large_file, "larger than"),
 }
 
@@ -66,13 +66,13 @@ def test_what_others_left_is_read_where_it_is_a_file(tmp_path: Path, name: str) 
     make, words = LEFT[name]
     make(tmp_path / "left")
     with pytest.raises(OSError, match=words):
-        read_foreign(tmp_path / "left", 1000)
+        read_untrusted(tmp_path / "left", 1000)
     if "GiB" not in name:
         with pytest.raises(OSError, match=words):
-            open_foreign(tmp_path / "left")
+            open_untrusted(tmp_path / "left")
         assert [given for given, _ in folder_files(tmp_path)] == (["secret"] if name == "a link" else [])
     (tmp_path / "file").write_bytes(b"x" * 1000)
-    assert read_foreign(tmp_path / "file", 1000) == b"x" * 1000
+    assert read_untrusted(tmp_path / "file", 1000) == b"x" * 1000
 
 
 #: A program in the Python's place, as an image may have it there: its last word is where results go.
@@ -84,8 +84,8 @@ HOSTILE: Final = "#!/bin/sh\nfor last; do :; done\n"
     [
         ('ln -s "$HOME/secret" "$last"', "symbolic links"),
         ('ln -s /dev/zero "$last"', "symbolic links"),
-        ('mkfifo "$last"', "it is no file"),
-        ('mkdir "$last"', "it is no file"),
+        ('mkfifo "$last"', "not a regular file"),
+        ('mkdir "$last"', "not a regular file"),
         ('truncate -s 10G "$last"', "it is larger than"),
         ('echo "[1, 2]" > "$last"', "without results"),
         ('head -c 200000 /dev/zero | tr "\\0" "[" > "$last"', "without results"),
@@ -150,7 +150,7 @@ def tar_of(*members: tuple[str, bytes, int]) -> io.BytesIO:
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE, tarfile.CHRTYPE])
 def test_an_image_s_account_file_may_be_anything(kind: bytes) -> None:
-    assert file_of([tar_of(("passwd", kind, 0)).getvalue()], "/etc/passwd") == b""
+    assert only_file([tar_of(("passwd", kind, 0)).getvalue()], "/etc/passwd") == b""
 
 
 def test_an_image_s_account_file_may_be_of_any_size() -> None:
@@ -162,8 +162,8 @@ def test_an_image_s_account_file_may_be_of_any_size() -> None:
             read += 1 << 20
             yield bytes(1 << 20)
 
-    with pytest.raises(EngineRefused, match="/etc/passwd in the image is larger than 8 MiB"):
-        file_of(chunks(), "/etc/passwd")
+    with pytest.raises(EngineError, match="/etc/passwd in the image is larger than 8 MiB"):
+        only_file(chunks(), "/etc/passwd")
     assert read < 20 << 20
 
 
@@ -252,7 +252,7 @@ def test_a_working_folder_takes_no_folder_from_the_system(workdir: str) -> None:
     with pytest.raises(UsageError, match="a folder of the system"):
         workdir_path(workdir)
     settings = container_settings(
-        replace(lock_of(), image=ImageSettings(workdir=workdir)), JANE, ENGINE, Folders(), RUN
+        replace(lock_of(), image=ImageSettings(workdir=workdir)), JANE, ENGINE, HostFolders(), RUN
     )
     assert settings.made == ("/home/jane", "/home/jane/.cache")
 
@@ -261,7 +261,7 @@ def test_a_working_folder_takes_no_folder_from_the_system(workdir: str) -> None:
 def test_a_folder_of_the_system_stays_the_system_s(workdir: str) -> None:
     assert workdir_path(workdir) is None
     lock = replace(lock_of(), image=ImageSettings(workdir=workdir))
-    assert workdir not in container_settings(lock, JANE, ENGINE, Folders(), RUN).made
+    assert workdir not in container_settings(lock, JANE, ENGINE, HostFolders(), RUN).made
 
 
 @pytest.mark.parametrize(
@@ -280,8 +280,8 @@ def test_a_folder_of_the_user_s_own_is_made(workdir: str) -> None:
 )
 def test_what_is_mounted_keeps_its_owner(target: str) -> None:
     """An engine unpacks what it is given through mounts: as root, with the owner that it is told."""
-    options = Options(command=("true",), mounts=(Mount("/usr/bin", target),))
-    settings = container_settings(lock_of(), JANE, ENGINE, Folders(), options)
+    options = ContainerOptions(command=("true",), mounts=(Mount("/usr/bin", target),))
+    settings = container_settings(lock_of(), JANE, ENGINE, HostFolders(), options)
     inner = os.path.normpath("/" + target.lstrip("/")).rstrip("/")
     assert not [path for path in settings.made if f"{path}/".startswith(f"{inner}/")]
     assert settings.is_mounted(f"{inner}/x")
@@ -297,6 +297,6 @@ def test_the_user_s_own_folders_keep_their_modes() -> None:
     ("target", "is_mounted"), [("/etc", True), ("/etc/passwd", True), ("/data", False), ("/etc/passwd2", False)]
 )
 def test_the_machine_s_account_files_are_not_written(target: str, is_mounted: bool) -> None:
-    options = Options(command=("true",), mounts=(Mount("/etc", target),))
-    settings = container_settings(lock_of(), JANE, ENGINE, Folders(), options)
+    options = ContainerOptions(command=("true",), mounts=(Mount("/etc", target),))
+    settings = container_settings(lock_of(), JANE, ENGINE, HostFolders(), options)
     assert settings.is_mounted("etc/passwd") is is_mounted

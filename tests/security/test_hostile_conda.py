@@ -12,7 +12,7 @@ import pytest
 
 from envspec.diagnostics.machine import this_platform
 from envspec.errors import EnvspecError
-from envspec.fetch.conda_link import Into, LinkFault, TooLong, link
+from envspec.fetch.conda_link import LinkError, LinkTarget, PrefixTooLong, link
 from envspec.image.layers.types import PREFIX, EntryKind
 from envspec.image.sources.conda import CondaSource, check_paths
 from envspec.models import CondaPackage
@@ -59,10 +59,10 @@ def _linked(case: str, data: bytes, canary: Canary) -> str:
         archives[_PYTHON.sha256].write_bytes(_PYTHON.data)
         rows.append(conda_row(_PYTHON, "https://forge.example"))
     site.mkdir()
-    into = Into(site, f"/{PREFIX}", canary.work / "cache", this_platform())
+    into = LinkTarget(site, f"/{PREFIX}", canary.work / "cache", this_platform())
     try:
         asyncio.run(link(rows, archives, into, {"PATH": os.environ["PATH"]}, lambda _done, _total: None))
-    except (LinkFault, TooLong):
+    except (LinkError, PrefixTooLong):
         return "refused by rattler"
     except EnvspecError as fault:
         return outcome(fault, canary)

@@ -34,14 +34,14 @@ from envspec.image.base import ManifestCache, base_for
 from envspec.image.config import RunConfig, image_config
 from envspec.image.layers.store import BlobStore
 from envspec.io.http import open_http
-from envspec.io.http_types import Patience, retry_after_s
+from envspec.io.http_types import Timeouts, retry_after_s
 from envspec.models import BaseImage, Lock, PinnedDigest, Platform
 from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry, resolve_digests
-from envspec.registry.copy import Document, mirror, push_image
+from envspec.registry.copy import ManifestBody, mirror, push_image
 from envspec.registry.pull import fetch_blob
 from envspec.registry.push import push_blob
-from envspec.registry.reference import BadReference, endpoint, parse
+from envspec.registry.reference import BadReference, endpoint_of, parse
 from tests.support import preloaded
 from tests.support.builders import locks
 from tests.support.builders.environments import RUNNING
@@ -53,7 +53,7 @@ from tests.support.servers.registry import OCI_INDEX, OCI_MANIFEST, Blob, PushRe
 from tests.support.user import refused
 
 X86: Final = Platform.LINUX_64
-QUICK: Final = Patience(connect_s=1.0, stall_s=0.5, total_s=1.5, backoff_s=0.01, retry_after_s=1.0)
+QUICK: Final = Timeouts(connect_s=1.0, stall_s=0.5, total_s=1.5, backoff_s=0.01, retry_after_s=1.0)
 SECRET: Final = "hunter2"
 REPOSITORY: Final = "team/base"
 #: Of one run. Most take a tenth of a second.
@@ -136,7 +136,7 @@ class Scene:
         """What it ended in, None where all went well; and that nothing went wrong beside it."""
 
         async def do() -> EnvspecError | None:
-            async with self.registry, self.other, open_http({}, patience=QUICK) as http:
+            async with self.registry, self.other, open_http({}, timeouts=QUICK) as http:
                 folder = self.home / ".docker"
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / "config.json").write_text(json.dumps({"auths": {self.registry.host: self.login}}))
@@ -242,12 +242,14 @@ async def push(scene: Scene, registry: Registry) -> None:
     target = parse(f"{scene.registry.host}/{REPOSITORY}:v2")
     for blob in blobs:
         await push_blob(registry, target, blob, chunk_bytes=1 << 20)
-    await push_image(registry, target, [], [Document(body, OCI_MANIFEST)])
+    await push_image(registry, target, [], [ManifestBody(body, OCI_MANIFEST)])
 
 
 async def push_mounted(scene: Scene, registry: Registry) -> None:
     target = parse(f"{scene.registry.host}/{REPOSITORY}:v2")
-    await push_image(registry, target, [Bytes(b"small")], [Document(b"{}", OCI_MANIFEST)], mount_from=["team/other"])
+    await push_image(
+        registry, target, [Bytes(b"small")], [ManifestBody(b"{}", OCI_MANIFEST)], mount_from=["team/other"]
+    )
 
 
 async def copy(scene: Scene, registry: Registry) -> None:
@@ -405,7 +407,7 @@ def config_size(size: int) -> Callable[[Scene], object]:
 
 
 WANTS: Final = 'Bearer realm="REALM",service="s"'
-LEADS: Final = "the registry leads to http://127.0.0.1"
+LEADS: Final = "the registry redirects to http://127.0.0.1"
 
 LOCK: Final = [
     Row("GET redirected: its 401 names a realm", LEADS, on("GET", "/manifests/", away())),
@@ -420,17 +422,17 @@ LOCK: Final = [
     Row("a realm on plain http", "is plain http", wanting('Bearer realm="http://tokens.example/t"')),
     Row("a realm of the cloud's keys", "no login is sent there", wanting('Bearer realm="http://169.254.169.254/t"')),
     Row("a token server that redirects", "refuses the login", wanting(WANTS, away())),
-    Row("a token with a line end", "answers no token", giving(lambda _: reply(200, {"token": "a\r\nX-Evil: 1"}))),
-    Row("a token of 500 KB", "answers no token", giving(lambda _: reply(200, {"token": "a" * 500_000}))),
+    Row("a token with a line end", "sends no token", giving(lambda _: reply(200, {"token": "a\r\nX-Evil: 1"}))),
+    Row("a token of 500 KB", "sends no token", giving(lambda _: reply(200, {"token": "a" * 500_000}))),
     Row("a token without end", "larger than 1 MB", wanting(WANTS, flood)),
     Row(
         "a token that lasts for ever",
         "refuses the login",
         giving(lambda _: [*reply(200, b'{"token": "a", "expires_in": 1' + b"0" * 400 + b"}")]),
     ),
-    Row("a token that is none", "answers no token", giving(lambda _: reply(200, {"token": ["a"]}))),
+    Row("a token that is none", "sends no token", giving(lambda _: reply(200, {"token": ["a"]}))),
     Row("401 for ever", "refuses the login", giving(lambda _: reply(200, {"token": "a"}))),
-    Row("a challenge of 8 KB", "to log in with", wanting("Negotiate " * 700)),
+    Row("a challenge of 8 KB", "for logins", wanting("Negotiate " * 700)),
     Row("429 until tomorrow", "too many requests", on("GET", "/", says(429, {"Retry-After": "99999999999999"}))),
     Row(
         "429 with a length of digits",
@@ -501,7 +503,7 @@ LOCK: Final = [
     ),
     Row("both at once", "a manifest and an index", hold=holds_json('{"manifests": [], "layers": [], "config": {}}')),
     Row("a body without end", "larger than 4 MB", on("GET", "/", flood)),
-    Row("a body that drips", "isn't complete after the longest time", on("GET", "/", drip)),
+    Row("a body that drips", "is not complete within the time limit", on("GET", "/", drip)),
     Row("a body of two lengths", "", on("GET", "/", two_lengths)),
     Row("a body that unpacks to 256 MB", "larger than 4 MB", on("GET", "/", bomb)),
     Row(
@@ -517,10 +519,10 @@ LOCK: Final = [
         on("GET", "/", lambda _s, _a: [b"HTTP/1.1 200 OK\r\n", *([b"X: " + b"x" * 60_000 + b"\r\n"] * 10), CLOSE]),
     ),
     Row("JSON 100,000 deep", "not a JSON object", hold=holds_json("[" * 100_000)),
-    Row("JSON with a key twice", "the key 'config' stands in it twice", hold=holds_json('{"config": 1, "config": 2}')),
+    Row("JSON with a key twice", "the key 'config' occurs twice", hold=holds_json('{"config": 1, "config": 2}')),
     Row(
         "JSON with 300,000 keys, the last one twice",
-        "stands in it twice",
+        "occurs twice",
         hold=holds_json("{" + "".join(f'"{n}":1,' for n in range(300_000)) + '"a":1,"a":1}'),
     ),
     Row("JSON with half a character", "not a JSON object", hold=holds_json('{"a": "\\ud800"}')),
@@ -599,17 +601,17 @@ BUILD: Final = [
     Row("all is well", None),
     Row(
         "a manifest of another digest",
-        "the bytes that came have the digest",
+        "the received bytes have the digest",
         on("GET", "/manifests/", lambda scene, _: reply(200, scene.tags["v1"].body + b" ")),
     ),
     Row(
         "a config of another digest",
-        "the bytes that came have the digest",
+        "the received bytes have the digest",
         on("GET", "/blobs/", says(200, None, b"{}")),
     ),
     Row("a config redirected: its 401 names a realm", LEADS, on("GET", "/blobs/", away())),
     Row("a layer redirected: its 401 names a realm", LEADS, on("GET", BLOB, away())),
-    Row("a config of another size", "bytes, and 7 by its manifest", hold=config_size(7)),
+    Row("a config of another size", "bytes, but 7 in its manifest", hold=config_size(7)),
     Row("a config of negative size", "config has no digest or size", hold=config_size(-1)),
     Row("a config of 2^63 bytes", "config has no digest or size", hold=config_size(1 << 63)),
     Row("a config of 20 MB", "larger than 8 MB", hold=config_of(history=[{"created_by": "x" * (20 << 20)}])),
@@ -621,7 +623,7 @@ BUILD: Final = [
     ),
     Row(
         "a config with a key twice",
-        "the key 'os' stands in it twice",
+        "the key 'os' occurs twice",
         hold=config_body(b'{"os": "linux", "os": "windows"}'),
     ),
     Row("a config with NUL in a variable", "`Env` in its config does not", hold=config_of(Env=["A=\0"])),
@@ -655,51 +657,51 @@ BUILD: Final = [
         hold=config_of(rootfs={"diff_ids": ["sha256:../x"]}),
     ),
     Row("a config of another system", "is for", hold=config_of(os="\x1b[2J" * 500)),
-    Row("an index inside of an index", "an index, where the image of one platform is meant", hold=nested(2)),
+    Row("an index inside of an index", "an index, not the image of one platform", hold=nested(2)),
     Row("a manifest that is a layer", "not a JSON object", hold=lambda scene: scene.tags.update(v1=LAYER)),
     Row(
         "2,000 layers",
-        "no layers in it, or more than",
+        "no layers, or more than",
         hold=lambda scene: scene.holds_manifest(
             {"config": manifest_of(scene)["config"], "layers": [LAYER.descriptor] * 2000}
         ),
     ),
-    Row("a layer that is smaller than it says", "and the registry gives", hold=layer_of(size=len(LAYER.body) + 1)),
-    Row("a layer that is larger than it says", "and the registry gives", hold=layer_of(size=len(LAYER.body) - 1)),
-    Row("a layer of negative size", "a blob without digest or size", hold=layer_of(size=-1)),
-    Row("a layer of 2^63 bytes", "a blob without digest or size", hold=layer_of(size=1 << 63)),
-    Row("a layer whose size is true", "a blob without digest or size", hold=layer_of(size=True)),
-    Row("a layer whose size is a text", "a blob without digest or size", hold=layer_of(size="100")),
+    Row("a layer that is smaller than it says", "and the registry sends", hold=layer_of(size=len(LAYER.body) + 1)),
+    Row("a layer that is larger than it says", "and the registry sends", hold=layer_of(size=len(LAYER.body) - 1)),
+    Row("a layer of negative size", "a blob without a valid digest and size", hold=layer_of(size=-1)),
+    Row("a layer of 2^63 bytes", "a blob without a valid digest and size", hold=layer_of(size=1 << 63)),
+    Row("a layer whose size is true", "a blob without a valid digest and size", hold=layer_of(size=True)),
+    Row("a layer whose size is a text", "a blob without a valid digest and size", hold=layer_of(size="100")),
     Row(
         "a layer's digest of another algorithm",
-        "a blob without digest or size",
+        "a blob without a valid digest and size",
         hold=layer_of(digest=f"md5:{'0' * 32}"),
     ),
     Row(
         "a layer's digest that is a path",
-        "a blob without digest or size",
+        "a blob without a valid digest and size",
         hold=layer_of(digest="sha256:../../../etc/passwd"),
     ),
     Row(
         "a layer of other bytes",
-        "the bytes that came have another digest",
+        "the received bytes have another digest",
         on("GET", BLOB, says(200, None, bytes(len(LAYER.body)))),
     ),
-    Row("a layer without end", "and the registry gives more", on("GET", BLOB, flood)),
+    Row("a layer without end", "and the registry sends more", on("GET", BLOB, flood)),
     Row("a layer of two lengths", "", on("GET", BLOB, two_lengths)),
-    Row("a layer that unpacks on its way", "and the registry gives more", on("GET", BLOB, bomb)),
+    Row("a layer that unpacks on its way", "and the registry sends more", on("GET", BLOB, bomb)),
     Row(
         "a layer in no pieces at all",
-        "broke off before its end",
+        "response ended early",
         on("GET", BLOB, says(206, {"Content-Range": f"bytes 0-{len(LAYER.body) - 1}/{len(LAYER.body)}"})),
     ),
     Row(
         "a part that nobody asked for",
-        "another part than was asked for",
+        "another part than requested",
         on("GET", BLOB, part(206, f"bytes 5-{len(LAYER.body)}/*")),
     ),
-    Row("a part without its place", "another part than was asked for", on("GET", BLOB, part(206, "bytes */*"))),
-    Row("a part of something larger", "the registry gives 999999", on("GET", BLOB, part(206, "bytes 0-9/999999"))),
+    Row("a part without its place", "another part than requested", on("GET", BLOB, part(206, "bytes */*"))),
+    Row("a part of something larger", "the registry sends 999999", on("GET", BLOB, part(206, "bytes 0-9/999999"))),
     Row(
         "a layer by its owner's URLs",
         "has URLs outside of the registry",
@@ -708,7 +710,7 @@ BUILD: Final = [
     Row("a layer with URLs beside the registry", None, hold=lambda scene: foreign(scene, LAYER.media_type)),
     Row(
         "a layer with URLs that the registry has not",
-        "not there",
+        "not found",
         on("GET", BLOB, says(404)),
         lambda scene: foreign(scene, LAYER.media_type),
     ),
@@ -749,8 +751,8 @@ def wrong_rest(_scene: Scene, asked: Asked) -> Answer:
 
 @names(
     [
-        Row("another part", "another part than was asked for", on("GET", BLOB, wrong_part_of_the_rest)),
-        Row("other bytes", "the bytes that came have another digest", on("GET", BLOB, wrong_rest)),
+        Row("another part", "another part than requested", on("GET", BLOB, wrong_part_of_the_rest)),
+        Row("other bytes", "the received bytes have another digest", on("GET", BLOB, wrong_rest)),
     ]
 )
 def test_a_layer_that_is_gone_on_with(row: Row, scene: Scene) -> None:
@@ -774,22 +776,22 @@ PUSH: Final = [
     Row("HEAD redirected: its 401 names a realm", LEADS, on("HEAD", "/blobs/", away())),
     Row("HEAD of the tag redirected", LEADS, on("HEAD", "/manifests/", away())),
     Row("POST redirected", "HTTP 307", on("POST", "/uploads/", away())),
-    Row("POST: an upload elsewhere, which wants a login", "leads to http://127.0.0.1", begins_at("OTHER/up")),
+    Row("POST: an upload elsewhere, which wants a login", "redirects to http://127.0.0.1", begins_at("OTHER/up")),
     Row("PATCH redirected", "HTTP 307", on("PATCH", "/uploads/", away())),
     Row(
         "PATCH goes on elsewhere, which wants a login",
-        "leads to http://127.0.0.1",
+        "redirects to http://127.0.0.1",
         on("PATCH", "/uploads/", to("OTHER/up", 202)),
     ),
     Row("PUT redirected", "HTTP 307", on("PUT", "/uploads/", away())),
     Row("PUT of the manifest redirected", "HTTP 307", on("PUT", "/manifests/", away())),
     Row("PUT of the manifest: 401 for ever", "HTTP 401, and it offers nothing", on("PUT", "/manifests/", says(401))),
-    Row("an upload at a file", "something that is no URL", begins_at("file:///etc/passwd")),
-    Row("an upload at a user's", "something that is no URL", begins_at("http://a:b@127.0.0.1/up")),
-    Row("an upload at what can't be read", "something that is no URL", begins_at("http://[::1/up")),
+    Row("an upload at a file", "for an upload is invalid", begins_at("file:///etc/passwd")),
+    Row("an upload at a user's", "for an upload is invalid", begins_at("http://a:b@127.0.0.1/up")),
+    Row("an upload at what can't be read", "for an upload is invalid", begins_at("http://[::1/up")),
     Row("an upload at another host on plain http", "which is plain http", begins_at("http://uploads.example/up")),
     Row("an upload at the cloud's keys", "which is", begins_at("http://169.254.169.254/up")),
-    Row("an upload nowhere", "doesn't say where", on("POST", "/uploads/", says(202))),
+    Row("an upload nowhere", "starts an upload without a URL", on("POST", "/uploads/", says(202))),
     Row("an upload that is never done", "bytes after", on("PATCH", "/uploads/", never_done)),
     Row("more than was sent", "bytes after", on("PATCH", "/uploads/", says(202, {"Range": "0-99999999"}))),
     Row("a range of 4,000 digits", None, on("PATCH", "/uploads/", says(202, {"Range": f"0-{'9' * 4000}"}))),
@@ -816,15 +818,15 @@ PUSH: Final = [
         ),
     ),
     Row("an answer without end", "larger than", on("POST", "/uploads/", flood)),
-    Row("an answer that drips", "isn't complete after the longest time", on("POST", "/uploads/", drip)),
+    Row("an answer that drips", "is not complete within the time limit", on("POST", "/uploads/", drip)),
     Row(
         "a blob under another digest",
-        "the registry names it",
+        "the registry stored it as",
         on("PUT", "/uploads/", says(201, {"Docker-Content-Digest": "sha256:" + "\x1b[2J" * 900})),
     ),
     Row(
         "a manifest under another digest",
-        "the registry keeps",
+        "the registry has",
         on("PUT", "/manifests/", says(201, {"Docker-Content-Digest": f"sha256:{'0' * 64}"})),
     ),
     Row("has all, by its own word", None, on("HEAD", "/blobs/", says(200))),
@@ -867,15 +869,15 @@ COPY: Final = [
     Row("an index that is 100 deep", "indexes more than 4 deep", hold=nested(100)),
     Row("an index that names an index twice, 30 deep", "indexes more than 4 deep", hold=nested(30, 2)),
     Row("an index that names one image 900 times", None, hold=nested(1, 900)),
-    Row("an index of what is not there", "not there", hold=holds_index(900)),
+    Row("an index of what is not there", "not found", hold=holds_index(900)),
     Row(
         "says that it has a layer, and gives others' bytes",
-        "the bytes that came have the digest",
+        "the received bytes have the digest",
         on("GET", BLOB, says(200, None, bytes(len(LAYER.body)))),
     ),
     Row(
         "a layer with URLs that the registry has not",
-        "not there",
+        "not found",
         on("GET", BLOB, says(404)),
         lambda scene: foreign(scene, LAYER.media_type),
     ),
@@ -990,7 +992,7 @@ def remote(
     async def do() -> tuple[str, list[Asked]]:
         local = RawServer(lambda _: reply(200, b"{}"))
         async with local, RawServer(lambda asked: answer(asked_of(asked, local.url))) as proxy:
-            async with open_http({"HTTP_PROXY": proxy.url}, patience=QUICK) as http:
+            async with open_http({"HTTP_PROXY": proxy.url}, timeouts=QUICK) as http:
                 with pytest.raises(NetworkError) as caught:
                     await work(Registry(http, Keychain({}, home)))
             return str(caught.value), local.asked
@@ -1029,7 +1031,7 @@ def test_a_registry_elsewhere_leads_nobody_to_services_of_this_machine(tmp_path:
         lambda asked: reply(404) if asked.method == "HEAD" else reply(202, b"", {"Location": f"{leads(asked)}/up"}),
         lambda registry: push_blob(registry, name, Bytes(b"small")),
     )
-    assert "it wants an upload at" in told and got == []
+    assert "its URL for an upload is" in told and got == []
 
 
 @pytest.mark.parametrize(
@@ -1039,7 +1041,7 @@ def test_a_registry_elsewhere_leads_nobody_to_services_of_this_machine(tmp_path:
     "url", ["http://127.0.0.1:80/x", "http://other.corp/x", "http://169.254.169.254/x", "ftp://registry.corp/x"]
 )
 def test_what_a_registry_may_name(base: str, url: str) -> None:
-    place = dataclasses.replace(endpoint(parse("a.b/c")), base=base)
+    place = dataclasses.replace(endpoint_of(parse("a.b/c")), base=base)
     assert not place.may_name(url)
     assert place.may_name("https://tokens.corp/x")
     assert place.may_name("http://registry.corp:5001/x") is base.startswith("http:")
@@ -1060,7 +1062,7 @@ def test_tls_is_not_left(tmp_path: Path) -> None:
             away = reply(302, b"", {"Location": "http://registry.test/x"})
             async with RawServer(lambda _: away, tls=context) as server:
                 environ = {"HTTP_PROXY": proxy.url, "SSL_CERT_FILE": str(certificate)}
-                async with open_http(environ, patience=QUICK) as http:
+                async with open_http(environ, timeouts=QUICK) as http:
                     with pytest.raises(NetworkError) as caught:
                         name = parse(f"https://localhost:{server.port}/team/base:v1")
                         await resolve_digests(name, (X86,), Registry(http, Keychain({}, tmp_path)))
@@ -1112,7 +1114,7 @@ def test_a_login_in_a_name_is_refused_and_not_told(text: str, tmp_path: Path) ->
     assert "hunter2" not in str(caught.value)
     assert "docker login" in (caught.value.hint or "")
     with pytest.raises(BadReference) as caught:
-        endpoint(parse("docker.io/a/b"), {"docker.io": text})
+        endpoint_of(parse("docker.io/a/b"), {"docker.io": text})
     assert "hunter2" not in str(caught.value)
     user = Builder(tmp_path / "user", "http://127.0.0.1:9")
     user.wants("six", python=RUNNING, rest=f'[image]\nbase = "{text}"\n')

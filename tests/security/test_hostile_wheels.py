@@ -29,11 +29,11 @@ from envspec.image.layers.types import Compression
 from envspec.image.sources.python import Venv
 from envspec.image.sources.wheel import LockedWheel, Scheme, WheelSource
 from envspec.installer import python
-from envspec.installer.conda import OwnedTwice
-from envspec.installer.staging import Site
+from envspec.installer.staging import StagingFolder
 from envspec.installer.types import InstallRequest
-from envspec.installer.uv import UvFault
-from envspec.io.http_types import Patience
+from envspec.installer.uv import UvError
+from envspec.io.archives import FileConflict
+from envspec.io.http_types import Timeouts
 from envspec.models import Python
 from envspec.operations.install import put_wheels
 from envspec.resolve.pypi.index.remote_wheel import BadRemoteWheel, FilePart, read_with_record
@@ -135,7 +135,7 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     async def made() -> None:
         context = _context(folder.parent)
-        interpreter = await python.find(order, context)
+        interpreter = await python.find_python(order, context)
         with _site(folder) as site:
             await python.make_venv(interpreter, order, context, site)
 
@@ -145,14 +145,14 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _context(folder: Path) -> Context:
     environ = {"PATH": os.environ["PATH"], "HOME": str(folder)}
-    return Context(environ, folder, folder / "cache", jobs=8, timeouts=Patience(attempts=1))
+    return Context(environ, folder, folder / "cache", jobs=8, timeouts=Timeouts(attempts=1))
 
 
 @contextmanager
-def _site(folder: Path) -> Iterator[Site]:
+def _site(folder: Path) -> Iterator[StagingFolder]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        yield Site(folder, folder, descriptor)
+        yield StagingFolder(folder, folder, descriptor)
     finally:
         os.close(descriptor)
 
@@ -168,10 +168,10 @@ def in_environment(data: bytes, canary: Canary, served: Served, venv: Path) -> s
     try:
         with _site(folder) as site:
             asyncio.run(put_wheels(order, _context(canary.work), site))
-    except UvFault:
+    except UvError:
         return "refused by uv"
     except NetworkError as fault:
-        assert fault.message == "the wheels: the file that came is damaged"
+        assert fault.message == "the wheels: the received file is damaged"
         return "refused by uv"
     except EnvspecError as fault:
         return outcome(fault, canary)
@@ -244,5 +244,5 @@ def test_a_file_that_no_record_lists_takes_no_other_wheels_place(tmp_path: Path,
     pins = [pin(evil, url=served.put(evil.data)), pin(good, url=served.put(good.data, good.filename))]
     lock = make_lock(wheels=pins)
     order = InstallRequest(lock, "0" * 64, lock.resolutions[0], tmp_path / "env", BASE)
-    with _site(tmp_path / "env") as site, pytest.raises(OwnedTwice, match=re.escape(name)):
+    with _site(tmp_path / "env") as site, pytest.raises(FileConflict, match=re.escape(name)):
         asyncio.run(put_wheels(order, _context(tmp_path), site))

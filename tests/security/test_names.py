@@ -305,7 +305,7 @@ def test_the_name_of_a_wheel_that_a_backend_gives(tmp_path: Path, name: str) -> 
 
 @pytest.mark.parametrize("url", ["file:///dev/zero", "file:///nul%00l", f"file:///{'x' * 300}"])
 def test_a_local_archive_that_is_no_file(tmp_path: Path, url: str) -> None:
-    with pytest.raises(EnvspecError, match="at hand on this machine") as caught:
+    with pytest.raises(EnvspecError, match="mounted on this machine") as caught:
         fetched(tmp_path, [Archive("x 1", url, "x-1-0.conda", "ab" * 32)])
     one_message(caught.value, 5)
 

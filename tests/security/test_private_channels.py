@@ -69,7 +69,7 @@ CASES: Final[dict[str, Case]] = {
     "503": Case(Status(503), "HTTP 503"),
     "no answer": Case(Stall(), "", ROWS, HURRIED),
     "a slow drip": Case(Drip(), "no complete answer within", ROWS, HURRIED),
-    "a connection that breaks": Case(Drop(20), "broke off", ROWS),
+    "a connection that breaks": Case(Drop(20), "the response ended early", ROWS),
     "an empty answer": Case(Body(b""), NOT_ROWS, ROWS),
     "a login page": Case(Body(b"<html>please log in</html>", "text/html"), NOT_ROWS, ROWS),
     "a login page as JSON": Case(Body(b'{"error": "please log in"}'), NOT_ROWS, ROWS),

@@ -33,7 +33,7 @@ HURRIED: Final = {"ENVSPEC_HTTP_ATTEMPTS": "1", "ENVSPEC_HTTP_STALL_S": "0.5", "
 FRIENDLY: Final = Dialect()
 WITHOUT_METADATA: Final = Dialect(metadata=MetadataFiles.NONE)
 UNHASHED: Final = Dialect(metadata=MetadataFiles.TRUE)
-ELSEWHERE: Final = "which is not on a server of index corp: nothing was taken\n  hint: add "
+ELSEWHERE: Final = "which is not on a server of index corp: nothing was read\n  hint: add "
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def test_a_locked_file_is_checked_wherever_it_comes_from(
     (user.home / ".netrc").write_text("machine 127.0.0.1 login me password s3cret\n")
     ran = user.runs("install", user.lock, "--prefix", "env", "--python", BASE)
     if is_changed:
-        assert "not the one that the lock names" in refused(ran, 5) and not (tmp_path / "env").exists()
+        assert "not the locked one" in refused(ran, 5) and not (tmp_path / "env").exists()
     else:
         assert ran.status == 0, ran.stderr
     assert store.requests and not any("authorization" in each.headers for each in store.requests)

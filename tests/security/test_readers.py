@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 from envspec import documents
 from envspec.credentials import without_credentials
 from envspec.documents import MAX_JSON_MARKS, parse_json
-from envspec.io.archives import LARGEST_METADATA
+from envspec.io.archives import MAX_METADATA_BYTES
 from envspec.io.http import PAGE_BYTES
 from envspec.lockfile.header import add_checksum
 from envspec.resolve.pypi.errors import excluded_conda_versions
@@ -60,7 +60,7 @@ EMPTY: Final = "no versions of victim"
 LIMITS: Final = {
     "an index's page, unpacked": (PAGE_BYTES, 64 * MIB),
     "METADATA and RECORD of a wheel, and a zip's directory": (LARGEST_BYTES, 32 * MIB),
-    "METADATA, PKG-INFO and RECORD of an archive on disk": (LARGEST_METADATA, 32 * MIB),
+    "METADATA, PKG-INFO and RECORD of an archive on disk": (MAX_METADATA_BYTES, 32 * MIB),
     "a lock": (documents.MAX_TOML_BYTES, 64 * MIB),
     "a spec": (documents.MAX_SPEC_BYTES, MIB),
 }
@@ -148,8 +148,8 @@ CASES: Final[dict[str, Callable[[], Case]]] = {
     "labels that do not end": lambda: Case(fault=closed(b"<a><" * 3_000_000), says=EMPTY),
     "bases that do not end": lambda: Case(fault=closed(b"<base href " * 10**6), says=EMPTY),
     "more links than a page has": lambda: Case(fault=closed(b"<a>x</a>" * 10**6), says="100000"),
-    "a page without an end": lambda: Case(one(PLAIN), fault=Flood(), says="the answer is larger than 67 MB"),
-    "a page that is a bomb": lambda: Case(fault=packed(300), says="the answer is larger than 67 MB"),
+    "a page without an end": lambda: Case(one(PLAIN), fault=Flood(), says="the response is larger than 67 MB"),
+    "a page that is a bomb": lambda: Case(fault=packed(300), says="the response is larger than 67 MB"),
     "deep JSON": lambda: Case(fault=page(b"[" * 10**6, JSON), says="nested too deeply"),
     "JSON of too many values": lambda: Case(fault=page(b'{"files":[' + b"[]," * 10**7 + b"0]}", JSON), says="too many"),
     "more files than a page has": lambda: Case(
@@ -170,10 +170,10 @@ CASES: Final[dict[str, Callable[[], Case]]] = {
         one(PLAIN),
         path="/files/victim/victim-1.0-py3-none-any.whl.metadata",
         fault=page(METADATA + b" " * (40 * MIB)),
-        says="the answer is larger than 34 MB",
+        says="the response is larger than 34 MB",
     ),
     "METADATA without an end": lambda: Case(
-        one(PLAIN), path="/files/victim/*.metadata", fault=Flood(), says="the answer is larger than 34 MB"
+        one(PLAIN), path="/files/victim/*.metadata", fault=Flood(), says="the response is larger than 34 MB"
     ),
     "METADATA that is a bomb": lambda: Case(
         one(wheel("victim", "1.0", metadata=METADATA + b"\n" * (33 * MIB), method=Method.DEFLATED)),
@@ -190,7 +190,7 @@ CASES: Final[dict[str, Callable[[], Case]]] = {
     "a page that drips": lambda: Case(
         one(PLAIN),
         fault=Drip(),
-        says="isn't complete after the longest time",
+        says="is not complete within the time limit",
         environ={"ENVSPEC_HTTP_STALL_S": "1.5", "ENVSPEC_HTTP_TOTAL_S": "3", "ENVSPEC_HTTP_ATTEMPTS": "1"},
     ),
 }
@@ -309,7 +309,7 @@ def test_ctrl_c_ends_reading_a_channel(fault: Fault, tmp_path: Path) -> None:
 
 
 _BUSY: Final = """
-from envspec.io.tasks import run_to_end
+from envspec.io.tasks import run_interruptible
 
 async def compute():
     print("ready", flush=True)
@@ -317,7 +317,7 @@ async def compute():
         pass
 
 try:
-    run_to_end(compute())
+    run_interruptible(compute())
 except KeyboardInterrupt:
     raise SystemExit(130)
 """

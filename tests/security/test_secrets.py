@@ -318,14 +318,14 @@ def test_the_default_indexs_login(user: User, index: IndexServer, fault: str) ->
     url = with_login(index.url, login)
     if FAULTS[fault] is not None:
         index.fail("/files/*" if fault == "wrong-hash" else "*", FAULTS[fault])  # type: ignore[arg-type]
-    patience = IMPATIENT if fault == "stalls" else {}
+    timeouts = IMPATIENT if fault == "stalls" else {}
     user.wants("corp-core")
-    ran = planted.locks(ENVSPEC_DEFAULT_INDEX=url, **patience)
+    ran = planted.locks(ENVSPEC_DEFAULT_INDEX=url, **timeouts)
     assert (ran.status == 0) == (fault == "fine"), ran.stderr
     wheel = index.files_of("corp-core")[0].artifact
     lock = write_lock(user.folder / "lock", make_lock(wheels=[pin(wheel)]))
     words = ("install", lock, "--prefix", "env", "--python", BASE)
-    ran = planted.run(*words, ENVSPEC_DEFAULT_INDEX=url, **patience)
+    ran = planted.run(*words, ENVSPEC_DEFAULT_INDEX=url, **timeouts)
     assert (ran.status == 0) == (fault == "fine"), ran.stderr
     planted.check()
 

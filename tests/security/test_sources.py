@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import pytest
 
-from envspec.build.reproducible import settle, unpack
-from envspec.build.types import BuildFailed
-from envspec.build.wheel import Wanted, of_folder
+from envspec.build.reproducible import fix_times_and_modes, unpack
+from envspec.build.types import WheelBuildFailed
+from envspec.build.wheel import WheelRequest, folder_request
 from envspec.errors import EnvspecError
 from envspec.fetch.sources import check_out, commit_of
 from envspec.models import Platform, Python, Target
@@ -122,11 +122,11 @@ def test_a_link_in_a_repository(user: Builder, outside: Path, tmp_path: Path, ta
     (repository.folder / "part").symlink_to(target.format(outside=outside))
     repository.commit({"sub/x": b"x"})
     told = refused(locks(user, f"own @ {repository.url}#subdirectory=part"), 5 if target != "sub" else 4)
-    wanted = {"loop": "has no folder part", "sub": "its build"}.get(target, "leads out of the repository")
+    wanted = {"loop": "has no folder part", "sub": "its build"}.get(target, "is outside of the repository")
     assert wanted in told
     if target in ("hop", "{outside}"):
         told = refused(locks(user, f"own @ {repository.url}#subdirectory=part/private"), 5)
-        assert "leads out of the repository" in told
+        assert "is outside of the repository" in told
 
 
 @needs_git
@@ -174,7 +174,7 @@ def test_a_subdirectory_in_a_lock(tmp_path: Path, outside: Path, subdirectory: s
     """A lock's address is read without the spec's checks."""
     repository = Repository(tmp_path / "repo.git")
     address = GitAddress(f"file://{repository.folder}", "", subdirectory)
-    with pytest.raises(EnvspecError, match="leads out of the repository"):
+    with pytest.raises(EnvspecError, match="is outside of the repository"):
         checked_out(tmp_path, address, repository.git("rev-parse", "HEAD"))
     assert outside.is_dir()
 
@@ -208,7 +208,7 @@ def test_a_folder_behind_the_users_own_rewriting_stays_as_it_is(tmp_path: Path) 
     (tmp_path / ".gitconfig").write_text(f'[url "{repository.folder}"]\n\tinsteadOf = https://example.org/repo\n')
     before = state(repository.folder / ".git" / "objects")
     project = checked_out(tmp_path, GitAddress("https://example.org/repo"), repository.git("rev-parse", "HEAD"))
-    settle(project, MOMENT)
+    fix_times_and_modes(project, MOMENT)
     assert state(repository.folder / ".git" / "objects") == before
 
 
@@ -217,13 +217,13 @@ def test_links_of_a_local_project(tmp_path: Path, outside: Path, target: str) ->
     project = write_files(tmp_path / "own", PROJECT)
     (project / "data").symlink_to(target.format(outside=outside))
     made = Target(Platform.LINUX_64, Python(RUNNING, "spec"), (2, 36))
-    order = of_folder(Wanted("own", None, made, MOMENT), project, "ab" * 32)
+    order = folder_request(WheelRequest("own", None, made, MOMENT), project, "ab" * 32)
 
     async def laid_out() -> Path:
         return await order.lay_out(tmp_path / "work")
 
     source = asyncio.run(laid_out())
-    settle(source, MOMENT)
+    fix_times_and_modes(source, MOMENT)
     assert (source / "data").is_symlink()
     shutil.rmtree(tmp_path / "work")
     assert (project / "own.py").is_file()
@@ -296,8 +296,8 @@ HOSTILE: Final[dict[str, Callable[[str], tuple[Member, ...]]]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_an_sdist_that_leads_out(tmp_path: Path, outside: Path, name: str) -> None:
     archive = sdist_of(tmp_path / "own-1.tar.gz", *HOSTILE[name]("own.py"))
-    with pytest.raises(BuildFailed) as caught:
-        settle(unpack(archive, tmp_path / "src", "own 1"), MOMENT)
+    with pytest.raises(WheelBuildFailed) as caught:
+        fix_times_and_modes(unpack(archive, tmp_path / "src", "own 1"), MOMENT)
     assert "own-1.tar.gz" in caught.value.message and caught.value.hint
     assert not list(tmp_path.glob("*/own-1/y"))
     assert outside.is_dir()
@@ -313,7 +313,7 @@ def test_links_within_an_sdist_stay(tmp_path: Path) -> None:
         ("own-1/same", "own-1/real/x", "hard"),
     )
     top = unpack(sdist_of(tmp_path / "own-1.tar.gz", *members), tmp_path / "src", "own 1")
-    settle(top, MOMENT)
+    fix_times_and_modes(top, MOMENT)
     assert (top / "real/up").read_bytes() == (top / "same").read_bytes() == b"x"
     assert (top / "folder").is_symlink() and (top / "gone").is_symlink()
 

@@ -1,4 +1,4 @@
-"""CI runs code from outside: builds. Even if what confines them fails, they read no token that can write, and nothing
+"""CI runs foreign code: builds. Even if what confines them fails, they read no token that can write, and nothing
 is pushed but what they were built for. What a job without permissions passes on may be made by anybody.
 """
 

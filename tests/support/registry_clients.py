@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from envspec.io.http import open_http
-from envspec.io.http_types import Patience
+from envspec.io.http_types import Timeouts
 from envspec.registry.auth import Keychain
 from envspec.registry.client import Registry
-from envspec.registry.push import Moved, push_blob
+from envspec.registry.push import BlobTransfer, push_blob
 from envspec.registry.reference import Reference, parse
 from envspec.registry.types import Descriptor
 from tests.support.servers.loopback import Asked
 from tests.support.servers.registry import Fault, PushRegistry, digest
 
-QUICK = Patience(connect_s=1.0, stall_s=0.5, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)
+QUICK = Timeouts(connect_s=1.0, stall_s=0.5, total_s=5.0, backoff_s=0.01, retry_after_s=1.0)
 CHUNK = 1024 * 1024
 #: Over the size up to which blobs go in one request.
 BODY = random.Random(4).randbytes(5 * CHUNK + 17)
@@ -52,25 +52,27 @@ def talk(
     held: PushRegistry,
     use: Callable[[Registry, Reference], Awaitable[T]],
     home: Path,
-    patience: Patience = QUICK,
+    timeouts: Timeouts = QUICK,
     notices: list[str] | None = None,
 ) -> T:
     async def run() -> T:
         kept = [] if notices is None else notices
-        async with held, open_http({}, patience=patience, notice=kept.append) as http:
+        async with held, open_http({}, timeouts=timeouts, on_retry=kept.append) as http:
             return await use(Registry(http, Keychain({}, home)), parse(f"{held.host}/{REPOSITORY}:v1"))
 
     return asyncio.run(asyncio.wait_for(run(), 20))
 
 
-def push(held: PushRegistry, home: Path, body: bytes = BODY, chunk_bytes: int = CHUNK, **options: object) -> Moved:
-    patience = options.pop("patience", QUICK)
+def push(
+    held: PushRegistry, home: Path, body: bytes = BODY, chunk_bytes: int = CHUNK, **options: object
+) -> BlobTransfer:
+    timeouts = options.pop("timeouts", QUICK)
     notices = options.pop("notices", None)
     return talk(
         held,
         lambda registry, name: push_blob(registry, name, Bytes(body), chunk_bytes=chunk_bytes, **options),  # type: ignore[arg-type]
         home,
-        patience,  # type: ignore[arg-type]
+        timeouts,  # type: ignore[arg-type]
         notices,  # type: ignore[arg-type]
     )
 
@@ -92,7 +94,7 @@ def talk_to(home: Path, use: Callable[[Registry], Awaitable[T]], *registries: Pu
         for held in registries:
             await held.__aenter__()
         try:
-            async with open_http({}, patience=QUICK) as http:
+            async with open_http({}, timeouts=QUICK) as http:
                 return await use(Registry(http, Keychain({}, home)))
         finally:
             for held in registries:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from installer.sources import WheelFile
 
-from envspec.build.reproducible import check_release, is_loaded, is_pure, normalise, packed, settle, unpack
-from envspec.build.types import BuildFailed, WrongWheel
+from envspec.build.reproducible import check_release, fix_times_and_modes, is_loaded, is_pure, normalise, tar_of, unpack
+from envspec.build.types import WheelBuildFailed, WrongWheel
 from envspec.models import Platform, Python, Target
 from tests.support.builders.wheels import Method, sdist, wheel
 
@@ -86,7 +86,7 @@ def test_no_zip_is_no_wheel(tmp_path: Path) -> None:
         ("own-1.0-py3-none-any.whl", b"Name: own\nVersion: nine\n", "1.0", "a wheel of own nine, not of own 1.0"),
         ("own-1.1-py3-none-any.whl", b"Name: own\nVersion: 1.1\n", "1.0", "a wheel of own 1.1, not of own 1.0"),
         ("other-1.0-py3-none-any.whl", b"Name: other\nVersion: 1.0\n", None, "a wheel of other 1.0, not of own"),
-        ("own.whl", b"Name: own\nVersion: 1.0\n", None, "no wheel's name"),
+        ("own.whl", b"Name: own\nVersion: 1.0\n", None, "not a wheel's name"),
     ],
 )
 def test_the_release_is_the_one_that_is_wanted(
@@ -136,8 +136,8 @@ def test_an_sdist_is_laid_out_the_same_whenever_it_is(tmp_path: Path) -> None:
             root = unpack(archive, tmp_path / name, "own 1.0")
         finally:
             os.umask(before)
-        settle(root, moment)
-        trees.append(packed(root))
+        fix_times_and_modes(root, moment)
+        trees.append(tar_of(root))
     assert trees[0] == trees[1]
     assert (tmp_path / "a" / "own-1.0" / "PKG-INFO").stat().st_mtime == moment.timestamp()
 
@@ -170,14 +170,14 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
     ],
 )
 def test_no_sdist_leads_out(tmp_path: Path, members: list[tarfile.TarInfo]) -> None:
-    with pytest.raises(BuildFailed, match=r"^own 1\.0: "):
+    with pytest.raises(WheelBuildFailed, match=r"^own 1\.0: "):
         unpack(tarred(tmp_path, *members), tmp_path / "out" / "src", "own 1.0")
     assert not (tmp_path / "own").exists() and not (tmp_path / "out" / "c").exists()
 
 
 def test_no_archive_is_no_sdist(tmp_path: Path) -> None:
     (tmp_path / "own-1.0.tar.gz").write_bytes(b"nothing")
-    with pytest.raises(BuildFailed, match="can't be unpacked"):
+    with pytest.raises(WheelBuildFailed, match="can't be unpacked"):
         unpack(tmp_path / "own-1.0.tar.gz", tmp_path / "out", "own 1.0")
 
 

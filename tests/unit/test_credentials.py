@@ -196,11 +196,11 @@ def test_credentials_not_found_is_no_error_and_the_search_goes_on(machine: Machi
     [
         ("echo hunter2; exit 3", "failed (exit status 3)"),
         ("echo hunter2 >&2; exit 1", "failed (exit status 1)"),
-        ("echo hunter2", "answered something that is no login"),
-        ("echo '[\"hunter2\"]'", "answered something that is no login"),
-        ("""echo '{"Username":"hunter2"}'""", "answered something that is no login"),
-        ("""echo '{"Username":"u","Secret":7}'""", "answered something that is no login"),
-        ("head -c 100000 /dev/urandom", "answered something that is no login"),
+        ("echo hunter2", "printed no valid login"),
+        ("echo '[\"hunter2\"]'", "printed no valid login"),
+        ("""echo '{"Username":"hunter2"}'""", "printed no valid login"),
+        ("""echo '{"Username":"u","Secret":7}'""", "printed no valid login"),
+        ("head -c 100000 /dev/urandom", "printed no valid login"),
     ],
 )
 def test_a_helper_that_fails_is_told_without_its_output(machine: Machine, script: str, told: str) -> None:
@@ -209,7 +209,7 @@ def test_a_helper_that_fails_is_told_without_its_output(machine: Machine, script
     assert machine.login("r.corp") is None
     assert len(machine.warnings) == 1
     assert told in machine.warnings[0]
-    assert "r.corp is asked without its login" in machine.warnings[0]
+    assert "no login is sent to r.corp" in machine.warnings[0]
     assert "hunter2" not in machine.warnings[0]
 
 
@@ -217,7 +217,7 @@ def test_a_helper_that_is_not_installed_is_told(machine: Machine) -> None:
     path = machine.docker({"credsStore": "nowhere"})
     assert machine.login("r.corp") is None
     assert machine.warnings == [
-        f"docker-credential-nowhere, named in {path}, is not installed: r.corp is asked without its login"
+        f"docker-credential-nowhere, named in {path}, is not installed: no login is sent to r.corp"
     ]
 
 
@@ -225,7 +225,7 @@ def test_a_helper_that_hangs_is_ended(machine: Machine) -> None:
     machine.helper("slow", "exec sleep 60")
     machine.docker({"credsStore": "slow"})
     assert machine.login("r.corp", helper_s=0.2) is None
-    assert "no answer within 0.2 s" in machine.warnings[0]
+    assert "did not finish within 0.2 s" in machine.warnings[0]
 
 
 @pytest.mark.parametrize("name", ["../../bin/sh", "a b", "x;y", ""])

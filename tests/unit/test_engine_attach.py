@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envspec.engine.run import Streams, copy_frames, copy_terminal, raw_terminal, send_input, signals_handed_on
+from envspec.engine.run import Streams, copy_frames, copy_terminal, forwarded_signals, raw_terminal, send_input
 
 
 class Pieces:
@@ -71,7 +71,7 @@ def test_signals_go_to_the_container_while_it_runs() -> None:
 
     sent: list[str] = []
     before = signal.getsignal(signal.SIGINT)
-    with signals_handed_on(sent.append, lambda: sent.append("size")):
+    with forwarded_signals(sent.append, lambda: sent.append("size")):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGWINCH):
             signal.raise_signal(number)
         until = time.monotonic() + 10
@@ -85,7 +85,7 @@ def test_in_another_thread_signals_stay_whose_they_are() -> None:
     done: list[bool] = []
 
     def work() -> None:
-        with signals_handed_on(lambda _: None, lambda: None):
+        with forwarded_signals(lambda _: None, lambda: None):
             done.append(True)
 
     thread = threading.Thread(target=work)

@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from envspec.engine.client import EngineFacts
+from envspec.engine.client import EngineInfo
 from envspec.engine.container import (
     LABEL,
-    Access,
-    Folders,
+    ContainerOptions,
     Gpus,
+    HostFolders,
     Mount,
-    Options,
+    MountAccess,
     Port,
-    Start,
+    StartMode,
     Terminal,
     User,
     container_settings,
+    create_body,
     moved_services,
-    request,
 )
 from envspec.engine.run import account_files
 from envspec.errors import UsageError
@@ -33,10 +33,10 @@ from tests.support.builders.locks import conda, conda_resolution, package, resol
 from tests.support.machines.run_container import lock_of
 
 GIB = 1 << 30
-ENGINE = EngineFacts("docker", "28.0", Platform.LINUX_64, 64 * GIB)
+ENGINE = EngineInfo("docker", "28.0", Platform.LINUX_64, 64 * GIB)
 JANE = User("jane", 1001, 1002, (27, 44))
-RUN = Options(command=("python", "train.py"))
-FOLDERS = Folders(work="/home/jane/work", compiled="/cache/c", hub=(("", "/hf"), ("hub", "/big/hub")))
+RUN = ContainerOptions(command=("python", "train.py"))
+FOLDERS = HostFolders(work="/home/jane/work", compiled="/cache/c", hub=(("", "/hf"), ("hub", "/big/hub")))
 
 
 def with_packages(lock: Lock, *names: str) -> Lock:
@@ -44,7 +44,7 @@ def with_packages(lock: Lock, *names: str) -> Lock:
 
 
 def test_a_cuda_lock_gets_gpus_shared_memory_and_limits() -> None:
-    body = request(container_settings(lock_of(cuda=True), JANE, ENGINE, FOLDERS, RUN))
+    body = create_body(container_settings(lock_of(cuda=True), JANE, ENGINE, FOLDERS, RUN))
     host = body["HostConfig"]
     assert host["DeviceRequests"] == [{"Driver": "", "Capabilities": [["gpu"]], "Count": -1}]
     assert host["ShmSize"] == 32 * GIB
@@ -66,21 +66,23 @@ def test_a_cuda_lock_gets_gpus_shared_memory_and_limits() -> None:
     ],
 )
 def test_gpus_that_are_asked_for(gpus: Gpus | tuple[str, ...], asked: dict[str, object] | None) -> None:
-    host = request(container_settings(lock_of(cuda=True), JANE, ENGINE, FOLDERS, replace(RUN, gpus=gpus)))["HostConfig"]
+    host = create_body(container_settings(lock_of(cuda=True), JANE, ENGINE, FOLDERS, replace(RUN, gpus=gpus)))[
+        "HostConfig"
+    ]
     assert host.get("DeviceRequests") == ([asked] if asked else None)
     assert ("Ulimits" in host) is bool(asked)
 
 
 def test_podman_names_gpus_by_cdi() -> None:
     podman = replace(ENGINE, name="podman")
-    host = request(container_settings(lock_of(cuda=True), JANE, podman, FOLDERS, RUN))["HostConfig"]
+    host = create_body(container_settings(lock_of(cuda=True), JANE, podman, FOLDERS, RUN))["HostConfig"]
     assert host["DeviceRequests"] == [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]
 
 
 @pytest.mark.parametrize(("gpus", "warned"), [(Gpus.AS_LOCKED, 0), (Gpus.NONE, 0), (Gpus.ALL, 1), (("0",), 1)])
 def test_a_lock_without_cuda_gets_no_gpu(gpus: Gpus | tuple[str, ...], warned: int) -> None:
     settings = container_settings(lock_of(), JANE, ENGINE, FOLDERS, replace(RUN, gpus=gpus))
-    assert "DeviceRequests" not in request(settings)["HostConfig"]
+    assert "DeviceRequests" not in create_body(settings)["HostConfig"]
     assert len(settings.warnings) == warned
 
 
@@ -115,7 +117,7 @@ def test_condas_names_count_as_well() -> None:
 
 
 def test_without_folders_of_this_machine() -> None:
-    settings = container_settings(with_packages(lock_of(), "torch"), JANE, ENGINE, Folders(), RUN)
+    settings = container_settings(with_packages(lock_of(), "torch"), JANE, ENGINE, HostFolders(), RUN)
     assert settings.mounts == ()
     assert "/workspace" in settings.made
     assert "/home/jane/.cache/compiled" in settings.made
@@ -139,32 +141,32 @@ def test_a_rootless_engines_root_is_its_user() -> None:
     rootless = replace(ENGINE, rootless=True)
     settings = container_settings(lock_of(cuda=True), JANE, rootless, FOLDERS, RUN)
     assert (settings.user.uid, settings.home) == (0, "/root")
-    assert "Ulimits" not in request(settings)["HostConfig"]
+    assert "Ulimits" not in create_body(settings)["HostConfig"]
 
 
 def test_selinux_lets_it_into_the_users_folders() -> None:
     confined = replace(ENGINE, selinux=True)
-    host = request(container_settings(lock_of(), JANE, confined, FOLDERS, RUN))["HostConfig"]
+    host = create_body(container_settings(lock_of(), JANE, confined, FOLDERS, RUN))["HostConfig"]
     assert host["SecurityOpt"] == ["label=disable"]
-    host = request(container_settings(lock_of(), JANE, confined, Folders(), RUN))["HostConfig"]
+    host = create_body(container_settings(lock_of(), JANE, confined, HostFolders(), RUN))["HostConfig"]
     assert "SecurityOpt" not in host
 
 
 SERVED = lock_of(Service("jupyter", 8888), Service("ssh", 22))
-BESIDE = replace(RUN, start=Start.SERVICES)
+BESIDE = replace(RUN, start=StartMode.SERVICES)
 
 
 def test_a_command_runs_alone_in_an_image_with_services() -> None:
     settings = container_settings(SERVED, JANE, ENGINE, FOLDERS, replace(RUN, ports=(Port(80, 8080),)))
-    body = request(settings)
-    assert settings.start is Start.COMMAND
+    body = create_body(settings)
+    assert settings.start is StartMode.COMMAND
     assert (body["Entrypoint"], body["Cmd"], body["HostConfig"]["Init"]) == (["python", "train.py"], [], True)
     assert body["Healthcheck"] == {"Test": ["NONE"]}
     assert list(body["HostConfig"]["PortBindings"]) == ["80/tcp"]
 
 
 def test_services_start_where_they_are_asked_for_and_without_a_command() -> None:
-    body = request(container_settings(SERVED, JANE, ENGINE, FOLDERS, BESIDE))
+    body = create_body(container_settings(SERVED, JANE, ENGINE, FOLDERS, BESIDE))
     assert "Entrypoint" not in body
     assert "Healthcheck" not in body
     assert (body["Cmd"], body["HostConfig"]["Init"]) == (["python", "train.py"], False)
@@ -173,11 +175,11 @@ def test_services_start_where_they_are_asked_for_and_without_a_command() -> None
         "2222/tcp": [{"HostIp": "127.0.0.1", "HostPort": "2222"}],
     }
     assert list(body["ExposedPorts"]) == ["8888/tcp", "2222/tcp"]
-    alone = request(container_settings(SERVED, JANE, ENGINE, FOLDERS, Options()))
+    alone = create_body(container_settings(SERVED, JANE, ENGINE, FOLDERS, ContainerOptions()))
     assert "Cmd" not in alone
     assert alone["HostConfig"]["PortBindings"] == body["HostConfig"]["PortBindings"]
-    with pytest.raises(UsageError, match="what is to be run in tiny"):
-        container_settings(lock_of(), JANE, ENGINE, FOLDERS, Options())
+    with pytest.raises(UsageError, match="no command to run in tiny"):
+        container_settings(lock_of(), JANE, ENGINE, FOLDERS, ContainerOptions())
     with pytest.raises(UsageError, match="has no services to start"):
         container_settings(lock_of(), JANE, ENGINE, FOLDERS, BESIDE)
 
@@ -196,7 +198,7 @@ def test_ports_of_the_users() -> None:
     assert settings.listening == {6006: 6006, 2222: 2222, 8888: 9999}
     other = settings.without_port(6006, lambda: 50000)
     assert other.listening == {6006: 50000, 2222: 2222, 8888: 9999}
-    bindings = request(other)["HostConfig"]["PortBindings"]
+    bindings = create_body(other)["HostConfig"]["PortBindings"]
     assert {inside: row["HostPort"] for inside, (row,) in bindings.items()} == {
         "50000/tcp": "50000",
         "2222/tcp": "2222",
@@ -224,32 +226,32 @@ def test_services_are_told_their_ports() -> None:
 
 def test_on_the_machines_own_network_no_port_is_mapped() -> None:
     lock = lock_of(Service("jupyter", 8888))
-    body = request(container_settings(lock, JANE, ENGINE, FOLDERS, replace(RUN, network="host")))
+    body = create_body(container_settings(lock, JANE, ENGINE, FOLDERS, replace(RUN, network="host")))
     assert body["HostConfig"]["NetworkMode"] == "host"
     assert body["HostConfig"]["PortBindings"] == {}
     assert "Hostname" not in body
 
 
 def test_mounts_of_the_users_take_the_place_of_ours() -> None:
-    own = Mount("/elsewhere", "/workspace", Access.READ_ONLY)
+    own = Mount("/elsewhere", "/workspace", MountAccess.READ_ONLY)
     settings = container_settings(lock_of(), JANE, ENGINE, FOLDERS, replace(RUN, mounts=(own,)))
     assert settings.mounts == (own,)
-    assert request(settings)["HostConfig"]["Mounts"] == [
+    assert create_body(settings)["HostConfig"]["Mounts"] == [
         {"Type": "bind", "Source": "/elsewhere", "Target": "/workspace", "ReadOnly": True}
     ]
-    with pytest.raises(UsageError, match="two things are to be mounted at /workspace"):
+    with pytest.raises(UsageError, match="two mounts have the target /workspace"):
         container_settings(lock_of(), JANE, ENGINE, FOLDERS, replace(RUN, mounts=(own, own)))
 
 
 def test_what_the_user_says_of_the_environment_and_the_memory_counts() -> None:
     asked = replace(RUN, env=(("HOME", "/else"), ("X", "1")), shm_bytes=GIB, terminal=Terminal.TTY, stdin=True)
-    body = request(container_settings(lock_of(), JANE, ENGINE, FOLDERS, asked))
+    body = create_body(container_settings(lock_of(), JANE, ENGINE, FOLDERS, asked))
     assert {"HOME=/else", "X=1", "USER=jane"} <= set(body["Env"])
     assert body["HostConfig"]["ShmSize"] == GIB
     assert (body["Tty"], body["OpenStdin"], body["StdinOnce"]) == (True, True, True)
-    assert request(container_settings(lock_of(), JANE, replace(ENGINE, memory_bytes=0), FOLDERS, RUN))["HostConfig"][
-        "ShmSize"
-    ] == (64 << 20)
+    assert create_body(container_settings(lock_of(), JANE, replace(ENGINE, memory_bytes=0), FOLDERS, RUN))[
+        "HostConfig"
+    ]["ShmSize"] == (64 << 20)
 
 
 def test_the_user_is_in_the_account_files() -> None:

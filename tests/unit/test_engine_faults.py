@@ -7,11 +7,11 @@ import ssl
 
 import pytest
 
-from envspec.engine.client import read_facts
-from envspec.engine.errors import Address, Named, lost, refused, root_of, unreachable
+from envspec.engine.client import engine_info
+from envspec.engine.errors import AddressSource, EngineAddress, connection_lost, engine_error, root_of, unreachable
 from envspec.models import Platform
 
-HERE = Address("unix:///var/run/docker.sock", Named.DEFAULT)
+HERE = EngineAddress("unix:///var/run/docker.sock", AddressSource.DEFAULT)
 GONE = FileNotFoundError(errno.ENOENT, "No such file or directory")
 
 
@@ -37,45 +37,45 @@ def wrapped(inner: BaseException) -> Exception:
     ],
 )
 def test_which_engines_are_other_machines(url: str, *, remote: bool) -> None:
-    assert Address(url, Named.HOST).is_remote is remote
+    assert EngineAddress(url, AddressSource.HOST).is_remote is remote
 
 
 @pytest.mark.parametrize(
     ("address", "fault", "system", "program", "code", "said"),
     [
-        (HERE, GONE, "linux", None, 6, "no container engine is installed here"),
-        (HERE, GONE, "linux", "/usr/bin/dockerd", 6, "Docker is installed and not running: no such file or directory"),
+        (HERE, GONE, "linux", None, 6, "no container engine is installed"),
+        (HERE, GONE, "linux", "/usr/bin/dockerd", 6, "Docker is installed but not running: no such file or directory"),
         (HERE, GONE, "linux", "/usr/bin/podman", 6, "Podman's API is not running"),
-        (HERE, GONE, "darwin", "/usr/local/bin/docker", 6, "Docker Desktop is not running here"),
+        (HERE, GONE, "darwin", "/usr/local/bin/docker", 6, "Docker Desktop is not running"),
         (HERE, PermissionError(errno.EACCES, "Permission denied"), "linux", "/usr/bin/docker", 6, "this user may not"),
         (
-            Address("unix:///run/user/7/docker.sock", Named.HOST),
+            EngineAddress("unix:///run/user/7/docker.sock", AddressSource.HOST),
             ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"),
             "linux",
             None,
             6,
-            "no engine answers at unix:///run/user/7/docker.sock (DOCKER_HOST): connection refused",
+            "no engine responds at unix:///run/user/7/docker.sock (DOCKER_HOST): connection refused",
         ),
         (
-            Address("tcp://gpu-box:2376", Named.CONTEXT, "gpus"),
+            EngineAddress("tcp://gpu-box:2376", AddressSource.CONTEXT, "gpus"),
             TimeoutError(errno.ETIMEDOUT, "Connection timed out"),
             "linux",
             None,
             5,
-            "the engine at tcp://gpu-box:2376 (context gpus) does not answer: connection timed out",
+            "the engine at tcp://gpu-box:2376 (context gpus) does not respond: connection timed out",
         ),
         (
-            Address("tcp://gpu-box:2376", Named.HOST),
+            EngineAddress("tcp://gpu-box:2376", AddressSource.HOST),
             ssl.SSLError(1, "certificate verify failed"),
             "linux",
             None,
             5,
-            "do not agree on TLS: certificate verify failed",
+            "no TLS connection to the engine at tcp://gpu-box:2376 (DOCKER_HOST): certificate verify failed",
         ),
     ],
 )
 def test_why_no_engine_answers(
-    address: Address, fault: OSError, system: str, program: str | None, code: int, said: str
+    address: EngineAddress, fault: OSError, system: str, program: str | None, code: int, said: str
 ) -> None:
     told = unreachable(address, wrapped(fault), system, program=program)
     assert said in told.message
@@ -110,7 +110,7 @@ def test_the_systems_own_error_is_found_below_what_wraps_it() -> None:
             "please update your driver to a newer version, or use an earlier cuda container: unknown",
             "NoGpuRuntime",
             6,
-            "too old for this image: driver>=570.26 does not hold",
+            "too old for this image: driver>=570.26 is not satisfied",
         ),
         (
             "nvidia-container-cli: device error: 7: unknown device: unknown",
@@ -130,19 +130,19 @@ def test_the_systems_own_error_is_found_below_what_wraps_it() -> None:
             "is already allocated",
             "PortTaken",
             6,
-            "port 8888 of this machine is taken",
+            "port 8888 of this machine is in use",
         ),
         (
             "Error starting userland proxy: listen tcp4 127.0.0.1:6006: bind: address already in use",
             "PortTaken",
             6,
-            "port 6006 of this machine is taken",
+            "port 6006 of this machine is in use",
         ),
         (
             'invalid mount config for type "bind": bind source path does not exist: /data/x',
             "UsageError",
             2,
-            "the engine finds no /data/x on its machine",
+            "/data/x, which was to be mounted, is not on the engine's machine",
         ),
         (
             'OCI runtime create failed: exec: "pyton": executable file not found in $PATH: unknown',
@@ -157,13 +157,13 @@ def test_the_systems_own_error_is_found_below_what_wraps_it() -> None:
             "the image has no program '/bin/x'",
         ),
         ('exec: "/etc": permission denied: unknown', "CannotStart", 126, "'/etc' in the image can't be run"),
-        ("write /x: no space left on device", "EngineRefused", 6, "the engine's disk is full"),
+        ("write /x: no space left on device", "EngineError", 6, "the engine's disk is full"),
         ("error setting rlimit type 8: operation not permitted", "LimitsRefused", 6, "may not raise the limits"),
-        ("something\n new", "EngineRefused", 6, "starting: the engine says: something new"),
+        ("something\n new", "EngineError", 6, "starting: the engine reports: something new"),
     ],
 )
 def test_what_an_engine_says_in_words(said: str, kind: str, code: int, message: str) -> None:
-    told = refused("starting", said)
+    told = engine_error("starting", said)
     assert type(told).__name__ == kind
     assert told.exit_code == code
     assert message in told.message
@@ -171,16 +171,16 @@ def test_what_an_engine_says_in_words(said: str, kind: str, code: int, message: 
 
 def test_an_engine_that_is_lost() -> None:
     reset = wrapped(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
-    assert lost("building", HERE, reset).exit_code == 6
-    told = lost("building", Address("tcp://box:2376", Named.HOST), reset)
+    assert connection_lost("building", HERE, reset).exit_code == 6
+    told = connection_lost("building", EngineAddress("tcp://box:2376", AddressSource.HOST), reset)
     assert told.exit_code == 5
-    assert told.message == "building: the engine at tcp://box:2376 (DOCKER_HOST) stopped answering: " + (
+    assert told.message == "building: the engine at tcp://box:2376 (DOCKER_HOST) stopped responding: " + (
         "connection reset by peer"
     )
 
 
 def test_facts_of_engines() -> None:
-    plain = read_facts(
+    plain = engine_info(
         {
             "Version": "20.10.24",
             "ApiVersion": "1.41",
@@ -192,7 +192,7 @@ def test_facts_of_engines() -> None:
     )
     assert (plain.name, plain.platform, plain.memory_bytes) == ("docker", Platform.LINUX_64, 7)
     assert (plain.containerd_store, plain.rootless, plain.selinux, plain.is_podman) == (False, False, False, False)
-    other = read_facts(
+    other = engine_info(
         {"Version": "29.0.1", "ApiVersion": "1.52", "Os": "linux", "Arch": "arm64"},
         {
             "DriverStatus": [["driver-type", "io.containerd.snapshotter.v1"]],
@@ -201,9 +201,9 @@ def test_facts_of_engines() -> None:
     )
     assert other.platform is Platform.LINUX_AARCH64
     assert (other.containerd_store, other.rootless, other.selinux) == (True, True, True)
-    podman = read_facts({"ApiVersion": "1.41", "Arch": "amd64", "Components": [{"Name": "Podman Engine"}]}, {})
+    podman = engine_info({"ApiVersion": "1.41", "Arch": "amd64", "Components": [{"Name": "Podman Engine"}]}, {})
     assert podman.is_podman
-    assert read_facts({"ApiVersion": "1.41", "Os": "windows", "Arch": "amd64"}, {}).platform is None
+    assert engine_info({"ApiVersion": "1.41", "Os": "windows", "Arch": "amd64"}, {}).platform is None
 
 
 def test_an_engine_that_hangs() -> None:
@@ -215,4 +215,4 @@ def test_an_engine_that_hangs() -> None:
         "linux",
         program="/usr/bin/dockerd",
     )
-    assert "it takes connections and gives no answer" in told.message
+    assert "it accepts connections but does not respond" in told.message

@@ -12,7 +12,7 @@ from envspec.errors import NoSolution
 from envspec.facts import load_facts
 from envspec.image.gpu_code import GpuCodeMissing, GpuCodeObserver, compare
 from envspec.image.sources.wheel import Scheme, WheelSource
-from envspec.io.cache import keep, seen
+from envspec.io.cache import read_gpu_code, write_gpu_code
 from envspec.models import GpuCode, GpuCodeFound, Lock, Package, Platform, Python, Resolution, Target, WheelFile
 from tests.support.builders.cuda_library import CUBIN, PTX, Code, container, library
 from tests.support.builders.entries import content as content_of
@@ -90,12 +90,12 @@ def test_records_of_other_platforms_and_of_conda_are_left_alone() -> None:
 
 def test_what_was_found_is_remembered(tmp_path: Path) -> None:
     found = GpuCodeFound(("sm_80",), ("compute_90",))
-    assert seen(tmp_path, _SHA256) is None
-    keep(tmp_path, _SHA256, found)
-    keep(tmp_path, _SHA256, found)
-    assert seen(tmp_path, _SHA256) == found
-    keep(tmp_path, _SHA256, GpuCodeFound())
-    assert seen(tmp_path, _SHA256) == GpuCodeFound()
+    assert read_gpu_code(tmp_path, _SHA256) is None
+    write_gpu_code(tmp_path, _SHA256, found)
+    write_gpu_code(tmp_path, _SHA256, found)
+    assert read_gpu_code(tmp_path, _SHA256) == found
+    write_gpu_code(tmp_path, _SHA256, GpuCodeFound())
+    assert read_gpu_code(tmp_path, _SHA256) == GpuCodeFound()
     assert [path.suffix for path in tmp_path.rglob("*") if path.is_file()] == [".json"]
 
 
@@ -103,15 +103,15 @@ def test_what_was_found_is_remembered(tmp_path: Path) -> None:
     "damaged", [b"", b"{}", b"[1]", b'{"sm": ["x"], "ptx": []}', b'{"sm": "sm_80", "ptx": [', b"\xff"]
 )
 def test_what_was_damaged_is_not_told(damaged: bytes, tmp_path: Path) -> None:
-    keep(tmp_path, _SHA256, GpuCodeFound(("sm_80",), ()))
+    write_gpu_code(tmp_path, _SHA256, GpuCodeFound(("sm_80",), ()))
     (path,) = (path for path in tmp_path.rglob("*.json"))
     path.write_bytes(damaged)
-    assert seen(tmp_path, _SHA256) is None
-    keep(tmp_path, _SHA256, GpuCodeFound(("sm_80",), ()))
-    assert seen(tmp_path, _SHA256) == GpuCodeFound(("sm_80",), ())
+    assert read_gpu_code(tmp_path, _SHA256) is None
+    write_gpu_code(tmp_path, _SHA256, GpuCodeFound(("sm_80",), ()))
+    assert read_gpu_code(tmp_path, _SHA256) == GpuCodeFound(("sm_80",), ())
 
 
 def test_a_hash_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a SHA-256"):
-        keep(tmp_path, "../../etc", GpuCodeFound())
-    assert seen(tmp_path, "../../etc") is None
+        write_gpu_code(tmp_path, "../../etc", GpuCodeFound())
+    assert read_gpu_code(tmp_path, "../../etc") is None

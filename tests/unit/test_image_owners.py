@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from envspec.image.layers.ownership import FileConflict, OwnedEntries, entry_owners
+from envspec.image.layers.ownership import OwnedEntries, entry_owners
 from envspec.image.layers.types import Entry, EntryKind, InMemory, OnDisk
 from envspec.image.sources.wheel import Scheme, WheelSource
+from envspec.io.archives import FileConflict
 from tests.support.builders.wheel_trees import locked, tree_of
 from tests.support.builders.zips import FILE, PROGRAM, write_wheel
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import UnfitMachine
-from envspec.fetch.types import is_passing, of_rattler
+from envspec.fetch.types import is_transient, rattler_error
 from envspec.installer import conda, staging
-from envspec.installer.preflight import Host, check, glibc_of, part_for, x86_levels
+from envspec.installer.preflight import HostFacts, check_machine, glibc_of, resolution_for, x86_levels
 from envspec.installer.staging import NotMovable, relocate
 from envspec.installer.uv import error_of
+from envspec.io.archives import FileConflict
 from envspec.io.process import Finished
 from envspec.models import CondaPackage, Platform
 from tests.support.builders.environments import make_lock
@@ -68,14 +69,14 @@ def test_levels_of_a_processor(flags: frozenset[str], newest: str) -> None:
     assert max(x86_levels(flags)) == newest
 
 
-def host(**others: object) -> Host:
+def host(**others: object) -> HostFacts:
     fields: dict[str, object] = {
         "platform": Platform.LINUX_64,
         "glibc": (2, 36),
         "virtual": {"__glibc": "2.36", "__linux": "6.1", "__unix": "0", "__archspec": "1"},
         "cpus": frozenset({"zen3", "x86_64", "x86_64_v2", "x86_64_v3"}),
     }
-    return Host(**{**fields, **others})  # type: ignore[arg-type]
+    return HostFacts(**{**fields, **others})  # type: ignore[arg-type]
 
 
 def row(name: str, *depends: str) -> CondaPackage:
@@ -84,9 +85,9 @@ def row(name: str, *depends: str) -> CondaPackage:
     )
 
 
-def lacks(*conda: CondaPackage, of: Host | None = None) -> str:
+def lacks(*conda: CondaPackage, of: HostFacts | None = None) -> str:
     try:
-        check(make_lock(conda=conda, where=Platform.LINUX_64).resolutions[0], of or host())
+        check_machine(make_lock(conda=conda, where=Platform.LINUX_64).resolutions[0], of or host())
     except UnfitMachine as error:
         return error.message
     return ""
@@ -114,7 +115,7 @@ def test_what_this_machine_has(depends: str) -> None:
     [
         ("__glibc >=2.40", "some 1.0 needs __glibc >=2.40, it has 2.36"),
         ("__archspec 1 x86_64_v4", "some 1.0 needs __archspec 1 x86_64_v4, it is x86_64, x86_64_v2, x86_64_v3, zen3"),
-        ("__osx >=11", "some 1.0 needs __osx >=11, which it has not"),
+        ("__osx >=11", "some 1.0 needs __osx >=11, which it does not have"),
         ("__linux >=6.8", "some 1.0 needs __linux >=6.8, it has 6.1"),
     ],
 )
@@ -130,17 +131,17 @@ def test_who_asks_is_named_and_counted() -> None:
 def test_a_wheel_without_glibc() -> None:
     pin = package("late", "1.0", file=wheel("late", "1.0", tag="py3-none-manylinux_2_28_x86_64"))
     resolution = make_lock(wheels=[pin], where=Platform.LINUX_64).resolutions[0]
-    check(resolution, host())
+    check_machine(resolution, host())
     with pytest.raises(UnfitMachine, match=r"late 1.0 needs glibc 2.28, it has another C library"):
-        check(resolution, host(glibc=None))
+        check_machine(resolution, host(glibc=None))
 
 
 def test_a_lock_for_nobody() -> None:
     lock = make_lock(where=Platform.LINUX_64)
-    assert part_for(lock, Platform.LINUX_64, None) is lock.resolutions[0]
-    assert part_for(lock, Platform.LINUX_64, Platform.LINUX_64) is lock.resolutions[0]
+    assert resolution_for(lock, Platform.LINUX_64, None) is lock.resolutions[0]
+    assert resolution_for(lock, Platform.LINUX_64, Platform.LINUX_64) is lock.resolutions[0]
     with pytest.raises(UnfitMachine, match=r"small is locked for linux-64, and this machine is osx-arm64"):
-        part_for(lock, Platform.OSX_ARM64, None)
+        resolution_for(lock, Platform.OSX_ARM64, None)
 
 
 # The place
@@ -148,7 +149,7 @@ def test_a_lock_for_nobody() -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
-    made = staging.partial_of(tmp_path / "env")
+    made = staging.staging_path(tmp_path / "env")
     (made / "bin").mkdir(parents=True)
     return made
 
@@ -193,7 +194,7 @@ def test_links_into_the_site_become_relative_and_others_stay(site: Path) -> None
 
 def test_a_program_that_names_the_site_is_refused(site: Path) -> None:
     (site / "bin" / "tool").write_bytes(b"\x7fELF\0" + os.fsencode(site) + b"\0")
-    with pytest.raises(NotMovable, match=r"bin/tool has the folder where it was built inside"):
+    with pytest.raises(NotMovable, match=r"bin/tool is binary and contains the folder"):
         relocate(site)
 
 
@@ -244,29 +245,31 @@ def conda_of(site: Path, name: str, files: dict[str, bytes]) -> None:
 def test_nobody_owns_a_file_twice(site: Path) -> None:
     conda_of(site, "numpy", {"lib/python3.11/site-packages/numpy.py": b"conda's"})
     files = conda.files_before(site)
-    before = conda.states(site, files)
+    before = conda.file_states(site, files)
     wheel_of(site, "one", {"one.py": b"1", "shared.py": b""})
     wheel_of(site, "two", {"two.py": b"2", "shared.py": b""})
-    conda.check(site, files, before)
+    conda.check_ownership(site, files, before)
     wheel_of(site, "three", {"one.py": b"3"})
-    with pytest.raises(conda.OwnedTwice, match=r"one.py belongs to the wheel one 1.0 and to the wheel three 1.0"):
-        conda.check(site, files, before)
+    with pytest.raises(FileConflict, match=r"one.py belongs to the wheel one 1.0 and to the wheel three 1.0"):
+        conda.check_ownership(site, files, before)
 
 
 def test_a_file_of_condas_in_a_wheel(site: Path) -> None:
     conda_of(site, "numpy", {"bin/f2py": b"conda's"})
     files = conda.files_before(site)
-    before = conda.states(site, files)
+    before = conda.file_states(site, files)
     wheel_of(site, "greedy", {"../../../bin/f2py": b"conda's"})
-    with pytest.raises(conda.OwnedTwice, match=r"bin/f2py belongs to conda's numpy 2.0 and to the wheel greedy 1.0"):
-        conda.check(site, files, before)
+    with pytest.raises(
+        conda.OwnershipError, match=r"bin/f2py belongs to conda's numpy 2.0 and to the wheel greedy 1.0"
+    ):
+        conda.check_ownership(site, files, before)
 
 
 @pytest.mark.parametrize("harm", ["changed", "replaced", "removed"])
 def test_a_file_of_condas_that_was_touched(site: Path, harm: str) -> None:
     conda_of(site, "numpy", {"lib/numpy.so": b"conda's"})
     files = conda.files_before(site)
-    before = conda.states(site, files)
+    before = conda.file_states(site, files)
     file = site / "lib/numpy.so"
     if harm == "removed":
         file.unlink()
@@ -275,8 +278,8 @@ def test_a_file_of_condas_that_was_touched(site: Path, harm: str) -> None:
     else:
         (site / "new").write_bytes(b"conda's")
         (site / "new").replace(file)
-    with pytest.raises(conda.Touched, match=r"lib/numpy.so of conda's numpy 2.0 was changed"):
-        conda.check(site, files, before)
+    with pytest.raises(conda.FileChanged, match=r"lib/numpy.so of conda's numpy 2.0 was changed"):
+        conda.check_ownership(site, files, before)
 
 
 def test_a_distribution_of_condas_is_no_wheel(site: Path) -> None:
@@ -285,7 +288,7 @@ def test_a_distribution_of_condas_is_no_wheel(site: Path) -> None:
     held = ["numpy.py", "numpy-1.0.dist-info/METADATA", "numpy-1.0.dist-info/RECORD"]
     conda_of(site, "numpy", {f"{packages}/{path}": (site / packages / path).read_bytes() for path in held})
     files = conda.files_before(site)
-    conda.check(site, files, conda.states(site, files))
+    conda.check_ownership(site, files, conda.file_states(site, files))
 
 
 # The folder
@@ -293,61 +296,61 @@ def test_a_distribution_of_condas_is_no_wheel(site: Path) -> None:
 
 def test_what_is_found_in_a_folder(tmp_path: Path) -> None:
     wanted = {"name": "a", "platform": "linux-64", "lock_sha256": "1", "prefix": str(tmp_path / "env")}
-    assert staging.look(tmp_path / "env", wanted) is staging.Found.NOTHING
+    assert staging.inspect_prefix(tmp_path / "env", wanted) is staging.PrefixState.NOTHING
     (tmp_path / "env").mkdir()
-    assert staging.look(tmp_path / "env", wanted) is staging.Found.NOTHING
-    staging.write(tmp_path / "env", wanted)
-    assert staging.look(tmp_path / "env", wanted) is staging.Found.SAME
-    with pytest.raises(staging.Occupied, match=r"the environment of another lock \(a\)"):
-        staging.look(tmp_path / "env", {**wanted, "lock_sha256": "2"})
-    with pytest.raises(staging.Occupied, match=r"the environment for linux-64"):
-        staging.look(tmp_path / "env", {**wanted, "platform": "linux-aarch64"})
+    assert staging.inspect_prefix(tmp_path / "env", wanted) is staging.PrefixState.NOTHING
+    staging.write_record(tmp_path / "env", wanted)
+    assert staging.inspect_prefix(tmp_path / "env", wanted) is staging.PrefixState.SAME
+    with pytest.raises(staging.PrefixOccupied, match=r"the environment of another lock \(a\)"):
+        staging.inspect_prefix(tmp_path / "env", {**wanted, "lock_sha256": "2"})
+    with pytest.raises(staging.PrefixOccupied, match=r"the environment for linux-64"):
+        staging.inspect_prefix(tmp_path / "env", {**wanted, "platform": "linux-aarch64"})
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"'])
 def test_a_record_that_can_not_be_read_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / ".envspec").mkdir()
     (tmp_path / ".envspec/installed.json").write_text(text)
-    assert staging.read(tmp_path) is None
+    assert staging.read_record(tmp_path) is None
 
 
 def test_what_was_built_is_there_or_nothing_is(tmp_path: Path) -> None:
     prefix = tmp_path / "deep" / "env"
-    with staging.building(prefix, lambda: None) as site:
+    with staging.staging(prefix, lambda: None) as site:
         (site.path / "file").write_text("1")
         assert site.path == prefix.with_name(".env.envspec-partial")
         site.finish()
     assert [path.name for path in prefix.parent.iterdir()] == ["env"]
-    with pytest.raises(KeyboardInterrupt), staging.building(tmp_path / "other", lambda: None) as site:
+    with pytest.raises(KeyboardInterrupt), staging.staging(tmp_path / "other", lambda: None) as site:
         closed = site.path / "closed"
         closed.mkdir()
         (closed / "file").write_text("1")
         closed.chmod(0o500)
         raise KeyboardInterrupt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]
-    with pytest.raises(KeyboardInterrupt), staging.building(tmp_path / "a" / "b" / "env", lambda: None):
+    with pytest.raises(KeyboardInterrupt), staging.staging(tmp_path / "a" / "b" / "env", lambda: None):
         raise KeyboardInterrupt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep"]
 
 
 def test_the_current_directory_is_not_pulled_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(staging.CannotMake, match=r"is the current directory"):
-        staging.look(tmp_path, {})
+    with pytest.raises(staging.CannotCreate, match=r"is the current directory"):
+        staging.inspect_prefix(tmp_path, {})
 
 
 def test_what_a_killed_run_left_is_removed_first(tmp_path: Path) -> None:
-    left = staging.partial_of(tmp_path / "env")
+    left = staging.staging_path(tmp_path / "env")
     (left / "lib").mkdir(parents=True)
     (left / "lib" / "half").write_text("1")
-    with staging.building(tmp_path / "env", lambda: None) as site:
+    with staging.staging(tmp_path / "env", lambda: None) as site:
         assert list(site.path.iterdir()) == []
 
 
 def test_something_that_came_meanwhile_stays(tmp_path: Path) -> None:
     with (
-        pytest.raises(staging.Occupied, match=r"not empty any more"),
-        staging.building(tmp_path / "env", lambda: None) as site,
+        pytest.raises(staging.PrefixOccupied, match=r"no longer empty"),
+        staging.staging(tmp_path / "env", lambda: None) as site,
     ):
         (tmp_path / "env").mkdir()
         (tmp_path / "env" / "mine").write_text("1")
@@ -358,8 +361,8 @@ def test_something_that_came_meanwhile_stays(tmp_path: Path) -> None:
 def test_a_link_in_the_place_of_the_hidden_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "mine").write_text("1")
-    staging.partial_of(tmp_path / "env").symlink_to(tmp_path / "precious")
-    with pytest.raises(staging.CannotMake), staging.building(tmp_path / "env", lambda: None):
+    staging.staging_path(tmp_path / "env").symlink_to(tmp_path / "precious")
+    with pytest.raises(staging.CannotCreate), staging.staging(tmp_path / "env", lambda: None):
         raise AssertionError("nothing may be built there")
     assert (tmp_path / "precious" / "mine").exists()
 
@@ -372,16 +375,16 @@ def test_a_link_in_the_place_of_the_hidden_folder_is_not_followed(tmp_path: Path
     [
         ("HTTP status client error (404 Not Found) for url (http://x/t/TOKEN/y)", "HTTP 404 (not found)", False),
         ("HTTP status server error (500 Internal Server Error) for url (http://x/y)", "HTTP 500", True),
-        ("error decoding response body", "broke off", True),
+        ("error decoding response body", "ended early", True),
         ("error sending request for url (http://x/t/TOKEN/y)", "no connection", True),
-        ("builder error for url (nosuch://x)", "not a URL", False),
+        ("builder error for url (nosuch://x)", "can't be fetched from", False),
     ],
 )
 def test_rattlers_words(text: str, words: str, passes: bool) -> None:
-    told = of_rattler("https://me:secret@example.org/c/noarch/a.conda", RuntimeError(text))
+    told = rattler_error("https://me:secret@example.org/c/noarch/a.conda", RuntimeError(text))
     assert words in told.message and "https://example.org/c/noarch/a.conda" in told.message
     assert "TOKEN" not in str(told) and "secret" not in str(told)
-    assert is_passing(told) is passes
+    assert is_transient(told) is passes
 
 
 _DOWNLOAD = "Resolved 1 package in 3ms\nerror: Failed to download `other==1.0`\n"
@@ -405,7 +408,7 @@ _DOWNLOAD = "Resolved 1 package in 3ms\nerror: Failed to download `other==1.0`\n
             f"{_DOWNLOAD}  cause: Hash mismatch for `other==1.0`\n\n         Expected:\n           sha256:aa\n\n"
             "         Computed:\n           sha256:bb\n",
             5,
-            "other 1.0: the index's file is not the one that the lock names: SHA-256 bb, locked aa",
+            "other 1.0: the index's file is not the locked one: SHA-256 bb, locked aa",
         ),
         (
             "error: No solution found when resolving dependencies\n  cause: Because there is no version of other==2.0 "
@@ -425,7 +428,7 @@ _DOWNLOAD = "Resolved 1 package in 3ms\nerror: Failed to download `other==1.0`\n
             1,
             "something new: at http://example.org/x",
         ),
-        ("", 1, "it ended with status 2"),
+        ("", 1, "it exited with status 2"),
     ],
 )
 def test_uvs_words(stderr: str, code: int, words: str) -> None:

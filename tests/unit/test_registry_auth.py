@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envspec.registry.auth import Challenge, challenges
-from envspec.registry.errors import access_refused, login_command, spoken
-from envspec.registry.reference import endpoint, parse
+from envspec.registry.errors import access_refused, error_text, login_command
+from envspec.registry.reference import endpoint_of, parse
 
 
 @pytest.mark.parametrize(
@@ -77,15 +77,15 @@ _ODD: tuple[object, ...] = ([], {}, None, 7, [7], [None], ["x"])
     ],
 )
 def test_a_registry_s_words_are_one_printable_line(body: object, words: str) -> None:
-    assert spoken(json.dumps(body).encode()) == words
+    assert error_text(json.dumps(body).encode()) == words
 
 
 def test_a_body_that_is_not_json_has_no_words() -> None:
-    assert spoken(b"<html>") == spoken(b"\xff") == spoken(b"[" * 100_000) == ""
+    assert error_text(b"<html>") == error_text(b"\xff") == error_text(b"[" * 100_000) == ""
 
 
 def test_docker_hub_hides_what_is_not_there() -> None:
-    text = str(access_refused("docker.io/nvidia/cudaa:v1", endpoint(parse("nvidia/cudaa:v1")), None))
-    assert "Docker Hub says the same of a repository that isn't there" in text
+    text = str(access_refused("docker.io/nvidia/cudaa:v1", endpoint_of(parse("nvidia/cudaa:v1")), None))
+    assert "Docker Hub sends the same response" in text
     assert login_command("docker.io") == "docker login"
     assert login_command("r.corp") == "docker login r.corp"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envspec import documents
-from envspec.registry.reference import BadReference, endpoint, parse
+from envspec.registry.reference import BadReference, endpoint_of, parse
 
 CASES = sorted((Path(__file__).parent.parent / "golden" / "reference").iterdir())
 
@@ -24,15 +24,15 @@ def test_golden(folder: Path) -> None:
     case = load(folder)
     if "error" in case:
         with pytest.raises(BadReference) as caught:
-            endpoint(parse(case["text"]), case.get("mirrors"))
+            endpoint_of(parse(case["text"]), case.get("mirrors"))
         assert case["error"] in str(caught.value)
         assert caught.value.exit_code == 2
         return
     reference = parse(case["text"])
-    place = endpoint(reference, case.get("mirrors"))
+    place = endpoint_of(reference, case.get("mirrors"))
     assert {
         "name": reference.name,
-        "asked": reference.asked,
+        "asked": reference.tag_or_digest,
         "canonical": str(reference),
         "url": f"{place.base}/{place.repository}",
     } == case["expect"]
@@ -59,7 +59,7 @@ def test_any_text_is_read_or_refused_in_one_way(text: str) -> None:
     except BadReference:
         return
     assert parse(str(reference)) == reference
-    assert "//" not in endpoint(reference).repository
+    assert "//" not in endpoint_of(reference).repository
 
 
 def test_a_login_in_a_name_is_not_told() -> None:

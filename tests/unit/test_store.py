@@ -18,10 +18,10 @@ METADATA = StoredMetadata(b"Name: lib\n", 1234)
 
 def filled(root: Path) -> Store:
     store = Store(root)
-    store.remember_page("place", "lib", PAGE)
-    store.remember_metadata("wheel", METADATA)
-    store.remember_selection("view", "lib", {"files": [["a", None, 3]]})
-    store.remember_answer("question", {"packages": [], "at": AT})
+    store.put_page("place", "lib", PAGE)
+    store.put_metadata("wheel", METADATA)
+    store.put_selection("view", "lib", {"files": [["a", None, 3]]})
+    store.put_answer("question", {"packages": [], "at": AT})
     store.save()
     return store
 
@@ -46,7 +46,7 @@ def test_what_is_remembered_is_read_again_by_another_process(tmp_path: Path) -> 
 def test_the_last_one_counts(tmp_path: Path) -> None:
     store = filled(tmp_path)
     gone = StoredPage(404, AT, PAGE.url, "text/html", None, b"")
-    store.remember_page("place", "lib", gone)
+    store.put_page("place", "lib", gone)
     store.save()
     assert store.page("place", "lib") == gone
     store.close()
@@ -54,7 +54,7 @@ def test_the_last_one_counts(tmp_path: Path) -> None:
 
 def test_metadata_is_there_before_it_is_saved(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.remember_metadata("wheel", METADATA)
+    store.put_metadata("wheel", METADATA)
     assert store.metadata("wheel") == METADATA
     store.close()
     assert Store(tmp_path).metadata("wheel") == METADATA
@@ -82,7 +82,7 @@ def test_a_damaged_file_is_put_aside(tmp_path: Path, damage: bytes) -> None:
     path.write_bytes(damage)
     store = Store(tmp_path)
     assert store.page("place", "lib") is None
-    store.remember_page("place", "lib", PAGE)
+    store.put_page("place", "lib", PAGE)
     store.close()
     store = Store(tmp_path)
     assert store.page("place", "lib") == PAGE
@@ -92,7 +92,7 @@ def test_a_damaged_file_is_put_aside(tmp_path: Path, damage: bytes) -> None:
 def test_a_file_that_is_damaged_in_the_middle_gives_nothing_or_what_was_stored(tmp_path: Path) -> None:
     store = filled(tmp_path)
     for number in range(200):
-        store.remember_metadata(f"wheel-{number}", StoredMetadata(bytes([number]) * 500, number))
+        store.put_metadata(f"wheel-{number}", StoredMetadata(bytes([number]) * 500, number))
     store.close()
     path = file_of(tmp_path)
     whole = path.read_bytes()
@@ -101,7 +101,7 @@ def test_a_file_that_is_damaged_in_the_middle_gives_nothing_or_what_was_stored(t
     for number in range(200):
         found = store.metadata(f"wheel-{number}")
         assert found in (None, StoredMetadata(bytes([number]) * 500, number))
-    store.remember_page("place", "lib", PAGE)
+    store.put_page("place", "lib", PAGE)
     store.close()
 
 
@@ -150,7 +150,7 @@ def test_a_writer_that_holds_the_file_keeps_nobody_from_reading(tmp_path: Path) 
 def _fill(root: str, first: int) -> None:
     store = Store(Path(root))
     for number in range(first, first + 150):
-        store.remember_metadata(str(number), StoredMetadata(str(number).encode() * 50, number))
+        store.put_metadata(str(number), StoredMetadata(str(number).encode() * 50, number))
         if number % 50 == 0:
             store.save()
     store.close()

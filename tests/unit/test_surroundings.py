@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from envspec.errors import UsageError
-from envspec.io.http_settings import ca_bundle, is_loopback, patience, proxies, tls_context
-from envspec.io.http_types import Patience
+from envspec.io.http_settings import ca_bundle, is_loopback, proxies, timeouts, tls_context
+from envspec.io.http_types import Timeouts
 
 
 def test_the_first_bundle_that_is_named_wins(tmp_path: Path) -> None:
@@ -91,11 +91,11 @@ def test_loopback(host: str, loopback: bool) -> None:
 
 
 def test_the_environment_changes_patience() -> None:
-    usual = Patience(connect_s=5, attempts=2)
-    assert patience({}, usual) == usual
+    usual = Timeouts(connect_s=5, attempts=2)
+    assert timeouts({}, usual) == usual
     told = {"ENVSPEC_HTTP_STALL_S": "120", "ENVSPEC_HTTP_BACKOFF_S": ".5", "ENVSPEC_HTTP_ATTEMPTS": "9"}
-    assert patience(told, usual) == Patience(connect_s=5, stall_s=120, backoff_s=0.5, attempts=9)
-    assert patience({"ENVSPEC_HTTP_STALL_S": ""}, usual) == usual
+    assert timeouts(told, usual) == Timeouts(connect_s=5, stall_s=120, backoff_s=0.5, attempts=9)
+    assert timeouts({"ENVSPEC_HTTP_STALL_S": ""}, usual) == usual
 
 
 @pytest.mark.parametrize(
@@ -107,4 +107,4 @@ def test_the_environment_changes_patience() -> None:
 )
 def test_patience_that_is_no_number_is_refused(name: str, text: str, kind: str) -> None:
     with pytest.raises(UsageError, match=f"ENVSPEC_HTTP_{name}={text}: not a {kind}"):
-        patience({f"ENVSPEC_HTTP_{name}": text}, Patience())
+        timeouts({f"ENVSPEC_HTTP_{name}": text}, Timeouts())

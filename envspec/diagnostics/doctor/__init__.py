@@ -14,9 +14,9 @@ from envspec.settings import read_settings
 
 def examine_machine(environ: Mapping[str, str]) -> tuple[DoctorFinding, ...]:
     """Examine this machine, with its user's settings."""
-    from envspec.io.cache import cache_place
+    from envspec.io.cache import cache_path
     from envspec.io.http_settings import default_index_url
-    from envspec.io.tasks import run_to_end
+    from envspec.io.tasks import run_interruptible
 
     mirrors: Mapping[str, str] = {}
     try:
@@ -27,8 +27,8 @@ def examine_machine(environ: Mapping[str, str]) -> tuple[DoctorFinding, ...]:
         own = DoctorFinding("settings of envspec", FindingState.OK, ", ".join(found) or "defaults only")
     except UsageError as error:
         own = DoctorFinding("settings of envspec", FindingState.MISSING, error.message, error.hint or "")
-    context = this_machine(environ, cache_place(environ))
-    return (*run_to_end(examine(context, index_url=default_index_url(environ), mirrors=mirrors)), own)
+    context = this_machine(environ, cache_path(environ))
+    return (*run_interruptible(examine(context, index_url=default_index_url(environ), mirrors=mirrors)), own)
 
 
 async def examine(

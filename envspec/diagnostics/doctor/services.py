@@ -13,7 +13,7 @@ from envspec.diagnostics.doctor.types import DoctorContext, DoctorFinding, Findi
 from envspec.errors import UsageError
 from envspec.io.http_settings import ca_bundle, proxies
 from envspec.io.process import Finished
-from envspec.registry.reference import Reference, endpoint
+from envspec.registry.reference import Reference, endpoint_of
 
 _SETTINGS: Final = "network settings"
 _NOT_PROBED: Final = ProbeResult(None, "not checked", f"see {_SETTINGS}")
@@ -138,7 +138,7 @@ async def network_findings(
     """Index, registries, then proxies and certificates."""
     try:
         route = _route(context.environ)
-        endpoints = {name: endpoint(Reference(name, "library/none"), mirrors) for name in registries}
+        endpoints = {name: endpoint_of(Reference(name, "library/none"), mirrors) for name in registries}
     except UsageError as error:
         settings = DoctorFinding(_SETTINGS, FindingState.WARNING, error.message, error.hint or "")
         return (_index(index_url, _NOT_PROBED), *(_registry(name, _NOT_PROBED) for name in registries), settings)

@@ -16,7 +16,7 @@ from typing import Final
 
 from envspec.diagnostics.machine import NvmlReading, read_nvml
 from envspec.errors import NetworkError
-from envspec.io.cache import OpenCache, why_open
+from envspec.io.cache import UnsafeCache, cache_problem
 from envspec.io.process import Finished, run
 
 #: The first `podman info` takes some seconds; a program that takes longer than this hangs.
@@ -105,7 +105,7 @@ class DoctorContext:
     environ: Mapping[str, str]
     prefix: Path
     python: RunningPython
-    open_cache: Callable[[], OpenCache | None]
+    open_cache: Callable[[], UnsafeCache | None]
     path_of: Callable[[str], str | None]
     run: Callable[[Sequence[str]], Awaitable[Finished | None]]
     space: Callable[[Path], DiskSpace | None]
@@ -150,7 +150,7 @@ def this_machine(environ: Mapping[str, str], cache: Path) -> DoctorContext:
         environ=environ,
         prefix=Path(sys.prefix),
         python=_running_python(),
-        open_cache=lambda: why_open(cache),
+        open_cache=lambda: cache_problem(cache),
         path_of=lambda name: shutil.which(name, path=environ.get("PATH")),
         run=run_command,
         space=_space,
@@ -162,11 +162,11 @@ def this_machine(environ: Mapping[str, str], cache: Path) -> DoctorContext:
 
 async def _probe(environ: Mapping[str, str], method: str, url: str) -> ProbeResult:
     from envspec.io.http import open_http
-    from envspec.io.http_types import Patience
+    from envspec.io.http_types import Timeouts
 
-    patience = Patience(connect_s=5.0, stall_s=5.0, total_s=10.0, attempts=1, retry_after_s=0.0)
+    timeouts = Timeouts(connect_s=5.0, stall_s=5.0, total_s=10.0, attempts=1, retry_after_s=0.0)
     try:
-        async with open_http(environ, patience=patience) as http:
+        async with open_http(environ, timeouts=timeouts) as http:
             return ProbeResult((await http.request(method, url)).status)
     except NetworkError as error:
         return ProbeResult(None, error.message, error.hint or "")

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from envspec.errors import NoSolution
 from envspec.image.layers.tar import size_of
 from envspec.image.layers.types import Data, Entry, EntryKind, InMemory, LayerSource, OnDisk, ZipMember
 from envspec.image.layers.wheel_zip import unpack_member
-from envspec.io.archives import above
-from envspec.io.cache import Notes
+from envspec.io.archives import FileConflict, PathOwners, parents_of
+from envspec.io.cache import JsonCache
 
 #: Prefix of a symlink's digest.
 LINK: Final = "-> "
-
-
-class FileConflict(NoSolution):
-    """Two packages of the lock write different files to one path."""
-
-    def __init__(self, path: str, one: str, other: str) -> None:
-        super().__init__(
-            f"{path} belongs to {one} and to {other}, with different content",
-            hint="remove one of them, or select another version: they can't be installed together",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +34,20 @@ def entry_owners(packages: Iterable[OwnedEntries]) -> dict[str, str]:
     Raises:
         FileConflict: names the path and both owners.
     """
-    first: dict[str, tuple[str, Entry]] = {}
+    paths = PathOwners(is_same_entry)
     for package in packages:
         for entry in package.entries:
-            if entry.kind is EntryKind.FOLDER:
-                continue
-            owner, existing = first.setdefault(entry.path, (package.owner, entry))
-            if existing is not entry and not is_same_entry(existing, entry):
-                raise FileConflict(entry.path, owner, package.owner)
-    folders: set[str] = set()
-    for path in first:
-        for folder in above(path):
-            if folder in folders:
+            if entry.kind is not EntryKind.FOLDER:
+                paths.add(entry.path, package.owner, entry)
+    below: dict[str, str] = {}
+    for path in paths.first:
+        for folder in parents_of(path):
+            if below.setdefault(folder, path) != path:
                 break
-            folders.add(folder)
-    for path in sorted(folders.intersection(first)):
-        below = next(other for other in first if other.startswith(f"{path}/"))
-        raise FileConflict(path, first[path][0], first[below][0])
-    return {path: owner for path, (owner, _) in first.items()}
+    # A file in the place of another owner's folder.
+    for path in sorted(below.keys() & paths.first.keys()):
+        raise FileConflict(path, paths.first[path][0], paths.first[below[path]][0])
+    return paths.owners
 
 
 def is_same_entry(one: Entry, other: Entry) -> bool:
@@ -114,7 +98,7 @@ class OwnedPathCache:
     """The lists of OwningSources by key. `sources.wheel.WheelPathCache` stores those of wheels."""
 
     def __init__(self, cache: Path) -> None:
-        self._notes = Notes(cache / "image-owned")
+        self._cache = JsonCache(cache / "image-owned")
 
     def has(self, source: OwningSource) -> bool:
         return self._read(source) is not None
@@ -123,18 +107,16 @@ class OwnedPathCache:
         """The cached list, or `source.owned()`, which is then cached.
 
         Raises:
-            As `OwningSource.owned`. CannotKeep: the cache can't be written.
+            As `OwningSource.owned`. CacheError: the cache can't be written.
         """
         found = self._read(source)
         if found is None:
             found = source.owned()
-            self._notes.write(source.key, [astuple(each) for each in found])
+            self._cache.write(source.key, [astuple(each) for each in found])
         return found
 
     def _read(self, source: OwningSource) -> tuple[OwnedPath, ...] | None:
-        with suppress(ValueError, TypeError):
-            return tuple(OwnedPath(path, owner, digest) for path, owner, digest in self._notes.read(source.key))
-        return None
+        return self._cache.read_as(source.key, lambda rows: tuple(OwnedPath(*row) for row in rows))
 
 
 def path_owners(lists: Iterable[Iterable[OwnedPath]]) -> dict[str, str]:
@@ -143,15 +125,10 @@ def path_owners(lists: Iterable[Iterable[OwnedPath]]) -> dict[str, str]:
     Raises:
         FileConflict: two packages write different content to one path, or a file behind another's symlink.
     """
-    first: dict[str, OwnedPath] = {}
+    paths = PathOwners[str]()
     for each in lists:
         for owned in each:
-            existing = first.setdefault(owned.path, owned)
-            if existing.digest != owned.digest:
-                raise FileConflict(owned.path, existing.owner, owned.owner)
-    links = {path for path, owned in first.items() if owned.digest.startswith(LINK)}
-    if links:
-        for path, owned in first.items():
-            if behind := next((folder for folder in above(path) if folder in links), None):
-                raise FileConflict(behind, first[behind].owner, owned.owner)
-    return {path: owned.owner for path, owned in first.items()}
+            paths.add(owned.path, owned.owner, owned.digest)
+    if links := {path for path, (_, digest) in paths.first.items() if digest.startswith(LINK)}:
+        paths.check_links(links)
+    return paths.owners

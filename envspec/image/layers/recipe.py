@@ -34,7 +34,7 @@ from envspec.image.layers.gzip import (
 )
 from envspec.image.layers.threads import CHUNK_BYTES, HashingThread
 from envspec.image.layers.types import ZipMember, ZipMethod
-from envspec.io.files import is_unfinished, place
+from envspec.io.files import is_unfinished, write_file
 from envspec.models import GpuCodeFound
 
 if sys.version_info >= (3, 14):
@@ -305,7 +305,7 @@ class ZstdWriter:
         self._write(self._packer.flush())
         self._file.flush()
         head = ZstdHead(f"sha256:{self._hash.hexdigest()}", self._size, Path(self._file.name).name)
-        place(zstd_head_path(self._folder), json.dumps(asdict(head)).encode())
+        write_file(zstd_head_path(self._folder), json.dumps(asdict(head)).encode())
 
     def _write(self, packed: bytes) -> None:
         self._hash.update(packed)

@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,9 +34,9 @@ from envspec.image.layers.recipe import (
 from envspec.image.layers.tar import EntryCheck
 from envspec.image.layers.threads import HashingThread
 from envspec.image.layers.types import Compression, Entry, Layer, LayerSource
-from envspec.io.cache import keeping
-from envspec.io.file_locks import try_hold
-from envspec.io.files import place
+from envspec.io.cache import as_cache_error
+from envspec.io.file_locks import open_folder, wait_for_lock
+from envspec.io.files import write_file
 from envspec.models import GpuCodeFound
 from envspec.registry.reference import is_digest
 from envspec.registry.types import Blob, Descriptor
@@ -118,7 +117,7 @@ def write_layer(
         side.flush()
         if zstd is not None:
             zstd.finish()
-        place(head_path(folder), head.to_json())
+        write_file(head_path(folder), head.to_json())
     return head
 
 
@@ -196,7 +195,7 @@ class BlobStore:
         """Write a small document.
 
         Raises:
-            WrongBlob: `digest` is not its digest. CannotKeep: the cache can't be written.
+            WrongBlob: it is not what the digest is of. CacheError: the cache can't be written.
         """
         path = self.path(digest)
         found = _hex_digest(digest, body)
@@ -205,8 +204,8 @@ class BlobStore:
                 f"the registry returned other bytes for {digest}: their hash is {found}",
                 hint="try again; if the error persists, the registry's copy is damaged",
             )
-        with keeping(self._folder):
-            place(path, body)
+        with as_cache_error(self._folder):
+            write_file(path, body)
 
 
 def _damaged(path: Path, descriptor: Descriptor) -> WrongBlob:
@@ -243,13 +242,13 @@ class LayerStore:
         """The cached layer; written first if necessary, by one of all threads and processes that need it.
 
         Raises:
-            BadArchive: a wheel's content differs from its directory. BadEntry: the source has an invalid entry.
-            CannotKeep: no space, or no permission.
+            BadArchive: a wheel's bytes are not what its directory says. BadEntry: no layer can be as the source says.
+            CacheError: no space for it, or no permission.
         """
         if found := self.cached(source.key, compression):
             return found
         folder = self._at(source.key)
-        with keeping(self._folder), _locked(folder):
+        with as_cache_error(self._folder), _locked(folder):
             if found := self.cached(source.key, compression):
                 return found
             head = read_head(head_path(folder))
@@ -338,15 +337,9 @@ class _RecipeBlob:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lock the folder against other threads and processes; the system releases the lock of a killed one."""
-    while (descriptor := try_hold(folder, lambda: _open_folder(folder))) is None:
-        time.sleep(_POLL_S)
+    """Lock the folder against other threads and processes."""
+    descriptor = wait_for_lock(folder, lambda: open_folder(folder), _POLL_S)
     try:
         yield
     finally:
         os.close(descriptor)
-
-
-def _open_folder(folder: Path) -> int:
-    folder.mkdir(parents=True, exist_ok=True)
-    return os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

@@ -20,7 +20,7 @@ from typing import IO, Final
 
 from envspec.errors import EnvspecError
 from envspec.image.layers.types import ZipMember, ZipMethod
-from envspec.io.archives import above, most_bytes, why_refused
+from envspec.io.archives import max_unpacked_bytes, parents_of, path_problem
 
 _LOCAL: Final = struct.Struct("<4s5H3L2H")
 _ENCRYPTED: Final = 0x1
@@ -155,7 +155,7 @@ def _member(archive: Path, file: IO[bytes], info: zipfile.ZipInfo) -> WheelMembe
             archive.name, f"{raw!r} is packed by method {info.compress_type}, not stored or deflated"
         ) from None
     data = ZipMember(archive, _data_offset(archive, file, info), info.compress_size, info.file_size, info.CRC, method)
-    if why := why_refused(raw):
+    if why := path_problem(raw):
         raise BadWheel(archive.name, f"{raw!r} {why}")
     mode = info.external_attr >> 16
     return WheelMember(posixpath.normpath(raw), raw, stat.S_ISREG(mode) and bool(mode & 0o111), data)
@@ -184,7 +184,7 @@ def _check_paths(archive: Path, found: Sequence[WheelMember]) -> None:
             raise BadWheel(archive.name, f"{member.raw!r} is in it twice")
         paths.add(member.path)
     for path in paths:
-        if both := next((folder for folder in above(path) if folder in paths), None):
+        if both := next((folder for folder in parents_of(path) if folder in paths), None):
             raise BadWheel(archive.name, f"{both!r} is a file and a folder")
 
 
@@ -248,7 +248,7 @@ def _check_sizes(archive: Path, found: Sequence[WheelMember]) -> None:
                 archive.name, f"{member.raw!r} can't have {data.size_bytes} bytes, it has {data.packed_bytes} packed"
             )
         total, packed = total + data.size_bytes, packed + data.packed_bytes
-    if total > most_bytes(packed):
+    if total > max_unpacked_bytes(packed):
         raise BadWheel(archive.name, f"a zip bomb: {packed} bytes that unpack to {total}")
 
 

@@ -29,11 +29,11 @@ from typing import IO, Final
 from envspec.context import Context
 from envspec.errors import EnvspecError, NetworkError, UnfitMachine, UsageError
 from envspec.fetch.types import WrongArchive
-from envspec.io.archives import above
-from envspec.io.cache import keeping
+from envspec.io.archives import parents_of
+from envspec.io.cache import as_cache_error
 from envspec.io.confine import NoConfinement, Sandbox, bubblewrap
-from envspec.io.file_locks import hold_folder, is_still
-from envspec.io.process import Interpreter, ask
+from envspec.io.file_locks import is_same_file, lock_folder
+from envspec.io.process import Interpreter, probe_interpreter
 from envspec.models import Platform, Python
 from envspec.names import is_whiteout
 
@@ -142,7 +142,7 @@ class _Worker:
         command = [str(pyc.python), "-s", "-S", "-B", "-W", "ignore", "-X", "utf8", str(WORKER)]
         try:
             self._process = subprocess.Popen(  # noqa: S603 (the user's own Python, or a confined one of the lock)
-                pyc.sandbox.words(command) if pyc.sandbox else command,
+                pyc.sandbox.command_for(command) if pyc.sandbox else command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -263,7 +263,7 @@ def python_members(archive: Path, tar: tarfile.TarFile) -> Iterator[PythonMember
             raise BadPython(archive.name, f"{info.name!r} is in it, which is not below {TOP}/")
         if path in paths:
             raise BadPython(archive.name, f"{info.name!r} is in it twice")
-        if not links.isdisjoint(above(path)):
+        if not links.isdisjoint(parents_of(path)):
             raise BadPython(archive.name, f"{info.name!r} is behind a link of it")
         paths.add(path)
         if info.issym():
@@ -319,12 +319,12 @@ async def unpacked_build(build: PythonBuild) -> Path:
     """The interpreter of a build; fetches and unpacks it if necessary.
 
     Raises:
-        NetworkError, BadPython: it can't be fetched or unpacked. CannotKeep: the cache can't be written.
+        NetworkError, BadPython: it can't be fetched or unpacked. CacheError: the cache can't be written.
     """
     target = build.folder
     if not (target / build.program).exists():
         archive = await build.fetch()
-        with keeping(target.parent):
+        with as_cache_error(target.parent):
             async with _exclusive(target.parent / f"{build.sha256}.partial") as partial:
                 if not (target / build.program).exists():
                     await build.unpack(archive, partial)
@@ -365,13 +365,13 @@ def _unpack(archive: Path, folder: Path) -> None:
 @contextlib.asynccontextmanager
 async def _exclusive(partial: Path) -> AsyncIterator[Path]:
     """An empty folder, locked against other runs and removed afterwards."""
-    descriptor = await hold_folder(partial)
+    descriptor = await lock_folder(partial)
     try:
         _empty(partial)
         yield partial
     finally:
         # Once it was renamed, another run may have created a folder of the old name.
-        if is_still(partial, descriptor):
+        if is_same_file(partial, descriptor):
             shutil.rmtree(partial, ignore_errors=True)
         os.close(descriptor)
 
@@ -417,7 +417,7 @@ async def find_compiler(
         no_sandbox = error
     near: Interpreter | None = None
     for path in _local_pythons(python, context.environ):
-        candidate = await ask(path, context.environ)
+        candidate = await probe_interpreter(path, context.environ)
         if candidate is None or not _is_compatible(candidate, python):
             continue
         if candidate.version == python.version:
@@ -476,7 +476,7 @@ def _compiler(local: Interpreter, python: Python, context: Context) -> PycCompil
 
 
 async def _named(path: Path, python: Python, context: Context) -> Interpreter:
-    local = await ask(path, context.environ)
+    local = await probe_interpreter(path, context.environ)
     if local is None:
         raise UsageError(
             f"--python {path} is not a CPython that runs here", hint=f"use an interpreter of Python {python.version}"

@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from envspec.fetch.conda_link import BadPackage
-from envspec.image.layers.ownership import LINK, FileConflict, OwnedPath
+from envspec.fetch.conda_link import BadCondaPackage
+from envspec.image.layers.ownership import LINK, OwnedPath
 from envspec.image.layers.partition import partition
 from envspec.image.layers.types import PREFIX, Entry, EntryKind, FolderEntries, InMemory, OnDisk
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
-from envspec.io.archives import above, why_refused
+from envspec.io.archives import FileConflict, parents_of, path_problem
 from envspec.models import CondaPackage
 
 
@@ -31,7 +31,7 @@ async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, P
     Such a file's layer would replace the symlink by a folder.
 
     Raises:
-        BadPackage: names the package and the path.
+        BadCondaPackage: names the package and the path.
     """
     owners: dict[str, CondaPackage] = {}
     links: dict[str, CondaPackage] = {}
@@ -42,14 +42,16 @@ async def check_paths(packages: Sequence[CondaPackage], archives: Mapping[str, P
             if kind == "softlink":
                 links[path] = package
     for path, package in owners.items():
-        if behind := next((folder for folder in above(path) if folder in links), None):
-            raise BadPackage(f"{package.filename}: {path} of it is behind the link {behind} of {links[behind].name}")
+        if behind := next((folder for folder in parents_of(path) if folder in links), None):
+            raise BadCondaPackage(
+                f"{package.filename}: {path} of it is behind the link {behind} of {links[behind].name}"
+            )
 
 
 def _check_path(package: CondaPackage, path: str) -> None:
-    why = why_refused(path) or (None if posixpath.normpath(path) == path else "is not a normalised path")
+    why = path_problem(path) or (None if posixpath.normpath(path) == path else "is not a normalised path")
     if why:
-        raise BadPackage(f"{package.filename}: {path!r} is in it, which {why}")
+        raise BadCondaPackage(f"{package.filename}: {path!r} is in it, which {why}")
 
 
 async def _paths(package: CondaPackage, archive: Path) -> list[tuple[str, str]]:
@@ -60,7 +62,7 @@ async def _paths(package: CondaPackage, archive: Path) -> list[tuple[str, str]]:
         # Archives from before 2017 have none; their files are checked once they are linked.
         return [(str(each["_path"]), str(each["path_type"])) for each in json.loads(data)["paths"]] if data else []
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise BadPackage(f"{package.filename}: it can't be read ({' '.join(str(error).split())})") from error
+        raise BadCondaPackage(f"{package.filename}: it can't be read ({' '.join(str(error).split())})") from error
 
 
 _FORM: Final = "conda 1"
@@ -109,7 +111,7 @@ class CondaSource:
         """Every path but bytecode and conda-meta.
 
         Raises:
-            BadPackage, FileConflict, OSError
+            BadCondaPackage, FileConflict, OSError
         """
         return tuple(file.owned for _, file in sorted(self._files().items()))
 
@@ -117,7 +119,7 @@ class CondaSource:
         """Files by path, each module followed by its bytecode; then each package's conda-meta.
 
         Raises:
-            BadPackage: a file outside of the prefix, or behind a link. FileConflict: two packages write one path.
+            BadCondaPackage: a file outside of the prefix, or behind a link. FileConflict: two packages write one path.
             UnfitMachine, CompilerFailed: no bytecode. OSError: rattler's files can't be read.
         """
         files = dict(sorted(self._files().items()))
@@ -158,8 +160,8 @@ class CondaSource:
                     raise FileConflict(f"{PREFIX}/{path}", existing.owned.owner, file.owned.owner)
         links = {path for path, file in files.items() if file.entry.kind is EntryKind.SYMLINK}
         for path, file in files.items():
-            if not links.isdisjoint(above(path)):
-                raise BadPackage(f"{file.package.filename}: {path} is behind a link of conda's")
+            if not links.isdisjoint(parents_of(path)):
+                raise BadCondaPackage(f"{file.package.filename}: {path} is behind a link of conda's")
         return files
 
     def _meta(self, package: CondaPackage) -> Any:

@@ -45,12 +45,12 @@ from envspec.image.sources.system_script import (
     package_differences,
     work_files,
 )
-from envspec.io.file_locks import hold_file
-from envspec.io.files import place
+from envspec.io.file_locks import lock_file
+from envspec.io.files import write_file
 from envspec.io.http_settings import ca_bundle, is_loopback
 from envspec.models import Platform, SystemLayer
 from envspec.names import WHITEOUT, is_whiteout
-from envspec.registry.reference import endpoint, parse
+from envspec.registry.reference import endpoint_of, parse
 
 FILES: Final = "files.zip"
 ENTRIES: Final = "entries.json"
@@ -338,7 +338,7 @@ async def build_system_layer(
     folder = request.folder(context.cache)
     folder.mkdir(parents=True, exist_ok=True)
     # Other runs would use the same container name.
-    lock = await hold_file(folder / ".lock", _POLL_S)
+    lock = await lock_file(folder / ".lock", _POLL_S)
     try:
         if found := find_system_layer(request, context.cache):
             return found
@@ -356,7 +356,7 @@ async def build_system_layer(
 def _job(request: SystemLayerRequest, environ: Mapping[str, str]) -> ContainerJob:
     pins = request.locked.packages if request.locked else ()
     wish = AptRequest(request.apt, request.snapshot, pins, environ.get(MIRROR) or None)
-    where = endpoint(parse(request.base), dict(request.mirrors))
+    where = endpoint_of(parse(request.base), dict(request.mirrors))
     host = where.base.partition("://")[2].partition("/")[0]
     is_plain = where.is_plain or is_loopback(host.rpartition(":")[0])
     return ContainerJob(
@@ -406,7 +406,7 @@ def _record(
         layer.blob.digest,
         layer.blob.size_bytes,
     )
-    place(source.folder / _HEAD, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
+    write_file(source.folder / _HEAD, json.dumps(asdict(found) | {"platform": found.platform.value}).encode())
     if request.locked is not None and request.locked.diff_id != found.diff_id:
         raise _difference(request.locked, found)
     return found

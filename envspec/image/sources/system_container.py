@@ -23,10 +23,10 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, cast
 
 from envspec.engine.client import open_engine
-from envspec.engine.errors import EngineRefused, NoEngine
+from envspec.engine.errors import EngineError, NoEngine
 from envspec.errors import EnvspecError, NetworkError
 from envspec.image.sources.system_script import MIRROR, NO_APT, NO_SNAPSHOT, NO_UPDATE, OUT, WORK
-from envspec.io.files import open_foreign
+from envspec.io.files import open_untrusted
 from envspec.models import Platform
 from envspec.registry.types import OCI_PLATFORMS
 
@@ -49,7 +49,7 @@ def folder_files(folder: Path) -> ContainerFiles:
     """A folder's regular files: a container may have left links out of it, or endless files."""
     for path in sorted(folder.iterdir()):
         try:
-            file = open_foreign(path)
+            file = open_untrusted(path)
         except OSError:
             continue
         with file:
@@ -228,7 +228,7 @@ class DockerRunner:
 
     def run(self, log: _Log, read: Callable[[ContainerFiles], None]) -> None:
         job = self.job
-        with open_engine(self.environ) as engine, engine.asked(f"installing packages in {job.base}"):
+        with open_engine(self.environ) as engine, engine.errors_while(f"installing packages in {job.base}"):
             client = engine.client
             # Configuring a package may take minutes without output.
             client.timeout = _HOURS_S
@@ -391,7 +391,7 @@ def _pull(engine: Engine, job: ContainerJob, log: _Log) -> None:
     platform = f"{system}/{architecture}"
     for event in engine.client.pull(name, tag=digest, platform=platform, stream=True, decode=True):
         if "error" in event:
-            raise EngineRefused(f"the engine can't pull {job.base}: {event['error']}", hint="check its login")
+            raise EngineError(f"the engine can't pull {job.base}: {event['error']}", hint="check its login")
 
 
 def _remove(engine: Engine, job: ContainerJob) -> None:

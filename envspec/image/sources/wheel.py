@@ -27,14 +27,14 @@ from installer.scripts import Script
 from installer.utils import Scheme as InstallerScheme
 from installer.utils import construct_record_file, fix_shebang, parse_entrypoints
 
-from envspec.fetch.conda_link import RESERVED
+from envspec.fetch.conda_link import RESERVED_FOLDERS
 from envspec.image.layers.ownership import OwnedEntries, entry_owners
 from envspec.image.layers.tar import size_of
 from envspec.image.layers.types import PREFIX, Entry, FolderEntries, InMemory, ZipMember
 from envspec.image.layers.wheel_zip import BadWheel, WheelMember, read_member, unpack_member, wheel_members
 from envspec.image.sources.bytecode import PycCompiler, SourceModule, compile_modules
-from envspec.io.archives import LARGEST_METADATA, above, why_refused
-from envspec.io.cache import Notes
+from envspec.io.archives import MAX_METADATA_BYTES, parents_of, path_problem
+from envspec.io.cache import JsonCache
 from envspec.names import normalised
 
 #: Content of INSTALLER.
@@ -62,7 +62,7 @@ def entry_points(text: str, series: str) -> tuple[Script, ...]:
         why = str(error) or "an entry point without an object"
         raise ValueError(f"entry_points.txt can't be read ({why})") from error
     for script in found:
-        if "/" in script.name or why_refused(script.name):
+        if "/" in script.name or path_problem(script.name):
             raise ValueError(f"an entry point is named {script.name!r}, which is not a file name")
     return tuple(_renamed(found, series))
 
@@ -231,7 +231,7 @@ class _LayoutBuilder:
     def _place(self, member: WheelMember, path: str, mode: int) -> None:
         if path in self.files:
             raise BadWheel(self._wheel.filename, f"two files of it would be {path}")
-        if posixpath.relpath(path, self._scheme.data).split("/", 1)[0] in RESERVED:
+        if posixpath.relpath(path, self._scheme.data).split("/", 1)[0] in RESERVED_FOLDERS:
             raise BadWheel(self._wheel.filename, f"{member.raw!r} is in it, which only conda and envspec write")
         self._moved[member.raw] = path
         self.files[path] = Entry(path, mode, data=member.data)
@@ -287,16 +287,16 @@ def _record(wheel: LockedWheel, info: Mapping[str, WheelMember]) -> list[RecordE
         raise BadWheel(wheel.filename, f"RECORD can't be read ({error})") from error
     for row in rows:
         # Uninstalling a wheel deletes the files in its RECORD.
-        if why := why_refused(row.path):
+        if why := path_problem(row.path):
             raise BadWheel(wheel.filename, f"{row.path!r} of RECORD {why}")
     return rows
 
 
 def _text(wheel: LockedWheel, member: WheelMember) -> bytes:
     """The content of a metadata file."""
-    if member.data.size_bytes > LARGEST_METADATA:
+    if member.data.size_bytes > MAX_METADATA_BYTES:
         raise BadWheel(
-            wheel.filename, f"{member.raw!r} has {member.data.size_bytes} bytes, more than {LARGEST_METADATA}"
+            wheel.filename, f"{member.raw!r} has {member.data.size_bytes} bytes, more than {MAX_METADATA_BYTES}"
         )
     return read_member(member.data)
 
@@ -430,14 +430,14 @@ class WheelPathCache:
     """Paths of wheel layers by their keys: detects conflicts without reading, or even fetching, all wheels again."""
 
     def __init__(self, cache: Path) -> None:
-        self._notes = Notes(cache / "image-owned")
+        self._notes = JsonCache(cache / "image-owned")
         self._recent: dict[str, WheelPaths] = {}
 
     def add(self, source: WheelSource) -> WheelPaths:
         """Read a layer's wheels and cache their paths. Thread-safe for different sources.
 
         Raises:
-            BadWheel: an invalid wheel. OSError: a wheel can't be read. CannotKeep: the cache can't be written.
+            BadWheel: an invalid wheel. OSError: a wheel can't be read. CacheError: the cache can't be written.
         """
         found = _wheel_paths(entry for listing in source.listings() for entry in listing.entries)
         self._notes.write(_key(source), {name: sorted(getattr(found, name)) for name in ("files", "empty", "folders")})
@@ -488,7 +488,7 @@ def _wheel_paths(entries: Iterable[Entry]) -> WheelPaths:
         files.add(entry.path)
         if entry.mode == _FILE and entry.data is not None and not size_of(entry):
             empty.add(entry.path)
-        for folder in above(entry.path):
+        for folder in parents_of(entry.path):
             if folder in folders:
                 break
             folders.add(folder)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rattler import Client
     from rattler.networking.middleware import AuthenticationMiddleware, GCSMiddleware, OciMiddleware, S3Middleware
 
-    from envspec.io.http_types import Patience
+    from envspec.io.http_types import Timeouts
     from envspec.resolve.types import Channel
 
 
@@ -38,7 +38,7 @@ def without_login(address: str) -> str:
 
 
 def channel_client(
-    waits: Patience, origin: str, addresses: Iterable[str], relayed: Mapping[str, str] = MappingProxyType({})
+    waits: Timeouts, origin: str, addresses: Iterable[str], relayed: Mapping[str, str] = MappingProxyType({})
 ) -> Client:
     """A client for one origin with the retries of `waits` and the credentials in the addresses.
 
@@ -160,7 +160,7 @@ class SharedChannelError(ChannelError):
     """The error of another request that this one waited for."""
 
 
-def too_slow(channels: Sequence[Channel], waits: Patience) -> ChannelError:
+def too_slow(channels: Sequence[Channel], waits: Timeouts) -> ChannelError:
     return ChannelError(
         f"{_urls(channels)}: no complete answer within {waits.total_s:g} s",
         hint=f"{_AGAIN}; ENVSPEC_HTTP_TOTAL_S sets the time limit",
@@ -172,7 +172,7 @@ def is_garbled(message: str) -> bool:
     return any(text in message for text in _GARBLED)
 
 
-def channel_error(message: str, channels: Sequence[Channel], waits: Patience) -> NetworkError:
+def channel_error(message: str, channels: Sequence[Channel], waits: Timeouts) -> NetworkError:
     """The error for rattler's message. channels: those that were requested."""
     urls = _URL.findall(message)
     # The last URL is the request's; before it rattler may name the channel.

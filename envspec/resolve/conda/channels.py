@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from envspec.errors import NetworkError, UsageError
-from envspec.io.http_settings import patience
-from envspec.io.http_types import Patience
+from envspec.io.http_settings import timeouts
+from envspec.io.http_types import Timeouts
 from envspec.io.store import Store
 from envspec.models import ChannelPart, CondaChannel, Platform
 from envspec.origins import CHANNEL_ALIAS, origin_of
@@ -76,7 +76,7 @@ async def opened(
     from rattler import Gateway, SourceConfig
 
     _make_private(cache)
-    waits, every = patience(environ, Patience()), tuple(channels)
+    waits, every = timeouts(environ, Timeouts()), tuple(channels)
     relayed = [channel for channel in every if needs_relay(channel, every)]
     action: Literal["force-cache-only", "cache-or-fetch"] = "force-cache-only" if offline else "cache-or-fetch"
     async with AsyncExitStack() as stack:
@@ -117,7 +117,7 @@ class Channels:
     No method converts a whole channel into Python's objects; only `reachable` comes close.
     """
 
-    def __init__(self, gateway: Gateway, waits: Patience, relay: Relay | None = None) -> None:
+    def __init__(self, gateway: Gateway, waits: Timeouts, relay: Relay | None = None) -> None:
         self.gateway = gateway
         self._relay = relay
         self._waits = waits
@@ -364,7 +364,7 @@ class ChannelTimestamps:
 
     def save(self, time: datetime) -> None:
         for key, _ in self._keys():
-            self.store.remember_answer(key, {"read": time.isoformat()})
+            self.store.put_answer(key, {"read": time.isoformat()})
 
     def check(self, cutoff: datetime) -> None:
         """Refuse a cutoff after the last time.

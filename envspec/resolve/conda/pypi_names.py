@@ -19,8 +19,8 @@ from packaging.version import InvalidVersion, Version
 from envspec.documents import parse_json
 from envspec.errors import NoSolution
 from envspec.facts.tables import CondaNames
-from envspec.io.http_settings import patience
-from envspec.io.http_types import Patience
+from envspec.io.http_settings import timeouts
+from envspec.io.http_types import Timeouts
 from envspec.io.store import Store
 from envspec.models import CondaPackage, Provided
 from envspec.origins import origin_of
@@ -189,7 +189,7 @@ async def _provided(package: CondaPackage, names: PypiNames, reader: Reader | No
             stored = {"provides": [[each.name, each.version] for each in provided_in(paths)]}
         except ValueError:
             return None
-        names.store.remember_answer(key, stored)
+        names.store.put_answer(key, stored)
     return tuple(Provided(name, version) for name, version in stored["provides"])
 
 
@@ -215,7 +215,7 @@ def archive_reader(channels: Sequence[Channel], environ: Mapping[str, str], *, o
     """
     from rattler.package_streaming import PackageArchive
 
-    waits = patience(environ, Patience())
+    waits = timeouts(environ, Timeouts())
     clients: dict[str, Client] = {}
     turn = asyncio.Semaphore(_AT_ONCE)
 

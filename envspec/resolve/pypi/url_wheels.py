@@ -57,10 +57,10 @@ async def fetch_wheel(
             raise OfflineMiss(url)
         started = now()
         sha256, metadata, record = await _fetch(http, filled(str(requirement.url), environ), filename)
-        store.remember_metadata(sha256, metadata)
-        store.remember_record(sha256, record)
+        store.put_metadata(sha256, metadata)
+        store.put_record(sha256, record)
         cached = {"fetched": started.isoformat(), "sha256": sha256, "size_bytes": metadata.size_bytes}
-        store.remember_answer(key, cached)
+        store.put_answer(key, cached)
     if requirement.sha256 and requirement.sha256 != cached["sha256"]:
         raise NetworkError(
             f"{url} has SHA-256 {cached['sha256']}, the spec has {requirement.sha256}",

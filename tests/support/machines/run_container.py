@@ -15,13 +15,13 @@ from typing import Any
 from envspec.cli import terminal
 from envspec.engine.client import open_engine
 from envspec.engine.container import (
-    Access,
-    Folders,
+    ContainerOptions,
     Gpus,
+    HostFolders,
     Mount,
-    Options,
+    MountAccess,
     Port,
-    Start,
+    StartMode,
     Terminal,
     User,
     container_settings,
@@ -52,11 +52,11 @@ def lock_of(*services: Service, cuda: bool = False) -> Lock:
 
 def main(asked: dict[str, Any]) -> int:
     tty = sys.stdin.isatty() and sys.stdout.isatty()
-    options = Options(
+    options = ContainerOptions(
         command=tuple(asked["command"]),
-        start=Start.SERVICES if "services" in asked else Start.COMMAND,
+        start=StartMode.SERVICES if "services" in asked else StartMode.COMMAND,
         gpus=Gpus(asked["gpus"]) if "gpus" in asked else Gpus.AS_LOCKED,
-        mounts=tuple(Mount(source, target, Access(access)) for source, target, access in asked.get("mounts", ())),
+        mounts=tuple(Mount(source, target, MountAccess(access)) for source, target, access in asked.get("mounts", ())),
         ports=tuple(Port(*each) for each in asked.get("ports", ())),
         terminal=Terminal.TTY if tty else Terminal.PIPES,
         stdin=True,
@@ -64,7 +64,7 @@ def main(asked: dict[str, Any]) -> int:
     user = User("jane", asked.get("uid", 1234), asked.get("gid", 1235), tuple(asked.get("groups", ())))
     lock = lock_of(*(Service(*each) for each in asked.get("services", ())), cuda=asked.get("cuda", False))
     with open_engine(os.environ) as engine:
-        settings = container_settings(lock, user, engine.facts, Folders(work=asked.get("work")), options)
+        settings = container_settings(lock, user, engine.facts, HostFolders(work=asked.get("work")), options)
         streams = Streams(sys.stdin.buffer, sys.stdout.buffer, sys.stderr.buffer)
         return run(engine, asked["image"], settings, streams, terminal.report)
 

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit, urlunsplit
 from envspec.credentials import filled, without_credentials
 from envspec.errors import NetworkError
 from envspec.io.http import Http, read_whole
-from envspec.io.http_types import Elsewhere, Response, TooLarge
+from envspec.io.http_types import Response, TooLarge, WrongServer
 from envspec.io.store import Store, StoredMetadata, StoredPage
-from envspec.io.tasks import apart
+from envspec.io.tasks import run_in_thread
 from envspec.names import normalised
 from envspec.origins import same_origin
 from envspec.resolve.pypi.index.page import ACCEPT, SDIST_SUFFIXES, BadPage, ListedFile
@@ -162,7 +162,7 @@ class IndexClient:
                 etag=answer.headers.get("ETag"),
                 body=answer.body if answer.status == 200 else b"",
             )
-        self.store.remember_page(index.key, name, page)
+        self.store.put_page(index.key, name, page)
         return page
 
     async def _metadata(self, index: PackageIndex, file: ListedFile, key: str) -> StoredMetadata:
@@ -172,7 +172,7 @@ class IndexClient:
                 metadata = await self._metadata_of_sdist(index, file)
             else:
                 metadata = await self._served_metadata(index, file) or await self._metadata_of_wheel(index, file)
-            self.store.remember_metadata(key, metadata)
+            self.store.put_metadata(key, metadata)
         return metadata
 
     async def _metadata_of_sdist(self, index: PackageIndex, file: ListedFile) -> StoredMetadata:
@@ -181,7 +181,7 @@ class IndexClient:
 
         content = await self.content(index, file)
         name, version = normalised(file.filename.rpartition("-")[0]), str(version_of(file.filename))
-        body = await apart(sdist.metadata, content, file.filename, name, version)
+        body = await run_in_thread(sdist.metadata, content, file.filename, name, version)
         return StoredMetadata(body, len(content))
 
     async def _served_metadata(self, index: PackageIndex, file: ListedFile) -> StoredMetadata | None:
@@ -226,7 +226,7 @@ class IndexClient:
                 hint="report it to whoever runs the index: it was cut short or changed on the way or on the server",
             ) from error
         if record is not None and file.sha256:
-            self.store.remember_record(file.sha256, record)
+            self.store.put_record(file.sha256, record)
         return StoredMetadata(body, total)
 
     async def _whole_wheel(self, http: Http, index: PackageIndex, file: ListedFile) -> tuple[bytes, int, bytes | None]:
@@ -251,7 +251,7 @@ class IndexClient:
         length = answer.headers.get("Content-Length", "") if answer.status == 200 else ""
         size = int(length) if length.isdigit() else None
         if size is not None and file.sha256 and (cached := self.store.metadata(file.sha256)):
-            self.store.remember_metadata(file.sha256, replace(cached, size_bytes=size))
+            self.store.put_metadata(file.sha256, replace(cached, size_bytes=size))
         return size
 
 
@@ -333,15 +333,15 @@ class RecordDigests:
         if store.contents(sha256) is None:
             try:
                 record = await self._client.once(("record", sha256), lambda: self._record(index, file))
-                store.remember_record(sha256, record)
+                store.put_record(sha256, record)
             except NoRanges as error:
                 self.missing[file.filename] = str(error)
             except BadRemoteWheel as error:
                 # Its bytes are fixed by their hash: another run would find the same.
-                store.remember_record(sha256, None)
+                store.put_record(sha256, None)
                 self.missing[file.filename] = str(error)
             except NetworkError as error:
-                self.may_appear |= not isinstance(error, Elsewhere)
+                self.may_appear |= not isinstance(error, WrongServer)
                 self.missing[file.filename] = error.message
         digest = store.contents(sha256)
         if digest == "":

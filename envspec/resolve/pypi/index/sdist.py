@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Final
 
-from envspec.io.archives import LARGEST_METADATA, bounded_tar, counted
+from envspec.io.archives import MAX_METADATA_BYTES, bounded_members, bounded_tar
 from envspec.resolve.pypi.metadata import declared, extras_of, parsed, requires_python
 
 #: RuntimeError, NotImplementedError: zipfile's for an encrypted member and an unsupported compression.
@@ -84,7 +84,7 @@ def _texts(content: bytes, filename: str) -> Iterator[tuple[str, bytes]]:
                     yield info.filename, archive.read(info)
         return
     with bounded_tar(io.BytesIO(content)) as tar:
-        for member in counted(tar):
+        for member in bounded_members(tar):
             if member.isfile() and member.name.endswith(suffixes):
                 _check_size(member.name, member.size)
                 if member.issparse():
@@ -94,5 +94,5 @@ def _texts(content: bytes, filename: str) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_size(path: str, size_bytes: int) -> None:
-    if size_bytes > LARGEST_METADATA:
-        raise tarfile.ReadError(f"{path!r} has {size_bytes} bytes, at most {LARGEST_METADATA} are accepted")
+    if size_bytes > MAX_METADATA_BYTES:
+        raise tarfile.ReadError(f"{path!r} has {size_bytes} bytes, at most {MAX_METADATA_BYTES} are accepted")

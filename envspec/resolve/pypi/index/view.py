@@ -22,7 +22,7 @@ from packaging.version import Version
 
 from envspec.errors import EnvspecError, NetworkError
 from envspec.io.store import StoredPage
-from envspec.io.tasks import apart
+from envspec.io.tasks import run_in_thread
 from envspec.models import DEFAULT_INDEX
 from envspec.resolve.pypi.index.client import IndexClient, RecordDigests, unreadable_page
 from envspec.resolve.pypi.index.page import BadPage, ListedFile, parse_page
@@ -103,7 +103,7 @@ class Pages:
             }
 
         # A page of 10 MB takes 0.1 s, and ten times as long if it was made to: Ctrl-C must not wait for it.
-        return await apart(select_all) if len(page.body) > _LARGE_BYTES else select_all()
+        return await run_in_thread(select_all) if len(page.body) > _LARGE_BYTES else select_all()
 
 
 def metadata_only_wheel(filename: str, metadata: bytes) -> bytes:
@@ -210,7 +210,7 @@ class View:
             if found.is_final:
                 files = [[getattr(file, each) for each in ListedFile.__slots__] for file in found.files.values()]
                 fields = {"files": files, "unloadable": found.unloadable}
-                self._client.store.remember_selection(self.key, name, fields)
+                self._client.store.put_selection(self.key, name, fields)
         self._selections[name] = found
         return found
 
